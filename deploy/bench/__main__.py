@@ -1,0 +1,76 @@
+"""Measure the service on this machine and write the numbers down.
+
+    make bench
+    python -m deploy.bench --output build/bench.json --parts '["throughput"]'
+    BENCH_ALERTS=folder/of/packets BENCH_DENSE_TWIN=bundle python -m deploy.bench
+
+Notable: everything is measured against something bare or repeated, in the same run; each part starts its own service;
+the load comes from another process over the loopback interface. Under eight minutes on two cores.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+
+from deploy.bench import coldstart, memory, packets, report, throughput, twin
+from models.bundle import DEFAULT_BUNDLE
+from service.client import packets_in
+from service.demo import SAMPLES
+
+Part = Literal["throughput", "coldstart", "memory", "packets", "twin"]
+EVERY: tuple[Part, ...] = ("throughput", "coldstart", "memory", "packets", "twin")
+
+
+class Bench(BaseSettings):
+    """Measure the service: requests per second beside bare onnxruntime, cold start, memory, packets."""
+
+    model_config = SettingsConfigDict(env_prefix="BENCH_", cli_prog_name="python -m deploy.bench", cli_kebab_case=True)
+
+    output: Path = Field(Path("build/bench.json"), description="JSON file to write")
+    bundle: Path = Field(DEFAULT_BUNDLE, description="bundle to serve")
+    parts: tuple[Part, ...] = Field(EVERY, description="what to measure, as a JSON list")
+    curves: int = Field(1024, ge=32, description="light curves in a round of the throughput part")
+    rounds: int = Field(7, ge=1, description="rounds of the throughput part")
+    requests: int = Field(memory.TOTAL, ge=50, description="requests of the memory part")
+    starts: int = Field(5, ge=1, description="cold starts")
+    alerts: Path | None = Field(None, description="folder of alert packets; without it that part is left out")
+    dense_twin: Path | None = Field(None, description="bundle of the dense twin; without it that part is left out")
+
+    def cli_cmd(self) -> None:
+        """Run the parts asked for, write the file, print the table."""
+        facts, numbers = report.machine(), report.Numbers()
+        for part in self.parts:
+            print(f"-- {part}", flush=True)
+            numbers |= self._measure(part)
+        report.write(self.output, facts, numbers)
+        print(f"\n{report.table(facts, numbers)}\n\nwritten to {self.output}")
+
+    def _measure(self, part: Part) -> report.Numbers:
+        if part == "throughput":
+            return throughput.measure(self.bundle, self.curves, self.rounds, say)
+        if part == "coldstart":
+            return coldstart.measure(self.bundle, self.starts, say)
+        if part == "memory":
+            return memory.measure(self.bundle, sample_packets(), self.requests, say)
+        if part == "packets" and self.alerts is not None:
+            return packets.measure(self.bundle, self.alerts, say)
+        if part == "twin" and self.dense_twin is not None:
+            return twin.measure(self.bundle, self.dense_twin, say)
+        say("left out: " + ("set BENCH_ALERTS" if part == "packets" else "set BENCH_DENSE_TWIN"))
+        return {}
+
+
+def sample_packets() -> list[bytes]:
+    """The alert packets shipped with the project."""
+    return [data for _, data in packets_in([SAMPLES])]
+
+
+def say(line: str) -> None:
+    """Progress, one line at a time."""
+    print(f"   {line}", flush=True)
+
+
+if __name__ == "__main__":
+    CliApp.run(Bench)

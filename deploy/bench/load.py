@@ -1,0 +1,190 @@
+"""Closed-loop HTTP load over raw asyncio streams, in a process of its own.
+
+    python -m deploy.bench.load PORT PLAN --clients 32 --replies FILE < /dev/null
+
+A plan is a file of requests, written by :func:`write_plan`. Each client keeps one connection, sends the next request
+of the plan as soon as the last one was answered, and connects again when the server hangs up. Latency runs from the
+first byte sent to the last byte received. The result is one JSON object on standard output. How fast this client can
+be at most is measured too: see ``ceiling.py``.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+HOST = "127.0.0.1"
+_HEADER = struct.Struct(">?I")
+DROPPED = "dropped"  # the connection ended before a whole reply had come
+VANISHED = "vanished"  # the plan told the client to hang up
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP/1.1 request as bytes. ``vanish``: hang up after sending them, without waiting for the reply."""
+
+    data: bytes
+    vanish: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: the status code (0 for none) and the body."""
+
+    status: int
+    body: bytes = b""
+
+
+def request(path: str, body: bytes = b"", content_type: str = "application/json", method: str = "") -> Request:
+    """A request with the headers a lean client sends; POST when there is a body."""
+    head = f"{method or ('POST' if body else 'GET')} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
+    if body:
+        head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+    return Request(head.encode() + b"\r\n" + body)
+
+
+def write_plan(path: Path, requests: Iterable[Request]) -> None:
+    """Write requests to a file, in order."""
+    path.write_bytes(b"".join(_HEADER.pack(r.vanish, len(r.data)) + r.data for r in requests))
+
+
+def read_plan(path: Path) -> list[Request]:
+    """The inverse of :func:`write_plan`."""
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        vanish, length = _HEADER.unpack_from(data, at)
+        at += _HEADER.size
+        found.append(Request(data[at : at + length], vanish))
+        at += length
+    return found
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened to a plan. ``latency`` (seconds) and ``replies`` are indexed like the plan."""
+
+    latency: list[float]
+    replies: list[Reply]
+    statuses: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+async def _read_reply(reader: asyncio.StreamReader) -> tuple[Reply, bool]:
+    """One reply and whether the server keeps the connection."""
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    status = int(head[9:12])
+    length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]
+    body = await reader.readexactly(int(length or 0))
+    return Reply(status, body), b"connection: close" not in head
+
+
+class _Client:
+    """One connection, opened when it is needed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def send(self, one: Request) -> Reply | str:
+        """The reply, or why there is none."""
+        try:
+            if self._streams is None:
+                self._streams = await asyncio.open_connection(HOST, self._port)
+            reader, writer = self._streams
+            writer.write(one.data)
+            if one.vanish:
+                await writer.drain()
+                self.close()
+                return VANISHED
+            reply, keep = await _read_reply(reader)
+        except (OSError, asyncio.IncompleteReadError):
+            self.close()
+            return DROPPED
+        if not keep:
+            self.close()
+        return reply
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._streams is not None:
+            self._streams[1].close()
+        self._streams = None
+
+
+async def drive(port: int, plan: list[Request], clients: int) -> Outcome:
+    """Send every request of a plan, `clients` at a time."""
+    outcome = Outcome([0.0] * len(plan), [Reply(0)] * len(plan))
+    queue: Iterator[tuple[int, Request]] = iter(enumerate(plan))
+
+    async def work() -> None:
+        client = _Client(port)
+        for index, one in queue:  # shared: each client takes the next request as it becomes free
+            started = time.perf_counter()
+            reply = await client.send(one)
+            outcome.latency[index] = time.perf_counter() - started
+            if isinstance(reply, Reply):
+                outcome.replies[index] = reply
+            outcome.statuses[reply if isinstance(reply, str) else str(reply.status)] += 1
+        client.close()
+
+    started = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(clients)))
+    outcome.seconds = time.perf_counter() - started
+    return outcome
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """The numbers of an outcome, ready for JSON; latencies in milliseconds."""
+    answered = sorted(s for s, reply in zip(outcome.latency, outcome.replies, strict=True) if reply.status)
+    return {
+        "seconds": outcome.seconds,
+        "per_second": len(answered) / outcome.seconds,
+        "p50_ms": 1e3 * quantile(answered, 0.50),
+        "p99_ms": 1e3 * quantile(answered, 0.99),
+        "statuses": dict(outcome.statuses),
+    }
+
+
+def quantile(ordered: list[float], q: float) -> float:
+    """The smallest value that at least a fraction `q` of the values do not exceed; NaN of nothing."""
+    return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else math.nan
+
+
+def run_in_process(port: int, plan: Path, clients: int, replies: Path | None = None) -> dict[str, Any]:
+    """Run this module as a process of its own and return its :func:`summary`."""
+    command = [sys.executable, "-m", "deploy.bench.load", str(port), str(plan), "--clients", str(clients)]
+    if replies is not None:
+        command += ["--replies", str(replies)]
+    done = subprocess.run(command, cwd=Path(__file__).resolve().parents[2], check=True, stdout=subprocess.PIPE)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    """Drive a plan and print what happened."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.bench.load", description="closed-loop HTTP load")
+    parser.add_argument("port", type=int)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--replies", type=Path, help="write [status, body] of every reply here, as JSON")
+    options = parser.parse_args()
+    outcome = uvloop.run(drive(options.port, read_plan(options.plan), options.clients))
+    if options.replies:
+        rows = [[reply.status, reply.body.decode("utf-8", "replace")] for reply in outcome.replies]
+        options.replies.write_text(json.dumps(rows))
+    print(json.dumps(summary(outcome)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Numbers of a run: flat dotted keys, each a number or ``{"median", "spread"}``, with the machine they hold for."""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypedDict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Spread(TypedDict):
+    """Middle and width of repeated measurements. ``spread`` is the largest minus the smallest, not an error bar."""
+
+    median: float
+    spread: float
+
+
+Numbers = dict[str, float | Spread]
+Facts = dict[str, str | float]
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and full range of repeated measurements."""
+    return {"median": statistics.median(values), "spread": max(values) - min(values)}
+
+
+def machine() -> Facts:
+    """What the numbers hold for: processor, cores, versions, commit, and how busy the machine was."""
+    return {
+        "machine.cpu": _cpu_model(),
+        "machine.cores": len(os.sched_getaffinity(0)),
+        "machine.load_average": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "onnxruntime": version("onnxruntime"),
+        "commit": _commit(),
+    }
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _commit() -> str:
+    """Short hash of HEAD, with a plus sign when the tree differs from it; "unknown" outside a checkout."""
+    command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def write(path: Path, facts: Facts, numbers: Numbers) -> None:
+    """Write one JSON object, sorted by key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**facts, **dict(sorted(numbers.items()))}, indent=1) + "\n")
+
+
+def table(facts: Facts, numbers: Numbers) -> str:
+    """The same for people: one line a key, aligned."""
+    rows: Mapping[str, str] = {
+        **{key: _figure(value) if isinstance(value, float) else str(value) for key, value in facts.items()},
+        **{key: _shown(value) for key, value in sorted(numbers.items())},
+    }
+    width = max(map(len, rows))
+    return "\n".join(f"{key:<{width}}  {value}" for key, value in rows.items())
+
+
+def _shown(value: float | Spread) -> str:
+    if isinstance(value, dict):
+        return f"{_figure(value['median'])}  (spread {_figure(value['spread'])})"
+    return _figure(value)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"

@@ -1,0 +1,109 @@
+"""Requests per second over HTTP beside bare onnxruntime, on the same curves in the same run.
+
+Rounds are interleaved (service, one caller, all callers, service, ...), so that whatever else the machine does falls
+on all three, and the ratios are taken within a round. Every arm of every round handles the same curves once.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from deploy.bench.bare import Bare, Pace
+from deploy.bench.ceiling import client_ceiling
+from deploy.bench.curves import Columns, columns
+from deploy.bench.load import request, run_in_process, write_plan
+from deploy.bench.report import Numbers, spread
+from deploy.bench.server import Service, running
+
+CLIENTS = 32
+SEED = 20260101
+
+
+class WrongAnswer(RuntimeError):
+    """The service answered something else than the network alone does; its speed is then of no interest."""
+
+
+class Round(NamedTuple):
+    """One turn of every arm."""
+
+    http: dict[str, Any]
+    http_cpu_ms: float
+    one: Pace
+    every: Pace
+
+
+def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
+    """Keys ``http.*`` and ``bare.*``; `curves` light curves a round and arm."""
+    cores = len(os.sched_getaffinity(0))
+    drawn = columns(curves, SEED)
+    bare = Bare.of(bundle, drawn)
+    with tempfile.TemporaryDirectory() as folder, running(bundle, {"NIGHTJAR_WORKERS": str(cores)}) as service:
+        plan = Path(folder, "plan")
+        write_plan(plan, [request("/v1/classify", orjson.dumps(curve)) for curve in drawn])
+        error = check_answers(service, plan, drawn, bare)
+        seen = []
+        for number in range(rounds):
+            seen.append(_round(service, plan, bare, cores))
+            say(f"round {number + 1}/{rounds}: {_line(seen[-1])}")
+        ceiling = client_ceiling(plan, CLIENTS)
+    return {
+        "http.clients": CLIENTS,
+        "http.curves_per_round": curves,
+        "http.rounds": rounds,
+        "http.max_abs_difference_to_bare": error,
+        "http.client_ceiling_per_s": ceiling,
+        "bare.callers_all_cores": cores,
+        **_figures(seen),
+    }
+
+
+def _round(service: Service, plan: Path, bare: Bare, cores: int) -> Round:
+    before = service.cpu_seconds()
+    http = run_in_process(service.port, plan, CLIENTS)
+    cpu = service.cpu_seconds() - before
+    if http["statuses"] != {"200": len(bare.inputs)}:
+        raise WrongAnswer(f"not every request was answered: {http['statuses']}")
+    return Round(http, 1e3 * cpu / len(bare.inputs), bare.run(1), bare.run(cores))
+
+
+def _figures(seen: Sequence[Round]) -> Numbers:
+    return {
+        "http.requests_per_s": spread([r.http["per_second"] for r in seen]),
+        "http.p50_ms": spread([r.http["p50_ms"] for r in seen]),
+        "http.p99_ms": spread([r.http["p99_ms"] for r in seen]),
+        "http.cpu_ms_per_request": spread([r.http_cpu_ms for r in seen]),
+        "http.ratio_to_bare_one_caller": spread([r.http["per_second"] / r.one.per_second for r in seen]),
+        "http.ratio_to_bare_all_cores": spread([r.http["per_second"] / r.every.per_second for r in seen]),
+        "bare.one_caller_per_s": spread([r.one.per_second for r in seen]),
+        "bare.all_cores_per_s": spread([r.every.per_second for r in seen]),
+        "bare.cpu_ms_per_curve": spread([r.one.cpu_ms for r in seen]),
+    }
+
+
+def check_answers(service: Service, plan: Path, curves: Sequence[Columns], bare: Bare) -> float:
+    """Largest difference between a probability served under load and the same curve's alone.
+
+    It is also the warm-up. Raises WrongAnswer beyond what batch mates may change (1e-4), or when a reply is missing.
+    """
+    replies = plan.with_name("replies")
+    run_in_process(service.port, plan, CLIENTS, replies)
+    served = []
+    for curve, (status, body) in zip(curves, json.loads(replies.read_text()), strict=True):
+        if status != 200:
+            raise WrongAnswer(f"{curve['object_id']}: {status} {body[:500]}")
+        served.append(list(json.loads(body)["results"][0]["probabilities"].values()))
+    error = float(np.abs(np.asarray(served) - bare.probabilities()).max())
+    if not error <= 1e-4:
+        raise WrongAnswer(f"probabilities differ by {error:.1e} from those of the network alone")
+    return error
+
+
+def _line(r: Round) -> str:
+    http, one, every = r.http["per_second"], r.one.per_second, r.every.per_second
+    return f"{http:.0f} requests/s; bare {one:.0f}/s with one caller, {every:.0f}/s on all cores ({http / every:.2f})"

@@ -1,0 +1,185 @@
+"""A bundle: the folder that carries a trained network from training to serving.
+
+``model.onnx`` (everything numeric is inside), ``manifest.json`` (what it is, how it was made, sha256 of every file),
+``golden.npz`` (inputs and the outputs they must give), ``CARD.md``. A bundle is trusted only after its hashes match and
+its golden outputs come back from the execution provider in use. No pickle, no data outside the folder.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from models.lightcurve import BANDS, FluxUnit, Limits
+from models.runtime import run
+from models.taxonomy import Taxonomy
+
+DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe" / "1.0.0"
+GOLDEN_TOLERANCE = 1e-4
+MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
+
+
+class BundleError(Exception):
+    """A bundle that must not be served: missing, altered, malformed or numerically different."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TensorSpec(_Frozen):
+    """A graph input or output; dynamic axes are named by text."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+class Parameters(_Frozen):
+    """Parameter counts: all of them, and those one token passes through."""
+
+    total: int
+    active: int
+
+
+class Calibration(_Frozen):
+    """How the probabilities were calibrated; the temperature itself is inside the graph."""
+
+    method: Literal["none", "temperature"]
+    temperature: float = Field(gt=0)
+    ece: float | None = None
+    split: str | None = None
+
+
+class Manifest(_Frozen):
+    """What a bundle is and how to feed it."""
+
+    format_version: Literal[1] = 1
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    version: str = Field(pattern=r"^\d+\.\d+\.\d+$")
+    architecture: str
+    taxonomy: Taxonomy
+    bands: tuple[str, ...] = BANDS
+    flux_unit: FluxUnit
+    limits: Limits
+    metadata_columns: tuple[str, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    embedding_dim: int
+    parameters: Parameters
+    calibration: Calibration
+    recipe: dict[str, Any]
+    data: dict[str, Any]
+    metrics: dict[str, Any]
+    opset: int
+    created: str
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle whose files match their hashes. ``sha256`` is that of the manifest, hence of everything."""
+
+    path: Path
+    manifest: Manifest
+    sha256: str
+
+    @property
+    def model(self) -> Path:
+        """The graph."""
+        return self.path / MODEL
+
+
+def sha256_of(path: Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_bundle(path: Path) -> Bundle:
+    """Read a manifest and verify the sha256 of every file it names.
+
+    Raises
+    ------
+    BundleError
+        When the manifest is missing or malformed, a file is missing or altered, or a name leaves the folder.
+    """
+    try:
+        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise BundleError(f"{path}: no readable manifest: {error}") from error
+    for required in (MODEL, GOLDEN):
+        if required not in manifest.files:
+            raise BundleError(f"{path}: the manifest does not list {required}")
+    for name, expected in manifest.files.items():
+        _verify_file(path, name, expected)
+    return Bundle(path, manifest, sha256_of(path / MANIFEST))
+
+
+def _verify_file(folder: Path, name: str, expected: str) -> None:
+    if Path(name).name != name:
+        raise BundleError(f"{folder}: {name!r} is not a plain file name")
+    try:
+        actual = sha256_of(folder / name)
+    except OSError as error:
+        raise BundleError(f"{folder}: cannot read {name}: {error}") from error
+    if actual != expected:
+        raise BundleError(f"{folder}: {name} has sha256 {actual[:12]}..., the manifest says {expected[:12]}...")
+
+
+def write_manifest(path: Path, manifest: Manifest) -> Bundle:
+    """Write ``manifest.json`` beside the files it describes, with the hash of every other file in the folder."""
+    files = {file.name: sha256_of(file) for file in sorted(path.iterdir()) if file.name != MANIFEST}
+    complete = manifest.model_copy(update={"files": files})
+    text = json.dumps(complete.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    (path / MANIFEST).write_text(text, encoding="utf-8")
+    return load_bundle(path)
+
+
+def read_golden(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """Golden inputs and outputs of a bundle, by tensor name."""
+    with np.load(path / GOLDEN, allow_pickle=False) as arrays:
+        inputs = {key.removeprefix("in/"): arrays[key] for key in arrays.files if key.startswith("in/")}
+        outputs = {key.removeprefix("out/"): arrays[key] for key in arrays.files if key.startswith("out/")}
+    return inputs, outputs
+
+
+def write_golden(path: Path, inputs: dict[str, NDArray[Any]], outputs: dict[str, NDArray[Any]]) -> None:
+    """Write golden vectors; the inverse of :func:`read_golden`."""
+    arrays = {f"in/{name}": value for name, value in inputs.items()}
+    arrays |= {f"out/{name}": value for name, value in outputs.items()}
+    np.savez_compressed(path / GOLDEN, allow_pickle=False, **arrays)
+
+
+def verify_golden(bundle: Bundle, session: ort.InferenceSession) -> float:
+    """Reproduce the golden outputs on the session's provider.
+
+    Returns
+    -------
+    The largest absolute difference over all outputs.
+
+    Raises
+    ------
+    BundleError
+        When an output is missing, has another shape, is not finite or differs by more than ``GOLDEN_TOLERANCE``.
+    """
+    inputs, expected = read_golden(bundle.path)
+    try:
+        actual = run(session, inputs)
+    except Exception as error:  # onnxruntime raises a family of its own that share no base class
+        raise BundleError(f"{bundle.path}: the golden inputs do not run: {error}") from error
+    differences = [0.0]
+    for name, value in expected.items():
+        if name not in actual or actual[name].shape != value.shape:
+            raise BundleError(f"{bundle.path}: output {name} is missing or has another shape")
+        differences.append(float(np.abs(actual[name].astype(np.float64) - value).max()))
+    worst = float(np.max(differences))  # unlike max(), it lets a NaN through
+    if not worst <= GOLDEN_TOLERANCE:  # a NaN must fail too
+        raise BundleError(f"{bundle.path}: golden outputs differ by {worst:.2e} (allowed {GOLDEN_TOLERANCE:.0e})")
+    return worst

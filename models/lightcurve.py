@@ -1,0 +1,323 @@
+"""The canonical light curve: the one place where observations become model input, in training and in serving.
+
+Notable:
+
+- time is MJD (TAI, days) in float64 until the first kept observation is subtracted, and float32 only after that: a raw
+  MJD near 60,000 in float32 has a grain of 5.6 minutes;
+- flux is difference flux in nJy (AB zero point 31.4) and may be negative; it is converted once, here, to the unit the
+  network was trained in (FLUXCAL, zero point 27.5, is nJy * 10**(-0.4 * 3.9): forgetting it is a silent factor of 36);
+- a batch is ragged (concatenated values and offsets); padding appears only in :meth:`RaggedBatch.padded`;
+- the answer does not depend on the order of the input points, on padding, on batch mates or on a time shift.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.metadata import metadata_row
+
+BANDS = ("u", "g", "r", "i", "z", "Y")
+_BAND_INDEX = {**{name: index for index, name in enumerate(BANDS)}, "y": 5}
+
+FluxUnit = Literal["nJy", "uJy", "FLUXCAL"]
+NJY_PER_UNIT: dict[FluxUnit, float] = {"nJy": 1.0, "uJy": 1e3, "FLUXCAL": 10 ** (0.4 * (31.4 - 27.5))}
+
+MAX_ABS_MJD = 200_000.0  # a Julian date is near 2,460,000: catching it here beats classifying nonsense
+DETECTION_SNR = 5.0
+
+Float64 = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Int64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+class LightCurveError(ValueError):
+    """A light curve that breaks a rule of the record.
+
+    ``pointer`` is a JSON pointer into the curve (``/flux/3``), ``reason`` a machine-readable code.
+    """
+
+    def __init__(self, pointer: str, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.pointer = pointer
+        self.reason = reason
+
+
+def band_index(name: str) -> int:
+    """Index of a band name in :data:`BANDS`; ``y`` and ``Y`` are the same band. Raises ValueError when unknown."""
+    try:
+        return _BAND_INDEX[name]
+    except KeyError:
+        raise ValueError(f"unknown band {name!r}; known bands are u, g, r, i, z, y") from None
+
+
+def flux_to_njy(flux: ArrayLike, unit: FluxUnit) -> Float64:
+    """Flux in nJy from a flux in ``unit`` (linear, so it serves errors as well)."""
+    return np.asarray(flux, dtype=np.float64) * NJY_PER_UNIT[unit]
+
+
+def njy_to(flux: ArrayLike, unit: FluxUnit) -> Float64:
+    """Flux in ``unit`` from a flux in nJy."""
+    return np.asarray(flux, dtype=np.float64) / NJY_PER_UNIT[unit]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LightCurve:
+    """One object's observations, in any order.
+
+    Attributes
+    ----------
+    mjd : shape (n,), days, TAI.
+    flux, flux_err : shape (n,), difference flux and its standard error, nJy; errors are positive.
+    band : shape (n,), index into :data:`BANDS`.
+    detected : shape (n,), True where the survey detected the source at that visit.
+    metadata : named values; a missing value is an absent name.
+    object_id : free text, empty when unknown.
+    """
+
+    mjd: Float64
+    flux: Float32
+    flux_err: Float32
+    band: Int64
+    detected: Bool
+    metadata: Mapping[str, float] = field(default_factory=dict)
+    object_id: str = ""
+
+    def __len__(self) -> int:
+        """Return the number of observations."""
+        return len(self.mjd)
+
+    @classmethod
+    def from_columns(
+        cls,
+        mjd: ArrayLike,
+        flux: ArrayLike,
+        flux_err: ArrayLike,
+        band: Sequence[str] | NDArray[Any],
+        detected: ArrayLike | None = None,
+        metadata: Mapping[str, float] | None = None,
+        object_id: str = "",
+        flux_unit: FluxUnit = "nJy",
+    ) -> "LightCurve":
+        """Build a record from columns and check every rule.
+
+        Parameters
+        ----------
+        mjd, flux, flux_err, band, detected : columns of equal length, at least one point. ``band`` holds names or
+            indices; without ``detected`` a point counts as detected when ``|flux| >= 5 flux_err``.
+        flux_unit : unit of ``flux`` and ``flux_err``.
+
+        Raises
+        ------
+        LightCurveError
+            Naming the field and index of the first broken rule.
+        """
+        days, bands = np.asarray(mjd, dtype=np.float64), _band_column(band)
+        flux32, err32 = _flux_column(flux, flux_unit), _flux_column(flux_err, flux_unit)
+        flags = None if detected is None else np.asarray(detected, dtype=np.bool_)
+        _check_lengths(days, {"flux": flux32, "flux_err": err32, "band": bands, "detected": flags})
+        _check_values(days, flux32, err32)
+        _check_duplicates(days, bands)
+        if flags is None:
+            flags = np.abs(flux32) >= DETECTION_SNR * err32
+        return cls(days, flux32, err32, bands, flags, dict(metadata or {}), object_id)
+
+
+def _flux_column(values: ArrayLike, unit: FluxUnit) -> Float32:
+    with np.errstate(over="ignore"):  # beyond float32 becomes inf, which the finite check then names
+        return flux_to_njy(values, unit).astype(np.float32)
+
+
+def _band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
+    column = np.asarray(band)
+    if column.dtype.kind in "iu":
+        _require((column >= 0) & (column < len(BANDS)), "band", "unknown_band", "band index out of range")
+        return column.astype(np.int64)
+    indices = np.empty(len(band), dtype=np.int64)
+    for position, name in enumerate(band):
+        index = _BAND_INDEX.get(name, -1)
+        if index < 0:
+            message = f"unknown band {str(name)[:20]!r}; known bands are u, g, r, i, z, y"
+            raise LightCurveError(f"/band/{position}", "unknown_band", message)
+        indices[position] = index
+    return indices
+
+
+def _check_lengths(mjd: Float64, columns: Mapping[str, NDArray[Any] | None]) -> None:
+    for name, column in columns.items():
+        if column is not None and column.shape != mjd.shape:
+            message = f"{name} has {column.size} values where mjd has {mjd.size}"
+            raise LightCurveError(f"/{name}", "length_mismatch", message)
+    if mjd.ndim != 1 or mjd.size == 0:
+        raise LightCurveError("/mjd", "empty", "a light curve needs at least one observation")
+
+
+def _check_values(mjd: Float64, flux: Float32, flux_err: Float32) -> None:
+    for name, column in (("mjd", mjd), ("flux", flux), ("flux_err", flux_err)):
+        _require(np.isfinite(column), name, "not_finite", f"{name} must be finite in single precision")
+    _require(np.abs(mjd) < MAX_ABS_MJD, "mjd", "time_out_of_range", "not an MJD (a Julian date? subtract 2400000.5)")
+    _require(flux_err > 0, "flux_err", "not_positive", "flux_err must be greater than zero")
+
+
+def _require(holds: NDArray[np.bool_], name: str, reason: str, message: str) -> None:
+    if not holds.all():
+        raise LightCurveError(f"/{name}/{int(np.argmin(holds))}", reason, message)
+
+
+def _check_duplicates(mjd: Float64, band: Int64) -> None:
+    order = np.lexsort((band, mjd))
+    same = (np.diff(mjd[order]) == 0) & (np.diff(band[order]) == 0)
+    if same.any():
+        # The later of the two in input order is the one to point at.
+        at = int(np.argmax(same))
+        index = int(max(order[at], order[at + 1]))
+        message = "two observations share the same time and band; which flux is meant?"
+        raise LightCurveError(f"/mjd/{index}", "duplicate", message)
+
+
+class Limits(BaseModel):
+    """How much history a network was trained on; longer histories are cut to it by :func:`featurise`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_points_per_band: int = Field(default=65, ge=1)
+    pre_trigger_days: float | None = Field(default=30.0, ge=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """One light curve as the network sees it, sorted by time.
+
+    Attributes
+    ----------
+    time : shape (l,), days since the first kept observation.
+    flux, flux_err : shape (l,), in the network's flux unit.
+    band : shape (l,), index into the manifest's bands.
+    metadata : shape (columns,), NaN where missing.
+    truncated : whether observations were left out to respect the limits.
+    points_per_band : number of kept observations in each band.
+    """
+
+    time: Float32
+    flux: Float32
+    flux_err: Float32
+    band: Int64
+    detected: Bool
+    metadata: Float32
+    truncated: bool
+    points_per_band: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of kept observations."""
+        return len(self.time)
+
+
+def featurise(curve: LightCurve, limits: Limits, flux_unit: FluxUnit, columns: Sequence[str]) -> Tokens:
+    """Turn a record into model input: sort, window, cut, convert the unit, subtract the time origin in float64.
+
+    The one rule for long histories: observations earlier than ``pre_trigger_days`` before the trigger (the first
+    detection) are left out, then each band keeps its newest ``max_points_per_band`` observations, and the trigger
+    takes the oldest of those places when it would have been cut itself.
+
+    Parameters
+    ----------
+    columns : metadata columns of the network, in order.
+    """
+    order = np.lexsort((curve.flux_err, curve.flux, curve.band, curve.mjd))
+    kept = order[_keep(curve.mjd[order], curve.band[order], curve.detected[order], limits)]
+    mjd, band = curve.mjd[kept], curve.band[kept]
+    return Tokens(
+        time=(mjd - mjd[0]).astype(np.float32),
+        flux=njy_to(curve.flux[kept], flux_unit).astype(np.float32),
+        flux_err=njy_to(curve.flux_err[kept], flux_unit).astype(np.float32),
+        band=band,
+        detected=curve.detected[kept],
+        metadata=metadata_row(curve.metadata, columns),
+        truncated=len(kept) < len(order),
+        points_per_band=tuple(np.bincount(band, minlength=len(BANDS)).tolist()),
+    )
+
+
+def _keep(mjd: Float64, band: Int64, detected: Bool, limits: Limits) -> Bool:
+    """Mask of the observations kept, over time-sorted columns of shape (n,)."""
+    trigger = int(np.argmax(detected)) if detected.any() else None
+    keep = np.ones(len(mjd), dtype=np.bool_)
+    if trigger is not None and limits.pre_trigger_days is not None:
+        keep &= mjd >= mjd[trigger] - limits.pre_trigger_days
+    if np.count_nonzero(keep) <= limits.max_points_per_band:
+        return keep
+    for index in range(len(BANDS)):
+        members = np.flatnonzero(keep & (band == index))
+        surplus = members[: -limits.max_points_per_band]
+        keep[surplus] = False
+        if trigger is not None and trigger in surplus:
+            keep[members[-limits.max_points_per_band]] = False
+            keep[trigger] = True
+    return keep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RaggedBatch:
+    """Several token sequences, concatenated.
+
+    Attributes
+    ----------
+    offsets : shape (batch + 1,); sequence b is ``[offsets[b]:offsets[b + 1]]`` of every column.
+    time, flux, flux_err, band, detected : shape (offsets[-1],).
+    metadata : shape (batch, columns).
+    """
+
+    offsets: Int64
+    time: Float32
+    flux: Float32
+    flux_err: Float32
+    band: Int64
+    detected: Bool
+    metadata: Float32
+
+    @classmethod
+    def collate(cls, sequences: Sequence[Tokens]) -> "RaggedBatch":
+        """Concatenate token sequences; raises ValueError for an empty batch."""
+        lengths = np.fromiter((len(tokens) for tokens in sequences), dtype=np.int64, count=len(sequences))
+        return cls(
+            offsets=np.concatenate(([0], np.cumsum(lengths))),
+            time=np.concatenate([tokens.time for tokens in sequences]),
+            flux=np.concatenate([tokens.flux for tokens in sequences]),
+            flux_err=np.concatenate([tokens.flux_err for tokens in sequences]),
+            band=np.concatenate([tokens.band for tokens in sequences]),
+            detected=np.concatenate([tokens.detected for tokens in sequences]),
+            metadata=np.stack([tokens.metadata for tokens in sequences]),
+        )
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self.offsets) - 1
+
+    def padded(self, length: int | None = None) -> dict[str, NDArray[Any]]:
+        """Graph inputs, padded at the end with zeros to ``length`` (default: the longest sequence).
+
+        Returns
+        -------
+        ``flux``, ``flux_err``, ``time`` float32 [batch, length]; ``band`` int64 [batch, length]; ``mask`` bool
+        [batch, length], True for a real observation; ``metadata`` float32 [batch, columns].
+
+        Raises
+        ------
+        ValueError
+            When ``length`` is shorter than the longest sequence.
+        """
+        lengths = np.diff(self.offsets)
+        width = int(lengths.max()) if length is None else length
+        if width < lengths.max():
+            raise ValueError(f"cannot pad sequences of {int(lengths.max())} points to {width}")
+        mask = np.arange(width) < lengths[:, None]
+        inputs: dict[str, NDArray[Any]] = {"mask": mask, "metadata": self.metadata}
+        for name in ("flux", "flux_err", "time", "band"):
+            column = getattr(self, name)
+            inputs[name] = np.zeros(mask.shape, dtype=column.dtype)
+            inputs[name][mask] = column
+        return inputs

@@ -1,0 +1,52 @@
+"""The 64 metadata columns of the ELAsTiCC ``diaObject`` and the survey's ways of saying "missing".
+
+Column order follows ATAT (alphabetical by SNANA name: second host, first host, Milky Way dust, final redshift). Surveys
+write missing values as sentinels (-9 redshift, 999 magnitude, -9999 shape ...); here missing means absent, and NaN in
+arrays. Real Rubin and ZTF alerts carry none of the 64: a light curve without metadata is ordinary input.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+SENTINELS = frozenset({-9.0, -99.0, -999.0, -9999.0, 999.0})
+
+_HOST = (
+    "ellipticity",
+    *(f"mag_{band}" for band in "Ygiruz"),
+    *(f"magerr_{band}" for band in "Ygiruz"),
+    "snsep",
+    "sqradius",
+    "zphot",
+    "zphot_err",
+    *(f"zphot_q{quantile:03d}" for quantile in range(0, 101, 10)),
+    "zspec",
+    "zspec_err",
+)
+
+METADATA_COLUMNS: tuple[str, ...] = (
+    *(f"hostgal2_{name}" for name in _HOST),
+    *(f"hostgal_{name}" for name in _HOST),
+    "mwebv",
+    "mwebv_err",
+    "z_final",
+    "z_final_err",
+)
+
+_KNOWN = frozenset(METADATA_COLUMNS)
+
+
+def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]:
+    """Keep the known columns that hold a value; sentinels, nulls, NaN and infinities are missing, hence absent."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if name in _KNOWN and value is not None and math.isfinite(value) and float(value) not in SENTINELS
+    }
+
+
+def metadata_row(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
+    """Metadata as a row, shape ``(len(columns),)``, NaN where a column is missing."""
+    return np.array([values.get(column, math.nan) for column in columns], dtype=np.float32)

@@ -1,0 +1,1 @@
+"""The serving program: HTTP in, class probabilities and embeddings out."""

@@ -1,0 +1,6 @@
+"""``python -m service``: the same as the command ``nightjar``."""
+
+from service.cli import main
+
+if __name__ == "__main__":
+    main()

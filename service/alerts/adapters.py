@@ -1,0 +1,108 @@
+"""A decoded record to a :class:`~service.alerts.packet.Packet`: ids, light curve, metadata, or the reason for none."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from models.lightcurve import LightCurve
+from models.metadata import clean_metadata
+from service.alerts import photometry
+from service.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
+from service.alerts.plans import Plan
+from service.alerts.surveys import Path
+
+Record = Mapping[str, Any]
+
+_VERSION: Final = re.compile(r"(?:lsst\.v)?(\d{1,3}(?:[._]\d{1,3}){0,2})")
+_ID: Final = re.compile(r"[!-~]{1,64}")  # printable ASCII without spaces: ids go into logs and replies
+
+
+def build_packet(record: Record, plan: Plan, limits: ReadLimits) -> Packet:
+    """Turn a record, decoded through the plan's projection, into a packet.
+
+    Raises
+    ------
+    PacketError
+        ``malformed_avro`` when an id is text that no survey would send, ``too_many_observations``.
+    """
+    alert_id = _first_id(record, plan.alert_id)
+    object_id = _first_id(record, plan.object_id)
+    if not object_id and (moving_id := _first_id(record, plan.moving_id)):
+        reason, detail = AbstainReason.SOLAR_SYSTEM_OBJECT, "the source belongs to a moving object"
+        return Packet(plan.survey, _version(record, plan), alert_id, moving_id, None, reason, detail)
+    parts = _photometry(record, plan, limits)
+    points = photometry.merge(parts)
+    if len(points) == 0:
+        reason, detail = AbstainReason.NO_USABLE_POINTS, _why_empty(parts)
+        return Packet(plan.survey, _version(record, plan), alert_id, object_id, None, reason, detail)
+    curve = LightCurve.from_columns(
+        points.mjd, points.flux, points.flux_err, points.band, points.detected, _metadata(record, plan), object_id
+    )
+    return Packet(plan.survey, _version(record, plan), alert_id, object_id, curve)
+
+
+def _photometry(record: Record, plan: Plan, limits: ReadLimits) -> list[photometry.Photometry]:
+    """Each list of observations, converted, in the plan's order of preference."""
+    lists = [(place, _rows(record, place.path)) for place in plan.rows]
+    total = sum(len(rows) for _, rows in lists)
+    if total > limits.max_observations:
+        detail = f"{total} observations, more than {limits.max_observations}"
+        raise PacketError(RejectReason.TOO_MANY_OBSERVATIONS, detail)
+    return [place.convert(_columns(rows, place.names), place.detections) for place, rows in lists]
+
+
+def _rows(record: Record, path: str) -> list[Record]:
+    """Observations in a field: a record, a list of records (null items among them), or nothing."""
+    value = record[path]
+    if isinstance(value, list):
+        return [row for row in value if row is not None]
+    return [] if value is None else [value]
+
+
+def _columns(rows: Sequence[Record], names: Mapping[str, str]) -> dict[str, list[Any]]:
+    return {role: [row[name] for row in rows] for role, name in names.items()}
+
+
+def _metadata(record: Record, plan: Plan) -> dict[str, float]:
+    source = record[plan.metadata_at] if plan.metadata_at else None
+    return clean_metadata({name: source[name] for name in plan.metadata}) if isinstance(source, dict) else {}
+
+
+def _at(record: Record, path: Path) -> Any:
+    value: Any = record
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value[name]
+    return value
+
+
+def _first_id(record: Record, paths: Sequence[Path]) -> str:
+    """First id that is set, in decimal digits or as the survey writes it; surveys write 0 as well as null for none."""
+    for path in paths:
+        value = _at(record, path)
+        if value:
+            text = str(value)
+            if not _ID.fullmatch(text):
+                raise PacketError(RejectReason.MALFORMED_AVRO, f"{'.'.join(path)} is not an identifier")
+            return text
+    return ""
+
+
+def _version(record: Record, plan: Plan) -> str:
+    if plan.version is not None:
+        return plan.version
+    stated = next((value for path in plan.version_at if (value := _at(record, path))), "")
+    match = _VERSION.fullmatch(stated)  # it becomes a label, so nothing but a version may pass
+    return match[1].replace("_", ".") if match else "unknown"
+
+
+def _why_empty(parts: Sequence[photometry.Photometry]) -> str:
+    total = sum(len(part) for part in parts)
+    placed = sum(int(np.count_nonzero(photometry.placed(part))) for part in parts)
+    return (
+        f"of {total} observations {total - placed} have no known band or no valid MJD, "
+        f"and {placed} are withdrawn, upper limits, or lack a finite flux with a positive error"
+    )

@@ -1,0 +1,209 @@
+"""The one way from light curves to answers, used by every transport: featurise, queue, wait, explain.
+
+Each item gets exactly one outcome, in order. An item that was refused before it got here (a light curve that broke
+a rule, a packet that cannot be classified) passes through with its reason, so a transport hands over everything it
+received and counts nothing itself. A request is admitted as a whole or refused as a whole: half an answer would
+have to be asked for again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Literal
+
+import numpy as np
+import structlog
+
+from models.bundle import Manifest
+from models.lightcurve import LightCurve, LightCurveError, Tokens, featurise
+from service.batching import Prediction, Waiting
+from service.engine import Engine
+from service.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, InferenceFailed
+from service.metrics import Metrics
+
+log = structlog.get_logger(__name__)
+
+Status = Literal["classified", "abstained", "rejected", "failed"]
+
+INLINE_CURVES, INLINE_POINTS = 8, 5_000
+"""What is featurised on the event loop, about half a millisecond of work; anything larger goes to a thread."""
+
+FAILURE_REASONS: dict[type[EngineFailure], str] = {
+    DeadlineExceeded: "deadline_exceeded",
+    InferenceFailed: "inference_failed",
+}
+"""Reason codes of the status ``failed``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An item that will not be classified: ``abstained`` (nothing wrong with it) or ``rejected`` (unreadable)."""
+
+    status: Literal["abstained", "rejected"]
+    reason: str
+    detail: str = ""
+
+
+Item = LightCurve | LightCurveError | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyOptions:
+    """What applies to a whole request.
+
+    ``deadline`` is in ``time.monotonic()`` seconds. ``surveys`` labels the items in metrics: one name for all of
+    them or one for each.
+    """
+
+    deadline: float | None = None
+    surveys: str | Sequence[str] = "none"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What became of one item.
+
+    ``prediction`` is present exactly when the status is ``classified``; ``reason`` (machine-readable) and
+    ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected light curve. The rest
+    describes what the network saw: ``missing_metadata`` counts the columns that were missing.
+    """
+
+    status: Status
+    reason: str = ""
+    detail: str = ""
+    pointer: str = ""
+    prediction: Prediction | None = None
+    truncated: bool = False
+    points_per_band: tuple[int, ...] = ()
+    missing_metadata: int = 0
+    featurise_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    tokens: Tokens
+    missing_metadata: int
+    seconds: float
+
+
+class DataPlane:
+    """Classifies light curves with one engine.
+
+    Parameters
+    ----------
+    manifest : of the bundle whose graph the engine runs; says how the network wants its input.
+    """
+
+    def __init__(self, engine: Engine, manifest: Manifest, metrics: Metrics) -> None:
+        self._engine = engine
+        self._manifest = manifest
+        self._metrics = metrics
+        self._longest = manifest.limits.max_points_per_band * len(manifest.bands)
+        self._featurising = asyncio.Lock()  # one thread at a time: a second would only fight for the interpreter
+
+    async def classify(self, items: Sequence[Item], options: ClassifyOptions | None = None) -> list[Outcome]:
+        """One outcome per item, in order. When the caller is cancelled, what still waits is withdrawn.
+
+        Raises
+        ------
+        Overloaded, EngineClosed, EngineDead
+            For the request as a whole; nothing of it is answered.
+        DeadlineExceeded
+            When the deadline passed before any light curve was answered; if some were, the others are ``failed``.
+        """
+        options = options or ClassifyOptions()
+        curves = [item for item in items if isinstance(item, LightCurve)]
+        answered = iter(await self._answer(curves, options.deadline) if curves else ())
+        outcomes = [next(answered) if isinstance(item, LightCurve) else _refused(item) for item in items]
+        self._count(outcomes, options.surveys)
+        return outcomes
+
+    def _count(self, outcomes: Sequence[Outcome], surveys: str | Sequence[str]) -> None:
+        names = [surveys] * len(outcomes) if isinstance(surveys, str) else surveys
+        kinds = Counter((name, item.status, item.reason) for name, item in zip(names, outcomes, strict=True))
+        for labels, count in kinds.items():
+            self._metrics.outcomes.labels(*labels).inc(count)
+
+    async def _answer(self, curves: Sequence[LightCurve], deadline: float | None) -> list[Outcome]:
+        # Before any work is spent; enqueueing asks again, with the lengths known and others possibly ahead by then.
+        self._engine.check_room([min(len(curve), self._longest) for curve in curves])
+        prepared = await self._prepare(curves)
+        entries = self._engine.enqueue([item.tokens for item in prepared], deadline)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if deadline is None else deadline - monotonic()):
+                    for entry in entries:
+                        with suppress(EngineFailure):
+                            await entry.future
+        finally:
+            self._metrics.withdrawn.inc(self._engine.withdraw(entries))
+        results = [_result(entry) for entry in entries]
+        _log_failures(results)
+        return _explain(prepared, results)
+
+    async def _prepare(self, curves: Sequence[LightCurve]) -> list[_Prepared]:
+        if len(curves) <= INLINE_CURVES and sum(map(len, curves)) <= INLINE_POINTS:
+            prepared = self._featurise(curves)
+        else:
+            async with self._featurising:
+                prepared = await asyncio.to_thread(self._featurise, curves)
+        return prepared
+
+    def _featurise(self, curves: Sequence[LightCurve]) -> list[_Prepared]:
+        manifest, prepared = self._manifest, []
+        for curve in curves:
+            started = monotonic()
+            tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns)
+            missing = int(np.count_nonzero(np.isnan(tokens.metadata)))
+            seconds = monotonic() - started
+            self._metrics.stage("featurise", seconds)
+            prepared.append(_Prepared(tokens, missing, seconds))
+        return prepared
+
+
+def _refused(item: LightCurveError | Refusal) -> Outcome:
+    if isinstance(item, Refusal):
+        return Outcome(item.status, reason=item.reason, detail=item.detail)
+    return Outcome("rejected", reason=item.reason, detail=str(item), pointer=item.pointer)
+
+
+def _result(entry: Waiting) -> Prediction | EngineFailure:
+    """What a light curve got; one that is still without an answer, hence cancelled, ran out of time."""
+    if entry.future.cancelled():
+        return DeadlineExceeded()
+    error = entry.future.exception()
+    if error is None:
+        return entry.future.result()
+    return error if isinstance(error, EngineFailure) else InferenceFailed()
+
+
+def _log_failures(results: Sequence[Prediction | EngineFailure]) -> None:
+    """One line per request, with the first cause: the client only learns that the network failed."""
+    failures = [result for result in results if isinstance(result, InferenceFailed)]
+    if failures:
+        log.error("inference failed", light_curves=len(failures), exc_info=failures[0].__cause__)
+
+
+def _explain(prepared: Sequence[_Prepared], results: Sequence[Prediction | EngineFailure]) -> list[Outcome]:
+    for result in results:
+        if isinstance(result, EngineClosed | EngineDead):
+            raise result
+    if all(isinstance(result, DeadlineExceeded) for result in results):
+        raise DeadlineExceeded
+    return [_outcome(item, result) for item, result in zip(prepared, results, strict=True)]
+
+
+def _outcome(item: _Prepared, result: Prediction | EngineFailure) -> Outcome:
+    seen = Outcome(
+        status="failed",
+        truncated=item.tokens.truncated,
+        points_per_band=item.tokens.points_per_band,
+        missing_metadata=item.missing_metadata,
+        featurise_seconds=item.seconds,
+    )
+    if isinstance(result, Prediction):
+        return replace(seen, status="classified", prediction=result)
+    return replace(seen, reason=FAILURE_REASONS[type(result)], detail=str(result))

@@ -1,0 +1,161 @@
+"""Which waiting light curves run together: pure functions of (queue, now, cost model), shared by server and tests.
+
+Padding is what makes batching light curves dear on a CPU: lengths differ by a factor of a hundred, and in arrival
+order most of a padded batch is padding. So a free worker takes the oldest item and adds the items nearest to it in
+length, but each one only while the merged run is predicted to take less time than running the two apart. Every batch
+holds the oldest item, hence an item waits for at most as many batches as there were items before it; there is no
+timer. The predictions come from a cost model of five terms,
+
+    seconds(B, L, N) = c0 + c1 * B * L + c2 * B * L**2 + c3 * B + c4 * N
+
+for B curves of N observations in all, padded to L: a fixed cost per run, layers that see padding, attention, what a
+curve costs whatever its length (its metadata tokens), and layers that see real observations only. The terms are
+fitted to this machine and this graph at warm-up, so a graph that packs its tokens and one that pads them each get
+the batches that suit it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Sample(NamedTuple):
+    """A measured run: curves, the length they were padded to, observations in all, seconds."""
+
+    batch: int
+    length: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Predicted seconds of one run; every coefficient is in seconds and not negative.
+
+    Per run ``c0``, per padded observation ``c1``, per padded pair of observations ``c2``, per curve ``c3``, per real
+    observation ``c4``.
+    """
+
+    c0: float
+    c1: float
+    c2: float
+    c3: float = 0.0
+    c4: float = 0.0
+
+    def seconds(self, batch: int, length: int, tokens: int | None = None) -> float:
+        """Predicted duration of a run of ``batch`` curves padded to ``length``; without ``tokens`` none is padding."""
+        real = batch * length if tokens is None else tokens
+        return self.c0 + batch * (self.c3 + length * (self.c1 + length * self.c2)) + self.c4 * real
+
+    def scaled(self, factor: float) -> "CostModel":
+        """Return the same model on a machine ``factor`` times slower."""
+        return CostModel(*(factor * term for term in (self.c0, self.c1, self.c2, self.c3, self.c4)))
+
+    @classmethod
+    def fit(cls, samples: Sequence[Sample]) -> "CostModel":
+        """Least squares under non-negative coefficients.
+
+        Residuals are relative, so that a run of 1 ms counts as much as one of 100 ms. With five unknowns the
+        constrained optimum is found exactly: it is the best of the unconstrained optima over subsets of the columns.
+
+        Raises
+        ------
+        ValueError
+            Without samples, or when a measured duration is not positive.
+        """
+        if not samples or not all(sample.seconds > 0 for sample in samples):
+            raise ValueError("fitting a cost model needs measured durations, all positive")
+        batch, length, tokens, seconds = np.array(samples, dtype=np.float64).T
+        terms = np.stack([np.ones_like(batch), batch * length, batch * length**2, batch, tokens], axis=1)
+        return cls(*_non_negative_least_squares(terms / seconds[:, None]))
+
+
+def _non_negative_least_squares(terms: NDArray[np.float64]) -> list[float]:
+    """Non-negative x minimising ``|terms @ x - 1|``, for a handful of columns."""
+    columns = terms.shape[1]
+    unit = terms / np.linalg.norm(terms, axis=0)
+    best, best_error = np.zeros(columns), np.inf
+    for size in range(1, columns + 1):
+        for subset in map(list, combinations(range(columns), size)):
+            solution = np.linalg.lstsq(unit[:, subset], np.ones(len(unit)), rcond=None)[0]
+            error = float(np.sum((unit[:, subset] @ solution - 1) ** 2))
+            # Terms that explain nothing more than rounding would are left out.
+            if (solution >= 0).all() and error < best_error - 1e-12:
+                best, best_error = np.zeros(columns), error
+                best[subset] = solution
+    return [float(value) for value in best / np.linalg.norm(terms, axis=0)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueItem:
+    """One waiting light curve. Times are ``time.monotonic()`` seconds; ``deadline`` None means it may wait forever."""
+
+    length: int
+    enqueued: float
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Bounds on one batch. The first item always fits, whatever its length.
+
+    Attributes
+    ----------
+    max_tokens : padded observations (batch times longest length); beyond about a thousand, activations leave the cache.
+    max_items : light curves.
+    window : how far behind the oldest item to look for mates; bounds the time one choice takes.
+    """
+
+    max_tokens: int = 1024
+    max_items: int = 32
+    window: int = 128
+
+    def shared(self, waiting: int, workers: int) -> "BatchLimits":
+        """Bounds on a batch while ``workers`` are free, the caller included: its share of a short queue.
+
+        Merging a short queue into one run saves work, but lets the other workers idle and everybody wait longer.
+        """
+        share = -(-waiting // workers)
+        return self if share >= self.max_items else replace(self, max_items=share)
+
+
+def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
+    """Indices of the items to run next, the oldest first.
+
+    Parameters
+    ----------
+    queue : waiting items in order of arrival, none expired (see :func:`expired`); only the first ``limits.window`` are
+        looked at.
+    now : ``time.monotonic()``; a merge that is predicted to make any member miss its deadline is not made.
+    """
+    if not queue:
+        return []
+    window = queue[: limits.window]
+    anchor = window[0]
+    chosen, length, tokens, latest = [0], anchor.length, anchor.length, _latest_end(anchor)
+    planned = cost.seconds(1, length)
+    by_nearness = sorted(range(1, len(window)), key=lambda index: abs(window[index].length - anchor.length))
+    for index in by_nearness:
+        if len(chosen) >= limits.max_items:
+            break
+        item, batch = window[index], len(chosen) + 1
+        padded, end = max(length, item.length), min(latest, _latest_end(item))
+        merged = cost.seconds(batch, padded, tokens + item.length)
+        saves = merged < planned + cost.seconds(1, item.length)
+        if saves and batch * padded <= limits.max_tokens and now + merged <= end:
+            chosen.append(index)
+            length, tokens, latest, planned = padded, tokens + item.length, end, merged
+    return chosen
+
+
+def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int]:
+    """Indices of the items that would miss their deadline even if they ran alone and at once."""
+    return [index for index, item in enumerate(queue) if now + cost.seconds(1, item.length) > _latest_end(item)]
+
+
+def _latest_end(item: QueueItem) -> float:
+    return np.inf if item.deadline is None else item.deadline

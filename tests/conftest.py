@@ -1,0 +1,14 @@
+"""Fixtures shared by every room."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a small untrained bundle, exported once a session by the real export."""
+    pytest.importorskip("torch", reason="making a bundle needs the [train] extra")
+    from support.bundles import untrained_bundle
+
+    return untrained_bundle(tmp_path_factory.mktemp("bundle") / "tiny" / "0.0.1").path

@@ -1,0 +1,81 @@
+"""The benchmark runs from end to end, on an untrained network and with few requests; its figures are not judged."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.bench import memory, report, throughput
+from deploy.bench.bare import Bare
+from deploy.bench.curves import LONGEST, columns, lengths
+from deploy.bench.mixed import requests
+from models.lightcurve import LightCurve
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def test_lengths_are_as_stated() -> None:
+    drawn = lengths(50_000, np.random.default_rng(0))
+    assert abs(np.median(drawn) - 50) <= 1
+    assert abs(drawn.mean() - 65) <= 2
+    assert abs(np.percentile(drawn, 95) - 170) <= 5
+    assert drawn.max() == LONGEST
+
+
+def test_curves_are_valid_and_fixed_by_the_seed() -> None:
+    drawn = columns(40, seed=3)
+    assert drawn == columns(40, seed=3)
+    for curve in drawn:
+        LightCurve.from_columns(curve["mjd"], curve["flux"], curve["flux_err"], curve["band"])
+    assert Counter(bool(curve["metadata"]) for curve in drawn) == {True: 20, False: 20}
+
+
+def test_the_mix_holds_every_kind() -> None:
+    plan = requests(400, [b"packet"], seed=0)
+    assert Counter(one.vanish for one in plan)[True] > 0
+    paths = {one.data.split(b" ")[1] for one in plan}
+    assert paths == {b"/v1/classify", b"/v1/alerts", b"/v1/models", b"/healthz", b"/readyz", b"/metrics", b"/nowhere"}
+
+
+def test_spread_is_the_full_range() -> None:
+    assert report.spread([3.0, 1.0, 2.5]) == {"median": 2.5, "spread": 2.0}
+
+
+def test_a_wrong_answer_ends_the_measurement(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def altered(self: Bare) -> np.ndarray:
+        return np.zeros((len(self.inputs), 20))
+
+    monkeypatch.setattr(Bare, "probabilities", altered)
+    with pytest.raises(throughput.WrongAnswer):
+        throughput.measure(tiny_bundle, curves=32, rounds=1, say=quiet)
+
+
+def test_bench_writes_flat_numbers(tiny_bundle: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out" / "bench.json"
+    command = [sys.executable, "-m", "deploy.bench", f"--output={output}", f"--bundle={tiny_bundle}", "--requests=100"]
+    command += ["--curves=32", "--rounds=2", "--starts=1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = json.loads(output.read_text())
+    for key, value in written.items():
+        assert isinstance(value, str | int | float) or set(value) == {"median", "spread"}, key
+    assert written["http.max_abs_difference_to_bare"] <= 1e-4
+    assert written["http.ratio_to_bare_all_cores"]["median"] > 0
+    assert written["http.ratio_to_bare_one_caller"]["median"] > 0
+    assert written["coldstart.ready_s"]["median"] > 0
+    assert written["memory.replies.server_errors"] == 0
+    assert written["memory.rss_mb.at_100"] > 0
+    assert "commit" in written
+
+
+def test_memory_is_read_after_every_fifth() -> None:
+    assert memory.TOTAL == 10_000
+    assert memory.marks(10_000) == [2_000, 4_000, 6_000, 8_000, 10_000]

@@ -1,0 +1,102 @@
+"""What deploys the service, checked as far as it can be without a Docker daemon: linted, validated, consistent.
+
+No image is pulled or started here; compose's order of start and the containers' healthchecks stay untested.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from service.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def passes(*command: str | Path) -> None:
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_dockerfile_is_clean() -> None:
+    passes(BIN / "hadolint", "deploy/Dockerfile")
+
+
+def test_compose_file_follows_the_specification() -> None:
+    passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml")
+
+
+def test_compose_check_would_notice(tmp_path: Path) -> None:
+    wrong = tmp_path / "docker-compose.yml"
+    wrong.write_text("services:\n  service:\n    image: nightjar\n    healthchek: {}\n")
+    with pytest.raises(AssertionError):
+        passes(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", wrong)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (apt-get install prometheus)")
+def test_prometheus_accepts_its_configuration() -> None:
+    passes("promtool", "check", "config", "deploy/prometheus/prometheus.yml")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_container_gives_up_what_it_does_not_need(name: str) -> None:
+    container = SERVICES[name]
+    assert container["read_only"] is True
+    assert container["cap_drop"] == ["ALL"]
+    assert container["security_opt"] == ["no-new-privileges:true"]
+    assert set(container["deploy"]["resources"]["limits"]) == {"cpus", "memory", "pids"}
+    assert all(port.startswith("127.0.0.1:") for port in container.get("ports", []))
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if "build" not in SERVICES[name]])
+def test_every_pulled_image_has_a_version_and_a_healthcheck(name: str) -> None:
+    assert re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", SERVICES[name]["image"])
+    assert SERVICES[name]["healthcheck"]["test"][0] == "CMD"
+
+
+def test_a_stop_outlasts_the_services_drain() -> None:
+    fields = Settings.model_fields
+    drain = timedelta(seconds=fields["drain_delay"].default + fields["drain_timeout"].default)
+    grace = timedelta(seconds=int(SERVICES["service"]["stop_grace_period"].removesuffix("s")))
+    assert grace > drain
+
+
+def test_the_service_runs_as_many_workers_as_it_has_cores() -> None:
+    limits = SERVICES["service"]["deploy"]["resources"]["limits"]
+    assert SERVICES["service"]["environment"]["NIGHTJAR_WORKERS"] == limits["cpus"]
+
+
+def test_every_setting_named_in_a_file_exists() -> None:
+    text = (ROOT / "docker-compose.yml").read_text() + (ROOT / "deploy" / "Dockerfile").read_text()
+    named = set(re.findall(r"\bNIGHTJAR_[A-Z_]+", text))
+    assert named <= {f"NIGHTJAR_{name.upper()}" for name in Settings.model_fields}
+
+
+def test_dockerfile_runs_a_numeric_user_that_is_not_root() -> None:
+    users = re.findall(r"^USER (.*)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE)
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1])
+
+
+def test_grafana_finds_its_dashboards_where_compose_mounts_them() -> None:
+    provider = yaml.safe_load((ROOT / "deploy/grafana/provisioning/dashboards/nightjar.yml").read_text())
+    folder = provider["providers"][0]["options"]["path"]
+    assert f"./deploy/grafana/dashboards:{folder}:ro" in SERVICES["grafana"]["volumes"]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert (ROOT / "deploy" / "grafana" / "dashboards" / Path(home).relative_to(folder)).is_file()
+
+
+def test_prometheus_scrapes_the_service_by_its_name_and_port() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    targets = config["scrape_configs"][0]["static_configs"][0]["targets"]
+    assert targets == [f"service:{Settings.model_fields['port'].default}"]
+    source = yaml.safe_load((ROOT / "deploy/grafana/provisioning/datasources/prometheus.yml").read_text())
+    assert source["datasources"][0]["jsonData"]["timeInterval"] == config["global"]["scrape_interval"]

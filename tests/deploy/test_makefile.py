@@ -1,0 +1,65 @@
+"""The commands that README names: what they would do, and that the demonstration does it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VENV = ROOT / ".venv"
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def make(*arguments: str) -> str:
+    # These tests may themselves be run by make, which hands its flags and variables down.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    done = subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def recipe(target: str, *variables: str, fresh: Path) -> str:
+    """The commands of a target on a machine where nothing is installed yet."""
+    return make("--dry-run", f"VENV={fresh}", target, *variables)
+
+
+@pytest.mark.parametrize("target", ["demo", "serve", "bench"])
+def test_a_fresh_machine_gets_the_service_and_no_torch(target: str, tmp_path: Path) -> None:
+    commands = recipe(target, fresh=tmp_path / "venv")
+    assert "-m venv" in commands
+    assert "--editable '.[cpu]'" in commands
+    assert "train," not in commands
+    assert "torch" not in commands
+
+
+def test_a_fresh_machine_gets_what_the_tests_need(tmp_path: Path) -> None:
+    commands = recipe("test", fresh=tmp_path / "venv")
+    assert "--editable '.[cpu,train,dev]'" in commands
+    assert commands.rstrip().endswith("-m pytest -q")
+
+
+def test_a_path_with_a_space_is_one_argument(tmp_path: Path) -> None:
+    assert 'nightjar demo "my alerts"' in recipe("demo", "ALERTS=my alerts", fresh=tmp_path / "venv")
+
+
+def test_help_names_every_target_people_use() -> None:
+    assert [line.split()[1] for line in make("help").splitlines()] == ["demo", "demo", "serve", "test", "bench"]
+
+
+def test_continuous_integration_runs_what_readme_names() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    subprocess.run(["bash", "-n", ".ci/run"], cwd=ROOT, check=True)
+    assert script.splitlines()[-1] == "make test"
+
+
+@pytest.mark.skipif(Path(sys.prefix) != VENV or not (VENV / ".cpu").exists(), reason="not run by `make test`")
+def test_the_demonstration_shows_all_three_surveys() -> None:
+    shown = make("demo").lower()
+    assert all(survey in shown for survey in ("lsst", "ztf", "elasticc"))

@@ -1,0 +1,113 @@
+"""A bundle is trusted only when its hashes and its golden outputs hold."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.bundle import (
+    BundleError,
+    load_bundle,
+    read_golden,
+    sha256_of,
+    verify_golden,
+    write_golden,
+    write_manifest,
+)
+from models.runtime import ProviderError, open_session, run
+
+
+@pytest.fixture
+def copy(tiny_bundle: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_bundle, tmp_path / "copy"))
+
+
+def test_a_sound_bundle_loads_and_reproduces_its_golden_outputs(tiny_bundle: Path) -> None:
+    bundle = load_bundle(tiny_bundle)
+    assert bundle.sha256 == sha256_of(tiny_bundle / "manifest.json")
+    assert verify_golden(bundle, open_session(bundle.model)) <= 1e-5
+    assert {spec.name for spec in bundle.manifest.inputs} == set(read_golden(tiny_bundle)[0])
+    assert {spec.name for spec in bundle.manifest.outputs} == set(read_golden(tiny_bundle)[1])
+
+
+def _flip_a_byte(folder: Path) -> None:
+    content = bytearray((folder / "model.onnx").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "model.onnx").write_bytes(content)
+
+
+def _edit_manifest(folder: Path, change: Callable[[dict[str, object]], None]) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_flip_a_byte, "model.onnx has sha256"),
+        (lambda folder: (folder / "golden.npz").unlink(), "cannot read golden.npz"),
+        (lambda folder: (folder / "manifest.json").unlink(), "no readable manifest"),
+        (lambda folder: (folder / "manifest.json").write_text("{"), "no readable manifest"),
+        (lambda folder: _edit_manifest(folder, lambda m: m.update(surprise=1)), "no readable manifest"),
+        (lambda folder: _edit_manifest(folder, lambda m: m.update(files={})), "does not list model.onnx"),
+        (
+            lambda folder: _edit_manifest(folder, lambda m: m["files"].update({"../x": "0"})),  # type: ignore[attr-defined]
+            "not a plain file name",
+        ),
+    ],
+)
+def test_a_damaged_bundle_is_refused(copy: Path, damage: Callable[[Path], object], message: str) -> None:
+    damage(copy)
+    with pytest.raises(BundleError, match=message):
+        load_bundle(copy)
+
+
+@pytest.mark.parametrize("wrong", [1e-3, np.nan])
+def test_other_numbers_than_the_golden_ones_are_refused(copy: Path, wrong: float) -> None:
+    inputs, outputs = read_golden(copy)
+    outputs["probabilities"][0, 0] += wrong
+    write_golden(copy, inputs, outputs)
+    bundle = write_manifest(copy, load_bundle_manifest(copy))
+    with pytest.raises(BundleError, match="golden outputs differ"):
+        verify_golden(bundle, open_session(bundle.model))
+
+
+def load_bundle_manifest(folder: Path):  # type: ignore[no-untyped-def]
+    from models.bundle import Manifest
+
+    return Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+
+
+def test_missing_outputs_and_inputs_are_refused(copy: Path) -> None:
+    inputs, outputs = read_golden(copy)
+    write_golden(copy, inputs, outputs | {"novelty": np.zeros(3, np.float32)})
+    bundle = write_manifest(copy, load_bundle_manifest(copy))
+    with pytest.raises(BundleError, match="output novelty is missing"):
+        verify_golden(bundle, open_session(bundle.model))
+    write_golden(copy, {name: value for name, value in inputs.items() if name != "flux"}, outputs)
+    bundle = write_manifest(copy, load_bundle_manifest(copy))
+    with pytest.raises(BundleError, match="do not run"):
+        verify_golden(bundle, open_session(bundle.model))
+
+
+def test_an_absent_provider_is_an_error_not_a_fallback(tiny_bundle: Path) -> None:
+    with pytest.raises(ProviderError, match="CUDAExecutionProvider"):
+        open_session(tiny_bundle / "model.onnx", provider="cuda")
+
+
+def test_probabilities_sum_to_one_and_batch_mates_do_not_matter(tiny_bundle: Path) -> None:
+    session = open_session(tiny_bundle / "model.onnx")
+    inputs, _ = read_golden(tiny_bundle)
+    together = run(session, inputs)
+    np.testing.assert_allclose(together["probabilities"].sum(1), 1.0, atol=1e-5)
+    for row in range(len(inputs["flux"])):
+        length = int(inputs["mask"][row].sum())
+        alone = run(
+            session, {n: v[row : row + 1] if n == "metadata" else v[row : row + 1, :length] for n, v in inputs.items()}
+        )
+        for name in ("probabilities", "embedding"):
+            np.testing.assert_allclose(alone[name][0], together[name][row], atol=2e-5)

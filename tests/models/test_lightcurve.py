@@ -1,0 +1,237 @@
+"""The canonical record: units, time origin, limits, ragged batches, and the invariances of the whole path."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.lightcurve import (
+    BANDS,
+    FluxUnit,
+    LightCurve,
+    LightCurveError,
+    Limits,
+    RaggedBatch,
+    Tokens,
+    band_index,
+    featurise,
+    flux_to_njy,
+    njy_to,
+)
+from models.metadata import METADATA_COLUMNS
+
+COLUMNS = ("mwebv", "z_final")
+NO_WINDOW = Limits(pre_trigger_days=None)
+
+
+def curve(n: int = 5, **changes: Any) -> LightCurve:
+    columns: dict[str, Any] = {
+        "mjd": 60_000.0 + np.arange(n),
+        "flux": np.linspace(100.0, 500.0, n),
+        "flux_err": np.full(n, 10.0),
+        "band": np.arange(n) % 6,
+    }
+    return LightCurve.from_columns(**(columns | changes))
+
+
+def tokens(record: LightCurve, limits: Limits = NO_WINDOW, unit: FluxUnit = "nJy") -> Tokens:
+    return featurise(record, limits, unit, COLUMNS)
+
+
+@pytest.mark.parametrize(("name", "index"), [("u", 0), ("g", 1), ("r", 2), ("i", 3), ("z", 4), ("y", 5), ("Y", 5)])
+def test_band_names(name: str, index: int) -> None:
+    assert band_index(name) == index
+    assert curve(1, band=[name]).band.tolist() == [index]
+
+
+def test_unknown_band_name() -> None:
+    with pytest.raises(ValueError, match="unknown band 'V'"):
+        band_index("V")
+
+
+def test_fluxcal_is_the_27_5_zero_point() -> None:
+    magnitude = 22.0
+    njy = 10 ** (-0.4 * (magnitude - 31.4))
+    assert njy_to(njy, "FLUXCAL") == pytest.approx(10 ** (-0.4 * (magnitude - 27.5)))
+    assert njy_to(1.0, "FLUXCAL") == pytest.approx(0.027542, rel=1e-4)
+    assert flux_to_njy(1.0, "uJy") == 1000.0
+
+
+@pytest.mark.parametrize("unit", ["nJy", "uJy", "FLUXCAL"])
+def test_units_convert_once_in_and_once_out(unit: FluxUnit) -> None:
+    record = curve(flux=[1.0, 2.0, -3.0, 4.0, 5.0], flux_unit=unit)
+    np.testing.assert_allclose(record.flux, flux_to_njy([1, 2, -3, 4, 5], unit), rtol=1e-6)
+    np.testing.assert_allclose(tokens(record, unit=unit).flux, [1, 2, -3, 4, 5], rtol=1e-6)
+    np.testing.assert_allclose(tokens(record, unit=unit).flux_err, 10.0, rtol=1e-6)
+
+
+def test_time_origin_is_subtracted_in_float64() -> None:
+    days = 60_310.0 + np.array([0.0, 1e-4, 2e-4])  # 8.6 s apart: one float32 grain of an MJD is 338 s
+    np.testing.assert_allclose(tokens(curve(3, mjd=days)).time, [0.0, 1e-4, 2e-4], atol=1e-7)
+    assert np.unique(days.astype(np.float32)).size == 1
+
+
+def test_time_origin_is_the_first_kept_observation() -> None:
+    record = curve(3, mjd=[60_000.0, 60_050.0, 60_051.0], detected=[False, True, True])
+    kept = tokens(record, Limits(pre_trigger_days=30.0))
+    assert kept.time.tolist() == [0.0, 1.0]
+    assert kept.truncated
+
+
+def test_detection_flags_default_to_five_sigma() -> None:
+    record = curve(4, flux=[49.0, 50.0, -51.0, 0.0])
+    assert record.detected.tolist() == [False, True, True, False]
+
+
+def test_missing_metadata_becomes_nan_and_unknown_columns_are_ignored() -> None:
+    row = tokens(curve(metadata={"z_final": 0.25, "other": 1.0})).metadata
+    assert np.isnan(row[0])
+    assert row[1] == np.float32(0.25)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "reason"),
+    [
+        ({"flux": [1.0, np.nan, 1.0, 1.0, 1.0]}, "/flux/1", "not_finite"),
+        ({"flux": [1.0, 1.0, 1e300, 1.0, 1.0]}, "/flux/2", "not_finite"),
+        ({"flux_err": [1.0, 1.0, 1.0, np.inf, 1.0]}, "/flux_err/3", "not_finite"),
+        ({"flux_err": [1.0, 0.0, 1.0, 1.0, 1.0]}, "/flux_err/1", "not_positive"),
+        ({"flux_err": [1.0, 1.0, 1.0, 1.0, -2.0]}, "/flux_err/4", "not_positive"),
+        ({"flux_err": [1.0, 1.0, 1e-60, 1.0, 1.0]}, "/flux_err/2", "not_positive"),
+        ({"mjd": [1.0, 2.0, np.nan, 4.0, 5.0]}, "/mjd/2", "not_finite"),
+        ({"mjd": 2_460_000.5 + np.arange(5)}, "/mjd/0", "time_out_of_range"),
+        ({"band": ["u", "g", "V", "i", "z"]}, "/band/2", "unknown_band"),
+        ({"band": np.array([0, 1, 6, 2, 3])}, "/band/2", "unknown_band"),
+        ({"band": np.array([0, -1, 5, 2, 3])}, "/band/1", "unknown_band"),
+        ({"flux": [1.0]}, "/flux", "length_mismatch"),
+        ({"flux_err": np.ones(6)}, "/flux_err", "length_mismatch"),
+        ({"band": ["u"]}, "/band", "length_mismatch"),
+        ({"detected": [True]}, "/detected", "length_mismatch"),
+        ({"mjd": [1.0, 2.0, 3.0, 1.0, 5.0], "band": ["g"] * 5}, "/mjd/3", "duplicate"),
+    ],
+)
+def test_every_rule_points_at_the_field(changes: dict[str, Any], pointer: str, reason: str) -> None:
+    with pytest.raises(LightCurveError) as error:
+        curve(**changes)
+    assert (error.value.pointer, error.value.reason) == (pointer, reason)
+
+
+def test_empty_curve() -> None:
+    with pytest.raises(LightCurveError, match="at least one observation") as error:
+        LightCurve.from_columns([], [], [], [])
+    assert error.value.reason == "empty"
+
+
+def test_same_time_in_two_bands_is_fine() -> None:
+    assert len(curve(2, mjd=[60_000.0, 60_000.0], band=["g", "r"])) == 2
+
+
+def test_each_band_keeps_its_newest_points() -> None:
+    n = 200
+    record = curve(n, band=np.r_[np.zeros(150, int), np.ones(50, int)], detected=[False] * n)
+    kept = tokens(record, Limits(max_points_per_band=65, pre_trigger_days=None))
+    assert kept.points_per_band == (65, 50, 0, 0, 0, 0)
+    assert kept.truncated
+    np.testing.assert_array_equal(kept.time, np.arange(85, 200) - 85)
+
+
+def test_the_trigger_survives_the_cut() -> None:
+    n = 200
+    detected = np.zeros(n, bool)
+    detected[[3, 150]] = True
+    kept = tokens(curve(n, band=np.full(n, 2), detected=detected), Limits(max_points_per_band=65))
+    assert len(kept) == 65
+    assert kept.time[0] == 0.0
+    assert kept.detected[0]
+    assert kept.time[1] == n - 64 - 3  # the newest 64 follow the trigger
+
+
+def test_the_window_opens_thirty_days_before_the_trigger() -> None:
+    detected = np.arange(100) >= 60
+    kept = tokens(curve(100, detected=detected), Limits(pre_trigger_days=30.0))
+    assert len(kept) == 70
+    assert tokens(curve(100, detected=detected)).truncated is False
+
+
+def test_without_a_detection_nothing_is_windowed() -> None:
+    assert len(tokens(curve(100, detected=[False] * 100), Limits())) == 100
+
+
+def test_a_million_points_are_cut_in_order() -> None:
+    n = 1_000_000
+    record = curve(n, mjd=np.arange(n) * 0.001, band=np.arange(n) % 6)
+    kept = tokens(record, Limits())
+    assert len(kept) == 6 * 65
+    assert (np.diff(kept.time) >= 0).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.integers(1, 80))
+def test_order_of_the_points_does_not_matter(seed: int, n: int, limit: int) -> None:
+    rng = np.random.default_rng(seed)
+    columns = {
+        "mjd": 60_000 + np.round(rng.uniform(0, 50, n), 1),
+        "flux": rng.normal(0, 100, n),
+        "flux_err": rng.uniform(1, 20, n),
+        "band": rng.integers(0, 6, n),
+    }
+    _, first = np.unique(np.stack([columns["mjd"], columns["band"]]), axis=1, return_index=True)
+    columns = {name: column[first] for name, column in columns.items()}
+    shuffle = rng.permutation(len(first))
+    a = tokens(LightCurve.from_columns(**columns), Limits(max_points_per_band=limit))
+    b = tokens(
+        LightCurve.from_columns(**{name: column[shuffle] for name, column in columns.items()}),
+        Limits(max_points_per_band=limit),
+    )
+    for name in ("time", "flux", "flux_err", "band", "detected"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    assert max(a.points_per_band) <= limit
+
+
+@given(st.floats(-50_000, 50_000))
+def test_a_time_shift_does_not_matter(shift: float) -> None:
+    days = 60_000.0 + np.array([0.0, 0.5, 3.25, 100.125, 700.0])
+    np.testing.assert_allclose(tokens(curve(mjd=days + shift)).time, tokens(curve(mjd=days)).time, atol=1e-5)
+
+
+def test_padding_appears_only_in_padded() -> None:
+    sequences = [tokens(curve(n, metadata={"mwebv": 0.1 * n})) for n in (3, 1, 5)]
+    batch = RaggedBatch.collate(sequences)
+    assert batch.offsets.tolist() == [0, 3, 4, 9]
+    assert len(batch) == 3
+    assert len(batch.flux) == 9
+    inputs = batch.padded()
+    assert set(inputs) == {"flux", "flux_err", "time", "band", "mask", "metadata"}
+    assert inputs["flux"].shape == (3, 5)
+    assert inputs["mask"].sum(1).tolist() == [3, 1, 5]
+    for row, sequence in enumerate(sequences):
+        for name in ("flux", "flux_err", "time", "band"):
+            np.testing.assert_array_equal(inputs[name][row, : len(sequence)], getattr(sequence, name))
+            assert not inputs[name][row, len(sequence) :].any()
+    assert {name: str(value.dtype) for name, value in inputs.items()} == {
+        "flux": "float32",
+        "flux_err": "float32",
+        "time": "float32",
+        "band": "int64",
+        "mask": "bool",
+        "metadata": "float32",
+    }
+
+
+def test_padding_to_a_length() -> None:
+    batch = RaggedBatch.collate([tokens(curve(3))])
+    assert batch.padded(8)["mask"].sum() == 3
+    with pytest.raises(ValueError, match="cannot pad"):
+        batch.padded(2)
+
+
+def test_points_are_counted_in_band_order() -> None:
+    kept = tokens(curve(4, band=["r", "u", "r", "y"]))
+    assert dict(zip(BANDS, kept.points_per_band, strict=True)) == {"u": 1, "g": 0, "r": 2, "i": 0, "z": 0, "Y": 1}
+
+
+def test_all_64_columns_in_order() -> None:
+    values = {name: float(index) for index, name in enumerate(METADATA_COLUMNS)}
+    row = featurise(curve(metadata=values), NO_WINDOW, "nJy", METADATA_COLUMNS).metadata
+    np.testing.assert_array_equal(row, np.arange(64, dtype=np.float32))

@@ -1,0 +1,32 @@
+"""The 64 metadata columns and the surveys' ways of saying missing."""
+
+import math
+
+import numpy as np
+import pytest
+
+from models.metadata import METADATA_COLUMNS, SENTINELS, clean_metadata, metadata_row
+
+
+def test_there_are_64_distinct_columns_in_the_published_order() -> None:
+    assert len(METADATA_COLUMNS) == len(set(METADATA_COLUMNS)) == 64
+    assert METADATA_COLUMNS[0] == "hostgal2_ellipticity"
+    assert METADATA_COLUMNS[30] == "hostgal_ellipticity"
+    assert METADATA_COLUMNS[-4:] == ("mwebv", "mwebv_err", "z_final", "z_final_err")
+    assert METADATA_COLUMNS[17:19] == ("hostgal2_zphot_q000", "hostgal2_zphot_q010")
+
+
+@pytest.mark.parametrize("sentinel", [*SENTINELS, -9, 999, None, math.nan, math.inf, -math.inf])
+def test_sentinels_are_missing(sentinel: float | None) -> None:
+    assert clean_metadata({"mwebv": sentinel, "z_final": 0.5}) == {"z_final": 0.5}
+
+
+def test_unknown_names_are_dropped_and_ordinary_values_kept() -> None:
+    assert clean_metadata({"ra": 1.0, "mwebv": 0, "z_final": -9.1}) == {"mwebv": 0.0, "z_final": -9.1}
+
+
+def test_row() -> None:
+    row = metadata_row({"b": 2.0}, ("a", "b"))
+    assert row.dtype == np.float32
+    assert np.isnan(row[0])
+    assert row[1] == 2.0

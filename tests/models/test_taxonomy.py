@@ -1,0 +1,35 @@
+"""Class names, ids and the hierarchy."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from models.taxonomy import ELASTICC, TaxonClass, Taxonomy
+
+
+def test_elasticc_has_the_published_ids() -> None:
+    ids = dict(zip(ELASTICC.names, ELASTICC.ids, strict=True))
+    assert len(ids) == 20
+    assert (ids["Ia"], ids["SN-like/Other"], ids["KN"], ids["AGN"], ids["uLens"]) == (2222, 2221, 2232, 2332, 2235)
+
+
+def test_rollup_sums_leaves_into_every_ancestor() -> None:
+    probabilities = np.zeros(20)
+    probabilities[ELASTICC.names.index("Ia")] = 0.5
+    probabilities[ELASTICC.names.index("II")] = 0.2
+    probabilities[ELASTICC.names.index("EB")] = 0.3
+    totals = ELASTICC.rollup(probabilities.tolist())
+    assert totals["SN-like"] == pytest.approx(0.7)
+    assert totals["Periodic"] == pytest.approx(0.3)
+    assert totals["Variable"] == pytest.approx(1.0)
+    assert totals["Fast"] == 0.0
+
+
+def test_a_wrong_number_of_probabilities_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        ELASTICC.rollup([1.0])
+
+
+def test_names_and_ids_must_be_unique() -> None:
+    with pytest.raises(ValidationError, match="unique"):
+        Taxonomy(name="x", version="1", classes=(TaxonClass(name="a", id=1), TaxonClass(name="a", id=2)))

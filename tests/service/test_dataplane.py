@@ -1,0 +1,204 @@
+"""The data plane over a real engine: one outcome per item, whole-request refusals, nothing left behind."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from time import monotonic
+
+import numpy as np
+import pytest
+
+from models.lightcurve import LightCurve, LightCurveError, Limits
+from service.dataplane import ClassifyOptions, DataPlane, Item, Outcome, Refusal
+from service.engine import Engine
+from service.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from service.metrics import Metrics
+from service.scheduling import CostModel
+from support.graphs import EchoGraph, curve, echo_manifest, poison, tokens
+
+CLASSES = ("marker", "length")
+
+
+@dataclass
+class Service:
+    graph: EchoGraph
+    engine: Engine
+    plane: DataPlane
+    metrics: Metrics
+
+    def outcomes(self, survey: str, status: str, reason: str = "") -> float:
+        labels = {"survey": survey, "status": status, "reason": reason}
+        return self.metrics.registry.get_sample_value("nightjar_outcomes_total", labels) or 0
+
+    def total(self, name: str) -> float:
+        return self.metrics.registry.get_sample_value(name) or 0
+
+    async def occupied(self) -> None:
+        """Hold the worker in a run, so that what comes next stays queued."""
+        self.graph.hold()
+        self.engine.enqueue([tokens(0)])
+        assert await asyncio.to_thread(self.graph.started.acquire, True, 5)
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    graph, metrics = EchoGraph(), Metrics()
+    metrics.set_model("echo", "0.0.1", "", "cpu", CLASSES, 0.0)
+    engine = Engine(graph, CostModel(1e-3, 1e-6, 0.0), workers=1, max_queued_seconds=0.05, on_run=metrics.record_run)
+    await engine.start()
+    yield Service(graph, engine, DataPlane(engine, echo_manifest(Limits(max_points_per_band=20)), metrics), metrics)
+    graph.release()
+    await engine.stop()
+
+
+def markers(outcomes: list[Outcome]) -> list[float | None]:
+    return [None if item.prediction is None else float(item.prediction.probabilities[0]) for item in outcomes]
+
+
+async def test_each_item_gets_one_outcome_in_order(service: Service) -> None:
+    items: list[Item] = [
+        curve(1),
+        LightCurveError("/flux/3", "not_finite", "flux must be finite"),
+        curve(2, length=15, metadata={"mwebv": 0.1}),
+        Refusal("abstained", "solar_system_object", "a moving object has no light curve"),
+        Refusal("rejected", "unknown_schema"),
+        curve(3),
+    ]
+    outcomes = await service.plane.classify(items, ClassifyOptions(surveys="lsst"))
+    assert markers(outcomes) == [1, None, 2, None, None, 3]
+    assert [(item.status, item.reason) for item in outcomes] == [
+        ("classified", ""),
+        ("rejected", "not_finite"),
+        ("classified", ""),
+        ("abstained", "solar_system_object"),
+        ("rejected", "unknown_schema"),
+        ("classified", ""),
+    ]
+    assert outcomes[1].pointer == "/flux/3"
+    assert outcomes[1].detail == "flux must be finite"
+    assert outcomes[2].points_per_band == (0, 0, 15, 0, 0, 0)
+    assert outcomes[2].missing_metadata == 63
+    assert outcomes[0].missing_metadata == 64
+    assert service.outcomes("lsst", "classified") == 3
+    assert service.outcomes("lsst", "abstained", "solar_system_object") == 1
+
+
+async def test_nothing_to_classify_asks_nothing_of_the_engine(service: Service) -> None:
+    await service.engine.drain(1)
+    assert await service.plane.classify([]) == []
+    [outcome] = await service.plane.classify([Refusal("abstained", "no_points")])
+    assert outcome.status == "abstained"
+
+
+async def test_long_histories_are_cut_and_say_so(service: Service) -> None:
+    [outcome] = await service.plane.classify([curve(1, length=50)])
+    assert outcome.truncated
+    assert outcome.points_per_band[2] == 20
+    assert service.total("nightjar_truncated_total") == 1
+
+
+async def test_surveys_are_counted_apart(service: Service) -> None:
+    await service.plane.classify([curve(1), curve(2)], ClassifyOptions(surveys=["ztf", "lsst"]))
+    assert service.outcomes("ztf", "classified") == service.outcomes("lsst", "classified") == 1
+
+
+async def test_large_requests_are_featurised_off_the_event_loop(service: Service) -> None:
+    rng = np.random.default_rng(0)
+    curves = [
+        LightCurve.from_columns(
+            60_000 + rng.permutation(2000) / 7, np.full(2000, float(marker)), np.ones(2000), rng.integers(0, 6, 2000)
+        )
+        for marker in range(200)
+    ]
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    ticker = asyncio.create_task(tick())
+    outcomes = await service.plane.classify(curves)
+    ticker.cancel()
+    assert markers(outcomes) == list(range(200))
+    assert ticks > 5
+
+
+async def test_an_overload_refuses_the_whole_request_before_any_work(service: Service) -> None:
+    await service.occupied()
+    waiting = asyncio.create_task(service.plane.classify([curve(1)]))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await service.plane.classify([curve(marker) for marker in range(100)])
+    assert (
+        service.metrics.registry.get_sample_value("nightjar_stage_duration_seconds_count", {"stage": "featurise"}) == 1
+    )
+    service.graph.release()
+    assert markers(await waiting) == [1]
+
+
+async def test_a_deadline_that_nothing_met_is_raised(service: Service) -> None:
+    await service.occupied()
+    started = monotonic()
+    with pytest.raises(DeadlineExceeded):
+        await service.plane.classify([curve(1), curve(2)], ClassifyOptions(deadline=monotonic() + 0.03))
+    assert monotonic() - started < 1  # although the worker is still held
+    assert service.engine.depth == 0
+
+
+async def test_a_deadline_that_some_met_fails_the_others(service: Service) -> None:
+    [first] = await service.plane.classify([curve(1)])
+    assert first.status == "classified"
+    service.graph.on_marker[2.0] = service.graph.hold  # the run after the one that holds marker 2 does not end
+    curves = [curve(2)] + [curve(marker, length=20) for marker in range(3, 40)]
+    outcomes = await service.plane.classify(curves, ClassifyOptions(deadline=monotonic() + 0.2))
+    statuses = {item.status for item in outcomes}
+    assert outcomes[0].status == "classified"
+    assert statuses == {"classified", "failed"}
+    assert {item.reason for item in outcomes if item.status == "failed"} == {"deadline_exceeded"}
+
+
+async def test_a_deadline_in_the_past_is_not_even_run(service: Service) -> None:
+    with pytest.raises(DeadlineExceeded):
+        await service.plane.classify([curve(1)], ClassifyOptions(deadline=monotonic() - 1))
+    assert service.graph.seen == []
+
+
+async def test_a_light_curve_the_network_fails_on_fails_alone(service: Service) -> None:
+    service.graph.on_marker[2.0] = poison
+    outcomes = await service.plane.classify([curve(marker) for marker in (1, 2, 3)])
+    assert markers(outcomes) == [1, None, 3]
+    assert (outcomes[1].status, outcomes[1].reason) == ("failed", "inference_failed")
+    assert service.outcomes("none", "failed", "inference_failed") == 1
+
+
+async def test_a_cancelled_request_leaves_nothing_in_the_queue(service: Service) -> None:
+    await service.occupied()
+    gone = asyncio.create_task(service.plane.classify([curve(marker) for marker in range(5)]))
+    stays = asyncio.create_task(service.plane.classify([curve(9)]))
+    await asyncio.sleep(0)
+    assert service.engine.depth == 6
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert service.engine.depth == 1
+    assert service.total("nightjar_withdrawn_total") == 5
+    service.graph.release()
+    assert markers(await stays) == [9]
+    assert service.graph.seen == [0, 9]
+
+
+async def test_a_dead_engine_is_the_whole_requests_problem(service: Service) -> None:
+    service.graph.on_marker[2.0] = sys.exit
+    with pytest.raises(EngineDead):
+        await service.plane.classify([curve(1), curve(2)])
+    with pytest.raises(EngineDead):
+        await service.plane.classify([curve(3)])
+
+
+async def test_a_draining_engine_takes_nothing_new(service: Service) -> None:
+    await service.engine.drain(1)
+    with pytest.raises(EngineClosed):
+        await service.plane.classify([curve(1)])

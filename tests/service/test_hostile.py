@@ -1,0 +1,214 @@
+"""Hostile clients on raw sockets: each gets a 4xx problem or nothing, and the service goes on as before."""
+
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
+
+CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+LIMIT = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    quick = {"header_timeout": 0.4, "body_timeout": 0.4, "stall_timeout": 0.4, "keep_alive": 1}
+    with live(loader(Network()), max_json_bytes=LIMIT, max_connections=40, **quick) as edge:
+        yield edge
+
+
+@pytest.fixture(autouse=True)
+def _goes_on(edge: Live) -> Iterator[None]:
+    yield
+    edge.still_well()
+    wait_until(lambda: edge.service.budget.held == 0)
+    assert edge.metric("nightjar_rejected_total", reason="internal") == 0
+
+
+def answer(connection: socket.socket) -> tuple[int, Any]:
+    """Status and problem that a connection answers with before it is closed."""
+    head, _, body = receive_all(connection).partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    return int(head.split()[1]), json.loads(body)
+
+
+def text(**changes: Any) -> bytes:
+    return json.dumps(curve(**changes)).encode()
+
+
+BODIES = {
+    "NaN": (text().replace(b"1000.0", b"NaN"), 400),
+    "Infinity": (text().replace(b"1000.0", b"-Infinity"), 400),
+    "1e999": (text().replace(b"1000.0", b"1e999"), 400),
+    "boolean": (text(flux=[True] * 8), 422),
+    "string": (text(flux=["1"] * 8), 422),
+    "null": (text(flux=None), 422),
+    "no points": (text(points=0), 422),
+    "a million points": (text(points=30_000), 422),
+    "really a million points": (b'{"mjd":[' + b"60000.5," * 1_000_000, 413),
+    "duplicate times": (text(mjd=[60_000.0] * 8, band=["r"] * 8), 422),
+    "unknown band": (text(band=["w"] * 8), 422),
+    "zero error": (text(flux_err=[0.0] * 8), 422),
+    "negative error": (text(flux_err=[-1.0] * 8), 422),
+    "wrong unit": (text(flux_unit="mag"), 422),
+    "unknown field": (text(surprise=1), 422),
+    "julian date": (text(mjd=[2_460_000.5 + i for i in range(8)]), 422),
+    "deep lists": (b"[" * 100_000, 400),
+    "deep objects": (b'{"a":' * 100_000, 400),
+    "invalid UTF-8": (b'{"object_id":"\xff\xfe"}', 400),
+    "invalid JSON": (text()[:-5], 400),
+    "UTF-16": (text().decode().encode("utf-16"), 400),
+    "nothing": (b"", 400),
+    "a thousand and one curves": (json.dumps({"light_curves": [{}] * 1001}).encode(), 413),
+    "an endless integer": (b'{"object_id":' + b"9" * 100_000 + b"}", 400),
+    "a long integer": (b'{"object_id":' + b"9" * 30 + b"}", 422),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bad_bodies(edge: Live, name: str) -> None:
+    body, expected = BODIES[name]
+    status, problem = edge.classify(body)
+    assert status == expected, problem
+    assert (problem["status"], problem["instance"]) == (expected, "/v1/classify")
+    if expected == 422:
+        assert all(error["pointer"].startswith("/") and error["reason"] for error in problem["errors"])
+        assert problem["errors"]
+
+
+def test_unsorted_times_and_a_single_point_are_fine(edge: Live) -> None:
+    assert edge.classify(curve(3, mjd=[60_002, 60_000, 60_001]))[0] == 200
+    assert edge.classify(curve(1))[0] == 200
+
+
+def test_a_length_that_lies_upwards(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(raw_post("/v1/classify", text()).replace(b"Content-Length: ", b"Content-Length: 1"))
+        status, problem = answer(connection)
+    assert (status, problem["type"]) == (408, "/problems/request-timeout")
+
+
+def test_a_length_that_is_too_long_is_refused_unread(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
+        assert answer(connection)[0] == 413
+
+
+def test_chunks_are_counted_as_they_come(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(CHUNKED)
+        chunk = b"%x\r\n%s\r\n" % (100_000, b" " * 100_000)
+        for _ in range(LIMIT // 100_000 + 5):
+            connection.sendall(chunk)
+        status, problem = answer(connection)
+    assert (status, problem["limit"]) == (413, LIMIT)
+
+
+def test_a_client_that_goes_on_sending_still_reads_why(edge: Live) -> None:
+    """Closing at once would reset the connection and lose the reply."""
+    body = b" " * (LIMIT + 6_000_000)
+    status, headers, reply = edge.ask("POST", "/v1/classify", body)
+    assert (status, json.loads(reply)["limit"]) == (413, LIMIT)
+    assert headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("head", [b"GET /", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"\r\n"])
+def test_slow_headers(edge: Live, head: bytes) -> None:
+    with edge.connect() as connection:
+        connection.sendall(head)
+        assert answer(connection)[0] == 408
+
+
+def test_headers_one_byte_at_a_time(edge: Live) -> None:
+    with edge.connect() as connection:
+        for byte in b"GET / HTTP/1.1":
+            connection.sendall(bytes([byte]))
+            time.sleep(0.05)
+            if edge.server.server_state.connections == set():
+                break
+        assert answer(connection)[0] == 408
+
+
+def test_a_slow_body(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(CHUNKED + b'1\r\n{\r\n1\r\n"\r\n')
+        assert answer(connection)[0] == 408
+
+
+def test_endless_headers(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n" + b"X-Filler: " + b"x" * 200_000)
+        status, problem = answer(connection)
+    assert (status, problem["limit"]) == (431, 65536)
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET \xff HTTP/1.1\r\n\r\n"],
+)
+def test_what_is_not_http(edge: Live, noise: bytes) -> None:
+    with edge.connect() as connection:
+        connection.sendall(noise)
+        assert answer(connection)[0] == 400
+
+
+def test_a_half_sent_body(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(raw_post("/v1/classify", text())[:-20])
+        connection.shutdown(socket.SHUT_WR)
+        assert receive_all(connection) == b""
+
+
+def test_clients_that_vanish_at_every_step(edge: Live) -> None:
+    request = raw_post("/v1/classify", text())
+    for cut in range(0, len(request) + 1, 37):
+        connection = edge.connect()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
+        connection.sendall(request[:cut])
+        connection.close()
+    wait_until(lambda: edge.metric("nightjar_inflight_requests") == 0)
+    wait_until(lambda: not edge.server.server_state.connections)
+
+
+def test_a_client_that_never_reads(edge: Live) -> None:
+    """The reply outgrows every buffer on the way; the service gives up on the client, not on its memory."""
+    request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+    with edge.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(0.2)
+        try:
+            for _ in range(2000):
+                connection.sendall(request * 10)
+        except TimeoutError:
+            pass
+        wait_until(lambda: not edge.server.server_state.connections)
+
+
+def test_more_connections_than_allowed(edge: Live) -> None:
+    crowd = [edge.connect() for _ in range(40)]
+    with edge.connect() as late:
+        status, problem = answer(late)
+    for connection in crowd:
+        connection.close()
+    assert (status, problem["type"]) == (503, "/problems/unavailable")
+    wait_until(lambda: not edge.server.server_state.connections)
+
+
+def test_requests_in_one_piece_are_answered_in_order(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(
+            raw_post("/v1/classify", text()) + raw_post("/v1/classify", b"{") + b"GET /healthz HTTP/1.0\r\n\r\n"
+        )
+        replies = receive_all(connection)
+    assert [part[:3] for part in replies.split(b"HTTP/1.1 ")[1:]] == [b"200", b"400", b"200"]
+
+
+def test_an_upgrade_is_not_followed(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"

@@ -1,0 +1,128 @@
+"""Metrics: what is counted where, and the rules their names keep to."""
+
+import asyncio
+import re
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.batching import Prediction, RunReport
+from service.engine import Engine
+from service.failures import InferenceFailed
+from service.metrics import STAGES, Metrics
+from service.scheduling import CostModel
+from support.graphs import EchoGraph, tokens
+
+CLASSES = ("SLSN", "Ia")
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    metrics = Metrics()
+    metrics.set_model("astro-moe", "1.0.0", "ab" * 32, "cpu", CLASSES, load_seconds=0.5)
+    return metrics
+
+
+def report() -> RunReport:
+    prediction = Prediction(np.array([0.2, 0.8], np.float32), np.zeros(4, np.float32), 2, 1e-3, 2e-4, 3e-3)
+    return RunReport(
+        sequences=[tokens(1, 10), tokens(2, 6)],
+        answers=[prediction, InferenceFailed()],
+        length=10,
+        assemble_seconds=2e-4,
+        run_seconds=3e-3,
+        expert_load={"input_expert_load": np.array([[10, 6]]), "expert_load": np.array([[4, 12], [16, 0]])},
+    )
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
+    metrics.record_run(report(), predicted_seconds=2e-3)
+    expected = {
+        ("nightjar_batch_size_sum",): 2,
+        ("nightjar_batch_tokens_sum",): 20,
+        ("nightjar_batch_padding_ratio_sum",): 20 / 16,
+        ("nightjar_cost_model_error_ratio_sum",): 1.5,
+        ("nightjar_missing_metadata_total",): 128,
+        ("nightjar_truncated_total",): 0,
+        ("nightjar_observations_total", "band", "u"): 16,
+        ("nightjar_observations_total", "band", "g"): 0,
+        ("nightjar_predicted_class_total", "class", "Ia"): 1,
+        ("nightjar_predicted_class_total", "class", "SLSN"): 0,
+        ("nightjar_confidence_count",): 1,
+        ("nightjar_stage_duration_seconds_count", "stage", "run"): 1,
+    }
+    for (name, *label), number in expected.items():
+        assert value(metrics, name, **dict([label] if label else [])) == pytest.approx(number), (name, label)
+
+
+@pytest.mark.parametrize(("layer", "expert", "load"), [("input", "1", 6), ("0", "1", 12), ("1", "0", 16)])
+def test_expert_load_is_counted_by_layer(metrics: Metrics, layer: str, expert: str, load: float) -> None:
+    for _ in range(2):
+        metrics.record_run(report(), predicted_seconds=2e-3)
+    assert value(metrics, "nightjar_expert_load_total", layer=layer, expert=expert) == 2 * load
+
+
+async def test_the_queue_is_read_when_it_is_scraped(metrics: Metrics) -> None:
+    graph = EchoGraph()
+    engine = Engine(graph, CostModel(1.0, 0.0, 0.0), workers=1)
+    metrics.watch(engine)
+    graph.hold()
+    await engine.start()
+    entries = engine.enqueue([tokens(0)])
+    assert await asyncio.to_thread(graph.started.acquire, True, 5)
+    entries += engine.enqueue([tokens(1), tokens(2)])
+    assert value(metrics, "nightjar_queue_depth") == 2
+    assert value(metrics, "nightjar_queue_work_seconds") == 2
+    assert (value(metrics, "nightjar_oldest_run_seconds") or 0) > 0
+    graph.release()
+    await asyncio.gather(*(entry.future for entry in entries))
+    assert value(metrics, "nightjar_queue_depth") == 0
+    await engine.stop()
+
+
+def test_another_model_replaces_the_one_before(metrics: Metrics) -> None:
+    metrics.set_model("astro-moe", "1.0.1", "cd" * 32, "cpu", CLASSES, load_seconds=0.5)
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    assert [item.labels["version"] for item in samples if item.name == "nightjar_model_info"] == ["1.0.1"]
+
+
+def test_what_is_scraped_parses_and_keeps_to_the_naming_rules(metrics: Metrics) -> None:
+    metrics.record_run(report(), predicted_seconds=2e-3)
+    families = list(text_string_to_metric_families(metrics.render().decode()))
+    ours = [family for family in families if family.name.startswith("nightjar_")]
+    assert len(ours) > 20
+    for family in ours:
+        assert re.fullmatch(r"nightjar_[a-z_]+", family.name)
+        assert family.documentation.endswith(".")
+        assert not re.search(r"_(ms|us|milliseconds|microseconds|kb|mb)$", family.name)
+    assert any(family.name == "process_resident_memory_bytes" for family in families)
+    assert {"python_info", "python_gc_collections"} <= {family.name for family in families}
+
+
+def test_every_stage_exists_before_it_is_seen(metrics: Metrics) -> None:
+    """A dashboard shows a stage at zero rather than no data."""
+    for stage in STAGES:
+        assert value(metrics, "nightjar_stage_duration_seconds_count", stage=stage) == 0
+
+
+def test_two_services_in_one_process_do_not_share_numbers(metrics: Metrics) -> None:
+    other = Metrics()
+    other.requests.labels("/v1/classify", "200").inc()
+    assert value(metrics, "nightjar_requests_total", route="/v1/classify", code="200") is None
+
+
+async def test_a_busy_event_loop_shows_as_lag(metrics: Metrics) -> None:
+    sampler = asyncio.create_task(metrics.sample_loop_lag(interval=0.01))
+    await asyncio.sleep(0.015)
+    await asyncio.sleep(0)
+    blocker = asyncio.get_running_loop().time() + 0.05
+    while asyncio.get_running_loop().time() < blocker:
+        pass
+    await asyncio.sleep(0.02)
+    sampler.cancel()
+    assert (value(metrics, "nightjar_event_loop_lag_seconds_sum") or 0) > 0.02

@@ -1,0 +1,52 @@
+"""Settings: documented, checked, read from the environment."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import ClientSettings, Settings, settings_table, unknown_settings
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+FIELDS = Settings.model_fields | ClientSettings.model_fields
+
+
+def test_every_setting_says_what_it_means() -> None:
+    assert [name for name, field in FIELDS.items() if not field.description] == []
+
+
+def test_the_table_has_every_setting_once() -> None:
+    names = re.findall(r"`NIGHTJAR_(\w+)`", settings_table())
+    assert names == [name.upper() for name in FIELDS]
+
+
+def test_the_readme_holds_the_table() -> None:
+    assert settings_table() in README.read_text(), "paste the output of `python -m service settings` into README.md"
+
+
+def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTJAR_PORT", "9000")
+    monkeypatch.setenv("NIGHTJAR_API_KEYS", f'["{"ab" * 32}"]')
+    settings = Settings()
+    assert (settings.port, settings.api_keys) == (9000, ("ab" * 32,))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"port": 70000}, {"api_keys": ["secret"]}, {"provider": "tpu"}, {"max_curves": 0}, {"workers": -1}, {"prot": 1}],
+)
+def test_a_wrong_value_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Settings(**wrong)  # type: ignore[arg-type]
+
+
+def test_workers_follow_the_machine_unless_told() -> None:
+    assert Settings().concurrent_runs >= 1
+    assert Settings(workers=7).concurrent_runs == 7
+
+
+def test_a_misspelt_variable_is_noticed() -> None:
+    assert unknown_settings({"NIGHTJAR_PROT": "1", "NIGHTJAR_PORT": "1", "NIGHTJAR_URL": "", "PATH": ""}) == [
+        "NIGHTJAR_PROT"
+    ]

@@ -1,0 +1,58 @@
+"""A small, untrained but valid bundle, made by the real export, for tests that need a graph and not its opinion."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models.astro_moe import AstroMoE, AstroMoEConfig
+from models.bundle import Bundle, Calibration
+from models.lightcurve import BANDS, LightCurve
+from models.metadata import METADATA_COLUMNS
+from training.checkpoints import DataSource, RunConfig
+from training.export import Release, export_bundle, tokens_for_parity
+from training.recipes import RECIPES
+
+
+def random_curve(rng: np.random.Generator, n_points: int, metadata: bool = True, span: float = 200.0) -> LightCurve:
+    """A light curve of noise around a random level: valid in every respect, of no class in particular."""
+    level = rng.lognormal(6.0, 1.5)
+    return LightCurve.from_columns(
+        mjd=60_000.0 + np.sort(rng.uniform(0.0, span, n_points)),
+        flux=rng.normal(0.0, level, n_points),
+        flux_err=rng.uniform(0.02, 0.5, n_points) * level,
+        band=rng.integers(0, len(BANDS), n_points),
+        metadata={name: float(rng.normal()) for name in METADATA_COLUMNS} if metadata else {},
+        object_id=str(rng.integers(10**17)),
+    )
+
+
+def random_curves(seed: int, count: int = 48) -> list[LightCurve]:
+    """Ragged curves, lengths log-normal from one point to several hundred, a third without metadata."""
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(rng.lognormal(3.3, 0.9, count), 1, 250).astype(int)
+    lengths[0] = 1
+    return [random_curve(rng, int(n), metadata=bool(rng.random() > 0.33)) for n in lengths]
+
+
+def tiny_network(seed: int = 0, **changes: object) -> AstroMoE:
+    """A seeded network of a few thousand parameters whose every expert is reachable."""
+    torch.manual_seed(seed)
+    sizes: dict[str, object] = {"d_model": 32, "n_heads": 2, "n_blocks": 2, "d_ff": 48, "n_harmonics": 8}
+    sizes |= {"n_experts": 4, "d_tab": 16, "tab_heads": 2, "tab_blocks": 1, "tab_ff": 32, "dropout": 0.0, "n_knots": 16}
+    network = AstroMoE(AstroMoEConfig.model_validate(sizes | changes))
+    network.fit_metadata_quantiles(np.random.default_rng(seed).normal(size=(300, len(METADATA_COLUMNS))))
+    with torch.no_grad():
+        for parameter in network.parameters():  # at the initial 0.02 every answer would be nearly the same
+            parameter.mul_(3.0)
+    return network.eval()
+
+
+def untrained_bundle(folder: Path) -> Bundle:
+    """Export a tiny network; the recipe recorded in the manifest is the debug one with the tiny sizes."""
+    network = tiny_network()
+    recipe = RECIPES["debug"]().model_copy(update={"network": network.config})
+    config = RunConfig(recipe=recipe, data=DataSource(name="none", sha256="0" * 64, objects=0))
+    release = Release("tiny", "0.0.1", Calibration(method="none", temperature=1.0), data={}, metrics={})
+    bundle, _ = export_bundle(network, config, tokens_for_parity(random_curves(1), config), folder, release)
+    return bundle

@@ -1,0 +1,45 @@
+"""The provisioned Grafana dashboard, as its tests see it."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PATH = ROOT / "deploy" / "grafana" / "dashboards" / "nightjar.json"
+
+# What remains of a query once these are gone, in this order, is metric names.
+_NOT_NAMES = (
+    r'"(?:\\.|[^"\\])*"',  # string literals
+    r"\{[^}]*\}|\[[^\]]*\]",  # label matchers and ranges
+    r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)",
+    r"\b\w+(?=\s*\()",  # functions and aggregations
+    r"\b(?:or|and|unless|bool|offset)\b",
+    r"\b\d\w*",  # numbers and durations
+)
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard's JSON."""
+    loaded: dict[str, Any] = json.loads(PATH.read_text())
+    return loaded
+
+
+def panels() -> list[dict[str, Any]]:
+    """Every panel that shows something; rows are headings."""
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Title and query of every target of every panel."""
+    for panel in panels():
+        for target in panel["targets"]:
+            yield f"{panel['title']} {target['refId']}", target["expr"]
+
+
+def metric_names(query: str) -> set[str]:
+    """Names of the metrics in a PromQL query."""
+    for pattern in _NOT_NAMES:
+        query = re.sub(pattern, " ", query)
+    return set(re.findall(r"[a-zA-Z_:][\w:]*", query))

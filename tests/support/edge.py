@@ -1,0 +1,150 @@
+"""A real HTTP service for tests: a real engine and real sockets around a network that can be held and poisoned."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import structlog
+
+from models.bundle import Bundle
+from models.taxonomy import ELASTICC
+from service.batching import Arrays
+from service.lifecycle import Service, State
+from service.loaded import LoadedModel
+from service.scheduling import CostModel
+from service.server import Server
+from service.settings import Settings
+from support.graphs import EchoGraph, echo_manifest
+
+HOST = "127.0.0.1"
+CLASSES = len(ELASTICC.classes)
+QUICK = CostModel(1e-5, 1e-7, 0.0)
+
+Load = Callable[[Settings], LoadedModel]
+
+
+def _drop(*_: object) -> NoReturn:
+    raise structlog.DropEvent
+
+
+structlog.configure(processors=[_drop])  # what is logged is tested with structlog.testing.capture_logs
+
+
+class Network(EchoGraph):
+    """An :class:`EchoGraph` that answers as a network of the taxonomy does; the first flux picks the class."""
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        outputs = super().__call__(inputs)
+        logits = np.full((len(inputs["flux"]), CLASSES), -2.0, dtype=np.float32)
+        logits[np.arange(len(logits)), np.abs(inputs["flux"][:, 0]).astype(np.int64) % CLASSES] = 2.0
+        weights = np.exp(logits)
+        return outputs | {"probabilities": weights / weights.sum(axis=1, keepdims=True)}
+
+
+def loader(network: Network, cost: CostModel = QUICK) -> Load:
+    """How a service comes by ``network``."""
+    bundle = Bundle(Path("echo"), echo_manifest(), "0" * 64)
+    return lambda settings: LoadedModel(bundle, settings.provider, network, cost, 0.0, 0.0)
+
+
+def settings(**changes: Any) -> Settings:
+    """Settings for a test: any port, no pauses, two workers."""
+    chosen: dict[str, Any] = {"host": HOST, "port": 0, "drain_delay": 0, "drain_timeout": 5, "workers": 2}
+    return Settings(**(chosen | changes))
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A running service and how to talk to it."""
+
+    service: Service
+    server: Server
+    port: int
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (lower case) and body of one request on a connection of its own."""
+        connection = HTTPConnection(HOST, self.port, timeout=20)
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        finally:
+            connection.close()
+
+    def classify(self, body: object) -> tuple[int, Any]:
+        """Status and parsed reply of a JSON request; bytes go as they are."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        status, _, text = self.ask("POST", "/v1/classify", data, {"Content-Type": "application/json"})
+        return status, json.loads(text)
+
+    def connect(self) -> socket.socket:
+        """Open a raw connection."""
+        return socket.create_connection((HOST, self.port), timeout=20)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Value of a sample, 0 when it does not exist yet."""
+        return self.service.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def still_well(self) -> None:
+        """Assert that a good request is answered as ever."""
+        status, reply = self.classify(curve())
+        assert (status, reply["results"][0]["status"]) == (200, "classified")
+
+
+@contextmanager
+def live(load: Load, **changes: Any) -> Iterator[Live]:
+    """A server on a port of its own, stopped at the end of the block."""
+    service = Service(settings(**changes), load)
+    server = Server(service)
+    thread = threading.Thread(target=server.run, name="server")
+    thread.start()
+    try:
+        wait_until(lambda: server.started and service.state is not State.STARTING)
+        yield Live(service, server, server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Return when ``holds()``; fail after ``seconds``."""
+    give_up = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.005)
+
+
+def curve(points: int = 8, **changes: Any) -> dict[str, Any]:
+    """A light curve as JSON has it."""
+    return {
+        "object_id": "SN 2099zz",
+        "mjd": [60_000.0 + i for i in range(points)],
+        "flux": [1000.0 + i for i in range(points)],
+        "flux_err": [100.0] * points,
+        "band": ["ugrizY"[i % 6] for i in range(points)],
+    } | changes
+
+
+def raw_post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
+    """One POST as bytes."""
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def receive_all(connection: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    chunks = []
+    while chunk := connection.recv(65536):
+        chunks.append(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,99 @@
+"""Export: parity over ragged batches that reach every expert, sparse dispatch in the graph, refusal of what is wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from models.bundle import Calibration, load_bundle
+from models.lightcurve import RaggedBatch
+from models.runtime import open_session, run
+from support.bundles import random_curves, tiny_network, untrained_bundle
+from training.checkpoints import DataSource, RunConfig
+from training.export import (
+    ExportError,
+    Release,
+    ServedNetwork,
+    check_parity,
+    export_bundle,
+    output_names,
+    parity_batches,
+    tokens_for_parity,
+    write_graph,
+)
+from training.recipes import RECIPES
+
+SOURCE = DataSource(name="none", sha256="0" * 64, objects=0)
+
+
+def config() -> RunConfig:
+    return RunConfig(recipe=RECIPES["debug"](), data=SOURCE)
+
+
+def test_the_graph_computes_only_chosen_experts(tiny_bundle: Path) -> None:
+    """One Split by measured load per expert layer, and a Gemm pair per expert behind it: nothing is computed twice."""
+    model = onnx.load(tiny_bundle / "model.onnx")
+    kinds = [node.op_type for node in model.graph.node]
+    assert kinds.count("Split") >= 2 + 1  # two expert layers and the per-band modulation
+    assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
+    assert not [t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
+
+
+def test_axes_are_dynamic(tiny_bundle: Path) -> None:
+    session = open_session(tiny_bundle / "model.onnx")
+    network = tiny_network()
+    for count in (1, 2, 17):
+        tokens = tokens_for_parity(random_curves(count, count), config())
+        batch = RaggedBatch.collate(tokens).padded()
+        output = run(session, batch)
+        with torch.no_grad():
+            expected = ServedNetwork(network, 1.0)(*(torch.from_numpy(batch[n]) for n in INPUTS))
+        np.testing.assert_allclose(output["probabilities"], expected[0], atol=1e-5)
+        np.testing.assert_allclose(output["embedding"], expected[1], atol=1e-4)
+        np.testing.assert_array_equal(output["expert_load"], expected[3])
+
+
+INPUTS = ("flux", "flux_err", "time", "band", "mask", "metadata")
+
+
+def test_a_dense_network_exports_without_loads(tmp_path: Path) -> None:
+    network = tiny_network(n_experts=0, n_input_experts=0, time_encoding="sinusoidal")
+    release = Release("dense", "0.0.1", Calibration(method="temperature", temperature=1.7), {}, {})
+    tokens = tokens_for_parity(random_curves(1, 20), config())
+    bundle, worst = export_bundle(network, config(), tokens, tmp_path / "dense", release)
+    assert worst < 1e-4
+    assert [spec.name for spec in bundle.manifest.outputs] == ["probabilities", "embedding"]
+
+
+def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
+    network = tiny_network()
+    with torch.no_grad():
+        gate = network.light_curve.blocks[1].feed_forward.router.gate  # type: ignore[union-attr]
+        gate.bias[2] = -1e6  # type: ignore[union-attr, operator, index]
+    batches = parity_batches(tokens_for_parity(random_curves(1), config()))
+    served = ServedNetwork(network, 1.0).eval()
+    write_graph(served, batches[0], output_names(network), tmp_path / "model.onnx")
+    with pytest.raises(ExportError, match=r"no token reached expert_load\[1, 2\]"):
+        check_parity(served, tmp_path / "model.onnx", batches)
+
+
+def test_parity_fails_when_the_graph_is_another_network(tiny_bundle: Path) -> None:
+    batches = parity_batches(tokens_for_parity(random_curves(1), config()))
+    with pytest.raises(ExportError, match="differ by"):
+        check_parity(ServedNetwork(tiny_network(seed=9), 1.0).eval(), tiny_bundle / "model.onnx", batches)
+
+
+def test_manifest_records_how_it_was_made(tiny_bundle: Path) -> None:
+    manifest = load_bundle(tiny_bundle).manifest
+    assert manifest.flux_unit == "FLUXCAL"
+    assert manifest.limits.max_points_per_band == 65
+    assert manifest.recipe["network"]["d_model"] == 32
+    assert set(manifest.files) == {"model.onnx", "golden.npz"}
+    assert manifest.taxonomy.ids[13] == 2222
+
+
+def test_exporting_twice_gives_the_same_graph(tiny_bundle: Path, tmp_path: Path) -> None:
+    again = untrained_bundle(tmp_path / "again")
+    assert again.manifest.files["model.onnx"] == load_bundle(tiny_bundle).manifest.files["model.onnx"]

@@ -1,0 +1,242 @@
+"""The loop: exact resume, determinism, learning, and what it writes."""
+
+import logging
+import math
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.astro_moe import AstroMoE
+from support.toy_dataset import write_toy_dataset
+from training.checkpoints import (
+    BEST,
+    CHECKPOINT,
+    RunError,
+    State,
+    load_checkpoint,
+    load_network,
+    read_log,
+)
+from training.dataset import read_dataset, split_indices
+from training.recipes import OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig, debug
+from training.train import draw_validation, loss_of, lr_factor, predict, train, update_average
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy_dataset(tmp_path_factory.mktemp("data") / "toy.parquet", 120)
+
+
+def tiny(steps: int = 6, **changes: object) -> Recipe:
+    """A recipe of a few seconds, with dropout on so that the resumed random numbers matter."""
+    base = debug()
+    update: dict[str, object] = {
+        "network": base.network.model_copy(update={"n_blocks": 1, "dropout": 0.1}),
+        "batch": base.batch.model_copy(update={"size": 8, "pool": 4}),
+        "schedule": ScheduleConfig(steps=steps, warmup_steps=2),
+        "validation": ValidationConfig(every=3, objects=10, log_every=2),
+        "threads": 1,
+    }
+    return base.model_copy(update=update | changes)
+
+
+def assert_same(left: State, right: State) -> None:
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert torch.equal(value, right[name]), name
+
+
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(data: Path, tmp_path: Path) -> None:
+    recipe = tiny()
+    train(recipe, data, tmp_path / "whole", progress=False)
+    halfway = train(recipe, data, tmp_path / "halves", max_minutes=1e-9, progress=False)
+    assert (halfway.step, halfway.finished) == (0, False)
+    _train_until_killed(recipe, data, tmp_path / "halves")
+    # Killed after step 3's checkpoint, possibly after further steps that were logged and must be forgotten.
+    assert load_checkpoint(tmp_path / "halves" / CHECKPOINT).step == 3
+    resumed = train(recipe, data, tmp_path / "halves", progress=False)
+    assert resumed.finished
+    whole, halves = (load_checkpoint(tmp_path / name / CHECKPOINT) for name in ("whole", "halves"))
+    assert_same(whole.network, halves.network)
+    assert whole.average is not None
+    assert halves.average is not None
+    assert_same(whole.average, halves.average)
+    assert whole.best_score == halves.best_score
+    steps = [line["step"] for line in read_log(tmp_path / "halves") if "loss" in line]
+    assert steps == [2, 4, 6]
+
+
+def _train_until_killed(recipe: Recipe, data: Path, folder: Path) -> None:
+    """Train in another process and kill -9 it once it has passed the first checkpoint."""
+    endless = recipe  # the same recipe: only the kill ends it early
+    worker = multiprocessing.get_context("spawn").Process(target=_train_slowly, args=(endless, data, folder))
+    worker.start()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (folder / "slow").exists():
+            break
+        time.sleep(0.05)
+    worker.kill()
+    worker.join()
+    assert (folder / "slow").exists()
+
+
+def _train_slowly(recipe: Recipe, data: Path, folder: Path) -> None:
+    """Train, but fall asleep in step 5 so that the kill lands between two checkpoints."""
+    import training.train as module
+
+    step = module._train_step
+
+    def sleepy(run: module.Run, *arguments: object) -> None:
+        step(run, *arguments)  # type: ignore[arg-type]
+        if run.step == 5:
+            (folder / "slow").touch()
+            time.sleep(600)
+
+    module._train_step = sleepy  # type: ignore[assignment]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    train(recipe, data, folder, progress=False)
+
+
+def test_two_runs_of_a_recipe_are_the_same_run_and_seeds_differ(data: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(tiny(3, seed=seed), data, tmp_path / name, progress=False)
+    a, b, c = (load_checkpoint(tmp_path / name / CHECKPOINT).network for name in "abc")
+    assert_same(a, b)
+    assert not torch.equal(a["head_mix.1.weight"], c["head_mix.1.weight"])
+
+
+def test_it_learns(data: Path, tmp_path: Path) -> None:
+    recipe = tiny(120, optimiser=OptimiserConfig(lr=5e-3), validation=ValidationConfig(every=60, objects=10, log_every=20))
+    result = train(recipe, data, tmp_path, progress=False)
+    losses = [line["loss"] for line in read_log(tmp_path) if "loss" in line]
+    assert losses[0] > 6  # three heads near ln 20 each
+    assert losses[-1] < 3
+    assert result.best_macro_f1 > 0.5
+
+
+def test_the_log_says_what_matters(data: Path, tmp_path: Path) -> None:
+    train(tiny(), data, tmp_path, progress=False)
+    line = next(line for line in read_log(tmp_path) if "loss" in line)
+    assert line["loss"] > 0
+    assert line["lr"] > 0
+    assert line["curves_per_second"] > 0
+    assert 0 <= line["padding"] < 1
+    assert set(line["expert_load"]) == {"input", "block_0"}
+    for smallest, largest in line["expert_load"].values():
+        assert 0 <= smallest <= 1 <= largest
+    validation = [line for line in read_log(tmp_path) if "validation_macro_f1" in line]
+    assert [line["step"] for line in validation] == [3, 6]
+
+
+def test_the_exported_weights_are_the_best_averaged_ones(data: Path, tmp_path: Path) -> None:
+    recipe = tiny()
+    result = train(recipe, data, tmp_path, progress=False)
+    network, config = load_network(tmp_path)
+    assert not network.training
+    assert config.recipe == recipe
+    assert config.data.objects == 120
+    validation = draw_validation(read_dataset(data), split_indices(read_dataset(data))["validation"], recipe)
+    first = predict(network, validation)
+    assert np.array_equal(first, predict(network, validation))
+    scores = [line["validation_macro_f1"] for line in read_log(tmp_path) if "validation_macro_f1" in line]
+    assert result.best_macro_f1 == max(scores)
+
+
+def test_a_finished_run_is_left_alone(data: Path, tmp_path: Path) -> None:
+    train(tiny(3), data, tmp_path, progress=False)
+    before = (tmp_path / BEST).stat().st_mtime_ns
+    result = train(tiny(3), data, tmp_path, progress=False)
+    assert (result.step, result.finished) == (3, True)
+    assert (tmp_path / BEST).stat().st_mtime_ns == before
+
+
+def test_another_recipe_in_the_same_folder_is_refused(data: Path, tmp_path: Path) -> None:
+    train(tiny(3), data, tmp_path, progress=False)
+    with pytest.raises(RunError, match="another run"):
+        train(tiny(4), data, tmp_path, progress=False)
+    other = write_toy_dataset(tmp_path / "other.parquet", 40, seed=9)
+    with pytest.raises(RunError, match="another run"):
+        train(tiny(3), other, tmp_path, progress=False)
+
+
+def test_patience_ends_a_run_that_does_not_improve(data: Path, tmp_path: Path) -> None:
+    schedule = ScheduleConfig(steps=1000, shape="constant", patience=2)
+    frozen = OptimiserConfig(lr=1e-12)
+    validation = ValidationConfig(every=1, objects=10)
+    result = train(tiny(schedule=schedule, optimiser=frozen, validation=validation), data, tmp_path, progress=False)
+    assert (result.step, result.finished) == (3, True)
+
+
+def test_a_diverging_run_says_so(data: Path, tmp_path: Path) -> None:
+    wild = OptimiserConfig(lr=1e30, clip_norm=None)
+    with pytest.raises(FloatingPointError, match="step"):
+        train(tiny(20, optimiser=wild), data, tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_bfloat16_and_dense_networks_train(data: Path, tmp_path: Path, dense: bool) -> None:
+    network = tiny().network.model_copy(update={"n_experts": 0, "n_input_experts": 0} if dense else {})
+    result = train(tiny(3, bfloat16=True, network=network), data, tmp_path, progress=False)
+    assert result.finished
+
+
+def test_an_unused_expert_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    from training.monitor import StarvationWatch
+
+    watch = StarvationWatch(first_step=10)
+    with caplog.at_level(logging.WARNING):
+        watch.update(5, {"block_0": [0.0, 4.0]})
+        assert not caplog.records
+        watch.update(20, {"block_0": [0.01, 4.0], "input": [0.5, 2.0]})
+        watch.update(30, {"block_0": [0.01, 4.0], "input": [0.5, 2.0]})
+        assert len(caplog.records) == 1
+        assert "block_0" in caplog.text
+        watch.update(40, {"block_0": [0.9, 1.1]})
+        watch.update(50, {"block_0": [0.05, 4.0]})
+        assert len(caplog.records) == 2
+
+
+def test_learning_rate_warms_up_then_decays() -> None:
+    schedule = ScheduleConfig(steps=110, warmup_steps=10, final_fraction=0.1)
+    factors = [lr_factor(step, schedule) for step in range(110)]
+    assert factors[0] == pytest.approx(0.1)
+    assert factors[9] == factors[10] == 1.0
+    assert factors[60] == pytest.approx(0.55)
+    assert factors == sorted(factors[:10]) + sorted(factors[10:], reverse=True)
+    assert lr_factor(110, schedule) == pytest.approx(0.1)
+    assert lr_factor(999, schedule.model_copy(update={"shape": "constant"})) == 1.0
+
+
+def test_the_loss_is_the_sum_of_three_heads_and_the_weighted_balance_loss(data: Path) -> None:
+    recipe = tiny()
+    dataset = read_dataset(data)
+    from training.batches import batches_of_pool
+
+    batch = batches_of_pool(dataset, split_indices(dataset)["train"], recipe, 0)[0]
+    network = AstroMoE(recipe.network).eval()
+    output = network(*batch.inputs)
+    expected = 0.01 * output.aux_loss.item()
+    for logits in (output.logits_lc_BC, output.logits_tab_BC, output.logits_mix_BC):
+        chosen = logits.log_softmax(1)[torch.arange(len(batch)), batch.label_B]
+        expected -= chosen.mean().item()
+    assert loss_of(output, batch.label_B, 0.01).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_averaged_weights_forget_the_start_and_follow_slowly() -> None:
+    network, average = (AstroMoE(tiny().network) for _ in range(2))
+    start = average.head_lc[1].weight.detach().clone()
+    target = network.head_lc[1].weight.detach()
+    update_average(average, network, 0.99, step=1)
+    moved = (average.head_lc[1].weight - start).norm() / (target - start).norm()
+    assert moved.item() == pytest.approx(9 / 11, rel=1e-3)
+    before = average.head_lc[1].weight.detach().clone()
+    update_average(average, network, 0.99, step=10**6)
+    moved = (average.head_lc[1].weight - before).norm() / (target - before).norm()
+    assert moved.item() == pytest.approx(0.01, rel=1e-2)
+    assert math.isfinite(average.head_lc[1].weight.sum().item())

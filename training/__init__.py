@@ -1,0 +1,1 @@
+"""The training program: simulate, train, evaluate, export."""

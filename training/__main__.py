@@ -1,0 +1,209 @@
+"""The training program: simulate light curves, train a recipe, export a bundle, score it, write its card.
+
+A whole run, resumable at every step::
+
+    python -m training simulate --out build/sim.parquet --per-class 3000
+    python -m training train default --data build/sim.parquet
+    python -m training export runs/default-0 build/astro-moe --data build/sim.parquet
+    python -m training evaluate build/astro-moe --data build/sim.parquet --report build/report.json
+    python -m training baseline --data build/sim.parquet --report build/baseline.json
+    python -m training card build/astro-moe --report build/report.json --baseline build/baseline.json
+
+Commands import what they need when they run, so that ``--help`` answers at once.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSubCommand, SettingsConfigDict
+
+
+class Command(BaseModel):
+    """Base of the subcommands: their docstring is their help text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
+
+
+class Simulate(Command):
+    """Write simulated, labelled light curves of all 20 classes to a Parquet file."""
+
+    out: Path = Field(description="Parquet file to write")
+    per_class: int = Field(default=3000, ge=1, description="objects of every class")
+    seed: int = Field(default=1, ge=0, description="the same seed gives the same file")
+    workers: int = Field(default=2, ge=1, description="processes; the result does not depend on their number")
+
+    def cli_cmd(self) -> None:
+        """Run the simulator."""
+        from training.simulate.generate import simulate
+
+        simulate(self.out, self.per_class, self.seed, self.workers)
+
+
+class Train(Command):
+    """Train a recipe; run the same command again to resume."""
+
+    recipe: CliPositionalArg[str] = Field(description="name of a recipe, as `describe` knows it")
+    data: Path = Field(description="Parquet file of `simulate`")
+    out: Path | None = Field(default=None, description="run folder; default runs/<recipe>-<seed>")
+    seed: int = Field(default=0, ge=0, description="of the weights, the draws and the augmentation")
+    steps: int | None = Field(default=None, ge=1, description="instead of the recipe's")
+    threads: int | None = Field(default=None, ge=1, description="torch threads; default: torch's choice")
+    max_minutes: float | None = Field(default=None, gt=0, description="save and stop after this long")
+
+    def cli_cmd(self) -> None:
+        """Train or resume, then print the outcome as JSON."""
+        from training.train import train
+
+        named = _recipe(self.recipe)
+        schedule = named.schedule.model_copy(update={"steps": self.steps or named.schedule.steps})
+        changes = {"seed": self.seed, "schedule": schedule, "threads": self.threads or named.threads}
+        recipe = named.model_copy(update=changes)
+        folder = self.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
+        result = train(recipe, self.data, folder, max_minutes=self.max_minutes)
+        _print({"run": str(folder), **result._asdict()})
+
+
+class Describe(Command):
+    """Print a recipe, resolved, and the size of its network as JSON."""
+
+    recipe: CliPositionalArg[str] = Field(description="astro-moe-pe, astro-moe-tm, multiband-astromer, default, debug")
+
+    def cli_cmd(self) -> None:
+        """Print the description."""
+        from models.astro_moe import AstroMoE
+        from models.parameters import count_parameters
+
+        recipe = _recipe(self.recipe)
+        parameters = count_parameters(AstroMoE(recipe.network))
+        _print({"recipe": recipe.model_dump(mode="json"), "parameters": parameters})
+
+
+class Export(Command):
+    """Calibrate a run's best weights and export them as a bundle."""
+
+    run: CliPositionalArg[Path] = Field(description="run folder of `train`")
+    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
+    data: Path = Field(description="the data file of the run; its validation split calibrates")
+    name: str = Field(default="astro-moe", description="of the bundle")
+    version: str = Field(default="1.0.0", description="semantic version of the bundle")
+    simulator_seed: int | None = Field(default=None, description="recorded in the card")
+
+    def cli_cmd(self) -> None:
+        """Export, then print what was written as JSON."""
+        from training.release import release
+
+        bundle = release(
+            self.run, self.data, self.out, name=self.name, version=self.version, simulator_seed=self.simulator_seed
+        )
+        calibration = bundle.manifest.calibration.model_dump()
+        _print({"bundle": str(bundle.path), "sha256": bundle.sha256, "calibration": calibration})
+
+
+class Evaluate(Command):
+    """Score a bundle, and run folders of other seeds beside it, on an untouched split."""
+
+    models: CliPositionalArg[list[Path]] = Field(description="bundle to report on, then run folders for the spread")
+    data: Path = Field(description="Parquet file of `simulate`")
+    report: Path = Field(description="JSON file to write")
+    split: str = Field(default="test", description="train, validation or test")
+    objects: int | None = Field(default=None, ge=1, description="score a sample of this size; default: all")
+
+    def cli_cmd(self) -> None:
+        """Score, write the report and print the scores of every view."""
+        from training.evaluate import evaluate
+
+        _write_report(self.report, evaluate(self.models, self.data, self.split, self.objects))
+
+
+class Baseline(Command):
+    """Train boosted trees on the same objects and views as a recipe, and score them on the same split."""
+
+    data: Path = Field(description="Parquet file of `simulate`")
+    report: Path = Field(description="JSON file to write")
+    recipe: str = Field(default="default", description="whose split, limits and random views to use")
+    seed: int = Field(default=0, ge=0, description="of the draws and the trees")
+    examples: int = Field(default=60_000, ge=100, description="training draws")
+    split: str = Field(default="test", description="train, validation or test")
+    objects: int | None = Field(default=None, ge=1, description="score a sample of this size; default: all")
+
+    def cli_cmd(self) -> None:
+        """Train, score, write the report and print the scores of every view."""
+        from training.baseline import baseline
+
+        recipe = _recipe(self.recipe).model_copy(update={"seed": self.seed})
+        report = baseline(recipe, self.data, examples=self.examples, split=self.split, objects=self.objects)
+        _write_report(self.report, report)
+
+
+class Card(Command):
+    """Write the model card of a bundle from its manifest and the reports of `evaluate` and `baseline`."""
+
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is hashed anew")
+    report: Path | None = Field(default=None, description="JSON file of `evaluate`")
+    baseline: Path | None = Field(default=None, description="JSON file of `baseline`")
+
+    def cli_cmd(self) -> None:
+        """Write the card and print the bundle's new hash."""
+        from training.card import read_report, write_card
+
+        bundle = write_card(self.bundle, read_report(self.report), read_report(self.baseline))
+        _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
+
+
+class Training(BaseSettings):
+    """Train light-curve classifiers and export them as bundles."""
+
+    model_config = SettingsConfigDict(
+        cli_prog_name="python -m training",
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+        cli_use_class_docs_for_groups=True,
+    )
+
+    simulate: CliSubCommand[Simulate]
+    train: CliSubCommand[Train]
+    describe: CliSubCommand[Describe]
+    export: CliSubCommand[Export]
+    evaluate: CliSubCommand[Evaluate]
+    baseline: CliSubCommand[Baseline]
+    card: CliSubCommand[Card]
+
+    def cli_cmd(self) -> None:
+        """Run the chosen subcommand."""
+        CliApp.run_subcommand(self)
+
+
+def _recipe(name: str) -> Any:
+    from training.recipes import RECIPES
+
+    if name not in RECIPES:
+        raise SystemExit(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
+    return RECIPES[name]()
+
+
+def _write_report(path: Path, report: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    _print({view: {name: score["mean"] for name, score in scores.items()} for view, scores in report["views"].items()})
+
+
+def _print(value: dict[str, Any]) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line and run; problems with files are one line on stderr and exit status 1."""
+    from models.bundle import BundleError
+
+    try:
+        CliApp.run(Training, cli_args=sys.argv[1:] if arguments is None else arguments)
+    except (BundleError, OSError, ValueError) as error:
+        raise SystemExit(f"error: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Batches: class-balanced draws from a dataset, seen through random views, grouped by length.
+
+Notable:
+
+- curves become tokens by :func:`models.lightcurve.featurise`, the function that serves: there is no second
+  featurisation to drift away from;
+- what a step trains on is a function of (seed, step) alone: a pool of ``pool`` batches is drawn from its own
+  generator, so a resumed run repeats exactly what an uninterrupted run would have seen, and no sampler state is
+  stored;
+- within a pool examples are sorted by length before they are cut into batches, which is what keeps padding low; the
+  batches of a pool then come in random order;
+- one background thread prepares the next pool while the current one trains.
+"""
+
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.lightcurve import Int64, LightCurve, RaggedBatch, Tokens, featurise
+from models.metadata import METADATA_COLUMNS
+from training.augment import AugmentationConfig, View, apply_view, draw_view
+from training.dataset import Dataset
+from training.recipes import DataConfig, Recipe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """One light curve as the network sees it, and its class index."""
+
+    tokens: Tokens
+    label: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Padded inputs and labels.
+
+    Attributes
+    ----------
+    flux_BL, flux_err_BL, time_BL : float32, in the network's flux unit and in days since the first point.
+    band_BL : int64. mask_BL : bool, True for a real observation.
+    metadata_BF : float32, NaN where missing.
+    label_B : int64.
+    """
+
+    flux_BL: Tensor
+    flux_err_BL: Tensor
+    time_BL: Tensor
+    band_BL: Tensor
+    mask_BL: Tensor
+    metadata_BF: Tensor
+    label_B: Tensor
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The network's arguments, in order."""
+        return self.flux_BL, self.flux_err_BL, self.time_BL, self.band_BL, self.mask_BL, self.metadata_BF
+
+    def __len__(self) -> int:
+        """Return the number of light curves."""
+        return len(self.label_B)
+
+
+def collate(examples: Sequence[Example]) -> Batch:
+    """Pad examples to the longest of them."""
+    padded = RaggedBatch.collate([example.tokens for example in examples]).padded()
+    tensors = {name: torch.from_numpy(array) for name, array in padded.items()}
+    return Batch(
+        flux_BL=tensors["flux"],
+        flux_err_BL=tensors["flux_err"],
+        time_BL=tensors["time"],
+        band_BL=tensors["band"],
+        mask_BL=tensors["mask"],
+        metadata_BF=tensors["metadata"],
+        label_B=torch.tensor([example.label for example in examples], dtype=torch.int64),
+    )
+
+
+def to_tokens(curve: LightCurve, config: DataConfig) -> Tokens:
+    """Featurise a curve exactly as the service does."""
+    return featurise(curve, config.limits, config.flux_unit, METADATA_COLUMNS)
+
+
+def view_examples(dataset: Dataset, indices: Int64, config: DataConfig, view: View) -> list[Example]:
+    """Examples of the objects that show a detection in a fixed view, in the order of ``indices``."""
+    examples = []
+    for index in indices:
+        visible = apply_view(dataset.curve(int(index)), view)
+        if visible is not None:
+            examples.append(Example(to_tokens(visible, config), int(dataset.label[index])))
+    return examples
+
+
+def draw_examples(
+    dataset: Dataset, indices: Int64, config: DataConfig, augmentation: AugmentationConfig, rng: np.random.Generator
+) -> list[Example]:
+    """One random view of every object, in the order of ``indices``.
+
+    An object without a detection in its drawn view shows everything instead, so that no draw is lost.
+    """
+    examples = []
+    for index in indices:
+        curve = dataset.curve(int(index))
+        visible = apply_view(curve, draw_view(curve, augmentation, rng))
+        examples.append(Example(to_tokens(visible or curve, config), int(dataset.label[index])))
+    return examples
+
+
+def draw_indices(label_N: Int64, indices: Int64, size: int, *, balanced: bool, rng: np.random.Generator) -> Int64:
+    """Draw objects with replacement; balanced draws take every class present equally often, to within one."""
+    if not balanced:
+        return rng.choice(indices, size)
+    members = [indices[label_N[indices] == label] for label in np.unique(label_N[indices])]
+    rounds = -(-size // len(members))
+    classes = np.concatenate([rng.permutation(len(members)) for _ in range(rounds)])[:size]
+    return np.array([members[label][rng.integers(len(members[label]))] for label in classes], dtype=np.int64)
+
+
+def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Batch]:
+    """Batches of one pool, a function of ``(recipe, number)``: drawn, viewed, sorted by length, cut, shuffled."""
+    rng = np.random.default_rng((recipe.seed, number))
+    size, pool = recipe.batch.size, recipe.batch.pool
+    drawn = draw_indices(dataset.label, indices, size * pool, balanced=recipe.batch.balanced, rng=rng)
+    examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
+    examples.sort(key=lambda example: len(example.tokens))
+    return [collate(examples[start * size : (start + 1) * size]) for start in rng.permutation(pool)]
+
+
+def stream(dataset: Dataset, indices: Int64, recipe: Recipe, first_step: int = 0) -> Generator[Batch, None, None]:
+    """Yield the training batch of ``first_step`` and of every step after it, without end."""
+    number, skip = divmod(first_step, recipe.batch.pool)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as worker:
+        waiting = worker.submit(batches_of_pool, dataset, indices, recipe, number)
+        while True:
+            ready = waiting.result()
+            number += 1
+            waiting = worker.submit(batches_of_pool, dataset, indices, recipe, number)
+            yield from ready[skip:]
+            skip = 0

@@ -1,0 +1,181 @@
+"""The run folder: what a training run writes, and how a finished or killed run is read back.
+
+``runs/<recipe>-<seed>/`` holds
+
+- ``config.json``: the recipe, resolved, and the fingerprint of the data file;
+- ``log.jsonl``: one line per logged interval and per validation;
+- ``checkpoint.pt``: everything that the next step depends on; a run killed at any moment resumes from it and ends
+  with the weights that an uninterrupted run ends with;
+- ``best.pt``: the weights with the best validation score (averaged weights where the recipe averages); what is
+  exported.
+
+Files are replaced atomically: a kill during a write leaves the previous file. Weights are loaded with
+``weights_only=True``, which runs no code from the file.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from models.astro_moe import AstroMoE
+from training.recipes import Recipe
+
+CONFIG, LOG, CHECKPOINT, BEST = "config.json", "log.jsonl", "checkpoint.pt", "best.pt"
+
+State = dict[str, Tensor]
+
+
+class RunError(ValueError):
+    """A run folder that cannot be used as asked."""
+
+
+class DataSource(BaseModel):
+    """Which data file a run was trained on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    sha256: str
+    objects: int
+
+
+class RunConfig(BaseModel):
+    """Content of ``config.json``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    recipe: Recipe
+    data: DataSource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """State of a run after ``step`` steps. Random numbers need no state: each step's come from (seed, step)."""
+
+    step: int
+    network: State
+    optimiser: dict[str, Any]
+    average: State | None
+    best_score: float
+    stale: int
+
+
+def fingerprint(path: Path, objects: int) -> DataSource:
+    """Name, hash and size of a data file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return DataSource(name=path.name, sha256=digest, objects=objects)
+
+
+def open_run(folder: Path, config: RunConfig) -> Checkpoint | None:
+    """Create a run folder, or return the checkpoint to resume from.
+
+    Raises
+    ------
+    RunError
+        When the folder holds a run of another recipe or other data.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / CONFIG).exists():
+        if read_config(folder) != config:
+            raise RunError(f"{folder} holds another run (recipe or data differ); name another folder or remove it")
+    else:
+        write_atomic(folder / CONFIG, config.model_dump_json(indent=2).encode())
+    checkpoint = load_checkpoint(folder / CHECKPOINT) if (folder / CHECKPOINT).exists() else None
+    _rewind_log(folder / LOG, checkpoint.step if checkpoint else 0)
+    return checkpoint
+
+
+def read_config(folder: Path) -> RunConfig:
+    """Recipe and data of a run; raises RunError when the folder holds none."""
+    try:
+        return RunConfig.model_validate_json((folder / CONFIG).read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{folder} is not a run folder: it has no {CONFIG}") from None
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint atomically."""
+    # Not asdict on the tensors: it would deep-copy them.
+    _save_atomic(path, {name: getattr(checkpoint, name) for name in Checkpoint.__dataclass_fields__})
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint; raises RunError when the file is not one."""
+    try:
+        return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
+    except (RuntimeError, TypeError, EOFError, OSError, ValueError) as error:
+        raise RunError(f"{path} is not a readable checkpoint: {error}") from error
+
+
+def save_weights(path: Path, weights: State) -> None:
+    """Write weights atomically."""
+    _save_atomic(path, weights)
+
+
+def load_network(run: Path) -> tuple[AstroMoE, RunConfig]:
+    """Build the network of a run folder with its best weights, in evaluation mode.
+
+    Raises
+    ------
+    RunError
+        When the folder is no run or has no validated weights yet.
+    """
+    config = read_config(run)
+    if not (run / BEST).exists():
+        raise RunError(f"{run} has no {BEST}: no validation has been reached yet")
+    network = AstroMoE(config.recipe.network)
+    network.load_state_dict(torch.load(run / BEST, map_location="cpu", weights_only=True))
+    return network.eval(), config
+
+
+def append_log(folder: Path, line: dict[str, Any]) -> None:
+    """Add one line to the run's log."""
+    with (folder / LOG).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """All lines of a run's log."""
+    path = folder / LOG
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _rewind_log(path: Path, step: int) -> None:
+    """Drop lines written after the checkpoint: their steps are about to be repeated (the last one may be torn)."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (json.JSONDecodeError, KeyError):
+            continue
+    write_atomic(path, "".join(f"{line}\n" for line in kept).encode())
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace a file's content so that a reader, or a kill, sees the old file or the new one."""
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _save_atomic(path: Path, content: object) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

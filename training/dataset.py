@@ -1,0 +1,236 @@
+"""Labelled light curves on disk: one ragged Parquet file, read back without copying the photometry.
+
+Notable: photometry is stored as Parquet list columns, so an object of 3 points and one of 3,000 sit side by side
+without padding, and reading hands out the Arrow value buffers with their offsets as numpy views. The split into
+train, validation and test is a stable hash of the object id: it needs no column, survives re-writing or appending,
+and the same object is never on two sides. Truth that must not reach a network (``redshift``) stays in the file and is
+left out of `Dataset`.
+
+    write_dataset(Path("sim.parquet"), simulate_objects(100, seed=1))
+    data = read_dataset(Path("sim.parquet"))
+    rows = split_indices(data)["train"]
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from models.lightcurve import LightCurve
+from models.metadata import METADATA_COLUMNS
+from models.taxonomy import ELASTICC
+
+FORMAT = b"nightjar-light-curves-1"
+SPLITS = ("train", "validation", "test")
+ROWS_PER_GROUP = 2048
+
+SCHEMA = pa.schema(
+    [
+        pa.field("object_id", pa.string(), nullable=False),
+        pa.field("class_name", pa.string(), nullable=False),
+        pa.field("mjd", pa.list_(pa.float64()), nullable=False),
+        pa.field("flux", pa.list_(pa.float32()), nullable=False),
+        pa.field("flux_err", pa.list_(pa.float32()), nullable=False),
+        pa.field("band", pa.list_(pa.int8()), nullable=False),
+        pa.field("detected", pa.list_(pa.bool_()), nullable=False),
+        pa.field("trigger_mjd", pa.float64(), nullable=False),
+        pa.field("metadata", pa.list_(pa.float32(), len(METADATA_COLUMNS)), nullable=False),
+        pa.field("redshift", pa.float64(), nullable=False),
+    ],
+    metadata={b"format": FORMAT, b"metadata_columns": ",".join(METADATA_COLUMNS).encode()},
+)
+
+
+class DatasetError(ValueError):
+    """The file is not a light-curve dataset this version can read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledObject:
+    """One object with its label, whichever simulator or survey it came from; points are time-sorted.
+
+    ``mjd`` f64[n] TAI days; ``flux``, ``flux_err`` f32[n] difference flux in nJy; ``band`` i8[n] index into
+    `models.lightcurve.BANDS`; ``detected`` bool[n]; ``trigger_mjd`` the first detection; ``metadata`` f32[64] in the
+    order of `METADATA_COLUMNS`, NaN = missing; ``redshift`` the truth (0 inside the Galaxy), never an input.
+    """
+
+    object_id: str
+    class_name: str
+    mjd: NDArray[np.float64]
+    flux: NDArray[np.float32]
+    flux_err: NDArray[np.float32]
+    band: NDArray[np.int8]
+    detected: NDArray[np.bool_]
+    trigger_mjd: float
+    metadata: NDArray[np.float32]
+    redshift: float
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """All objects of one file: concatenated points, and ``offsets`` i64[N+1] that cut them into objects.
+
+    ``mjd`` f64[P] TAI days, ``flux``, ``flux_err`` f32[P] nJy, ``band`` i8[P], ``detected`` bool[P]; ``metadata``
+    f32[N, 64] with NaN = missing; ``label`` i64[N] index into ``ELASTICC.names``; ``trigger_mjd`` f64[N].
+    """
+
+    offsets: NDArray[np.int64]
+    mjd: NDArray[np.float64]
+    flux: NDArray[np.float32]
+    flux_err: NDArray[np.float32]
+    band: NDArray[np.int8]
+    detected: NDArray[np.bool_]
+    metadata: NDArray[np.float32]
+    label: NDArray[np.int64]
+    object_id: list[str]
+    trigger_mjd: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def curve(self, index: int) -> LightCurve:
+        """Object ``index`` as the canonical record, its metadata named and the missing ones absent."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"object {index} of {len(self)}")
+        points = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+        row = self.metadata[index]
+        return LightCurve.from_columns(
+            mjd=self.mjd[points],
+            flux=self.flux[points],
+            flux_err=self.flux_err[points],
+            band=self.band[points],
+            detected=self.detected[points],
+            metadata={name: float(value) for name, value in zip(METADATA_COLUMNS, row, strict=True) if value == value},
+            object_id=self.object_id[index],
+        )
+
+
+def write_dataset(path: Path, objects: Iterable[LabelledObject]) -> int:
+    """Stream ``objects`` to ``path`` (zstd) and return how many there were.
+
+    The file appears under its name only when it is complete. Raises DatasetError for an object whose class is not in
+    the taxonomy, whose columns differ in length or which has no points.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    stream, count = iter(objects), 0
+    try:
+        with pq.ParquetWriter(partial, SCHEMA, compression="zstd") as writer:
+            while rows := list(islice(stream, ROWS_PER_GROUP)):
+                writer.write_table(_table(rows))
+                count += len(rows)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def read_dataset(path: Path) -> Dataset:
+    """Read every object of ``path``; raises DatasetError for a file of another format or another taxonomy."""
+    try:
+        file = pq.ParquetFile(path, memory_map=True)
+    except pa.ArrowInvalid as error:
+        raise DatasetError(f"{path} is not a Parquet file: {error}") from error
+    with file:
+        _check_schema(path, file.schema_arrow)
+        table = file.read().combine_chunks()
+    offsets, mjd = _ragged(table, "mjd")
+    return Dataset(
+        offsets=offsets,
+        mjd=mjd,
+        flux=_ragged(table, "flux")[1],
+        flux_err=_ragged(table, "flux_err")[1],
+        band=_ragged(table, "band")[1],
+        detected=_ragged(table, "detected")[1],
+        metadata=_values(table, "metadata").reshape(len(table), len(METADATA_COLUMNS)),
+        label=_labels(path, table),
+        object_id=table.column("object_id").to_pylist(),
+        trigger_mjd=table.column("trigger_mjd").to_numpy(),
+    )
+
+
+def split_indices(
+    dataset: Dataset, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+) -> dict[str, NDArray[np.int64]]:
+    """Row numbers of the ``train``, ``validation`` and ``test`` objects.
+
+    The first 8 bytes of SHA-256(object_id) give each object a fixed place in [0, 1); ``fractions`` cut that interval.
+    Raises ValueError unless the three are >= 0 and sum to 1.
+    """
+    if min(fractions) < 0 or abs(sum(fractions) - 1.0) > 1e-9:
+        raise ValueError(f"split fractions must be three numbers >= 0 that sum to 1, not {fractions}")
+    place = np.array([_unit_hash(name) for name in dataset.object_id], dtype=np.float64)
+    part = np.searchsorted(np.cumsum(fractions)[:2], place, side="right")
+    return {name: np.flatnonzero(part == index) for index, name in enumerate(SPLITS)}
+
+
+def _unit_hash(object_id: str) -> float:
+    return int.from_bytes(hashlib.sha256(object_id.encode()).digest()[:8], "big") / 2.0**64
+
+
+def _table(rows: Sequence[LabelledObject]) -> pa.Table:
+    for row in rows:
+        _check(row)
+    columns: list[Any] = [pa.array([r.object_id for r in rows]), pa.array([r.class_name for r in rows])]
+    offsets = pa.array(np.cumsum([0, *(len(r.mjd) for r in rows)]), type=pa.int32())
+    for name in ("mjd", "flux", "flux_err", "band", "detected"):
+        values = np.concatenate([getattr(r, name) for r in rows])
+        columns.append(pa.ListArray.from_arrays(offsets, pa.array(values, type=SCHEMA.field(name).type.value_type)))
+    columns.append(pa.array([r.trigger_mjd for r in rows], type=pa.float64()))
+    metadata = np.concatenate([r.metadata for r in rows]).astype(np.float32)
+    columns.append(pa.FixedSizeListArray.from_arrays(pa.array(metadata), len(METADATA_COLUMNS)))
+    columns.append(pa.array([r.redshift for r in rows], type=pa.float64()))
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _check(row: LabelledObject) -> None:
+    lengths = {len(column) for column in (row.mjd, row.flux, row.flux_err, row.band, row.detected)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise DatasetError(f"object {row.object_id}: columns must be equally long and not empty, got {sorted(lengths)}")
+    if row.class_name not in ELASTICC.names:
+        raise DatasetError(f"object {row.object_id}: class {row.class_name!r} is not in taxonomy {ELASTICC.name}")
+    if len(row.metadata) != len(METADATA_COLUMNS):
+        raise DatasetError(f"object {row.object_id}: {len(row.metadata)} metadata, expected {len(METADATA_COLUMNS)}")
+
+
+def _check_schema(path: Path, schema: pa.Schema) -> None:
+    found = schema.metadata or {}
+    if found.get(b"format") != FORMAT:
+        raise DatasetError(f"{path} holds format {found.get(b'format')!r}, expected {FORMAT!r}")
+    if found.get(b"metadata_columns") != SCHEMA.metadata[b"metadata_columns"]:
+        raise DatasetError(f"{path} was written with other metadata columns")
+    if not schema.equals(SCHEMA):
+        raise DatasetError(f"{path} has other columns than this version writes")
+
+
+def _ragged(table: pa.Table, name: str) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Offsets and flat values of a list column, views wherever Arrow's layout is numpy's (all but booleans)."""
+    column = _single_chunk(table, name)
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    values = column.values[int(offsets[0]) : int(offsets[-1])]
+    return offsets - offsets[0], values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type))
+
+
+def _values(table: pa.Table, name: str) -> NDArray[Any]:
+    values: NDArray[Any] = _single_chunk(table, name).flatten().to_numpy(zero_copy_only=True)
+    return values
+
+
+def _single_chunk(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks else pa.array([], type=column.type)
+
+
+def _labels(path: Path, table: pa.Table) -> NDArray[np.int64]:
+    index = {name: position for position, name in enumerate(ELASTICC.names)}
+    names = table.column("class_name").to_pylist()
+    if unknown := sorted(set(names) - index.keys()):
+        raise DatasetError(f"{path} has classes outside taxonomy {ELASTICC.name}: {', '.join(unknown)}")
+    return np.array([index[name] for name in names], dtype=np.int64)

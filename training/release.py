@@ -1,0 +1,97 @@
+"""From a training run to a bundle: calibrate on the validation split, export, prove parity, record where it came from.
+
+A bundle is complete when it leaves here: it has a card, which ``python -m training card`` rewrites once there are
+scores.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.bundle import Bundle
+from models.lightcurve import BANDS, LightCurve, Tokens
+from models.taxonomy import ELASTICC
+from training.batches import draw_examples, draw_indices, to_tokens
+from training.calibrate import calibrate
+from training.card import write_card
+from training.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
+from training.dataset import Dataset, read_dataset, split_indices
+from training.export import Release, export_bundle
+
+PARITY_CURVES = 200
+PARITY_NOISE = 100
+
+
+def release(run: Path, data: Path, out: Path, *, name: str, version: str, simulator_seed: int | None = None) -> Bundle:
+    """Export the best weights of a run as a bundle with a calibrated temperature and a card.
+
+    Parameters
+    ----------
+    data : the data file the run was trained on; its validation split calibrates.
+    simulator_seed : recorded in the manifest and the card.
+
+    Raises
+    ------
+    RunError
+        When the run was trained on other data, or ``out`` is not empty: a bundle holds nothing left over.
+    ExportError
+        When the exported graph is not the network.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise RunError(f"{out} is not empty; remove it or name another folder")
+    network, config = load_network(run)
+    dataset = read_dataset(data)
+    if fingerprint(data, len(dataset)).sha256 != config.data.sha256:
+        raise RunError(f"{run} was trained on other data than {data}")
+    fit = calibrate(network, dataset, config.recipe)
+    described = Release(
+        name=name,
+        version=version,
+        calibration=fit.as_calibration(),
+        data=_provenance(dataset, config, simulator_seed),
+        metrics={"validation": _validation(run), "calibration": fit._asdict()},
+    )
+    export_bundle(network, config, _parity_tokens(dataset, config), out, described)
+    return write_card(out)
+
+
+def _provenance(dataset: Dataset, config: RunConfig, simulator_seed: int | None) -> dict[str, Any]:
+    """What the network was trained on."""
+    parts = split_indices(dataset, config.recipe.data.fractions)
+    counts = np.bincount(dataset.label, minlength=len(ELASTICC.names))
+    return {
+        **config.data.model_dump(),
+        "source": "training.simulate",
+        "simulator_seed": simulator_seed,
+        "splits": {part: len(indices) for part, indices in parts.items()},
+        "classes": dict(zip(ELASTICC.names, counts.tolist(), strict=True)),
+    }
+
+
+def _validation(run: Path) -> dict[str, Any]:
+    """The log line of the exported weights: the best validation."""
+    lines = [line for line in read_log(run) if "validation_macro_f1" in line]
+    best: dict[str, Any] = max(lines, key=lambda line: line["validation_macro_f1"])
+    return best
+
+
+def _parity_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:
+    """Random views of validation objects, all classes, and noise of every brightness that reaches the rarer experts."""
+    recipe = config.recipe
+    rng = np.random.default_rng(recipe.seed)
+    validation = split_indices(dataset, recipe.data.fractions)["validation"]
+    drawn = draw_indices(dataset.label, validation, PARITY_CURVES, balanced=True, rng=rng)
+    examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
+    return [example.tokens for example in examples] + [to_tokens(_noise(rng), recipe.data) for _ in range(PARITY_NOISE)]
+
+
+def _noise(rng: np.random.Generator, points: int = 20) -> LightCurve:
+    """Flux of either sign and errors, both log-uniform from 1 nJy to 1 mJy: far wider than any survey's."""
+    flux, flux_err = 10 ** rng.uniform(0, 6, (2, points))
+    return LightCurve.from_columns(
+        mjd=60_000 + np.sort(rng.uniform(0, 100, points)),
+        flux=flux * rng.choice((-1, 1), points),
+        flux_err=flux_err,
+        band=rng.integers(0, len(BANDS), points),
+    )

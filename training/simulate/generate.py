@@ -1,0 +1,151 @@
+"""Simulated, labelled light curves of all 20 classes: the entry point of the simulator.
+
+    from training.simulate.generate import simulate
+    simulate(Path("build/sim.parquet"), n_per_class=3000, seed=1, workers=2)
+
+Notable: work is cut into chunks of `CHUNK` kept objects of one class, each with its own random stream derived from
+(seed, class, chunk). The output is therefore the same for any number of workers, and a larger set begins with the
+objects of a smaller one, class by class. Inside a chunk everything is vectorised over a flat list of visits.
+What is kept is what a survey would alert on: see `training.simulate.detection`.
+
+Measured against ELAsTiCC alerts of Ia and II (medians at equal redshift, first 45 days): declines agree within 0.1 to
+0.3 mag in 18 days and stripped-envelope colours within 0.2 mag, but histories here are a third shorter (25 points for
+39), peaks 0.2 to 0.5 mag fainter, and colours too red in the rest-frame ultraviolet: g-r by 0.45 (z < 0.25) to 0.8
+(z > 0.25) for Ia and by 0.4 to 0.55 for II. A network trained on this alone meets real Ia and II with that offset.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from models.taxonomy import ELASTICC
+from training.dataset import LabelledObject, write_dataset
+from training.simulate import cadence, detection, eruptive, host, noise, periodic, population, transients
+from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, Visits
+from training.simulate.photometry import Floats, magnitude_to_njy
+from training.simulate.signal import Signal
+from training.simulate.transient_classes import KINDS
+
+CHUNK = 64
+SATURATION: Floats = magnitude_to_njy(np.array([14.7, 15.7, 15.8, 15.8, 15.3, 13.9]))  # total flux, one 30 s visit
+VARIABLES: dict[str, Callable[[np.random.Generator, Visits, Floats], Signal]] = {
+    "AGN": eruptive.active_nucleus,
+    "Cepheid": periodic.cepheid,
+    "Delta Scuti": periodic.delta_scuti,
+    "Dwarf Novae": eruptive.dwarf_nova,
+    "EB": periodic.eclipsing_binary,
+    "M-dwarf Flare": eruptive.dwarf_flare,
+    "RR Lyrae": periodic.rr_lyrae,
+    "uLens": eruptive.microlensing,
+}
+
+
+@dataclass(frozen=True)
+class _Task:
+    class_index: int
+    chunk: int
+    count: int
+    seed: int
+
+
+def simulate(out: Path, n_per_class: int, seed: int, workers: int = 1, progress: bool = True) -> Path:
+    """Write ``n_per_class`` objects of every class to the Parquet file ``out`` and return it."""
+    tasks = _tasks(n_per_class, seed)
+    with tqdm(total=n_per_class * len(ELASTICC.names), unit="curve", disable=not progress) as bar:
+
+        def counted() -> Iterator[LabelledObject]:
+            for objects in _chunks(tasks, workers):
+                bar.update(len(objects))
+                yield from objects
+
+        write_dataset(out, counted())
+    return out
+
+
+def simulate_objects(n_per_class: int, seed: int) -> Iterator[LabelledObject]:
+    """Yield ``n_per_class`` objects of every class, class by class in taxonomy order."""
+    for task in _tasks(n_per_class, seed):
+        yield from _run(task)
+
+
+def simulate_class(name: str, n: int, seed: int) -> Iterator[LabelledObject]:
+    """Yield the ``n`` objects of class ``name`` that are also in the set `simulate_objects` makes of the seed."""
+    for task in _class_tasks(ELASTICC.names.index(name), n, seed):
+        yield from _run(task)
+
+
+def _tasks(n_per_class: int, seed: int) -> list[_Task]:
+    return [task for index in range(len(ELASTICC.names)) for task in _class_tasks(index, n_per_class, seed)]
+
+
+def _class_tasks(class_index: int, n: int, seed: int) -> list[_Task]:
+    if n < 1 or seed < 0:
+        raise ValueError(f"the number of objects must be at least 1 and the seed at least 0, not {n} and {seed}")
+    return [_Task(class_index, chunk, min(CHUNK, n - chunk * CHUNK), seed) for chunk in range(-(-n // CHUNK))]
+
+
+def _chunks(tasks: list[_Task], workers: int) -> Iterator[list[LabelledObject]]:
+    if workers <= 1:
+        yield from map(_run, tasks)
+        return
+    # spawned, not forked: a fork of a process that already runs threads (torch, pyarrow) may deadlock
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_run, tasks)
+
+
+def _run(task: _Task) -> list[LabelledObject]:
+    """The first ``task.count`` objects of one chunk; the chunk is always drawn in full rounds of the same size."""
+    rng = np.random.default_rng(np.random.SeedSequence(task.seed, spawn_key=(task.class_index, task.chunk)))
+    taxon = ELASTICC.classes[task.class_index]
+    prefix = (task.seed % 100_000 * 10_000 + taxon.id) * 10_000_000 + task.chunk * CHUNK
+    kept: list[LabelledObject] = []
+    while len(kept) < task.count:
+        kept += _round(rng, taxon.name, prefix + len(kept))
+    return kept[: task.count]
+
+
+def _round(rng: np.random.Generator, name: str, first_id: int) -> list[LabelledObject]:
+    """Draw 2 `CHUNK` candidates of class ``name`` and return those that a survey would have found."""
+    milky_way = population.milky_way_dust(rng, 2 * CHUNK, galactic=name not in host.HOSTS)
+    visits, signal = _scene(rng, name, milky_way)
+    flux, error = noise.observe(rng, visits, signal.difference, signal.steady)
+    usable = signal.difference + signal.steady < SATURATION[visits.band]
+    detected = detection.detect(rng, flux, error) & usable
+    inside, trigger = detection.history(visits, detected)
+    metadata = host.metadata(rng, name, signal.redshift, milky_way)
+    points = np.flatnonzero(inside & usable)
+    edges = np.searchsorted(visits.owner[points], np.arange(visits.n + 1))
+    found: list[LabelledObject] = []
+    for index in np.flatnonzero(np.diff(edges)):
+        rows = points[edges[index] : edges[index + 1]]
+        found.append(
+            LabelledObject(
+                object_id=str(first_id + len(found)),
+                class_name=name,
+                mjd=visits.mjd[rows],
+                flux=flux[rows].astype(np.float32),
+                flux_err=error[rows].astype(np.float32),
+                band=visits.band[rows].astype(np.int8),
+                detected=detected[rows],
+                trigger_mjd=float(trigger[index]),
+                metadata=metadata[index],
+                redshift=float(signal.redshift[index]),
+            )
+        )
+    return found
+
+
+def _scene(rng: np.random.Generator, name: str, milky_way: Floats) -> tuple[Visits, Signal]:
+    """Visits of one batch of candidates and the true light they see."""
+    if name not in KINDS:
+        visits = cadence.visits(rng, len(milky_way))
+        return visits, VARIABLES[name](rng, visits, milky_way)
+    events = transients.draw(rng, name, milky_way, SURVEY_START - 30.0, SURVEY_START + SURVEY_NIGHTS)
+    visits = cadence.visits(rng, len(milky_way), *transients.window(events))
+    difference = transients.flux(events, visits)
+    return visits, Signal(difference, np.zeros_like(difference), events.redshift)

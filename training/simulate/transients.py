@@ -1,0 +1,217 @@
+"""Explosions seen across cosmological distances: draw their parameters, then their flux at any visit.
+
+The luminosity L(t) rises as a fireball, 1 - (t / rise)^2 before maximum (Riess+ 1999), and after it is a Gaussian drop,
+optionally delayed by a fading plateau, over a slower tail (exponential, or a power law for fall-back and merger
+ejecta). Spectra are blackbodies of cooling temperature normalised by their total light, so that
+F_nu = L(t) B_nu(lambda, T) / T^4, times line blanketing in the ultraviolet, class-average and per-object departures,
+and host dust. Bandwidth stretch (1+z), time dilation and luminosity distance are applied in full.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.simulate import cosmology, population
+from training.simulate.cadence import Visits
+from training.simulate.photometry import (
+    MILKY_WAY_DUST,
+    WAVELENGTH,
+    Floats,
+    Ints,
+    host_dust,
+    magnitude_to_njy,
+    planck,
+)
+from training.simulate.transient_classes import KINDS, SED_NODES, Kind, Spread
+
+NORMAL_WAVELENGTH = 4800.0  # rest Angstrom at which peak magnitudes are quoted
+SED_SCATTER = 0.07  # mag, per node and object
+SED_DRIFT = 0.07  # mag per 30 rest days, per node and object
+BUMP_DAY, BUMP_WIDTH = 25.0, 6.5  # rest days after maximum, and Gaussian width
+SHOCK_FADE = 2.2  # rest days
+POOL = 4096  # events drawn at a time to find the detectable ones
+PARAMETERS: dict[str, Callable[[Kind], Spread]] = {
+    "rise": lambda k: k.light.rise,
+    "fall": lambda k: k.light.fall,
+    "tail": lambda k: k.light.tail,
+    "tail_time": lambda k: k.light.tail_time,
+    "hot": lambda k: k.colour.hot,
+    "cool": lambda k: k.colour.cool,
+    "cooling": lambda k: k.colour.cooling,
+    "plateau": lambda k: k.plateau.length,
+    "slope": lambda k: k.plateau.slope,
+    "blanketing": lambda k: k.colour.blanketing,
+    "bump": lambda k: k.colour.bump,
+}
+STRETCHED = ("rise", "fall", "tail_time", "cooling", "plateau")
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Parameters of ``n`` explosions, one f64[n] each unless said; times in rest-frame days.
+
+    ``kind`` i64[n] index into the class's subtypes; ``peak_mjd`` observed; ``peak_flux`` nJy at rest 4800 Angstrom
+    before all dust; ``a_v`` host dust; ``milky_way`` E(B-V); ``shape`` the drawn `PARAMETERS`; ``sed`` f64[n, nodes]
+    departures in magnitudes and ``sed_drift`` f64[n, nodes] their change per 30 days; ``shock`` relative strength of
+    the early peak.
+    """
+
+    kind: Ints
+    redshift: Floats
+    peak_mjd: Floats
+    peak_flux: Floats
+    a_v: Floats
+    milky_way: Floats
+    shape: dict[str, Floats]
+    tail_power: Floats
+    sed: Floats
+    sed_drift: Floats
+    shock: Floats
+
+
+def draw(rng: np.random.Generator, name: str, milky_way: Floats, first_mjd: float, last_mjd: float) -> Events:
+    """One event of class ``name`` per entry of ``milky_way`` (E(B-V)), bright enough to be seen."""
+    kinds, n = KINDS[name], len(milky_way)
+    sample = _detectable(rng, kinds, n)
+    shape = {key: _spread(rng, [pair(k) for k in kinds], sample.kind) for key, pair in PARAMETERS.items()}
+    for key in STRETCHED:
+        shape[key] *= sample.stretch
+    nodes = (n, len(SED_NODES))
+    shocked = rng.random(n) < np.array([k.light.shock for k in kinds])[sample.kind]
+    return Events(
+        kind=sample.kind,
+        redshift=sample.redshift,
+        peak_mjd=rng.uniform(first_mjd, last_mjd, n),
+        peak_flux=magnitude_to_njy(sample.magnitude) * (1.0 + sample.redshift),
+        a_v=sample.a_v,
+        milky_way=milky_way,
+        shape=shape,
+        tail_power=np.array([k.light.tail_power for k in kinds])[sample.kind],
+        sed=np.array([k.spectrum for k in kinds])[sample.kind] + SED_SCATTER * rng.standard_normal(nodes),
+        sed_drift=SED_DRIFT * rng.standard_normal(nodes),
+        shock=np.where(shocked, rng.uniform(0.3, 1.5, n), 0.0),
+    )
+
+
+def window(events: Events) -> tuple[Floats, Floats]:
+    """MJD range outside which an event's light is negligible, with 40 days of quiet before first light."""
+    shape, dilation = events.shape, 1.0 + events.redshift
+    fading = shape["plateau"] + 4.0 * shape["fall"] + 6.0 * shape["tail_time"]
+    return events.peak_mjd - 40.0 - shape["rise"] * dilation, events.peak_mjd + fading * dilation
+
+
+def flux(events: Events, visits: Visits) -> Floats:
+    """True difference flux at each visit, f64[P] nJy."""
+    own = visits.owner
+    dilation = 1.0 + events.redshift[own]
+    phase = (visits.mjd - events.peak_mjd[own]) / dilation
+    rest = WAVELENGTH[visits.band] / dilation
+    shape = {key: values[own] for key, values in events.shape.items()}
+    light = luminosity(phase, shape, events.tail_power[own])
+    spectrum = _spectrum(rest, phase, shape)
+    light = light * (1.0 + shape["bump"] * _near_infrared(rest) * np.exp(-0.5 * ((phase - BUMP_DAY) / BUMP_WIDTH) ** 2))
+    light = light * spectrum + events.shock[own] * _shock(phase + shape["rise"], rest)
+    dimming = host_dust(rest, events.a_v[own]) + _departure(events, own, rest, phase)
+    dimming += MILKY_WAY_DUST[visits.band] * events.milky_way[own]
+    result: Floats = events.peak_flux[own] * light * 10.0 ** (-0.4 * dimming)
+    return result
+
+
+def luminosity(phase: Floats, shape: dict[str, Floats], tail_power: Floats) -> Floats:
+    """L(t) / L(maximum) at rest days ``phase`` from maximum; zero before first light."""
+    before = np.clip(1.0 - (phase / shape["rise"]) ** 2, 0.0, None)
+    after = np.maximum(phase, 0.0)
+    held = np.minimum(after, shape["plateau"])
+    drop = np.exp(-0.5 * ((after - held) / shape["fall"]) ** 2) * 10.0 ** (-0.4 * shape["slope"] * held)
+    tail = (1.0 + after / (tail_power * shape["tail_time"])) ** -tail_power
+    share = np.minimum(shape["tail"], 0.95)
+    return np.where(phase < 0.0, before * (phase > -shape["rise"]), (1.0 - share) * drop + share * tail)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Subtype, redshift, apparent peak magnitude, common factor of all time scales, host A_V: one entry per event."""
+
+    kind: Ints
+    redshift: Floats
+    magnitude: Floats
+    stretch: Floats
+    a_v: Floats
+
+    def take(self, rows: NDArray[np.bool_] | slice) -> "_Sample":
+        return _Sample(self.kind[rows], self.redshift[rows], self.magnitude[rows], self.stretch[rows], self.a_v[rows])
+
+    def joined(self, other: "_Sample") -> "_Sample":
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return _Sample(*(np.concatenate(pair) for pair in pairs))
+
+
+def _detectable(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int) -> _Sample:
+    """``n`` events of a volume-limited population that are bright enough at maximum to be worth simulating."""
+    sample = _bright(_volume(rng, kinds, POOL))
+    while len(sample.kind) < n:
+        sample = sample.joined(_bright(_volume(rng, kinds, POOL)))
+    return sample.take(slice(n))
+
+
+def _bright(sample: _Sample) -> _Sample:
+    return sample.take(sample.magnitude + 0.8 * sample.a_v < population.FAINTEST_PEAK)
+
+
+def _volume(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int) -> _Sample:
+    people = [k.population for k in kinds]
+    kind = rng.choice(len(kinds), n, p=[p.share for p in people])
+    redshift = np.empty(n)
+    for index, p in enumerate(people):
+        mine = kind == index
+        redshift[mine] = population.redshifts(rng, int(mine.sum()), *p.redshift, p.rate_index)
+    centre, scatter = np.array([p.magnitude for p in people])[kind].T
+    log_stretch = np.array([k.light.stretch for k in kinds])[kind] * rng.standard_normal(n)
+    absolute = centre + scatter * rng.standard_normal(n)
+    absolute += np.array([k.light.stretch_slope for k in kinds])[kind] * log_stretch
+    a_v = np.array([p.dust for p in people])[kind] * rng.exponential(1.0, n)
+    magnitude = absolute + cosmology.distance_modulus(redshift)
+    return _Sample(kind.astype(np.int64), redshift, magnitude, np.exp(log_stretch), a_v)
+
+
+def _spread(rng: np.random.Generator, pairs: Sequence[Spread], kind: Ints) -> Floats:
+    """A parameter of each event, log-normal about its subtype's centre."""
+    centre, scatter = np.array(pairs)[kind].T
+    spread: Floats = centre * np.exp(scatter * rng.standard_normal(len(kind)))
+    return spread
+
+
+def _spectrum(rest: Floats, phase: Floats, shape: dict[str, Floats]) -> Floats:
+    """Blanketed blackbody at ``phase`` per unit total light, relative to that at maximum and 4800 Angstrom."""
+    cooled = np.exp(-np.maximum(phase, -0.7 * shape["cooling"]) / shape["cooling"])
+    temperature = shape["cool"] + (shape["hot"] - shape["cool"]) * cooled
+    reference = planck(np.full_like(rest, NORMAL_WAVELENGTH), shape["hot"]) / shape["hot"] ** 4
+    blanketing = 1.0 / (1.0 + (shape["blanketing"] / rest) ** 10)
+    spectrum: Floats = planck(rest, temperature) / temperature**4 / reference * blanketing
+    return spectrum
+
+
+def _near_infrared(rest: Floats) -> Floats:
+    """Share of the second maximum at rest wavelength: none in B, all beyond i (Kasen 2006)."""
+    share: Floats = 1.0 / (1.0 + np.exp((6900.0 - rest) / 350.0))
+    return share
+
+
+def _shock(age: Floats, rest: Floats) -> Floats:
+    """Cooling of a shocked envelope, relative to the main maximum: blue, fading within days of first light."""
+    light: Floats = np.where(age > 0.0, np.exp(-np.maximum(age, 0.0) / SHOCK_FADE), 0.0) * (rest / 4800.0) ** -1.5
+    return light
+
+
+def _departure(events: Events, own: Ints, rest: Floats, phase: Floats) -> Floats:
+    """Magnitudes by which each event's spectrum departs from the blackbody, linear between nodes and in phase."""
+    position = np.interp(rest, SED_NODES, np.arange(len(SED_NODES)))
+    low = np.minimum(position.astype(np.int64), len(SED_NODES) - 2)
+    part = position - low
+    age = np.clip(phase / 30.0, -1.0, 3.0)
+    left = events.sed[own, low] + age * events.sed_drift[own, low]
+    right = events.sed[own, low + 1] + age * events.sed_drift[own, low + 1]
+    departure: Floats = left + part * (right - left)
+    return departure
