@@ -1,11 +1,19 @@
 """The command line: ``nightjar serve | classify | check | demo | settings`` (``python -m service ...`` is the same)."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
-from pydantic import BaseModel, Field
-from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSubCommand, SettingsConfigDict
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliPositionalArg,
+    CliSubCommand,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
@@ -14,7 +22,7 @@ from service.check import check
 from service.client import Answer, Client, ClientError, packets_in
 from service.demo import SAMPLES, DemoError, own_service
 from service.server import serve
-from service.settings import ClientSettings, Settings, settings_table
+from service.settings import ENV_PREFIX, ClientSettings, Settings, settings_table
 
 
 class Serve(Settings):
@@ -87,22 +95,29 @@ class Nightjar(BaseSettings):
 
 
 def _classify(settings: ClientSettings, paths: list[Path]) -> None:
-    client, answers = Client(settings), list[Answer]()
+    answers: list[Answer] = []
     print(table.heading())
-    for source, packet in packets_in(paths):
-        for answer in client.classify(source, packet):
-            print(table.row(answer))
-            answers.append(answer)
-    client.close()
+    with closing(Client(settings)) as client:
+        for source, packet in packets_in(paths):
+            for answer in client.classify(source, packet):
+                print(table.row(answer))
+                answers.append(answer)
     if not answers:
         raise ClientError(f"no packets in {', '.join(map(str, paths))}")
     print(f"\n{table.summary(answers)}")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a failure that is not a bug ends with a sentence and status 1."""
+    """Run the command line; a failure that is not a bug ends with a sentence and status 1, wrong usage with 2."""
     try:
         CliApp.run(Nightjar, arguments)
+    except ValidationError as error:
+        for wrong in error.errors():
+            print(f"nightjar: {ENV_PREFIX}{str(wrong['loc'][-1]).upper()}: {wrong['msg']}", file=sys.stderr)
+        sys.exit(2)
+    except SettingsError as error:
+        print(f"nightjar: {error}", file=sys.stderr)
+        sys.exit(2)
     except (BundleError, ProviderError, ClientError, DemoError) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -15,6 +15,7 @@ from service.client import Client, ClientError
 from service.settings import ClientSettings
 
 HOST = "127.0.0.1"
+SAMPLES = Path(__file__).parent / "samples"
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 
@@ -52,16 +53,15 @@ def _free_port() -> int:
 
 
 def _wait_ready(process: subprocess.Popen[bytes], url: str) -> None:
-    client = Client(ClientSettings(url=url, api_key="", timeout=5))
     give_up = monotonic() + START_SECONDS
-    while process.poll() is None and monotonic() < give_up:
-        try:
-            client.ask("GET", "/readyz")
-        except ClientError:
-            sleep(0.05)
-        else:
-            client.close()
-            return
+    with closing(Client(ClientSettings(url=url, api_key="", timeout=5))) as client:
+        while process.poll() is None and monotonic() < give_up:
+            try:
+                client.ask("GET", "/readyz")
+            except ClientError:
+                sleep(0.05)
+            else:
+                return
     raise DemoError("the service did not become ready")
 
 
@@ -74,6 +74,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         raise DemoError("the service did not stop when told to") from None
     if status != 0:
         raise DemoError(f"the service ended with status {status}")
-
-
-SAMPLES = Path(__file__).parent / "samples"

@@ -16,6 +16,7 @@ Files are replaced atomically: a kill during a write leaves the previous file. W
 import hashlib
 import json
 import os
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint; raises RunError when the file is not one."""
     try:
         return Checkpoint(**torch.load(path, map_location="cpu", weights_only=True))
-    except (RuntimeError, TypeError, EOFError, OSError, ValueError) as error:
-        raise RunError(f"{path} is not a readable checkpoint: {error}") from error
+    except (RuntimeError, TypeError, EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
+        # torch's own message advises loading without safeguards.
+        raise RunError(f"{path} is not a readable checkpoint ({type(error).__name__})") from error
 
 
 def save_weights(path: Path, weights: State) -> None:

@@ -21,6 +21,9 @@ def draw_confusion(path: Path, confusion_CC: Int64, classes: Sequence[str], titl
     support = confusion_CC.sum(1, keepdims=True)
     percent_CC = 100 * confusion_CC / np.maximum(support, 1)
     axes.imshow(percent_CC, cmap="Blues", vmin=0, vmax=100)
+    for edge in np.arange(len(classes) + 1) - 0.5:
+        axes.axhline(edge, color="0.9", linewidth=0.5)
+        axes.axvline(edge, color="0.9", linewidth=0.5)
     _write_numbers(axes, percent_CC)
     ticks = range(len(classes))
     names = [f"{name} ({count})" for name, count in zip(classes, support[:, 0], strict=True)]

@@ -28,7 +28,8 @@ def confusion(label_B: Int64, predicted_B: Int64, classes: int) -> Int64:
 def f1_per_class(confusion_CC: Int64) -> NDArray[np.float64]:
     """F1 of every class, NaN for a class that neither occurs nor is predicted."""
     hits, total = np.diag(confusion_CC), confusion_CC.sum(0) + confusion_CC.sum(1)
-    return np.divide(2.0 * hits, total, out=np.full(len(hits), np.nan), where=total > 0)
+    scores_C: NDArray[np.float64] = np.divide(2.0 * hits, total, out=np.full(len(hits), np.nan), where=total > 0)
+    return scores_C
 
 
 def macro_f1(confusion_CC: Int64) -> float:

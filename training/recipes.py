@@ -150,10 +150,10 @@ def debug() -> Recipe:
     tabular = {"d_tab": 32, "tab_heads": 2, "tab_blocks": 1, "tab_ff": 64}
     return _with_network(default(), "debug", **network, **tabular).model_copy(
         update={
-            "schedule": ScheduleConfig(steps=200, warmup_steps=10),
+            "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
             "optimiser": OptimiserConfig(lr=3e-3, ema_decay=0.9),
-            "validation": ValidationConfig(every=100, objects=100, log_every=20),
+            "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
 

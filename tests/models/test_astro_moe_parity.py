@@ -1,4 +1,4 @@
-"""The whole network against a float64 end-to-end oracle of the recommended reading (reference data; skipped without)."""
+"""The whole network against a float64 end-to-end oracle of the recommended reading (skipped without the data)."""
 
 from typing import Any
 
@@ -20,16 +20,12 @@ def _arrays() -> Arrays:
 
 def _network(arrays: Arrays, time_encoding: str) -> AstroMoE:
     config = AstroMoEConfig.model_validate(
-        dict(d_model=12, n_heads=arrays_heads(arrays), d_ff=24, n_harmonics=8, d_tab=8, tab_heads=2, tab_ff=16)
-        | dict(n_metadata=7, time_encoding=time_encoding, flux_transform="none", dropout=0.0)
+        {"d_model": 12, "n_heads": 2, "d_ff": 24, "n_harmonics": 8, "d_tab": 8, "tab_heads": 2, "tab_ff": 16}
+        | {"n_metadata": 7, "time_encoding": time_encoding, "flux_transform": "none", "dropout": 0.0}
     )
     network = AstroMoE(config).double().eval()
     network.load_state_dict(_state(arrays, network), strict=True)
     return network
-
-
-def arrays_heads(arrays: Arrays) -> int:
-    return int(arrays["n_heads"]) if "n_heads" in arrays else 2
 
 
 def _state(arrays: Arrays, network: AstroMoE) -> dict[str, torch.Tensor]:
@@ -90,7 +86,7 @@ def _put_block(put: Any, ours: str, theirs: str, weights: Arrays) -> None:
 
 def _inputs(arrays: Arrays) -> tuple[torch.Tensor, ...]:
     """The oracle's per-band grids [objects, epochs, bands] as time-sorted tokens."""
-    n_objects, n_epochs, n_bands = arrays["flux"].shape
+    n_objects, _, n_bands = arrays["flux"].shape
     band = np.broadcast_to(np.arange(n_bands), arrays["flux"].shape).reshape(n_objects, -1)
     flat = {name: arrays[name].reshape(n_objects, -1) for name in ("flux", "flux_err", "time", "mask")}
     order = np.argsort(flat["time"] * flat["mask"] + (1 - flat["mask"]) * 9999999.0, axis=1, kind="stable")

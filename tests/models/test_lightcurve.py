@@ -170,7 +170,7 @@ def test_a_million_points_are_cut_in_order() -> None:
 @given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.integers(1, 80))
 def test_order_of_the_points_does_not_matter(seed: int, n: int, limit: int) -> None:
     rng = np.random.default_rng(seed)
-    columns = {
+    columns: dict[str, Any] = {
         "mjd": 60_000 + np.round(rng.uniform(0, 50, n), 1),
         "flux": rng.normal(0, 100, n),
         "flux_err": rng.uniform(1, 20, n),

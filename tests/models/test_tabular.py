@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from sklearn.preprocessing import QuantileTransformer
 
 from models.tabular import SCORE_LIMIT, QuantileTransform
 from support.bundles import tiny_network
 
 
-def _scores(transform: QuantileTransform, values: list[float]) -> np.ndarray:
+def _scores(transform: QuantileTransform, values: list[float]) -> NDArray[np.float32]:
     column_P = torch.zeros(1, dtype=torch.int64)
-    return transform(torch.tensor(values)[:, None], column_P).numpy()[:, 0]
+    scores: NDArray[np.float32] = transform(torch.tensor(values)[:, None], column_P).numpy()[:, 0]
+    return scores
 
 
 def test_agrees_with_scikit_learn_at_the_knots() -> None:

@@ -1,4 +1,4 @@
-"""Export: parity over ragged batches that reach every expert, sparse dispatch in the graph, refusal of what is wrong."""
+"""Export: parity over ragged batches that reach every expert, sparse dispatch, refusal of what is wrong."""
 
 from pathlib import Path
 
@@ -71,7 +71,7 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
     network = tiny_network()
     with torch.no_grad():
         gate = network.light_curve.blocks[1].feed_forward.router.gate  # type: ignore[union-attr]
-        gate.bias[2] = -1e6  # type: ignore[union-attr, operator, index]
+        gate.bias[2] = -1e6  # type: ignore[union-attr, operator]
     batches = parity_batches(tokens_for_parity(random_curves(1), config()))
     served = ServedNetwork(network, 1.0).eval()
     write_graph(served, batches[0], output_names(network), tmp_path / "model.onnx")

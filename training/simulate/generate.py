@@ -9,9 +9,9 @@ objects of a smaller one, class by class. Inside a chunk everything is vectorise
 What is kept is what a survey would alert on: see `training.simulate.detection`.
 
 Measured against ELAsTiCC alerts of Ia and II (medians at equal redshift, first 45 days): declines agree within 0.1 to
-0.3 mag in 18 days and stripped-envelope colours within 0.2 mag, but histories here are a third shorter (25 points for
-39), peaks 0.2 to 0.5 mag fainter, and colours too red in the rest-frame ultraviolet: g-r by 0.45 (z < 0.25) to 0.8
-(z > 0.25) for Ia and by 0.4 to 0.55 for II. A network trained on this alone meets real Ia and II with that offset.
+0.3 mag in 18 days, stripped-envelope colours and the g-r of Ia within 0.2 mag, but histories here are a third shorter
+(25 points for 39), peaks 0.2 to 0.5 mag fainter, r-i of Ia 0.2 mag and g-r of II about 0.25 mag too red. A network
+trained on this alone meets real Ia and II with those offsets.
 """
 
 from collections.abc import Callable, Iterator

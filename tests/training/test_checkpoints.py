@@ -1,0 +1,147 @@
+"""The run folder: atomic files, refusals, and no code run from a checkpoint."""
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.astro_moe import AstroMoE
+from training.checkpoints import (
+    BEST,
+    CHECKPOINT,
+    CONFIG,
+    LOG,
+    Checkpoint,
+    DataSource,
+    RunConfig,
+    RunError,
+    append_log,
+    fingerprint,
+    load_checkpoint,
+    load_network,
+    open_run,
+    read_config,
+    read_log,
+    save_checkpoint,
+    save_weights,
+    write_atomic,
+)
+from training.recipes import debug
+
+RUN = RunConfig(recipe=debug(), data=DataSource(name="x.parquet", sha256="0" * 64, objects=3))
+
+
+def checkpoint(step: int = 3) -> Checkpoint:
+    optimiser = {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3, "betas": (0.9, 0.999)}]}
+    return Checkpoint(step, {"w": torch.arange(3.0)}, optimiser, None, 0.5, 1)
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / CHECKPOINT, checkpoint())
+    loaded = load_checkpoint(tmp_path / CHECKPOINT)
+    assert (loaded.step, loaded.best_score, loaded.stale, loaded.average) == (3, 0.5, 1, None)
+    assert torch.equal(loaded.network["w"], torch.arange(3.0))
+    assert loaded.optimiser["param_groups"] == [{"lr": 1e-3, "betas": (0.9, 0.999)}]
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
+
+
+class Bomb:
+    """Creates a file when unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", pickle.dumps({"step": 1})])
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / CHECKPOINT).write_bytes(content)
+    with pytest.raises(RunError, match="readable checkpoint"):
+        load_checkpoint(tmp_path / CHECKPOINT)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    torch.save({"step": Bomb(tmp_path / "ran")}, tmp_path / CHECKPOINT)
+    with pytest.raises(RunError, match="readable checkpoint"):
+        load_checkpoint(tmp_path / CHECKPOINT)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_truncated_checkpoint_is_refused(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / CHECKPOINT, checkpoint())
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    (tmp_path / CHECKPOINT).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RunError, match="readable checkpoint"):
+        load_checkpoint(tmp_path / CHECKPOINT)
+
+
+def test_a_new_run_writes_its_configuration_and_an_old_one_resumes(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "debug-0"
+    assert open_run(folder, RUN) is None
+    assert read_config(folder) == RUN
+    save_checkpoint(folder / CHECKPOINT, checkpoint())
+    resumed = open_run(folder, RUN)
+    assert resumed is not None
+    assert resumed.step == 3
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    open_run(tmp_path, RUN)
+    other = RUN.model_copy(update={"recipe": debug().model_copy(update={"seed": 1})})
+    with pytest.raises(RunError, match="another run"):
+        open_run(tmp_path, other)
+
+
+def test_the_log_forgets_what_came_after_the_checkpoint_and_torn_lines(tmp_path: Path) -> None:
+    open_run(tmp_path, RUN)
+    for step in (1, 2, 3, 4, 5):
+        append_log(tmp_path, {"step": step, "loss": 1.0})
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"step": 6, "lo')
+    save_checkpoint(tmp_path / CHECKPOINT, checkpoint(3))
+    open_run(tmp_path, RUN)
+    assert [line["step"] for line in read_log(tmp_path)] == [1, 2, 3]
+
+
+def test_weights_load_in_evaluation_mode(tmp_path: Path) -> None:
+    open_run(tmp_path, RUN)
+    with pytest.raises(RunError, match="no validation"):
+        load_network(tmp_path)
+    torch.manual_seed(0)
+    weights = AstroMoE(RUN.recipe.network).state_dict()
+    save_weights(tmp_path / BEST, weights)
+    network, config = load_network(tmp_path)
+    assert config == RUN
+    assert not network.training
+    assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
+
+
+def test_no_run_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=CONFIG):
+        read_config(tmp_path)
+    assert read_log(tmp_path) == []
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomic(tmp_path / "file", b"old")
+
+    def power_cut(descriptor: int) -> None:
+        raise OSError("power cut")
+
+    monkeypatch.setattr("os.fsync", power_cut)
+    with pytest.raises(OSError, match="power cut"):
+        write_atomic(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_fingerprints_tell_files_apart(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    (tmp_path / "b").write_bytes(b"b")
+    a, b = fingerprint(tmp_path / "a", 1), fingerprint(tmp_path / "b", 1)
+    assert a.sha256 != b.sha256
+    assert json.loads(a.model_dump_json())["name"] == "a"

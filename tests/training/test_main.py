@@ -1,0 +1,113 @@
+"""The command line: the whole debug pipeline, help, and errors a user can make."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.bundle import load_bundle, verify_golden
+from models.lightcurve import LightCurve, RaggedBatch, featurise
+from models.runtime import open_session, run
+from support.pipeline import PER_CLASS, Pipeline
+from support.toy_dataset import write_toy_dataset
+from training.__main__ import main
+from training.dataset import read_dataset
+
+COMMANDS = ("simulate", "train", "describe", "export", "evaluate", "baseline", "card")
+
+
+def test_the_debug_pipeline_runs_in_under_a_minute(pipeline: Pipeline) -> None:
+    assert pipeline.seconds < 60
+    assert len(read_dataset(pipeline.data)) == 20 * PER_CLASS
+
+
+def test_its_bundle_classifies_a_light_curve(pipeline: Pipeline) -> None:
+    bundle = load_bundle(pipeline.bundle)
+    session, manifest = open_session(bundle.model), bundle.manifest
+    assert verify_golden(bundle, session) < 1e-5
+    curve = LightCurve.from_columns([60_000.0, 60_001.5], [900.0, 1500.0], [50.0, 60.0], ["g", "r"])
+    tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns)
+    outputs = run(session, RaggedBatch.collate([tokens]).padded())
+    assert outputs["probabilities"].shape == (1, 20)
+    assert outputs["probabilities"].sum() == pytest.approx(1.0, abs=1e-5)
+    assert np.isfinite(outputs["embedding"]).all()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "total", "active"),
+    [
+        ("astro-moe-pe", 4_640_422, 1_974_310),
+        ("astro-moe-tm", 4_935_334, 2_269_222),
+        ("multiband-astromer", 1_525_372, 1_525_372),
+    ],
+)
+def test_describe_prints_the_papers_sizes(
+    recipe: str, total: int, active: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["describe", recipe])
+    described = json.loads(capsys.readouterr().out)
+    assert described["recipe"]["name"] == recipe
+    assert described["recipe"]["network"]["d_model"] == 192
+    assert described["parameters"]["total"] == total
+    assert described["parameters"]["active"] == active
+    assert sum(described["parameters"]["by_part"].values()) == total
+
+
+def test_help_names_every_command_without_loading_torch() -> None:
+    code = "import sys; sys.argv = ['training', '--help']; from training.__main__ import main\ntry: main()\n"
+    code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert all(command in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_of_every_command_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    options = shown[shown.index("options:") :].split("\n  -")[1:]
+    assert len(options) >= (1 if command == "describe" else 2)
+    for option in options:
+        assert len(option.replace("(required)", "").split()) > 3, option
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("describe nonsense", "unknown recipe 'nonsense'"),
+        ("train debug --data {tmp}/absent.parquet", "absent.parquet"),
+        ("train debug --data {tmp}/text.parquet", "not a Parquet file"),
+        ("export {tmp} {tmp}/out --data {tmp}/toy.parquet", "not a run folder"),
+        ("evaluate {tmp} --data {tmp}/toy.parquet --report {tmp}/report.json", "not a run folder"),
+        ("card {tmp}", "manifest"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments: str, message: str, tmp_path: Path) -> None:
+    write_toy_dataset(tmp_path / "toy.parquet", 8)
+    (tmp_path / "text.parquet").write_text("object_id,mjd\n")
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments.format(tmp=tmp_path).split())
+    assert isinstance(stopped.value.code, str)
+    assert message in stopped.value.code
+    assert "\n" not in stopped.value.code.strip() or "manifest" in message
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "train debug", "simulate --out x --per-class 0", "nonsense", "train debug --lr 3"]
+)
+def test_a_wrong_command_line_is_refused(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments.split())
+    assert stopped.value.code
+    capsys.readouterr()
+
+
+def test_export_refuses_a_folder_in_use_and_other_data(pipeline: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="not empty"):
+        main(f"export {pipeline.run} {pipeline.bundle} --data {pipeline.data}".split())
+    other = write_toy_dataset(tmp_path / "toy.parquet", 8)
+    with pytest.raises(SystemExit, match="other data"):
+        main(f"export {pipeline.run} {tmp_path / 'out'} --data {other}".split())

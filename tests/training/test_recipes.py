@@ -1,0 +1,44 @@
+"""Recipes: the paper's sizes and settings, immutability, and round trips."""
+
+import pytest
+from pydantic import ValidationError
+
+from models.astro_moe import AstroMoE
+from models.parameters import count_parameters
+from training.recipes import RECIPES, Recipe, debug, default
+
+PAPER = {"astro-moe-pe": 4_640_422, "astro-moe-tm": 4_935_334, "multiband-astromer": 1_525_372}
+
+
+@pytest.mark.parametrize(("name", "total"), PAPER.items())
+def test_paper_recipes_have_the_papers_sizes_and_settings(name: str, total: int) -> None:
+    recipe = RECIPES[name]()
+    assert count_parameters(AstroMoE(recipe.network))["total"] == total
+    assert recipe.network.dropout == 0.1
+    assert recipe.network.aux_weight == 0.01
+    assert (recipe.optimiser.lr, recipe.batch.size) == (1e-4, 256)
+    assert recipe.augmentation.mta_days == (8.0, 128.0, 2048.0)
+    assert recipe.augmentation.at_detection == recipe.augmentation.as_ztf == recipe.augmentation.no_metadata == 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_named_and_survive_json(name: str) -> None:
+    recipe = RECIPES[name]()
+    assert recipe.name == name
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+def test_the_default_sees_what_real_alerts_show() -> None:
+    drawn = default().augmentation
+    assert drawn.no_metadata > 0.2
+    assert min(drawn.at_detection, drawn.as_ztf, drawn.g_r_only, drawn.detected_only, drawn.short_history) > 0
+    assert drawn.ztf_brightness[0] > 10
+
+
+def test_recipes_are_frozen_and_misspelt_fields_are_errors() -> None:
+    with pytest.raises(ValidationError):
+        debug().seed = 3
+    with pytest.raises(ValidationError):
+        Recipe.model_validate({**debug().model_dump(), "sead": 3})
+    with pytest.raises(ValidationError):
+        Recipe.model_validate({**debug().model_dump(), "seed": -1})
