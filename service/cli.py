@@ -113,7 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
         CliApp.run(Nightjar, arguments)
     except ValidationError as error:
         for wrong in error.errors():
-            print(f"nightjar: {ENV_PREFIX}{str(wrong['loc'][-1]).upper()}: {wrong['msg']}", file=sys.stderr)
+            name = [step for step in wrong["loc"] if isinstance(step, str)][-1]
+            print(f"nightjar: {ENV_PREFIX}{name.upper()}: {wrong['msg']}", file=sys.stderr)
         sys.exit(2)
     except SettingsError as error:
         print(f"nightjar: {error}", file=sys.stderr)

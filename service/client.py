@@ -58,7 +58,7 @@ def _packets_of(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(path, "r:*") as archive:
+    with tarfile.open(path, "r:gz") as archive:
         for member in archive:
             if member.isfile() and member.name.endswith(PACKET_SUFFIX) and member.size <= MAX_MEMBER_BYTES:
                 file = archive.extractfile(member)

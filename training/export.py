@@ -3,8 +3,8 @@
 Notable:
 
 - the graph is the network itself behind softmax(logits / temperature); batch and length are dynamic;
-- only chosen experts are computed: ``models.grouping`` exports to one Split and a Gemm pair per expert, in standard
-  operators (opset 20), so any onnxruntime provider runs it;
+- only chosen feed-forward experts are computed: ``models.grouping`` exports to one Split and a Gemm pair per expert, in
+  standard operators, so any onnxruntime provider runs it (``training.graph`` traces);
 - equality is proved, not assumed: torch and onnxruntime must agree within 1e-4 on ragged batches that send tokens
   through every expert of every layer (an expert the tracer missed is the classic export bug).
 
@@ -13,9 +13,6 @@ Run::
     python -m training export runs/default-0 models/pretrained/astro-moe/1.0.0
 """
 
-import logging
-import operator
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 from numpy.typing import NDArray
-from onnxscript import opset20
 from torch import Tensor, nn
 
 from models.astro_moe import AstroMoE
@@ -47,10 +42,13 @@ from models.parameters import count_parameters
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC
 from training.checkpoints import RunConfig
+from training.graph import OPSET, write_graph
 
-OPSET = 20
 GOLDEN_CURVES = 12
-INPUTS = ("flux", "flux_err", "time", "band", "mask", "metadata")
+AXES = {
+    **dict.fromkeys(("flux", "flux_err", "time", "band", "mask"), ("batch", "length")),
+    "metadata": ("batch",),
+}
 FLOATS = ("probabilities", "embedding")
 LOADS = ("input_expert_load", "expert_load")
 
@@ -112,7 +110,7 @@ def export_bundle(
     served = ServedNetwork(network.eval(), release.calibration.temperature).eval()
     batches = parity_batches(tokens)
     names = output_names(network)
-    write_graph(served, batches[0], names, out / MODEL)
+    write_graph(served, named_tensors(batches[0]), AXES, names, out / MODEL)
     worst = check_parity(served, out / MODEL, batches)
     write_golden(out, batches[-1], run(open_session(out / MODEL), batches[-1]))
     return write_manifest(out, _manifest(network, config, release)), worst
@@ -142,53 +140,6 @@ def output_names(network: AstroMoE) -> list[str]:
     return [*FLOATS, *(name for name, is_there in zip(LOADS, present, strict=True) if is_there)]
 
 
-def write_graph(served: ServedNetwork, example: Arrays, names: list[str], path: Path) -> None:
-    """Trace the network on an example batch and save it as one ONNX file."""
-    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)
-    shapes = tuple({0: batch} if name == "metadata" else {0: batch, 1: length} for name in INPUTS)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        program = torch.onnx.export(
-            served,
-            _tensors(example),
-            dynamo=True,
-            verbose=False,
-            opset_version=OPSET,
-            input_names=INPUTS,
-            output_names=names,
-            # A tuple of positional inputs arrives under the one name ``inputs``.
-            dynamic_shapes={"inputs": shapes},
-            custom_translation_table={operator.le: _unused_bound},
-        )
-    assert program is not None
-    model = program.model_proto
-    _strip(model)
-    onnx.checker.check_model(model, full_check=False)
-    onnx.save(model, path)
-
-
-def _unused_bound(a: Any, b: Any) -> Any:
-    """Translate ``size <= 2**64 - 4``, a bound that torch notes, nothing uses and int64 cannot hold."""
-    return opset20.Constant(value_int=1)
-
-
-def _strip(model: onnx.ModelProto) -> None:
-    """Drop what only a debugger of the exporter reads: value_info, metadata and stack traces (a fifth of the file)."""
-    del model.graph.value_info[:]
-    for holder in (
-        model,
-        model.graph,
-        *model.graph.node,
-        *model.graph.initializer,
-        *model.graph.input,
-        *model.graph.output,
-    ):
-        del holder.metadata_props[:]
-    for node in model.graph.node:
-        node.doc_string = ""
-
-
 def check_parity(served: ServedNetwork, path: Path, batches: Sequence[Arrays]) -> float:
     """Largest absolute difference of torch and onnxruntime; ExportError above 1e-4 or on a missed expert."""
     session = open_session(path)
@@ -196,7 +147,9 @@ def check_parity(served: ServedNetwork, path: Path, batches: Sequence[Arrays]) -
     worst, reached = 0.0, dict.fromkeys(names[len(FLOATS) :], np.zeros(()))
     for batch in batches:
         with torch.no_grad():
-            expected = dict(zip(names, (value.numpy() for value in served(*_tensors(batch))), strict=True))
+            expected = dict(
+                zip(names, (value.numpy() for value in served(*named_tensors(batch).values())), strict=True)
+            )
         actual = run(session, batch)
         worst = float(np.max([worst, *(np.abs(actual[name] - expected[name]).max() for name in FLOATS)]))
         for name in reached:
@@ -209,8 +162,9 @@ def check_parity(served: ServedNetwork, path: Path, batches: Sequence[Arrays]) -
     return worst
 
 
-def _tensors(batch: Arrays) -> tuple[Tensor, ...]:
-    return tuple(torch.from_numpy(batch[name]) for name in INPUTS)
+def named_tensors(batch: Arrays) -> dict[str, Tensor]:
+    """Inputs of the network, in the order of its arguments."""
+    return {name: torch.from_numpy(batch[name]) for name in AXES}
 
 
 def _manifest(network: AstroMoE, config: RunConfig, release: Release) -> Manifest:
@@ -245,7 +199,7 @@ def _input_specs(n_metadata: int) -> tuple[TensorSpec, ...]:
     shapes: dict[str, tuple[int | str, ...]] = {"metadata": ("batch", n_metadata)}
     return tuple(
         TensorSpec(name=name, dtype=types.get(name, "float32"), shape=shapes.get(name, ("batch", "length")))
-        for name in INPUTS
+        for name in AXES
     )
 
 

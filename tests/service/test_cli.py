@@ -68,8 +68,8 @@ def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: py
     ("arguments", "told"),
     [
         (["classify", "nowhere.avro"], "nowhere.avro"),
-        (["classify", "{folder}", "--url", "http://127.0.0.1:9"], "does not answer"),
-        (["classify", "{folder}", "--url", "ftp://x"], "not an http"),
+        (["classify", "{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], "does not answer"),
+        (["classify", "{folder}/ztf.avro", "--url", "ftp://x"], "not an http"),
         (["classify", "{folder}/deep/empty"], "no packets"),
         (["classify", "{folder}/bad.tar.gz"], "bad.tar.gz"),
         (["check", "{folder}"], "no readable manifest"),

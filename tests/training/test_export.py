@@ -13,16 +13,18 @@ from models.runtime import open_session, run
 from support.bundles import random_curves, tiny_network, untrained_bundle
 from training.checkpoints import DataSource, RunConfig
 from training.export import (
+    AXES,
     ExportError,
     Release,
     ServedNetwork,
     check_parity,
     export_bundle,
+    named_tensors,
     output_names,
     parity_batches,
     tokens_for_parity,
-    write_graph,
 )
+from training.graph import write_graph
 from training.recipes import RECIPES
 
 SOURCE = DataSource(name="none", sha256="0" * 64, objects=0)
@@ -35,8 +37,9 @@ def config() -> RunConfig:
 def test_the_graph_computes_only_chosen_experts(tiny_bundle: Path) -> None:
     """One Split by measured load per expert layer, and a Gemm pair per expert behind it: nothing is computed twice."""
     model = onnx.load(tiny_bundle / "model.onnx")
-    kinds = [node.op_type for node in model.graph.node]
-    assert kinds.count("Split") >= 2 + 1  # two expert layers and the per-band modulation
+    counted = {output for node in model.graph.node if node.op_type == "ReduceSum" for output in node.output}
+    by_load = [node for node in model.graph.node if node.op_type == "Split" and {*node.input} & counted]
+    assert sorted(len(node.output) for node in by_load) == [4, 4, 6]  # experts of two layers, bands
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
     assert not [t.name for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
 
@@ -49,13 +52,10 @@ def test_axes_are_dynamic(tiny_bundle: Path) -> None:
         batch = RaggedBatch.collate(tokens).padded()
         output = run(session, batch)
         with torch.no_grad():
-            expected = ServedNetwork(network, 1.0)(*(torch.from_numpy(batch[n]) for n in INPUTS))
+            expected = ServedNetwork(network, 1.0)(*named_tensors(batch).values())
         np.testing.assert_allclose(output["probabilities"], expected[0], atol=1e-5)
         np.testing.assert_allclose(output["embedding"], expected[1], atol=1e-4)
         np.testing.assert_array_equal(output["expert_load"], expected[3])
-
-
-INPUTS = ("flux", "flux_err", "time", "band", "mask", "metadata")
 
 
 def test_a_dense_network_exports_without_loads(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
         gate.bias[2] = -1e6  # type: ignore[union-attr, operator]
     batches = parity_batches(tokens_for_parity(random_curves(1), config()))
     served = ServedNetwork(network, 1.0).eval()
-    write_graph(served, batches[0], output_names(network), tmp_path / "model.onnx")
+    write_graph(served, named_tensors(batches[0]), AXES, output_names(network), tmp_path / "model.onnx")
     with pytest.raises(ExportError, match=r"no token reached expert_load\[1, 2\]"):
         check_parity(served, tmp_path / "model.onnx", batches)
 

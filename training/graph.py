@@ -1,0 +1,95 @@
+"""Trace a network to one ONNX file, and tidy what the tracer leaves behind.
+
+Notable: a grouped computation (``models.grouping``) arrives as one Split whose sizes take a detour through five little
+nodes per group, a fifth of the graph; :func:`split_by_counts` hands Split the counts themselves. Everything is standard
+operators, nothing lies outside the file.
+"""
+
+import logging
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from onnxscript import opset20, optimizer
+from torch import Tensor, nn
+
+OPSET = 20
+
+_DETOUR = {"Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+
+
+def write_graph(
+    network: nn.Module,
+    inputs: Mapping[str, Tensor],
+    axes: Mapping[str, Sequence[str]],
+    outputs: Sequence[str],
+    path: Path,
+) -> None:
+    """Trace ``network(*inputs)`` and save it.
+
+    Parameters
+    ----------
+    inputs : example tensors by input name, in the order of the network's arguments; no dynamic axis may be 0 or 1 long.
+    axes : names of the leading dynamic axes of each input; the same name is the same length.
+    outputs : names of the outputs, in order.
+    """
+    sizes = {name: torch.export.Dim(name, min=1) for names in axes.values() for name in names}
+    shapes = tuple({place: sizes[name] for place, name in enumerate(axes[key])} for key in inputs)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        program = torch.onnx.export(
+            network,
+            tuple(inputs.values()),
+            dynamo=True,
+            verbose=False,
+            opset_version=OPSET,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes={"inputs": shapes},  # the networks take *inputs
+            custom_translation_table={operator.le: _unused_bound},
+        )
+    assert program is not None
+    model = split_by_counts(program.model_proto)
+    _strip(model)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def _unused_bound(a: Any, b: Any) -> Any:
+    """Translate ``size <= 2**64 - 4``, a bound that torch notes, nothing uses and int64 cannot hold."""
+    return opset20.Constant(value_int=1)
+
+
+def split_by_counts(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give each data-dependent Split the tensor of counts that its sizes were taken apart from."""
+    producers = {output: node for node in model.graph.node for output in node.output}
+    for node in model.graph.node:
+        if node.op_type == "Split" and len(node.input) == 2 and node.input[1] in producers:
+            sources = _sources(producers[node.input[1]], producers)
+            if len(sources) == 1:
+                node.input[1] = sources.pop()
+    optimizer.remove_unused_nodes(model)
+    return model
+
+
+def _sources(node: onnx.NodeProto, producers: Mapping[str, onnx.NodeProto]) -> set[str]:
+    """Tensors that a value is put together from, seen through nodes that only move numbers about."""
+    if node.op_type not in _DETOUR:
+        return set(node.output)
+    data = node.input if node.op_type == "Concat" else node.input[:1]
+    return {source for name in data if name in producers for source in _sources(producers[name], producers)}
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Drop what only a debugger of the exporter reads: shapes on the way, metadata, stack traces."""
+    graph = model.graph
+    del graph.value_info[:]
+    for holder in (model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
+        del holder.metadata_props[:]
+    for node in graph.node:
+        node.doc_string = ""
