@@ -18,12 +18,13 @@ from service.settings import Settings
 Document = dict[str, Any]
 
 REF = "#/components/schemas/{model}"
-PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary", "application/vnd.apache.avro")
+PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary")
 JSON_TYPE = "application/json"
 _REQUESTS: tuple[type[BaseModel], ...] = (LightCurveIn, OneCurve, ManyCurves)
 _REPLIES: tuple[type[BaseModel], ...] = (ClassifyReply, AlertsReply, ModelsReply, Problem)
 
-_BYTES = {"type": "string", "format": "binary"}
+_BYTES = {"type": "string", "format": "binary", "minLength": 1}
+_PARTS = {"type": "object", "minProperties": 1, "description": "each part is the bytes of one packet, under any name"}
 CLASSIFY_BODY: Document = {
     "required": True,
     "content": {
@@ -44,7 +45,7 @@ ALERTS_BODY: Document = {
     "required": True,
     "description": "One packet as it left the survey, or several as the parts of a multipart body.",
     "content": {name: {"schema": _BYTES} for name in PACKET_TYPES}
-    | {name: {"schema": {"type": "object", "additionalProperties": _BYTES}} for name in multipart.MEDIA_TYPES},
+    | {name: {"schema": _PARTS} for name in multipart.MEDIA_TYPES},
 }
 
 
@@ -67,7 +68,7 @@ def document(app: FastAPI, settings: Settings) -> Document:
     )
     components = built.setdefault("components", {})
     components["schemas"] = components.get("schemas", {}) | _schemas()
-    components["schemas"]["ManyCurves"]["properties"]["light_curves"]["maxItems"] = settings.max_curves
+    _tell_limits(built, settings)
     if settings.api_keys:
         _require_keys(built)
     return built
@@ -77,6 +78,17 @@ def _schemas() -> Document:
     models = [(model, "validation") for model in _REQUESTS] + [(model, "serialization") for model in _REPLIES]
     schemas: Document = models_json_schema(models, ref_template=REF)[1]["$defs"]  # type: ignore[arg-type]
     return schemas
+
+
+def _tell_limits(built: Document, settings: Settings) -> None:
+    schemas = built["components"]["schemas"]
+    schemas["ManyCurves"]["properties"]["light_curves"]["maxItems"] = settings.max_curves
+    deadlines = [schemas["Options"]["properties"]["deadline_ms"]]
+    for parameter in built["paths"]["/v1/alerts"]["post"]["parameters"]:
+        if parameter["name"] == "deadline_ms":
+            deadlines.append(parameter["schema"])
+    for deadline in deadlines:
+        deadline["anyOf"][0]["maximum"] = settings.max_deadline_ms
 
 
 def _require_keys(built: Document) -> None:

@@ -6,9 +6,8 @@ handler run to its end for nobody.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Iterable
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
@@ -122,21 +121,25 @@ def media_type(request: Request, accepted: Iterable[str]) -> str:
     return name
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """Return the result of ``work``, started after the body was read; ClientGone cancels it when the client leaves."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.current_task()
+    assert task is not None
+
+    def leave(_: object) -> None:
+        task.cancel()
+
     watch = asyncio.ensure_future(_disconnect(request.receive))
+    watch.add_done_callback(leave)
     try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if watch.done() and not task.uncancel():  # the client's doing, and nobody else's
+            raise ClientGone from None
+        raise
     finally:
+        watch.remove_done_callback(leave)
         watch.cancel()
-        if not task.done():
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from models.bundle import Bundle, Calibration
@@ -130,8 +131,8 @@ class ReplyWriter:
 
     def __init__(self, bundle: Bundle) -> None:
         manifest = bundle.manifest
-        self._taxonomy: Taxonomy = manifest.taxonomy
         self._names, self._ids = manifest.taxonomy.names, manifest.taxonomy.ids
+        self._groups, self._membership = _membership(manifest.taxonomy)
         self.provenance = {
             "name": manifest.name,
             "version": manifest.version,
@@ -169,7 +170,7 @@ class ReplyWriter:
             "class_id": self._ids[top],
             "confidence": values[top],
             "probabilities": dict(zip(self._names, values, strict=True)),
-            "hierarchy": self._taxonomy.rollup(values),
+            "hierarchy": dict(zip(self._groups, (self._membership @ probabilities).tolist(), strict=True)),
             "points_per_band": dict(zip(BANDS, outcome.points_per_band, strict=True)),
             "truncated": outcome.truncated,
             "metadata_missing": outcome.missing_metadata,
@@ -179,6 +180,12 @@ class ReplyWriter:
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a whole reply."""
         return orjson.dumps({"model": self.provenance, "results": results}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _membership(taxonomy: Taxonomy) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Names of the groups, and a (groups, classes) matrix that sums classes into them, as ``Taxonomy.rollup`` does."""
+    columns = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
+    return tuple(columns[0]), np.array([list(column.values()) for column in columns]).T
 
 
 def describe(bundle: Bundle, provider: str) -> ModelDescription:

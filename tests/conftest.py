@@ -1,8 +1,12 @@
 """Fixtures shared by every room."""
 
+import os
 from pathlib import Path
 
 import pytest
+
+# Before anybody imports torch: on few cores its threads wait for each other longer than they work.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

@@ -56,11 +56,6 @@ def test_no_function_needs_scrolling() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION} == {}
 
 
-def test_every_module_says_what_it_is() -> None:
-    silent = [relative(path) for path in PYTHON_FILES if ast.get_docstring(ast.parse(path.read_text())) is None]
-    assert silent == []
-
-
 def test_no_test_folder_is_a_package() -> None:
     """A ``tests/service/__init__.py`` would shadow the package it tests."""
     shadows = [ROOT / "tests" / room / "__init__.py" for room in ROOMS]

@@ -101,6 +101,6 @@ def test_block(block: Block, scratch: Path, request: pytest.FixtureRequest) -> N
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "NIGHTJAR_URL": url}
     done = subprocess.run(
-        command(block, url), cwd=scratch, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command(block, url), cwd=scratch, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, f"README.md line {block.line}\n{block.code}\n{done.stdout}{done.stderr}"

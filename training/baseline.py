@@ -10,6 +10,7 @@ Run::
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,24 +49,37 @@ def baseline(
     """
     dataset = read_dataset(data)
     trees = train_trees(dataset, recipe, examples)
-
-    def probabilities(batch: Sequence[Example]) -> NDArray[np.floating]:
-        predicted_BC = np.zeros((len(batch), len(ELASTICC.names)))
-        predicted_BC[:, trees.classes_] = trees.predict_proba(matrix(batch))
-        return predicted_BC
-
-    model = Model("boosted trees", recipe.seed, recipe.data, probabilities)
+    model = Model("boosted trees", recipe.seed, recipe.data, trees.predict)
     indices = sample_split(dataset, recipe.data, split, objects)
     scored = {
         series: {name: spread([score_view(model, dataset, indices, view)]) for name, view in views.items()}
         for series, views in SCORED_VIEWS.items()
     }
-    described = {"name": model.name, "examples": examples, "features": len(FEATURES), "iterations": trees.n_iter_}
+    described = {
+        "name": model.name,
+        "examples": examples,
+        "features": len(FEATURES),
+        "iterations": trees.classifier.n_iter_,
+    }
     source = {**fingerprint(data, len(dataset)).model_dump(), "split": split, "split_objects": len(indices)}
     return {"data": source, "models": [described], **scored}
 
 
-def train_trees(dataset: Dataset, recipe: Recipe, examples: int) -> HistGradientBoostingClassifier:
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """A fitted classifier and the indices of the features it uses: those that had a value in training."""
+
+    classifier: HistGradientBoostingClassifier
+    used: Int64
+
+    def predict(self, examples: Sequence[Example]) -> NDArray[np.floating]:
+        """Probabilities over the taxonomy, shape (N, C); 0 for classes without training objects."""
+        predicted_NC = np.zeros((len(examples), len(ELASTICC.names)))
+        predicted_NC[:, self.classifier.classes_] = self.classifier.predict_proba(matrix(examples)[:, self.used])
+        return predicted_NC
+
+
+def train_trees(dataset: Dataset, recipe: Recipe, examples: int) -> Trees:
     """Fit boosted trees on random views of training objects."""
     rng = np.random.default_rng(recipe.seed)
     parts = split_indices(dataset, recipe.data.fractions)
@@ -76,8 +90,10 @@ def train_trees(dataset: Dataset, recipe: Recipe, examples: int) -> HistGradient
     trees = HistGradientBoostingClassifier(
         max_iter=MAX_TREES, learning_rate=0.1, l2_regularization=1.0, early_stopping=True, n_iter_no_change=10
     )
+    # The binning of scikit-learn fails on a column without a value.
+    used: Int64 = np.flatnonzero(np.isfinite(train[0]).sum(axis=0))
     trees.set_params(random_state=recipe.seed)
-    return trees.fit(*train, X_val=validation[0], y_val=validation[1])
+    return Trees(trees.fit(train[0][:, used], train[1], X_val=validation[0][:, used], y_val=validation[1]), used)
 
 
 def _draw(

@@ -66,7 +66,7 @@ def write_card(path: Path, report: Report | None = None, baseline: Report | None
     if report is not None:
         title = f"{manifest.name} {manifest.version}: percent of each true class ({report['data']['split']} split)"
         draw_confusion(path / PICTURE, np.array(report["confusion"]), report["classes"], title)
-        summary = {key: report[key] for key in ("data", "models", "views", "detections", "f1")}
+        summary = {key: report[key] for key in ("data", "models", "views", "detections", "days", "f1")}
         manifest = manifest.model_copy(update={"metrics": {**manifest.metrics, report["data"]["split"]: summary}})
     sections = [_identity(manifest), _data(manifest), *_scores(manifest, report, baseline), _calibration(manifest), USE]
     (path / CARD).write_text("\n\n".join(sections) + "\n", encoding="utf-8")
@@ -147,11 +147,16 @@ def _who(models: list[Report]) -> str:
 def _early(report: Report) -> str:
     full, bare = report["detections"], report["detections_no_metadata"]
     rows = ([key, _value(full[key]["macro_f1"]), _value(bare[key]["macro_f1"])] for key in full)
+    days = ([key, _value(scores["macro_f1"])] for key, scores in report["days"].items())
     return f"""## Early classification
 
 Macro-F1 when the light curve ends at its n-th detection; objects with fewer are shown whole.
 
-{_table(["detections", "with metadata", "without"], rows)}"""
+{_table(["detections", "with metadata", "without"], rows)}
+
+The same when it ends so many days after its first detection, with metadata:
+
+{_table(["days", "macro-F1"], days)}"""
 
 
 def _against(report: Report, baseline: Report) -> str:

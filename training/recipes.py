@@ -6,8 +6,8 @@ Notable:
   (``astro-moe-tm``) and 1,525,372 (``multiband-astromer``) parameters, with its dropout 0.1, Adam at 1e-4, batches of
   256, load-balance weight 0.01 and ATAT's temporal augmentation; what the paper leaves open is ATAT's (Cabrera-Vives
   et al. 2024);
-- ``default`` is the shipped model: the ``astro-moe-tm`` network trained within an evening on two CPU cores, on views
-  of the curves that real Rubin and ZTF alerts show (few detections, no metadata, g and r only);
+- ``default`` is the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
+  views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
 - ``debug`` runs the whole pipeline in under a minute;
 - a variant calls its parent and changes what differs, so a diff of two recipes is a diff of two functions.
 

@@ -12,7 +12,7 @@ Notable:
 
 Run, and run again to resume::
 
-    python -m training train default --data build/train.parquet
+    python -m training train default --data build/sim.parquet
 """
 
 import copy
@@ -99,11 +99,15 @@ def train(
         When the folder holds a different run.
     FloatingPointError
         When the loss stops being finite.
+    ValueError
+        When the data are too few to have training and validation objects.
     """
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
     dataset = read_dataset(data)
     split = split_indices(dataset, recipe.data.fractions)
+    if not len(split["train"]) or not len(split["validation"]):
+        raise ValueError(f"{data} has too few objects for training and validation: {len(dataset)}")
     checkpoint = open_run(folder, RunConfig(recipe=recipe, data=fingerprint(data, len(dataset))))
     run = start(recipe, folder, dataset, split["train"]) if checkpoint is None else resume(recipe, folder, checkpoint)
     deadline = math.inf if max_minutes is None else time.monotonic() + 60.0 * max_minutes
@@ -156,7 +160,8 @@ def _loop(run: Run, dataset: Dataset, split: dict[str, Int64], deadline: float, 
                 _validate(run, validation)
                 _save(run)
     batches.close()
-    _save(run)
+    if not run.finished:
+        _save(run)
 
 
 def _train_step(run: Run, batch: Batch, interval: Interval) -> None:

@@ -98,9 +98,10 @@ def test_models_with_an_alias_keep_it(document: dict[str, Any]) -> None:
 
 
 def test_limits_are_in_the_document() -> None:
-    app = create_app(Service(settings(max_curves=7)))
-    curves = app.openapi()["components"]["schemas"]["ManyCurves"]["properties"]["light_curves"]
+    document = create_app(Service(settings(max_curves=7, max_deadline_ms=1234))).openapi()
+    curves = document["components"]["schemas"]["ManyCurves"]["properties"]["light_curves"]
     assert (curves["minItems"], curves["maxItems"]) == (1, 7)
+    assert json.dumps(document).count('"maximum": 1234') == 2
 
 
 def test_keys_are_in_the_document_when_they_are_asked_for() -> None:

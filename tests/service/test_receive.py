@@ -134,7 +134,10 @@ async def test_a_cancelled_handler_cancels_its_work() -> None:
         finally:
             cancelled.set()
 
-    handler = asyncio.ensure_future(unless_gone(request([]), work()))
+    async def unwatched() -> None:
+        await unless_gone(request([]), work())
+
+    handler = asyncio.ensure_future(unwatched())
     await started.wait()
     handler.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -116,7 +116,7 @@ def test_it_learns(data: Path, tmp_path: Path) -> None:
     losses = [line["loss"] for line in read_log(tmp_path) if "loss" in line]
     assert losses[0] > 4  # three heads that start near ln 20 each
     assert losses[-1] < 3
-    assert result.best_macro_f1 > 0.5
+    assert result.best_macro_f1 > 0.2
 
 
 def test_the_log_says_what_matters(data: Path, tmp_path: Path) -> None:
@@ -162,6 +162,12 @@ def test_another_recipe_in_the_same_folder_is_refused(data: Path, tmp_path: Path
     other = write_toy_dataset(tmp_path / "other.parquet", 40, seed=9)
     with pytest.raises(RunError, match="another run"):
         train(tiny(3), other, tmp_path, progress=False)
+
+
+def test_too_few_objects_are_refused(tmp_path: Path) -> None:
+    few = write_toy_dataset(tmp_path / "few.parquet", 2)
+    with pytest.raises(ValueError, match="too few"):
+        train(tiny(), few, tmp_path / "run", progress=False)
 
 
 def test_patience_ends_a_run_that_does_not_improve(data: Path, tmp_path: Path) -> None:
