@@ -13,6 +13,7 @@ one wrote. A curl that gets an error status fails its block.
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ README = ROOT / "README.md"
 LOCAL = re.compile(r"\b(localhost|127\.0\.0\.1):8080\b")
 SHELLS = {"bash", "sh", "shell", "console"}
 TESTED = SHELLS | {"python"}
+TIMEOUT = 600  # seconds for a block; a busy machine trains slowly
 
 # Written for people, curl exits 0 on an error status and shows a progress bar; for a test it must do neither.
 STRICT_CURL = 'curl() { command curl --fail-with-body --silent --show-error "$@"; }\n'
@@ -100,7 +102,19 @@ def test_block(block: Block, scratch: Path, request: pytest.FixtureRequest) -> N
     url = request.getfixturevalue("service").url if block.tag == "service" else ""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "NIGHTJAR_URL": url}
-    done = subprocess.run(
-        command(block, url), cwd=scratch, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert done.returncode == 0, f"README.md line {block.line}\n{block.code}\n{done.stdout}{done.stderr}"
+    status, printed = run_alone(command(block, url), scratch, environment)
+    assert status == 0, f"README.md line {block.line}\n{block.code}\n{printed}"
+
+
+def run_alone(arguments: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, str]:
+    """Exit status and output of a command; past its time it is killed with everything it started."""
+    with subprocess.Popen(
+        arguments, cwd=folder, env=environment, text=True, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        try:
+            printed, _ = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, printed

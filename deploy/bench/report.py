@@ -77,4 +77,4 @@ def _shown(value: float | Spread) -> str:
 
 
 def _figure(value: float) -> str:
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:.4g}"
