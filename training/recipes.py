@@ -8,6 +8,7 @@ Notable:
   et al. 2024);
 - ``default`` is the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
+- ``default-dense`` is its twin without experts, for comparisons of speed;
 - ``debug`` runs the whole pipeline in under a minute;
 - a variant calls its parent and changes what differs, so a diff of two recipes is a diff of two functions.
 
@@ -144,6 +145,11 @@ def default() -> Recipe:
     )
 
 
+def default_dense() -> Recipe:
+    """The dense twin of the shipped model: what the speed and the worth of its experts are measured against."""
+    return _with_network(default(), "default-dense", n_experts=0, n_input_experts=0)
+
+
 def debug() -> Recipe:
     """A network small enough to run the whole pipeline in under a minute on two cores."""
     network = {"d_model": 32, "n_heads": 2, "n_blocks": 2, "d_ff": 64, "n_harmonics": 8, "n_experts": 4}
@@ -168,5 +174,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "astro-moe-tm": astro_moe_tm,
     "multiband-astromer": multiband_astromer,
     "default": default,
+    "default-dense": default_dense,
     "debug": debug,
 }
