@@ -67,7 +67,8 @@ class ScheduleConfig(Frozen):
     steps: int = Field(ge=1)
     warmup_steps: int = Field(default=0, ge=0)
     shape: Literal["constant", "cosine"] = "cosine"
-    final_fraction: float = Field(default=0.01, ge=0, le=1, description="of the peak, at the end of the cosine")
+    cycles: int = Field(default=1, ge=1, description="cosines, each of equal length and from the peak (SGDR)")
+    final_fraction: float = Field(default=0.01, ge=0, le=1, description="of the peak, at the end of each cosine")
     patience: int | None = Field(default=None, ge=1, description="validations without a better score before stopping")
 
 
@@ -125,7 +126,7 @@ def default() -> Recipe:
     learning = {"dropout": 0.0, "modulation_init_std": 0.125}  # 1 / sqrt(harmonics): modulations start near unit size
     return _with_network(astro_moe_tm(), "default", **compact, **learning).model_copy(
         update={
-            "schedule": ScheduleConfig(steps=3_600, warmup_steps=200),
+            "schedule": ScheduleConfig(steps=7_200, warmup_steps=200, cycles=2),
             "batch": BatchConfig(size=64, pool=16),
             "optimiser": OptimiserConfig(lr=1e-3, ema_decay=0.998),
             "validation": ValidationConfig(),

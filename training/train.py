@@ -194,12 +194,18 @@ def loss_of(output: Output, label_B: Tensor, aux_weight: float) -> Tensor:
 
 
 def lr_factor(step: int, schedule: ScheduleConfig) -> float:
-    """Learning rate at a step (from 0) as a share of the peak: linear warm-up, then constant or cosine."""
+    """Learning rate at a step (from 0) as a share of the peak: linear warm-up, then constant or cosines.
+
+    Several cosines are warm restarts (Loshchilov & Hutter 2017, SGDR); the warm-up is part of the first.
+    """
     if step < schedule.warmup_steps:
         return (step + 1) / schedule.warmup_steps
     if schedule.shape == "constant":
         return 1.0
-    phase = (step - schedule.warmup_steps) / max(1, schedule.steps - schedule.warmup_steps)
+    length = math.ceil(schedule.steps / schedule.cycles)
+    cycle = min(step // length, schedule.cycles - 1)
+    warmup = schedule.warmup_steps if cycle == 0 else 0
+    phase = (step - cycle * length - warmup) / max(1, length - warmup)
     return schedule.final_fraction + (1 - schedule.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(1.0, phase)))
 
 

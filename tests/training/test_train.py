@@ -216,6 +216,16 @@ def test_learning_rate_warms_up_then_decays() -> None:
     assert lr_factor(999, schedule.model_copy(update={"shape": "constant"})) == 1.0
 
 
+def test_warm_restarts_repeat_the_cosine_without_the_warm_up() -> None:
+    once = ScheduleConfig(steps=110, warmup_steps=10, final_fraction=0.1)
+    twice = once.model_copy(update={"steps": 220, "cycles": 2})
+    assert [lr_factor(step, twice) for step in range(110)] == [lr_factor(step, once) for step in range(110)]
+    second = [lr_factor(step, twice) for step in range(110, 220)]
+    assert second[0] == 1.0
+    assert second == sorted(second, reverse=True)
+    assert lr_factor(220, twice) == pytest.approx(0.1)
+
+
 def test_the_loss_is_the_sum_of_three_heads_and_the_weighted_balance_loss(data: Path) -> None:
     recipe = tiny()
     dataset = read_dataset(data)
