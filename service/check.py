@@ -7,12 +7,10 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-import numpy as np
-
 from models.bundle import Bundle, Manifest, load_bundle, verify_golden
-from models.lightcurve import BANDS, LightCurve, RaggedBatch, featurise
 from models.runtime import Provider, open_session, run
 from service.batching import Arrays, RunGraph
+from service.costs import Shape, probe
 
 BATCHES = (1, 4, 16)
 LENGTHS = (16, 64, 256)
@@ -54,18 +52,9 @@ def check(path: Path, provider: Provider, threads: int = 1) -> Report:
 def _timings(graph: RunGraph, manifest: Manifest) -> Iterator[Timing]:
     for batch in BATCHES:
         for length in LENGTHS:
-            inputs = _inputs(manifest, batch, length)
+            inputs = probe(manifest, Shape(batch, length, others=length))
             graph(inputs)  # the first run of a shape allocates
             yield Timing(batch, length, median(_seconds(graph, inputs) for _ in range(REPEATS)))
-
-
-def _inputs(manifest: Manifest, batch: int, length: int) -> Arrays:
-    """Graph inputs of ``batch`` equal, made-up light curves."""
-    steps = np.arange(length)
-    column = np.full(length, 100.0)
-    curve = LightCurve.from_columns(60_000.0 + steps, column * np.sin(0.1 * steps), column, steps % len(BANDS))
-    tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns)
-    return RaggedBatch.collate([tokens] * batch).padded()
 
 
 def _seconds(graph: RunGraph, inputs: Arrays) -> float:

@@ -19,8 +19,8 @@ from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
 from service import table
 from service.check import check
-from service.client import Answer, Client, ClientError, packets_in
-from service.demo import SAMPLES, DemoError, own_service
+from service.client import SAMPLES, Answer, Client, ClientError, packets_in
+from service.process import ServiceDied, running
 from service.server import serve
 from service.settings import ENV_PREFIX, ClientSettings, Settings, settings_table
 
@@ -62,9 +62,9 @@ class Demo(BaseModel):
     def cli_cmd(self) -> None:
         """Run the command."""
         started = perf_counter()
-        with own_service() as url:
-            print(f"service ready at {url} after {perf_counter() - started:.1f} s\n")
-            _classify(ClientSettings(url=url, api_key=""), [SAMPLES, *self.paths])
+        with running(settings={"NIGHTJAR_API_KEYS": "[]", "NIGHTJAR_LOG_LEVEL": "info"}) as service:
+            print(f"service ready at {service.url} after {perf_counter() - started:.1f} s\n")
+            _classify(ClientSettings(url=service.url, api_key=""), [SAMPLES, *self.paths])
         print("service stopped")
 
 
@@ -119,6 +119,6 @@ def main(arguments: list[str] | None = None) -> None:
     except SettingsError as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(2)
-    except (BundleError, ProviderError, ClientError, DemoError) as error:
+    except (BundleError, ProviderError, ClientError, ServiceDied) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from service.settings import ClientSettings
 
+SAMPLES = Path(__file__).parent / "samples"
 PACKET_SUFFIX = ".avro"
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
 MAX_MEMBER_BYTES = 64 * 1024 * 1024

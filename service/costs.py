@@ -64,7 +64,7 @@ def warm_up(
     for shape in WARM_UP_SHAPES:
         if monotonic() > end and len(samples) >= MIN_SAMPLES:
             break
-        inputs = _probe(manifest, shape)
+        inputs = probe(manifest, shape)
         run(inputs)
         seconds = min(_timed(run, inputs, clock) for _ in range(repeats))
         batch, length = inputs["mask"].shape
@@ -72,8 +72,8 @@ def warm_up(
     return CostModel.fit(samples)
 
 
-def _probe(manifest: Manifest, shape: Shape) -> Arrays:
-    """Graph inputs of a shape, as far as the network's limits allow such long light curves."""
+def probe(manifest: Manifest, shape: Shape) -> Arrays:
+    """Graph inputs of a shape, from made-up light curves as long as the network's limits allow."""
     lengths = [shape.length] + [shape.others] * (shape.batch - 1)
     tokens = {
         length: featurise(_made_up(length), manifest.limits, manifest.flux_unit, manifest.metadata_columns)

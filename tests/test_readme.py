@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from deploy.bench.server import Service, running
+from service.process import Service, running
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -144,5 +144,5 @@ def test_a_demo_without_a_model_shows_the_log(
     monkeypatch.setenv("NIGHTJAR_BUNDLE", str(tmp_path))
     assert run("demo") == 1
     error = capsys.readouterr().err
-    assert "did not become ready" in error
+    assert "before it was ready" in error
     assert "no readable manifest" in error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.server import Service, ServiceDied, free_port, running, start
+from service.process import Service, ServiceDied, free_port, running, start
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,4 +1,4 @@
-"""A real service process to measure or to test against: started, waited for, watched, stopped.
+"""A service process of one's own, for the demonstration, benchmarks and tests: started, waited for, watched, stopped.
 
     with running(bundle) as service:
         urllib.request.urlopen(f"{service.url}/readyz")
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -113,7 +112,6 @@ def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] 
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "service", "serve"],
-            cwd=ROOT,
             env={**os.environ, **chosen, **(settings or {})},
             stdin=subprocess.DEVNULL,
             stdout=sink,
