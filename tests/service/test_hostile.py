@@ -42,9 +42,9 @@ def text(**changes: Any) -> bytes:
 
 
 BODIES = {
-    "NaN": (text().replace(b"1000.0", b"NaN"), 400),
-    "Infinity": (text().replace(b"1000.0", b"-Infinity"), 400),
-    "1e999": (text().replace(b"1000.0", b"1e999"), 400),
+    "NaN": (text().replace(b"1000.0", b"NaN"), 422),
+    "Infinity": (text().replace(b"1000.0", b"-Infinity"), 422),
+    "1e999": (text().replace(b"1000.0", b"1e999"), 422),
     "boolean": (text(flux=[True] * 8), 422),
     "string": (text(flux=["1"] * 8), 422),
     "null": (text(flux=None), 422),

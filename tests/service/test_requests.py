@@ -173,9 +173,11 @@ def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
         b"",
         b" ",
         b"{",
-        b'{"flux": NaN}',
-        b'{"flux": Infinity}',
-        b'{"flux": -Infinity}',
+        b'{"flux": NaN',
+        b'{"flux": Nan}',
+        b'{"flux": NaN, "object_id": "\xff"}',
+        b'{"flux": NaN, "a": ' + b"9" * 100_000 + b"}",
+        b"NaN" + b"[" * 100_000,
         b'{"a": "\xff"}',
         b"\xef\xbb\xbf{}",
         b"{} {}",
@@ -192,10 +194,28 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
     assert caught.value.kind.status == 400
 
 
-def test_an_overflowing_number_never_gets_in() -> None:
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+999", "9" * 400])
+def test_a_number_that_is_not_finite_is_named(number: str) -> None:
+    good, bad = curve(3), json.dumps(curve(3)).replace("1001.0", number)
     with pytest.raises(ProblemError) as caught:
-        read_classify(parse_json(json.dumps(curve(3)).replace("1001", "1e999").encode()), SETTINGS)
-    assert caught.value.kind.status in (400, 422)
+        read_classify(parse_json(bad.encode()), SETTINGS)
+    assert caught.value.kind.status == 422
+    assert [(error.pointer, error.reason) for error in caught.value.errors] == [("/flux/1", "not_finite")]
+    many = f'{{"light_curves": [{json.dumps(good)}, {bad}]}}'
+    first, second = read_classify(parse_json(many.encode()), SETTINGS).items
+    assert isinstance(first, LightCurve)
+    assert isinstance(second, InvalidCurve)
+    assert second.pointer == "/light_curves/1/flux/1"
+
+
+def test_a_number_that_is_not_finite_is_refused_wherever_it_stands() -> None:
+    for field in ("object_id", "detected", "metadata", "flux_unit", "band", "options"):
+        with pytest.raises(ProblemError) as caught:
+            read_classify(parse_json(json.dumps({**curve(3), field: float("nan")}).encode()), SETTINGS)
+        assert caught.value.errors[0].pointer == f"/{field}"
+    with pytest.raises(ProblemError) as caught:
+        read_classify(parse_json(json.dumps({**curve(3), "metadata": {"mwebv": float("inf")}}).encode()), SETTINGS)
+    assert caught.value.errors[0].pointer == "/metadata/mwebv"
 
 
 TEXT = st.text("grZ/~", max_size=3)
