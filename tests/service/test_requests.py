@@ -194,7 +194,7 @@ def test_what_is_not_json_is_refused(body: bytes) -> None:
     assert caught.value.kind.status == 400
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+999", "9" * 400])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+999", "9" * 400 + ".0"])
 def test_a_number_that_is_not_finite_is_named(number: str) -> None:
     good, bad = curve(3), json.dumps(curve(3)).replace("1001.0", number)
     with pytest.raises(ProblemError) as caught:
