@@ -25,6 +25,7 @@ h2{border-top:1px solid #8884;padding-top:1rem;margin-top:2rem}
 code,pre{font:.875rem ui-monospace,monospace}
 pre{background:#8881;padding:.75rem;overflow:auto;border-radius:.3rem}
 td,th{text-align:left;vertical-align:top;padding:.15rem 1rem .15rem 0}
+th{white-space:nowrap}
 summary{cursor:pointer}
 .method{font-weight:600}
 """
