@@ -1,6 +1,6 @@
 """``python -m service``: the same as the command ``nightjar``."""
 
-from service.cli import main
+from service.commands.cli import main
 
 if __name__ == "__main__":
     main()

@@ -19,9 +19,9 @@ import structlog
 
 from models.bundle import Manifest
 from models.lightcurve import LightCurve, LightCurveError, Tokens, featurise
-from service.batching import Prediction, Waiting
-from service.engine import Engine
-from service.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, InferenceFailed
+from service.inference.batching import Prediction, Waiting
+from service.inference.engine import Engine
+from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, InferenceFailed
 from service.metrics import Metrics
 
 log = structlog.get_logger(__name__)

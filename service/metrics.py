@@ -23,8 +23,8 @@ from prometheus_client import (
 )
 
 from models.lightcurve import BANDS, Tokens
-from service.batching import Prediction, RunReport
-from service.engine import Engine
+from service.inference.batching import Prediction, RunReport
+from service.inference.engine import Engine
 
 STAGES = ("decode", "validate", "featurise", "queue", "assemble", "run", "encode")
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from service.process import Service, running
+from service.commands.process import Service, running
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -16,7 +16,7 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench import coldstart, memory, packets, report, throughput, twin
 from models.bundle import DEFAULT_BUNDLE
-from service.client import SAMPLES, packets_in
+from service.commands.client import SAMPLES, packets_in
 
 Part = Literal["throughput", "coldstart", "memory", "packets", "twin"]
 EVERY: tuple[Part, ...] = ("throughput", "coldstart", "memory", "packets", "twin")

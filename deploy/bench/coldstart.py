@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.bench.report import Numbers, spread
-from service.process import start
+from service.commands.process import start
 
 
 def measure(bundle: Path, repeats: int, say: Callable[[str], None]) -> Numbers:

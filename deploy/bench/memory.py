@@ -12,7 +12,7 @@ from pathlib import Path
 from deploy.bench.load import run_in_process, write_plan
 from deploy.bench.mixed import requests
 from deploy.bench.report import Numbers
-from service.process import running
+from service.commands.process import running
 
 CLIENTS = 16
 TOTAL = 10_000

@@ -12,8 +12,8 @@ from pathlib import Path
 from deploy.bench.load import request, run_in_process, write_plan
 from deploy.bench.mixed import OCTETS
 from deploy.bench.report import Numbers
-from service.client import packets_in
-from service.process import running
+from service.commands.client import packets_in
+from service.commands.process import running
 
 CLIENTS = 4
 

@@ -19,7 +19,7 @@ from deploy.bench.ceiling import client_ceiling
 from deploy.bench.curves import Columns, columns
 from deploy.bench.load import request, run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
-from service.process import Service, running
+from service.commands.process import Service, running
 
 CLIENTS = 32
 SEED = 20260101

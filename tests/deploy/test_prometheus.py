@@ -19,7 +19,7 @@ import yaml
 from deploy.bench.__main__ import sample_packets
 from deploy.bench.load import drive
 from deploy.bench.mixed import requests
-from service.process import HOST, Service, free_port, running
+from service.commands.process import HOST, Service, free_port, running
 from support.dashboard import ROOT, queries
 
 PROMETHEUS = shutil.which("prometheus")

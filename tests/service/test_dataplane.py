@@ -11,10 +11,10 @@ import pytest
 
 from models.lightcurve import LightCurve, LightCurveError, Limits
 from service.dataplane import ClassifyOptions, DataPlane, Item, Outcome, Refusal
-from service.engine import Engine
-from service.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from service.inference.engine import Engine
+from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from service.inference.scheduling import CostModel
 from service.metrics import Metrics
-from service.scheduling import CostModel
 from support.graphs import EchoGraph, curve, echo_manifest, poison, tokens
 
 CLASSES = ("marker", "length")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.batching import Prediction, RunReport
-from service.engine import Engine
-from service.failures import InferenceFailed
+from service.inference.batching import Prediction, RunReport
+from service.inference.engine import Engine
+from service.inference.failures import InferenceFailed
+from service.inference.scheduling import CostModel
 from service.metrics import STAGES, Metrics
-from service.scheduling import CostModel
 from support.graphs import EchoGraph, tokens
 
 CLASSES = ("SLSN", "Ia")

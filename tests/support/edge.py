@@ -16,11 +16,11 @@ import structlog
 
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC
-from service.batching import Arrays
-from service.lifecycle import Service, State
-from service.loaded import LoadedModel
-from service.scheduling import CostModel
-from service.server import Server
+from service.http.lifecycle import Service, State
+from service.http.server import Server
+from service.inference.batching import Arrays
+from service.inference.loaded import LoadedModel
+from service.inference.scheduling import CostModel
 from service.settings import Settings
 from support.graphs import EchoGraph, echo_manifest
 

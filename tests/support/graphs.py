@@ -9,7 +9,7 @@ from models.bundle import Calibration, Manifest, Parameters
 from models.lightcurve import LightCurve, Limits, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
-from service.batching import Arrays
+from service.inference.batching import Arrays
 
 
 def tokens(marker: float, length: int = 10) -> Tokens:

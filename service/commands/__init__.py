@@ -1,0 +1,1 @@
+"""The command line: classify, check, demo, and the client they share."""

@@ -1,0 +1,63 @@
+"""Checking a bundle without serving it: hashes, golden vectors, and what a run costs on this machine."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from models.bundle import Bundle, Manifest, load_bundle, verify_golden
+from models.runtime import Provider, open_session, run
+from service.inference.batching import Arrays, RunGraph
+from service.inference.costs import Shape, probe
+
+BATCHES = (1, 4, 16)
+LENGTHS = (16, 64, 256)
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median seconds of one run of ``batch`` light curves of ``length`` observations."""
+
+    batch: int
+    length: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A bundle that passed: its golden error and its timings."""
+
+    bundle: Bundle
+    golden_error: float
+    timings: tuple[Timing, ...]
+
+
+def check(path: Path, provider: Provider, threads: int = 1) -> Report:
+    """Verify a bundle and time it.
+
+    Raises
+    ------
+    BundleError, ProviderError
+        When it must not be served, or not on this provider.
+    """
+    bundle = load_bundle(path)
+    session = open_session(bundle.model, provider, threads)
+    error = verify_golden(bundle, session)
+    return Report(bundle, error, tuple(_timings(partial(run, session), bundle.manifest)))
+
+
+def _timings(graph: RunGraph, manifest: Manifest) -> Iterator[Timing]:
+    for batch in BATCHES:
+        for length in LENGTHS:
+            inputs = probe(manifest, Shape(batch, length, others=length))
+            graph(inputs)  # the first run of a shape allocates
+            yield Timing(batch, length, median(_seconds(graph, inputs) for _ in range(REPEATS)))
+
+
+def _seconds(graph: RunGraph, inputs: Arrays) -> float:
+    started = perf_counter()
+    graph(inputs)
+    return perf_counter() - started

@@ -1,0 +1,1 @@
+"""The HTTP edge: connections, bodies, requests, replies, problems, routes."""

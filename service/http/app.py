@@ -1,0 +1,74 @@
+"""The HTTP application: middleware, routes and the OpenAPI document around one :class:`service.http.lifecycle.Service`.
+
+    app = create_app(Service(Settings()))
+
+Starlette turns exceptions into replies in three places; here they all travel to the outermost middleware
+(:class:`service.http.middleware.Edge`), which knows one shape.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NoReturn
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from service.http import openapi
+from service.http.errors import problem_of
+from service.http.lifecycle import Service
+from service.http.middleware import Edge, Gate
+from service.http.routes import about, alerts, classify, health, models
+
+DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
+embeddings out. Every problem is an `application/problem+json` document (RFC 9457) whose `errors` point at the values at
+fault. Replies carry `X-Request-ID` and, where work was done, `Server-Timing`."""
+
+
+def create_app(service: Service) -> FastAPI:
+    """Build the application; its lifespan starts and stops the service."""
+    settings = service.settings
+    app = FastAPI(
+        title="Nightjar",
+        version=_version(),
+        summary="Real-time classification of astronomical alerts",
+        description=DESCRIPTION,
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+        openapi_url="/openapi.json" if settings.docs else None,
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers={HTTPException: _to_the_edge, RequestValidationError: _to_the_edge},
+    )
+    app.state.service = service
+    app.add_middleware(Gate, keys=settings.api_keys, max_requests=settings.max_requests)
+    app.add_middleware(Edge, metrics=service.metrics)
+    for router in (classify.router, alerts.router, models.router, health.router, about.problems):
+        app.include_router(router)
+    if settings.docs:
+        app.include_router(about.pages)
+    document = openapi.document(app, settings)
+    app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's documented way to replace it
+    return app
+
+
+def _version() -> str:
+    try:
+        return version("nightjar-alerts")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+    service: Service = app.state.service
+    await service.start()
+    yield {}
+    await service.stop()
+
+
+async def _to_the_edge(request: Request, error: Exception) -> NoReturn:
+    raise problem_of(error) from error

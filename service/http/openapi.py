@@ -1,0 +1,111 @@
+"""The OpenAPI document: what FastAPI cannot see for itself, because bodies are read and replies written by hand."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from service.http import multipart
+from service.http.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
+from service.http.middleware import GUARDED
+from service.http.replies import AlertsReply, ClassifyReply, ModelsReply
+from service.http.requests import LightCurveIn, ManyCurves, OneCurve
+from service.settings import Settings
+
+Document = dict[str, Any]
+
+REF = "#/components/schemas/{model}"
+PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary")
+JSON_TYPE = "application/json"
+_REQUESTS: tuple[type[BaseModel], ...] = (LightCurveIn, OneCurve, ManyCurves)
+_REPLIES: tuple[type[BaseModel], ...] = (ClassifyReply, AlertsReply, ModelsReply, Problem)
+
+_BYTES = {"type": "string", "format": "binary", "minLength": 1}
+_PARTS = {"type": "object", "minProperties": 1, "description": "each part is the bytes of one packet, under any name"}
+CLASSIFY_BODY: Document = {
+    "required": True,
+    "content": {
+        JSON_TYPE: {
+            "schema": {"anyOf": [{"$ref": REF.format(model="OneCurve")}, {"$ref": REF.format(model="ManyCurves")}]},
+            "example": {
+                "object_id": "SN 2099zz",
+                "mjd": [60310.12, 60313.09, 60317.21],
+                "flux": [812.5, 2304.1, 4120.9],
+                "flux_err": [110.2, 131.7, 140.3],
+                "band": ["r", "g", "r"],
+                "options": {"embedding": False},
+            },
+        }
+    },
+}
+ALERTS_BODY: Document = {
+    "required": True,
+    "description": "One packet as it left the survey, or several as the parts of a multipart body.",
+    "content": {name: {"schema": _BYTES} for name in PACKET_TYPES}
+    | {name: {"schema": _PARTS} for name in multipart.MEDIA_TYPES},
+}
+
+
+def problems(*kinds: Kind) -> dict[int | str, Document]:
+    """Descriptions of problem replies, for a route's ``responses``."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": REF.format(model="Problem")}}}
+    return {kind.status: {"description": kind.meaning, "content": content} for kind in kinds}
+
+
+def reply(model: type[BaseModel], description: str) -> Document:
+    """Description of a JSON reply, for a route's ``responses``."""
+    schema = {"$ref": REF.format(model=model.__name__)}
+    return {"description": description, "content": {JSON_TYPE: {"schema": schema}}}
+
+
+def document(app: FastAPI, settings: Settings) -> Document:
+    """Build the document of an application."""
+    built = get_openapi(
+        title=app.title, version=app.version, summary=app.summary, description=app.description, routes=app.routes
+    )
+    components = built.setdefault("components", {})
+    components["schemas"] = components.get("schemas", {}) | _schemas()
+    _tell_limits(built, settings)
+    if settings.api_keys:
+        _require_keys(built)
+    return built
+
+
+def _schemas() -> Document:
+    models = [(model, "validation") for model in _REQUESTS] + [(model, "serialization") for model in _REPLIES]
+    schemas: Document = models_json_schema(models, ref_template=REF)[1]["$defs"]  # type: ignore[arg-type]
+    return schemas
+
+
+def _tell_limits(built: Document, settings: Settings) -> None:
+    schemas = built["components"]["schemas"]
+    schemas["ManyCurves"]["properties"]["light_curves"]["maxItems"] = settings.max_curves
+    deadlines = [schemas["Options"]["properties"]["deadline_ms"]]
+    for parameter in built["paths"]["/v1/alerts"]["post"]["parameters"]:
+        if parameter["name"] == "deadline_ms":
+            deadlines.append(parameter["schema"])
+    for deadline in deadlines:
+        deadline["anyOf"][0]["maximum"] = settings.max_deadline_ms
+
+
+def _require_keys(built: Document) -> None:
+    built["components"]["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+    for _, path, operation in operations(built):
+        if path.startswith(GUARDED):
+            operation["security"] = [{"bearer": []}, {"key": []}]
+            operation["responses"] |= {str(status): told for status, told in problems(UNAUTHORIZED).items()}
+
+
+def operations(built: Document) -> Sequence[tuple[str, str, Document]]:
+    """(method, path, operation) of every operation in a document."""
+    return [
+        (method.upper(), path, operation)
+        for path, methods in built["paths"].items()
+        for method, operation in methods.items()
+    ]

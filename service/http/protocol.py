@@ -1,0 +1,201 @@
+"""HTTP connections with limits on the clients that uvicorn waits for without end.
+
+Headers must arrive in time and in size, replies must be read, the number of connections is bounded, and what is not
+HTTP gets a problem document like every other fault. A request refused before its body was read gets a lingering close:
+closing at once would reset the connection, and the client, still sending, would never see why.
+"""
+
+import asyncio
+from asyncio import TimerHandle
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from service.http.errors import (
+    HEADERS_TOO_LARGE,
+    MALFORMED,
+    RETRY_AFTER_UNAVAILABLE,
+    TIMEOUT,
+    UNAVAILABLE,
+    ProblemError,
+    problem_response,
+)
+from service.settings import Settings
+
+MAX_HEADER_BYTES = 64 * 1024
+LINGER_SECONDS = 2.0
+
+
+class EdgeConfig(uvicorn.Config):
+    """uvicorn's configuration, derived from the service's settings, which it carries along."""
+
+    def __init__(self, app: Any, settings: Settings) -> None:
+        super().__init__(
+            app,
+            host=settings.host,
+            port=settings.port,
+            http=LimitedProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=settings.keep_alive,
+            timeout_graceful_shutdown=settings.drain_timeout,
+        )
+        self.settings = settings
+
+
+class LingeringTransport(asyncio.Transport):
+    """A transport whose ``close`` first lets a client that is still sending read the reply."""
+
+    def __init__(self, transport: asyncio.Transport, still_sending: Callable[[], bool]) -> None:
+        self._transport, self._still_sending = transport, still_sending
+        self._lingering = False
+
+    def close(self) -> None:
+        """Close, at once or after the client had time to read; what it sends meanwhile is dropped."""
+        if self.is_closing():
+            return
+        if not self._still_sending():
+            self._transport.close()
+            return
+        self._lingering = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+
+    def is_closing(self) -> bool:
+        """Whether nothing more will be answered."""
+        return self._lingering or self._transport.is_closing()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes."""
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        """Close without sending what is buffered."""
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop receiving."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Receive again."""
+        self._transport.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Look up a property of the socket."""
+        return self._transport.get_extra_info(name, default)
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection. At any time at most one of two timers runs: for headers to come in, for a reply to go out."""
+
+    def __init__(
+        self,
+        config: EdgeConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._settings = config.settings
+        self._header_timer: TimerHandle | None = None
+        self._stall_timer: TimerHandle | None = None
+        self._header_bytes = 0
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        """Wait for the first request, or turn the connection away when there are too many."""
+        super().connection_made(LingeringTransport(transport, self._still_sending))
+        if len(self.connections) > 2 * self._settings.max_connections:  # a flood, not a crowd
+            self.transport.abort()
+        elif len(self.connections) > self._settings.max_connections:
+            detail = "this service has as many connections as it allows"
+            self._refuse(ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE))
+        else:
+            self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        self._stop_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, then see whether the headers of a request are still incomplete."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._header_timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._await_headers()
+        if self._header_timer is not None:
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES:
+                detail = f"the request line and headers are longer than {MAX_HEADER_BYTES} bytes"
+                self._refuse(ProblemError(HEADERS_TOO_LARGE, detail, limit=MAX_HEADER_BYTES))
+
+    def on_headers_complete(self) -> None:
+        """Headers are in: from here the application watches over the body."""
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Keep the connection only when the request has been read to its end."""
+        if self._still_sending():
+            self.server_state.total_requests += 1
+            self.transport.close()
+        else:
+            super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        """The client does not read its reply; it has a while to start again."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(self._settings.stall_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP; uvicorn's own answer would be plain text."""
+        self._refuse(ProblemError(MALFORMED, "what was sent is not a valid HTTP/1.1 request"))
+
+    def _still_sending(self) -> bool:
+        return self._refused or (self.cycle is not None and self.cycle.more_body and not self.pipeline)
+
+    def _await_headers(self) -> None:
+        self._header_bytes = 0
+        self._header_timer = self.loop.call_later(self._settings.header_timeout, self._headers_late)
+
+    def _headers_late(self) -> None:
+        detail = f"the headers did not arrive within {self._settings.header_timeout:g} s"
+        self._refuse(ProblemError(TIMEOUT, detail))
+
+    def _refuse(self, error: ProblemError) -> None:
+        """Answer on the connection itself, before or without a request, and close it."""
+        if self.transport.is_closing():
+            return
+        self._refused = True
+        response = problem_response(error, "", uuid4().hex)
+        lines = [f"HTTP/1.1 {error.kind.status} {error.kind.title}".encode()]
+        lines += [name + b": " + value for name, value in response.raw_headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
+        self.transport.close()
+
+    def _stop_timers(self) -> None:
+        for timer in (self._header_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._header_timer = self._stall_timer = None

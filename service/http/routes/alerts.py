@@ -1,0 +1,158 @@
+"""``POST /v1/alerts``: packets as they left the survey."""
+
+from collections.abc import Sequence
+from functools import partial
+from time import monotonic
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.lightcurve import LightCurve
+from service.alerts.packet import Packet, PacketError, ReadLimits
+from service.alerts.reader import read_packet
+from service.alerts.shipped import exists, schema_names
+from service.dataplane import ClassifyOptions, Outcome, Refusal
+from service.http import errors, multipart, openapi
+from service.http.errors import ProblemError
+from service.http.fields import FieldError
+from service.http.lifecycle import Service, service_of
+from service.http.receive import Body, media_type, unless_gone
+from service.http.replies import AlertsReply, ReplyWriter
+from service.http.requests import check_deadline
+from service.http.timing import Stopwatch
+from service.settings import Settings
+
+CHUNK_BYTES = 1024 * 1024  # decoded in one go; between chunks a client that has left is noticed
+
+Read = Packet | PacketError
+
+router = APIRouter()
+
+
+class AlertQuery(BaseModel):
+    """Parameters of a request for packets."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_name: str | None = Field(
+        None,
+        alias="schema",
+        max_length=40,
+        description=f"schema of every packet, when they are bare records: {', '.join(schema_names())}",
+    )
+    embedding: bool = Field(False, description="return the network's embedding of each light curve")
+    deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
+
+
+@router.post(
+    "/v1/alerts",
+    summary="Classify alert packets",
+    response_class=Response,
+    responses={
+        200: openapi.reply(AlertsReply, "One result per alert, in order; a container of several gives as many."),
+        **openapi.problems(
+            errors.MALFORMED, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
+            errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE, errors.DEADLINE,
+        ),
+    },
+    openapi_extra={"requestBody": openapi.ALERTS_BODY},
+)  # fmt: skip
+async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Response:
+    """Send LSST, ELAsTiCC or ZTF packets: Avro containers, Confluent-framed or bare records; nothing needs unwrapping.
+
+    An alert that cannot be classified comes back `abstained` (sound, but a moving object, or without a usable point) or
+    `rejected` (unreadable), each with a reason code; the request itself succeeds.
+    """
+    arrived, service = monotonic(), service_of(request)
+    model, settings = service.model, service.settings
+    _check(query, settings)
+    kind = media_type(request, (*openapi.PACKET_TYPES, *multipart.MEDIA_TYPES))
+    with Body(request, service.budget) as body:
+        data = await body.read(settings.max_alert_bytes, settings.body_timeout)
+        stopwatch = Stopwatch(service.metrics)
+        deadline = arrived + (query.deadline_ms or settings.default_deadline_ms) / 1000
+        packets = [data]
+        if kind in multipart.MEDIA_TYPES:
+            header = request.headers["content-type"]
+            packets = await service.off_loop(partial(multipart.split_parts, data, header, settings.max_packets))
+        read = await unless_gone(request, _decode(packets, query.schema_name, service, deadline))
+        stopwatch.lap("decode")
+        options = ClassifyOptions(deadline, [_survey(item) for item in read])
+        outcomes = await unless_gone(request, model.plane.classify([_item(item) for item in read], options))
+    stopwatch.restart()
+    content = _write(model.replies, read, outcomes, query.embedding)
+    stopwatch.lap("encode")
+    return Response(content, media_type=openapi.JSON_TYPE, headers={"Server-Timing": stopwatch.header(outcomes)})
+
+
+def _check(query: AlertQuery, settings: Settings) -> None:
+    check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
+    if query.schema_name is not None and not exists(query.schema_name, settings.schemas):
+        detail = f"must be one of: {', '.join(schema_names())}"
+        fault = FieldError(pointer="/query/schema", reason="unknown_schema", detail=detail)
+        raise ProblemError(errors.INVALID, errors=[fault])
+
+
+async def _decode(packets: Sequence[bytes], schema: str | None, service: Service, deadline: float) -> list[Read]:
+    """Read packets in threads, chunk by chunk. Raises ProblemError: 504 past the deadline, 413 for too many records."""
+    settings = service.settings
+    limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
+    read: list[Read] = []
+    for chunk in _chunks(packets):
+        if monotonic() > deadline:
+            raise ProblemError(errors.DEADLINE)
+        read += await service.off_loop(partial(_read_all, chunk, schema, settings, limits))
+        if len(read) > settings.max_packets:
+            limit = settings.max_packets
+            raise ProblemError(errors.TOO_LARGE, f"more than {limit} alerts in one request", limit=limit)
+    return read
+
+
+def _read_all(packets: Sequence[bytes], schema: str | None, settings: Settings, limits: ReadLimits) -> list[Read]:
+    return [item for data in packets for item in read_packet(data, schema, settings.schemas, limits)]
+
+
+def _chunks(packets: Sequence[bytes]) -> list[list[bytes]]:
+    """Neighbouring packets of about CHUNK_BYTES together."""
+    chunks: list[list[bytes]] = [[]]
+    room = CHUNK_BYTES
+    for data in packets:
+        if chunks[-1] and len(data) > room:
+            chunks.append([])
+            room = CHUNK_BYTES
+        chunks[-1].append(data)
+        room -= len(data)
+    return chunks
+
+
+def _item(read: Read) -> LightCurve | Refusal:
+    if isinstance(read, PacketError):
+        return Refusal("rejected", read.reason, read.detail)
+    if read.curve is None:
+        return Refusal("abstained", read.reason or "", read.detail)
+    return read.curve
+
+
+def _survey(read: Read) -> str:
+    return read.survey or "unknown"
+
+
+def _write(replies: ReplyWriter, read: Sequence[Read], outcomes: Sequence[Outcome], embedding: bool) -> bytes:
+    return replies.write(
+        [
+            replies.result(outcome, _identity(item), embedding=embedding)
+            for item, outcome in zip(read, outcomes, strict=True)
+        ]
+    )
+
+
+def _identity(read: Read) -> dict[str, str]:
+    if isinstance(read, PacketError):
+        return {"survey": _survey(read), "schema_version": "unknown", "alert_id": "", "object_id": ""}
+    return {
+        "survey": read.survey,
+        "schema_version": read.schema_version,
+        "alert_id": read.alert_id,
+        "object_id": read.object_id,
+    }

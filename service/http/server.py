@@ -1,0 +1,81 @@
+"""The server process: uvicorn, with an orderly end.
+
+SIGTERM: not ready at once, still serving for ``drain_delay`` so that load balancers notice, then no new connections,
+requests in progress are finished, exit 0. SIGINT skips the pause. A second signal skips whatever is being waited for.
+A model that cannot be served, or an inference thread that dies, ends the process with status 1.
+"""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from service import logs
+from service.http.app import create_app
+from service.http.lifecycle import Service
+from service.http.protocol import EdgeConfig
+from service.settings import Settings, unknown_settings
+
+log = structlog.get_logger(__name__)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server for one service; ``exit_status`` is set when :meth:`run` returns."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(EdgeConfig(create_app(service), service.settings))
+        self.service = service
+        self.exit_status = 0
+        self._stopping = False
+        service.on_failure = self.fail
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals on the event loop. uvicorn's own handling would end the process by the signal, not with 0."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop: in good time at the first signal, sooner at every further one."""
+        self.service.begin_drain()
+        if self.should_exit:
+            self.force_exit = True
+        elif self._stopping or sig == signal.SIGINT or not self.service.settings.drain_delay:
+            self.should_exit = True
+        else:
+            asyncio.get_running_loop().call_later(self.service.settings.drain_delay, self._exit)
+        self._stopping = True
+        log.info("stopping", signal=signal.Signals(sig).name)
+
+    def fail(self) -> None:
+        """Stop with an exit status that says so."""
+        self.exit_status = 1
+        self.should_exit = True
+
+    def _exit(self) -> None:
+        self.should_exit = True
+
+
+def serve(settings: Settings) -> int:
+    """Serve until told to stop; returns the exit status."""
+    logs.configure(settings)
+    for name in unknown_settings(os.environ):
+        log.warning("unknown setting", name=name)
+    server = Server(Service(settings))
+    server.run()
+    return server.exit_status

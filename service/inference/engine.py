@@ -1,0 +1,253 @@
+"""The engine: waiting light curves, worker threads, one network. Inference never runs on the event loop.
+
+Worker threads call the same session at the same time, each run on its own core. A worker binds its batch late: it asks
+:func:`service.inference.scheduling.choose` at the moment it is free, so whatever arrived meanwhile can join. The
+event loop and the workers meet in two places only: the backlog, under one lock, and one ``call_soon_threadsafe`` per
+finished batch that resolves the futures of all its light curves.
+
+A caller that goes away takes its waiting light curves with it; those already running are computed and forgotten,
+and batch mates notice nothing. When a worker thread dies every light curve in the engine fails at once, ``alive``
+turns false, and ``on_death`` is called on the event loop: such a process must be replaced.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+
+from models.lightcurve import Tokens
+from service.inference.backlog import Backlog
+from service.inference.batching import Prediction, RunGraph, RunReport, Waiting, answer
+from service.inference.costs import LiveCost
+from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, Overloaded
+from service.inference.scheduling import BatchLimits, CostModel
+
+Settled = list[tuple[Waiting, Prediction | EngineFailure]]
+
+
+class Engine:
+    """Answers light curves in batches. Every method is called on the event loop that called :meth:`start`.
+
+    Parameters
+    ----------
+    run : graph inputs to graph outputs; called from ``workers`` threads at once.
+    cost : predicted seconds of a run on this machine, from warm-up.
+    max_queued_seconds : backlog beyond which :class:`Overloaded` is raised, in predicted seconds until it is
+        worked off. A request that finds the queue empty is taken whatever its size.
+    max_queued_items : the same bound as a number of light curves.
+    on_run : called in a worker thread after every run, with its report and its predicted seconds.
+    on_death : called on the event loop when a worker thread dies.
+    """
+
+    def __init__(
+        self,
+        run: RunGraph,
+        cost: CostModel,
+        *,
+        workers: int,
+        limits: BatchLimits | None = None,
+        max_queued_seconds: float = 10.0,
+        max_queued_items: int = 10_000,
+        on_run: Callable[[RunReport, float], None] | None = None,
+        on_death: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        self._run = run
+        self._cost = LiveCost(cost)
+        self._limits = limits or BatchLimits()
+        self._max_queued_seconds, self._max_queued_items = max_queued_seconds, max_queued_items
+        self._on_run, self._on_death = on_run, on_death
+        self._backlog = Backlog()
+        self._changed = threading.Condition()  # guards the backlog and the three below
+        self._running: dict[threading.Thread, tuple[float, list[Waiting]]] = {}
+        self._idle = 0
+        self._stopping = False
+        self._accepting = False
+        self._dead = False
+        self._threads = [threading.Thread(target=self._work, name=f"engine-{i}", daemon=True) for i in range(workers)]
+
+    async def start(self) -> None:
+        """Start the worker threads and accept work."""
+        self._loop = asyncio.get_running_loop()
+        self._accepting = True
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """False once a worker thread has died."""
+        return not self._dead
+
+    @property
+    def accepting(self) -> bool:
+        """Whether work is taken: started, alive and not draining."""
+        return self._accepting and not self._dead
+
+    @property
+    def depth(self) -> int:
+        """Light curves waiting for a worker."""
+        return len(self._backlog)
+
+    @property
+    def running(self) -> int:
+        """Light curves in the runs under way."""
+        with self._changed:
+            return sum(len(group) for _, group in self._running.values())
+
+    @property
+    def queued_seconds(self) -> float:
+        """Predicted seconds until everything that waits now has been started on."""
+        return self._backlog.seconds / len(self._threads)
+
+    @property
+    def oldest_run_seconds(self) -> float:
+        """Age of the longest run under way, 0 when there is none: a run that hangs shows here and nowhere else."""
+        # No lock, for probes must not wait for anything: list() of a dict's values is one step of the interpreter.
+        return max((monotonic() - started for started, _ in list(self._running.values())), default=0.0)
+
+    def check_room(self, lengths: Iterable[int]) -> None:
+        """Raise what :meth:`enqueue` would raise for light curves of these lengths, before work is spent on them."""
+        if self._dead:
+            raise EngineDead
+        if not self._accepting:
+            raise EngineClosed
+        predicted = [self._cost.model.seconds(1, length) for length in lengths]
+        wait = self.queued_seconds + sum(predicted) / len(self._threads)
+        full = wait > self._max_queued_seconds or len(self._backlog) + len(predicted) > self._max_queued_items
+        if full and len(self._backlog):
+            raise Overloaded(retry_after=min(self.queued_seconds, max(wait - self._max_queued_seconds, 0.1)))
+
+    def enqueue(self, sequences: Sequence[Tokens], deadline: float | None = None) -> list[Waiting]:
+        """Queue light curves, all of them or none; the answers arrive in their futures.
+
+        Parameters
+        ----------
+        deadline : ``time.monotonic()`` seconds after which an answer is worth nothing.
+
+        Raises
+        ------
+        Overloaded, EngineClosed, EngineDead
+            When nothing was queued. The futures may raise DeadlineExceeded, InferenceFailed, EngineClosed, EngineDead.
+        """
+        self.check_room(map(len, sequences))
+        now, cost = monotonic(), self._cost.model
+        entries = [
+            Waiting(len(tokens), now, deadline, tokens, self._loop.create_future(), cost.seconds(1, len(tokens)))
+            for tokens in sequences
+        ]
+        with self._changed:
+            if self._dead:  # since the check above: nobody would ever look at the backlog again
+                raise EngineDead
+            self._backlog.add(entries)
+            self._changed.notify(len(entries))
+        return entries
+
+    def withdraw(self, entries: Iterable[Waiting]) -> int:
+        """Forget light curves whose caller has gone; those not yet running cost nothing more. Returns how many."""
+        abandoned = []
+        for entry in entries:
+            if not entry.future.done() or entry.future.cancelled():
+                abandoned.append(entry)
+            else:
+                entry.future.exception()  # an error that its caller will not look at is no fault of the loop's
+        with self._changed:
+            for entry in abandoned:
+                self._backlog.remove(entry)
+        for entry in abandoned:
+            entry.future.cancel()
+        return len(abandoned)
+
+    async def submit(self, tokens: Tokens, deadline: float | None = None) -> Prediction:
+        """Answer one light curve; raises what :meth:`enqueue` and its future raise."""
+        entries = self.enqueue([tokens], deadline)
+        try:
+            return await entries[0].future
+        finally:
+            self.withdraw(entries)
+
+    async def drain(self, timeout: float) -> bool:
+        """Stop accepting, finish what is queued; False when the timeout came first."""
+        self._accepting = False
+        end = monotonic() + timeout
+        while (self.depth or self.running) and not self._dead:
+            if monotonic() >= end:
+                return False
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0)  # the last answers may have been handed to the loop in this very turn
+        return not self._dead
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Stop the workers after their runs under way; what still waits, or hangs, fails with EngineClosed."""
+        self._accepting = False
+        with self._changed:
+            self._stopping = True
+            left = self._backlog.clear()
+            self._changed.notify_all()
+        _settle([(entry, EngineClosed()) for entry in left])
+        end = monotonic() + timeout
+        for thread in self._threads:
+            if thread.ident is not None:
+                await asyncio.to_thread(thread.join, max(0.0, end - monotonic()))
+        with self._changed:
+            hanging = [entry for _, group in self._running.values() for entry in group]
+        _settle([(entry, EngineClosed()) for entry in hanging])
+
+    def _work(self) -> None:
+        try:
+            while group := self._next_batch():
+                answers, reports = answer(self._run, group)
+                self._deliver(list(zip(group, answers, strict=True)))
+                for report in reports:
+                    self._learn(report)
+        except BaseException as error:  # a SystemExit or a bug alike: this thread ends, and nobody else would notice
+            self._die(error)
+
+    def _next_batch(self) -> list[Waiting]:
+        """Wait for work and bind a batch; empty when the engine stops."""
+        thread = threading.current_thread()
+        with self._changed:
+            self._running.pop(thread, None)
+            while not self._stopping:
+                batch, late = self._backlog.take(monotonic(), self._cost.model, self._limits, self._idle + 1)
+                if late:
+                    self._deliver([(entry, DeadlineExceeded()) for entry in late])
+                if batch:
+                    self._running[thread] = (monotonic(), batch)
+                    return batch
+                if not self._backlog:
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+        return []
+
+    def _learn(self, report: RunReport) -> None:
+        predicted = self._cost.model.seconds(report.size, report.length, report.tokens)
+        with self._changed:
+            self._cost.update(report.run_seconds, predicted)
+        if self._on_run is not None:
+            self._on_run(report, predicted)
+
+    def _deliver(self, settled: Settled) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is waiting any more
+            self._loop.call_soon_threadsafe(_settle, settled)
+
+    def _die(self, error: BaseException) -> None:
+        with self._changed:
+            self._dead = self._stopping = True
+            lost = [entry for _, group in self._running.values() for entry in group] + self._backlog.clear()
+            self._running.clear()
+            self._changed.notify_all()
+        self._deliver([(entry, EngineDead()) for entry in lost])
+        if self._on_death is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._on_death, error)
+
+
+def _settle(settled: Settled) -> None:
+    for entry, result in settled:
+        if entry.future.done():
+            continue
+        if isinstance(result, EngineFailure):
+            entry.future.set_exception(result)
+        else:
+            entry.future.set_result(result)

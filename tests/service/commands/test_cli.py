@@ -1,0 +1,148 @@
+"""The command line, against real services and real bundles."""
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from service.commands.cli import main
+from service.settings import settings_table
+from support import alerts
+from support.edge import HOST, Live, Network, live, loader
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(loader(Network())) as edge:
+        yield edge
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two packets, a broken one, an archive with a third, and a file that is none of these."""
+    ztf = alerts.container("ztf/4.02", [alerts.ztf_alert()])
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "lsst.avro").write_bytes(alerts.confluent(1000, alerts.lsst_alert()))
+    (tmp_path / "ztf.avro").write_bytes(ztf)
+    (tmp_path / "broken.avro").write_bytes(ztf[:100])
+    (tmp_path / "notes.txt").write_text("not a packet")
+    with tarfile.open(tmp_path / "night.tar.gz", "w:gz") as archive:
+        for name in ("a.avro", "b.txt"):
+            member = tarfile.TarInfo(name)
+            member.size = len(ztf)
+            archive.addfile(member, io.BytesIO(ztf))
+    return tmp_path
+
+
+def run(*arguments: str) -> int:
+    """Exit status of a command."""
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_classify(edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("classify", str(folder), "--url", f"http://{HOST}:{edge.port}") == 0
+    heading, *rows, empty, summary = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["object", "survey", "points", "per", "band", "most", "probable", "classes", "ms"]
+    assert len(rows) == 4
+    assert empty == ""
+    (ztf, *_) = [row for row in rows if row.startswith("ZTF24abcdefg")]
+    assert "g:" in ztf
+    assert ztf.count("0.") >= 3
+    assert any(row.startswith("broken.avro") and "rejected: " in row for row in rows)
+    assert summary.startswith("4 alerts: 3 classified, 1 rejected (")
+
+
+def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("classify", str(folder / "notes.txt"), "--url", f"http://{HOST}:{edge.port}") == 0
+    assert "unknown_envelope" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["classify", "nowhere.avro"], "nowhere.avro"),
+        (["classify", "{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], "does not answer"),
+        (["classify", "{folder}/ztf.avro", "--url", "ftp://x"], "not an http"),
+        (["classify", "{folder}/deep/empty"], "no packets"),
+        (["classify", "{folder}/bad.tar.gz"], "bad.tar.gz"),
+        (["check", "{folder}"], "no readable manifest"),
+    ],
+)
+def test_a_failure_is_a_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    (folder / "deep" / "empty").mkdir()
+    (folder / "bad.tar.gz").write_bytes(b"\x1f\x8b nonsense")
+    assert run(*(argument.format(folder=folder) for argument in arguments)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("nightjar: ")
+    assert told in error
+
+
+def test_a_problem_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with live(loader(Network()), api_keys=("ab" * 32,)) as guarded:
+        assert run("classify", str(folder), "--url", f"http://{HOST}:{guarded.port}", "--api-key", "wrong") == 1
+    assert "401 API key required" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["classify"], ["nonsense"], ["serve", "--prot", "1"]])
+def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "value"), [("PORT", "x"), ("API_KEYS", "secret"), ("API_KEYS", '["secret"]')])
+def test_a_wrong_setting_is_a_sentence(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"NIGHTJAR_{name}", value)
+    assert run("serve") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("nightjar: ")
+    assert name in error.upper()
+
+
+def test_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("settings") == 0
+    assert capsys.readouterr().out == settings_table()
+
+
+def test_check(tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", str(tiny_bundle)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("tiny 0.0.1")
+    assert len(out.splitlines()) == 5 + 9
+    altered = shutil.copytree(tiny_bundle, tmp_path / "altered")
+    with (altered / "model.onnx").open("ab") as model:
+        model.write(b"\0")
+    assert run("check", str(altered)) == 1
+    assert "sha256" in capsys.readouterr().err
+
+
+def test_demo(
+    tiny_bundle: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_BUNDLE", str(tiny_bundle))
+    monkeypatch.setattr("service.commands.cli.SAMPLES", folder / "deep")
+    assert run("demo", str(folder / "night.tar.gz")) == 0
+    out = capfd.readouterr().out
+    assert "service ready" in out
+    assert "2 alerts: 2 classified" in out
+    assert out.endswith("service stopped\n")
+
+
+def test_a_demo_without_a_model_shows_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NIGHTJAR_BUNDLE", str(tmp_path))
+    assert run("demo") == 1
+    error = capsys.readouterr().err
+    assert "before it was ready" in error
+    assert "no readable manifest" in error

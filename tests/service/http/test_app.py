@@ -1,0 +1,122 @@
+"""The application as a whole: every address answers in one shape, and the OpenAPI document tells the truth about it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from service.http import openapi
+from service.http.app import create_app
+from service.http.errors import KINDS, MEDIA_TYPE, Problem
+from service.http.lifecycle import Service
+from service.http.replies import ModelsReply
+from support.edge import Live, Network, live, loader, settings
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(loader(Network())) as edge:
+        yield edge
+
+
+@pytest.fixture(scope="module")
+def document(edge: Live) -> dict[str, Any]:
+    built: dict[str, Any] = json.loads(edge.ask("GET", "/openapi.json")[2])
+    return built
+
+
+def problem(text: bytes) -> Problem:
+    return Problem.model_validate_json(text, strict=True)
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/v1/nowhere", "/v1/classify/", "/problems/nowhere", "//", "/%00", "/v1"])
+def test_an_unknown_address(edge: Live, path: str) -> None:
+    status, headers, body = edge.ask("GET", path)
+    assert (status, headers["content-type"], problem(body).type) == (404, MEDIA_TYPE, "/problems/not-found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"), [("GET", "/v1/classify", "POST"), ("POST", "/healthz", "GET"), ("PUT", "/", "GET")]
+)
+def test_a_method_that_an_address_has_not(edge: Live, method: str, path: str, allow: str) -> None:
+    status, headers, body = edge.ask(method, path)
+    assert (status, headers["allow"], problem(body).instance) == (405, allow, path)
+
+
+def test_the_root_leads_to_a_page_that_needs_nothing_from_elsewhere(edge: Live, document: dict[str, Any]) -> None:
+    assert edge.ask("GET", "/")[1]["location"] == "/docs"
+    status, headers, body = edge.ask("GET", "/docs")
+    page = body.decode()
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert headers["content-security-policy"].startswith("default-src 'none'")
+    assert "<script" not in page
+    assert "http" not in page
+    for _, path, operation in openapi.operations(document):
+        assert path in page
+        assert operation["summary"] in page
+
+
+def test_every_problem_type_leads_to_its_meaning(edge: Live) -> None:
+    for kind in KINDS.values():
+        status, _, body = edge.ask("GET", kind.type)
+        assert (status, json.loads(body)["status"]) == (200, kind.status)
+
+
+def test_the_model_is_described(edge: Live) -> None:
+    status, _, body = edge.ask("GET", "/v1/models")
+    described = ModelsReply.model_validate_json(body).models[0]
+    assert (status, described.name, described.provider, len(described.classes)) == (200, "echo", "cpu", 20)
+    assert (described.limits.max_points_per_band, described.flux_unit) == (65, "nJy")
+
+
+def test_metrics_are_text(edge: Live) -> None:
+    status, headers, body = edge.ask("GET", "/metrics")
+    assert (status, headers["content-type"].split(";")[0]) == (200, "text/plain")
+    assert b"nightjar_requests_total" in body
+
+
+def test_the_document_resolves(document: dict[str, Any]) -> None:
+    text = json.dumps(document)
+    names = {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}
+    assert names <= set(document["components"]["schemas"])
+    assert document["info"]["title"] == "Nightjar"
+    assert "HTTPValidationError" not in text
+
+
+def test_every_operation_describes_itself_and_its_problems(document: dict[str, Any]) -> None:
+    for method, path, operation in openapi.operations(document):
+        assert operation["summary"], path
+        assert operation["description"], path
+        if method == "POST":
+            assert operation["requestBody"]["content"], path
+            assert {"400", "408", "413", "415", "422", "429", "503", "504"} <= set(operation["responses"]), path
+
+
+def test_models_with_an_alias_keep_it(document: dict[str, Any]) -> None:
+    assert "class" in document["components"]["schemas"]["CurveResult"]["properties"]
+
+
+def test_limits_are_in_the_document() -> None:
+    document = create_app(Service(settings(max_curves=7, max_deadline_ms=1234))).openapi()
+    curves = document["components"]["schemas"]["ManyCurves"]["properties"]["light_curves"]
+    assert (curves["minItems"], curves["maxItems"]) == (1, 7)
+    assert json.dumps(document).count('"maximum": 1234') == 2
+
+
+def test_keys_are_in_the_document_when_they_are_asked_for() -> None:
+    document = create_app(Service(settings(api_keys=("ab" * 32,)))).openapi()
+    assert document["paths"]["/v1/models"]["get"]["security"] == [{"bearer": []}, {"key": []}]
+    assert "401" in document["paths"]["/v1/models"]["get"]["responses"]
+    assert "security" not in document["paths"]["/healthz"]["get"]
+
+
+def test_the_description_can_be_left_out() -> None:
+    with live(loader(Network()), docs=False) as edge:
+        assert [edge.ask("GET", path)[0] for path in ("/", "/docs", "/openapi.json")] == [404, 404, 404]
+        assert edge.ask("GET", "/problems/invalid")[0] == 200
+
+
+def test_replies_have_no_room_for_surprises(document: dict[str, Any]) -> None:
+    for name in ("ClassifyReply", "CurveResult", "CurveFailure", "PacketResult", "PacketFailure"):
+        assert document["components"]["schemas"][name]["additionalProperties"] is False

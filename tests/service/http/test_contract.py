@@ -1,0 +1,49 @@
+"""The OpenAPI document against the running service: schemathesis makes up requests, good and bad, and checks replies.
+
+Beside what it expects: good data may get 422, since no JSON schema can say that columns have equal lengths or that no
+two observations share time and band, and 504 when it asks for an answer within a millisecond; too many curves get 413.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck
+from schemathesis.config import SchemathesisConfig
+
+from service.http.app import create_app
+from service.http.lifecycle import Service
+from service.http.openapi import PACKET_TYPES
+from support.edge import HOST, Network, live, loader, settings
+
+EXAMPLES = 15
+
+
+def config() -> SchemathesisConfig:
+    chosen = SchemathesisConfig(seed=1)
+    checks = chosen.projects.default.checks
+    for check, status in (
+        (checks.positive_data_acceptance, "422"),
+        (checks.negative_data_rejection, "413"),
+        (checks.not_a_server_error, "504"),
+    ):
+        check.expected_statuses = [*check.expected_statuses, status]
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with live(loader(Network())) as edge:
+        yield f"http://{HOST}:{edge.port}"
+
+
+schemathesis.serializer.alias(list(PACKET_TYPES[1:]), PACKET_TYPES[0])
+schema = schemathesis.openapi.from_dict(create_app(Service(settings())).openapi(), config=config())
+
+
+@schema.parametrize()
+@hypothesis.settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_the_service_keeps_its_contract(case: schemathesis.Case[Any], url: str) -> None:
+    case.call_and_validate(base_url=url)

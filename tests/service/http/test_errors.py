@@ -1,0 +1,77 @@
+"""Problems: one shape, and no exception tells a client more than it should."""
+
+import asyncio
+import json
+
+import pytest
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from service.http.errors import DEADLINE, INTERNAL, INVALID, KINDS, UNAUTHORIZED, Problem, ProblemError, problem_of
+from service.http.errors import problem_response as respond
+from service.http.fields import MAX_FIELD_ERRORS, FieldError, field_errors
+from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, InferenceFailed, Overloaded
+
+
+def test_kinds_are_told_apart() -> None:
+    assert len({kind.slug for kind in KINDS.values()}) == len({kind.status for kind in KINDS.values()}) == len(KINDS)
+    assert all(400 <= kind.status < 600 and kind.title and kind.meaning for kind in KINDS.values())
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_kind_has_the_one_shape(kind: object) -> None:
+    assert isinstance(kind, type(INTERNAL))
+    response = respond(ProblemError(kind, limit=3, retry_after=1.2), "/v1/classify", "abc")
+    problem = Problem.model_validate_json(bytes(response.body), strict=True)
+    assert (problem.status, problem.type) == (response.status_code, f"/problems/{kind.slug}")
+    assert (problem.instance, problem.request_id, problem.limit, problem.retry_after) == ("/v1/classify", "abc", 3, 1)
+    assert response.media_type == "application/problem+json"
+
+
+def test_optional_members_are_left_out() -> None:
+    document = json.loads(bytes(respond(ProblemError(INVALID), "/", "").body))
+    assert set(document) == {"type", "title", "status", "detail", "instance", "request_id", "errors"}
+
+
+def test_headers_that_a_kind_calls_for() -> None:
+    assert "Bearer" in respond(ProblemError(UNAUTHORIZED), "/", "").headers["www-authenticate"]
+    assert respond(ProblemError(INVALID, retry_after=0.01), "/", "").headers["retry-after"] == "1"
+    assert respond(ProblemError(INVALID, allow="POST"), "/", "").headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ProblemError(DEADLINE), 504),
+        (HTTPException(404), 404),
+        (HTTPException(405, headers={"Allow": "GET"}), 405),
+        (HTTPException(418), 400),
+        (HTTPException(507), 500),
+        (RequestValidationError([{"loc": ("query", "x"), "type": "missing", "msg": ""}]), 422),
+        (Overloaded(2.0), 429),
+        (DeadlineExceeded(), 504),
+        (EngineClosed(), 503),
+        (EngineDead(), 503),
+        (InferenceFailed(), 500),
+        (asyncio.CancelledError(), 503),
+        (ZeroDivisionError("secret path /etc/passwd"), 500),
+    ],
+)
+def test_every_exception_becomes_a_problem(error: BaseException, status: int) -> None:
+    problem = problem_of(error)
+    assert problem.kind.status == status
+    assert "secret" not in problem.detail
+
+
+def test_retry_after_is_told() -> None:
+    assert problem_of(Overloaded(7.4)).retry_after == 7
+    assert problem_of(EngineClosed()).retry_after
+
+
+def test_field_errors_are_few_and_short() -> None:
+    fault = FieldError(pointer="/x", reason="missing", detail="")
+    assert len(ProblemError(INVALID, errors=[fault] * 1000).errors) == MAX_FIELD_ERRORS
+    (long,) = field_errors([{"loc": ("a/b~c" * 1000,), "type": "odd", "msg": "told by pydantic"}])
+    assert len(long.pointer) < 200
+    assert long.pointer.startswith("/a~1b~0c")
+    assert (long.reason, long.detail) == ("odd", "told by pydantic")

@@ -1,0 +1,214 @@
+"""From starting to gone: what the probes say, who is still answered, and how the process ends."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from models.bundle import BundleError
+from service.http.lifecycle import STUCK_SECONDS, Service, State
+from service.http.server import Server
+from service.inference.loaded import LoadedModel
+from service.settings import Settings
+from support.edge import HOST, Live, Load, Network, curve, loader, raw_post, settings, wait_until
+
+
+def server_loop(edge: Live) -> asyncio.AbstractEventLoop:
+    return edge.server.servers[0].get_loop()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    """Whether a service is ready there."""
+    connection = HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+PROBES = ("/healthz", "/startupz", "/readyz")
+
+
+@contextmanager
+def started(load: Load, **changes: object) -> Iterator[Live]:
+    """A server that listens, ready or not."""
+    service = Service(settings(**changes), load)
+    server = Server(service)
+    thread = threading.Thread(target=server.run, name="server")
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        yield Live(service, server, server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def probes(edge: Live) -> list[int]:
+    return [edge.ask("GET", path)[0] for path in PROBES]
+
+
+class Client(threading.Thread):
+    """Sends one light curve; ``reply`` is what it got in the end."""
+
+    def __init__(self, edge: Live) -> None:
+        super().__init__()
+        self.edge, self.reply = edge, b""
+        self.start()
+
+    def run(self) -> None:
+        with self.edge.connect() as connection:
+            connection.sendall(raw_post("/v1/classify", json.dumps(curve()).encode()))
+            connection.settimeout(20)
+            self.reply = connection.recv(100_000)
+
+    def status(self) -> int:
+        self.join(20)
+        return int(self.reply.split()[1])
+
+
+def test_while_starting_the_process_is_alive_and_says_so() -> None:
+    may_load = threading.Event()
+
+    def load(chosen: Settings) -> LoadedModel:
+        assert may_load.wait(20)
+        return loader(Network())(chosen)
+
+    with started(load) as edge:
+        assert probes(edge) == [200, 503, 503]
+        for path in ("/v1/classify", "/v1/alerts"):
+            status, headers, body = edge.ask("POST", path, b"{}")
+            assert (status, headers["retry-after"], json.loads(body)["detail"]) == (503, "5", "the service is starting")
+        assert edge.ask("GET", "/v1/models")[0] == 503
+        assert edge.ask("GET", "/metrics")[0] == 200
+        may_load.set()
+        wait_until(lambda: edge.service.state is State.READY)
+        assert probes(edge) == [200, 200, 200]
+        edge.still_well()
+    assert edge.server.exit_status == 0
+
+
+@pytest.mark.parametrize("error", [BundleError("altered"), ZeroDivisionError("a bug")])
+def test_a_model_that_cannot_be_served_ends_the_process(error: Exception) -> None:
+    def load(_: Settings) -> LoadedModel:
+        raise error
+
+    server = Server(Service(settings(), load))
+    server.run()
+    assert (server.exit_status, server.service.state) == (1, State.FAILED)
+
+
+def test_an_inference_thread_that_dies_ends_the_process() -> None:
+    network = Network()
+    network.on_marker[13.0] = sys.exit
+    with started(loader(network)) as edge:
+        wait_until(lambda: edge.service.state is State.READY)
+        status, problem = edge.classify(curve(flux=[13.0] * 8))
+        assert (status, problem["type"]) == (503, "/problems/unavailable")
+        assert (edge.service.state, edge.service.alive, edge.server.should_exit) == (State.FAILED, False, True)
+    assert edge.server.exit_status == 1
+
+
+def test_a_run_that_hangs_shows_in_the_liveness_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    with started(loader(network)) as edge:
+        wait_until(lambda: edge.service.state is State.READY)
+        network.hold()
+        client = Client(edge)
+        assert network.started.acquire(timeout=10)
+        assert edge.ask("GET", "/healthz")[0] == 200
+        monkeypatch.setattr("service.http.lifecycle.STUCK_SECONDS", 0.0)
+        assert edge.ask("GET", "/healthz")[0] == 503
+        network.release()
+        assert client.status() == 200
+    assert STUCK_SECONDS > 10
+
+
+def test_draining_finishes_what_is_in_progress() -> None:
+    network = Network()
+    with started(loader(network), drain_delay=0.3) as edge:
+        wait_until(lambda: edge.service.state is State.READY)
+        network.hold()
+        client = Client(edge)
+        assert network.started.acquire(timeout=10)
+        server_loop(edge).call_soon_threadsafe(edge.server.handle_exit, signal.SIGTERM, None)
+        wait_until(lambda: edge.service.state is State.DRAINING)
+        assert probes(edge) == [200, 200, 503]
+        late = Client(edge)
+        assert network.started.acquire(timeout=10)
+        wait_until(lambda: edge.server.should_exit)
+        network.release()
+        assert (client.status(), late.status()) == (200, 200)
+    assert edge.server.exit_status == 0
+
+
+def test_what_is_not_finished_in_time_is_told_so() -> None:
+    network = Network()
+    with started(loader(network), drain_timeout=0) as edge:
+        wait_until(lambda: edge.service.state is State.READY)
+        network.hold()
+        client = Client(edge)
+        assert network.started.acquire(timeout=10)
+        edge.server.should_exit = True
+        assert client.status() == 503
+        assert b"/problems/unavailable" in client.reply
+        network.release()
+    assert edge.server.exit_status == 0
+
+
+@pytest.mark.parametrize(
+    ("delay", "signals", "exits", "forced"),
+    [
+        (0.0, [signal.SIGTERM], True, False),
+        (60.0, [signal.SIGTERM, signal.SIGTERM], True, False),
+        (60.0, [signal.SIGINT], True, False),
+        (60.0, [signal.SIGINT, signal.SIGINT], True, True),
+    ],
+)
+def test_further_signals_hurry(delay: float, signals: list[signal.Signals], exits: bool, forced: bool) -> None:
+    server = Server(Service(settings(drain_delay=delay), loader(Network())))
+
+    async def receive() -> None:
+        for number in signals:
+            server.handle_exit(number, None)
+
+    asyncio.run(receive())
+    assert (server.should_exit, server.force_exit) == (exits, forced)
+    assert server.service.state is State.DRAINING
+
+
+def test_a_real_process_ends_with_0_on_sigterm(tiny_bundle: Path) -> None:
+    port = free_port()
+    chosen = {"HOST": HOST, "PORT": str(port), "BUNDLE": str(tiny_bundle), "DRAIN_DELAY": "0", "PROT": "1"}
+    environment = {**os.environ, **{f"NIGHTJAR_{name}": value for name, value in chosen.items()}}
+    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], env=environment, stderr=subprocess.PIPE)
+    try:
+        wait_until(lambda: answers(port), 60)
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    events = [json.loads(line) for line in log.splitlines()]
+    assert {"unknown setting", "ready", "stopping"} <= {event["event"] for event in events}
+    assert all("timestamp" in event and "level" in event for event in events)

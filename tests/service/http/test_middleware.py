@@ -1,0 +1,108 @@
+"""Around every request: its name, its key, its place among the others, its line in the log."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from service.http.errors import Problem
+from support.edge import Network, curve, live, loader, raw_post
+
+KEYS = ("correct horse", "battery staple")
+DIGESTS = tuple(hashlib.sha256(key.encode()).hexdigest() for key in KEYS)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ("my-id_1.2", True),
+        ("x" * 64, True),
+        ("x" * 65, False),
+        ("", False),
+        ("a b", False),
+        ("é", False),
+        ("a/b", False),
+    ],
+)
+def test_a_harmless_request_id_is_kept(sent: str, kept: bool) -> None:
+    with live(loader(Network())) as edge:
+        _, headers, body = edge.ask(
+            "GET", "/nowhere", headers={"X-Request-ID": sent.encode("latin-1").decode("latin-1")}
+        )
+    assert (headers["x-request-id"] == sent) == kept
+    assert json.loads(body)["request_id"] == headers["x-request-id"]
+
+
+ACCEPTED: list[dict[str, str]] = [
+    {"Authorization": f"Bearer {KEYS[0]}"},
+    {"Authorization": f"bearer  {KEYS[1]}"},
+    {"X-API-Key": KEYS[1]},
+]
+REFUSED: list[dict[str, str]] = [
+    {},
+    {"X-API-Key": "x"},
+    {"X-API-Key": DIGESTS[0]},
+    {"Authorization": f"Basic {KEYS[0]}"},
+]
+
+
+def test_keys() -> None:
+    with live(loader(Network()), api_keys=DIGESTS) as edge:
+        assert [edge.ask("GET", "/v1/models", headers=key)[0] for key in ACCEPTED] == [200, 200, 200]
+        for key in REFUSED:
+            status, headers, body = edge.ask("GET", "/v1/models", headers=key)
+            assert (status, Problem.model_validate_json(body).type) == (401, "/problems/unauthorized")
+            assert headers["www-authenticate"].startswith("Bearer")
+        assert [edge.ask("GET", path)[0] for path in ("/healthz", "/readyz", "/metrics", "/docs")] == [200] * 4
+        assert edge.metric("nightjar_rejected_total", reason="unauthorized") == len(REFUSED)
+
+
+def test_more_requests_in_progress_than_allowed() -> None:
+    network = Network()
+    with live(loader(network), max_requests=1) as edge:
+        network.hold()
+        with edge.connect() as first:
+            first.sendall(raw_post("/v1/classify", json.dumps(curve()).encode()))
+            assert network.started.acquire(timeout=10)
+            status, headers, body = edge.ask("GET", "/v1/models")
+            assert (status, headers["retry-after"], json.loads(body)["limit"]) == (429, "1", 1)
+            assert edge.ask("GET", "/readyz")[0] == 200
+            network.release()
+            assert first.recv(12) == b"HTTP/1.1 200"
+        edge.still_well()
+
+
+def test_requests_are_counted_by_route_and_code() -> None:
+    with live(loader(Network())) as edge:
+        edge.still_well()
+        edge.ask("GET", "/nowhere/1")
+        edge.ask("GET", "/nowhere/2")
+        assert edge.metric("nightjar_requests_total", route="/v1/classify", code="200") == 1
+        assert edge.metric("nightjar_requests_total", route="unmatched", code="404") == 2
+        assert edge.metric("nightjar_request_duration_seconds_count", route="/v1/classify") == 1
+        assert edge.metric("nightjar_inflight_requests") == 0
+
+
+def test_a_bug_is_logged_under_the_request_id_and_told_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def buggy(*_: object) -> Any:
+        raise ZeroDivisionError("the secret of the house")
+
+    monkeypatch.setattr("service.http.routes.models.describe", buggy)
+    with capture_logs() as logged, live(loader(Network())) as edge:
+        status, headers, body = edge.ask("GET", "/v1/models")
+    assert (status, json.loads(body)["type"]) == (500, "/problems/internal")
+    assert b"secret" not in body
+    (line,) = [entry for entry in logged if entry["event"] == "unexpected exception"]
+    assert isinstance(line["exc_info"], ZeroDivisionError)
+    assert headers["x-request-id"]
+
+
+def test_no_body_is_ever_logged() -> None:
+    with capture_logs() as logged, live(loader(Network())) as edge:
+        edge.classify({**curve(), "marker-in-the-body": "marker-in-the-body"})
+        edge.classify(b"marker-in-the-body")
+        edge.ask("POST", "/v1/alerts?schema=marker-in-the-body", b"marker-in-the-body")
+    assert "marker-in-the-body" not in repr(logged)
+    assert [entry["status"] for entry in logged if entry["event"] == "request"] == [422, 400, 422]

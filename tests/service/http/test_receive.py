@@ -1,0 +1,145 @@
+"""Reading bodies, without a socket: what the budget and the media type decide."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from service.http.errors import ProblemError
+from service.http.receive import Body, BodyBudget, ClientGone, media_type, unless_gone
+
+Messages = list[dict[str, Any]]
+
+
+def request(messages: Messages, **headers: str) -> Request:
+    """A request whose body arrives as ``messages``, then nothing more ever comes."""
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop(0)
+        return await asyncio.Future()
+
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": pairs}, receive)
+
+
+def chunk(data: bytes, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+async def read(messages: Messages, budget: BodyBudget, limit: int = 100, timeout: float = 5.0) -> bytes:
+    with Body(request(messages), budget) as body:
+        return await body.read(limit, timeout)
+
+
+async def test_chunks_are_joined_and_the_budget_is_given_back() -> None:
+    budget = BodyBudget(10)
+    with Body(request([chunk(b"ab"), chunk(b""), chunk(b"cd", more=False)]), budget) as body:
+        assert await body.read(10, 5.0) == b"abcd"
+        assert budget.held == 4
+    assert budget.held == 0
+
+
+@pytest.mark.parametrize(
+    ("messages", "status"),
+    [
+        ([chunk(b"x" * 60), chunk(b"x" * 60)], 413),
+        ([chunk(b"", more=False)], 400),
+        ([chunk(b"x" * 30), chunk(b"x" * 30)], 429),
+        ([chunk(b"x")], 408),
+    ],
+)
+async def test_faults(messages: Messages, status: int) -> None:
+    budget = BodyBudget(50 if status == 429 else 1000)
+    with pytest.raises(ProblemError) as caught:
+        await read(messages, budget, timeout=0.05)
+    assert caught.value.kind.status == status
+    assert budget.held == 0
+
+
+async def test_a_client_that_leaves_in_the_middle() -> None:
+    budget = BodyBudget(50)
+    with pytest.raises(ClientGone):
+        await read([chunk(b"x"), {"type": "http.disconnect"}], budget)
+    assert budget.held == 0
+
+
+@pytest.mark.parametrize("declared", ["101", "99999999999999999999"])
+async def test_a_declared_length_is_believed_when_it_is_too_long(declared: str) -> None:
+    with pytest.raises(ProblemError) as caught, Body(request([], content_length=declared), BodyBudget(1)) as body:
+        await body.read(100, 5.0)
+    assert (caught.value.kind.status, caught.value.limit) == (413, 100)
+
+
+@pytest.mark.parametrize("declared", ["", "x", "-1", "1e9", "²"])
+async def test_a_senseless_length_is_ignored(declared: str) -> None:
+    sent = request([chunk(b"ok", more=False)])
+    sent.scope["headers"] = [(b"content-length", declared.encode("latin-1"))]
+    with Body(sent, BodyBudget(10)) as body:
+        assert await body.read(100, 5.0) == b"ok"
+
+
+def test_media_type_is_checked_without_its_parameters() -> None:
+    assert media_type(request([], content_type='Text/X; charset="a"'), ["text/x"]) == "text/x"
+    assert media_type(request([]), ["text/x"]) == ""
+    for headers in (
+        {"content_type": "text/y"},
+        {"content_encoding": "br"},
+        {"content_type": "text/x;", "content_encoding": "gzip"},
+    ):
+        with pytest.raises(ProblemError) as caught:
+            media_type(request([], **headers), ["text/x"])
+        assert caught.value.kind.status == 415
+
+
+async def test_work_is_cancelled_when_the_client_leaves() -> None:
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(20)
+        finally:
+            cancelled.set()
+
+    with pytest.raises(ClientGone):
+        await unless_gone(request([{"type": "http.disconnect"}]), work())
+    assert cancelled.is_set()
+
+
+async def test_work_that_ends_first_is_answered_and_nothing_is_left_running() -> None:
+    async def work() -> int:
+        return 7
+
+    assert await unless_gone(request([chunk(b"late", more=False)]), work()) == 7
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_work_that_fails_says_how() -> None:
+    async def work() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await unless_gone(request([]), work())
+
+
+async def test_a_cancelled_handler_cancels_its_work() -> None:
+    started, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(20)
+        finally:
+            cancelled.set()
+
+    async def unwatched() -> None:
+        await unless_gone(request([]), work())
+
+    handler = asyncio.ensure_future(unwatched())
+    await started.wait()
+    handler.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await handler
+    assert cancelled.is_set()

@@ -1,0 +1,83 @@
+"""Replies: what is written is what the models describe."""
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.bundle import Bundle
+from models.taxonomy import ELASTICC
+from service.dataplane import Outcome
+from service.http.fields import FieldError
+from service.http.replies import AlertsReply, ClassifyReply, ReplyWriter, describe
+from service.http.timing import Stopwatch
+from service.inference.batching import Prediction
+from service.metrics import Metrics
+from support.edge import CLASSES
+from support.graphs import echo_manifest
+
+BUNDLE = Bundle(Path("echo"), echo_manifest(), "f" * 64)
+WRITER = ReplyWriter(BUNDLE)
+PACKET = {"survey": "lsst", "schema_version": "10.0", "alert_id": str(2**63 - 1), "object_id": str(2**62 + 1)}
+
+
+def classified(weights: list[float], seconds: float = 0.001) -> Outcome:
+    probabilities = np.array(weights, dtype=np.float32)
+    prediction = Prediction(probabilities, np.arange(3, dtype=np.float32), 1, seconds, 2 * seconds, 3 * seconds)
+    return Outcome("classified", prediction=prediction, points_per_band=(1, 2, 3, 4, 5, 6), featurise_seconds=0.5)
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=CLASSES, max_size=CLASSES).filter(lambda w: sum(w) > 1e-3))
+def test_probabilities_sum_to_one_and_roll_up(weights: list[float]) -> None:
+    result = WRITER.result(classified(weights), {"object_id": "x"}, ())
+    document = ClassifyReply.model_validate_json(WRITER.write([result])).results[0]
+    assert document.status == "classified"
+    values = document.probabilities
+    assert abs(sum(values.values()) - 1) < 1e-9
+    assert document.confidence == max(values.values()) == values[document.class_]
+    assert document.class_id == ELASTICC.ids[ELASTICC.names.index(document.class_)]
+    assert document.hierarchy == pytest.approx(ELASTICC.rollup(list(values.values())))
+
+
+def test_an_embedding_only_when_asked_for() -> None:
+    outcome = classified([1.0] * CLASSES)
+    assert "embedding" not in WRITER.result(outcome, {"object_id": ""})
+    text = WRITER.write([WRITER.result(outcome, PACKET, embedding=True)])
+    assert orjson.loads(text)["results"][0]["embedding"] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("status", ["abstained", "rejected", "failed"])
+def test_a_packet_without_an_answer(status: str) -> None:
+    outcome = Outcome(status, reason="empty", detail="there are no bytes")  # type: ignore[arg-type]
+    reply = AlertsReply.model_validate_json(WRITER.write([WRITER.result(outcome, PACKET)]), strict=True)
+    (result,) = reply.results
+    assert (result.status, result.object_id, result.alert_id) == (status, PACKET["object_id"], PACKET["alert_id"])
+
+
+def test_a_light_curve_without_an_answer() -> None:
+    fault = FieldError(pointer="/light_curves/3/flux/1", reason="not_finite", detail="must be finite")
+    outcome = Outcome("rejected", reason=fault.reason, detail=fault.detail)
+    reply = ClassifyReply.model_validate_json(WRITER.write([WRITER.result(outcome, {"object_id": "x"}, [fault])]))
+    (result,) = reply.results
+    assert result.status == "rejected"
+    assert result.errors == [fault]
+
+
+def test_the_model_is_named_in_full() -> None:
+    description = describe(BUNDLE, "cpu")
+    assert description.model_dump().items() >= WRITER.provenance.items()
+    assert [leaf.id for leaf in description.classes] == list(ELASTICC.ids)
+
+
+def test_server_timing_names_the_stages_in_their_order() -> None:
+    stopwatch = Stopwatch(Metrics())
+    for stage in ("decode", "validate", "encode"):
+        stopwatch.lap(stage)
+    header = stopwatch.header([classified([1.0] * CLASSES, 0.001), classified([1.0] * CLASSES, 0.002)])
+    stages = dict(part.split(";dur=") for part in header.split(", "))
+    assert list(stages) == ["decode", "validate", "featurise", "queue", "assemble", "run", "encode"]
+    assert [float(stages[name]) for name in ("featurise", "queue", "assemble", "run")] == [1000, 2, 4, 6]
+    assert "queue" not in stopwatch.header([Outcome("rejected")])

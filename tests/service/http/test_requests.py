@@ -1,0 +1,242 @@
+"""JSON in: nothing is coerced, every fault is pointed at, a bad curve fails alone."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.lightcurve import LightCurve
+from models.metadata import METADATA_COLUMNS
+from service.http.errors import ProblemError
+from service.http.fields import FieldError
+from service.http.requests import ClassifyRequest, InvalidCurve, parse_json, read_classify
+from support.edge import curve, settings
+
+SETTINGS = settings(max_points=100, max_curves=5)
+
+
+def read(document: object) -> ClassifyRequest:
+    return read_classify(parse_json(json.dumps(document).encode()), SETTINGS)
+
+
+def refusal(document: object) -> ProblemError:
+    with pytest.raises(ProblemError) as caught:
+        read(document)
+    return caught.value
+
+
+def fault(document: object) -> tuple[str, str]:
+    """Pointer and reason of the first value at fault."""
+    error = refusal(document)
+    assert error.kind.status == 422
+    assert all(found.detail for found in error.errors)
+    return error.errors[0].pointer, error.errors[0].reason
+
+
+def test_a_bare_curve_becomes_a_record() -> None:
+    asked = read(curve(3, metadata={"mwebv": 0.1, "z_final": None, "hostgal_snsep": -9}, options={"embedding": True}))
+    (record,) = asked.items
+    assert isinstance(record, LightCurve)
+    assert (asked.bare, asked.options.embedding, asked.options.deadline_ms) == (True, True, None)
+    assert (record.object_id, dict(record.metadata), len(record)) == ("SN 2099zz", {"mwebv": 0.1}, 3)
+    np.testing.assert_array_equal(record.flux, [1000, 1001, 1002])
+    assert record.detected.all()
+
+
+def test_units_are_converted() -> None:
+    (record,) = read(curve(1, flux_unit="uJy")).items
+    assert isinstance(record, LightCurve)
+    assert record.flux[0] == 1_000_000
+
+
+def test_times_may_come_in_any_order() -> None:
+    (record,) = read(curve(3, mjd=[60_002, 60_000, 60_001])).items
+    assert isinstance(record, LightCurve)
+
+
+BAD_CURVES: list[tuple[dict[str, Any], str, str]] = [
+    ({"flux": [1.0, True, 2.0]}, "/flux/1", "not_a_number"),
+    ({"flux": [1.0, "2.0", 2.0]}, "/flux/1", "not_a_number"),
+    ({"flux": [1.0, None, 2.0]}, "/flux/1", "not_a_number"),
+    ({"flux": [1.0, [2.0], 2.0]}, "/flux/1", "not_a_number"),
+    ({"flux": [1.0, 2.0]}, "/flux", "length_mismatch"),
+    ({"flux": [1.0, 1e300, 2.0]}, "/flux/1", "not_finite"),
+    ({"flux": 5}, "/flux", "not_a_list"),
+    ({"flux": {}}, "/flux", "not_a_list"),
+    ({"flux": "123"}, "/flux", "not_a_list"),
+    ({"flux_err": [1.0, 0.0, 1.0]}, "/flux_err/1", "not_positive"),
+    ({"flux_err": [1.0, 1.0, -2.0]}, "/flux_err/2", "not_positive"),
+    ({"mjd": []}, "/mjd", "empty"),
+    ({"mjd": [60_000.0, 60_001.0, 60_000.0], "band": ["g", "r", "g"]}, "/mjd/2", "duplicate"),
+    ({"mjd": [60_000.0, 2_460_001.0, 60_002.0]}, "/mjd/1", "time_out_of_range"),
+    ({"band": ["g", "q", "r"]}, "/band/1", "unknown_band"),
+    ({"band": ["g", 2, "r"]}, "/band/1", "not_a_string"),
+    ({"detected": [1, 0, 1]}, "/detected/0", "not_a_boolean"),
+    ({"detected": [True]}, "/detected", "length_mismatch"),
+    ({"metadata": {"mwebv": "0.1"}}, "/metadata/mwebv", "not_a_number"),
+    ({"metadata": {"mwebv": False}}, "/metadata/mwebv", "not_a_number"),
+    ({"metadata": {"redshift": 0.1}}, "/metadata/redshift", "unknown_field"),
+    ({"metadata": [1]}, "/metadata", "not_an_object"),
+    ({"flux_unit": "Jy"}, "/flux_unit", "not_one_of"),
+    ({"object_id": 2**53}, "/object_id", "inexact_integer"),
+    ({"object_id": 1.5}, "/object_id", "not_a_string"),
+    ({"object_id": True}, "/object_id", "not_a_string"),
+    ({"object_id": "x" * 201}, "/object_id", "too_long"),
+    ({"magnitude": [1]}, "/magnitude", "unknown_field"),
+]
+
+
+@pytest.mark.parametrize(("changes", "pointer", "reason"), BAD_CURVES)
+def test_a_bad_bare_curve_is_refused(changes: dict[str, Any], pointer: str, reason: str) -> None:
+    assert fault(curve(3, **changes)) == (pointer, reason)
+
+
+@pytest.mark.parametrize(("changes", "pointer", "reason"), BAD_CURVES)
+def test_a_bad_curve_among_others_fails_alone(changes: dict[str, Any], pointer: str, reason: str) -> None:
+    first, bad, last = read({"light_curves": [curve(3), curve(3, **changes), curve(3)]}).items
+    assert isinstance(bad, InvalidCurve)
+    assert (bad.errors[0].pointer, bad.errors[0].reason) == (f"/light_curves/1{pointer}", reason)
+    assert isinstance(first, LightCurve)
+    assert isinstance(last, LightCurve)
+
+
+def test_every_missing_field_is_named() -> None:
+    pointers = [found.pointer for found in refusal({"object_id": "x"}).errors]
+    assert pointers == ["/mjd", "/flux", "/flux_err", "/band"]
+
+
+@pytest.mark.parametrize("document", [[], 1, "x", None, True, [curve()]])
+def test_a_body_is_an_object(document: object) -> None:
+    assert fault(document) == ("", "not_an_object")
+
+
+@pytest.mark.parametrize("item", [[], 1, "x", None])
+def test_so_is_a_curve(item: object) -> None:
+    (bad,) = read({"light_curves": [item]}).items
+    assert isinstance(bad, InvalidCurve)
+    assert bad.errors == (FieldError(pointer="/light_curves/0", reason="not_an_object", detail="must be an object"),)
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        ({"light_curves": []}, ("/light_curves", "empty")),
+        ({"light_curves": {}}, ("/light_curves", "not_a_list")),
+        ({"light_curves": None}, ("/light_curves", "not_a_list")),
+        ({"light_curves": [curve()], "flux": []}, ("/flux", "unknown_field")),
+        ({"light_curves": [curve()], "options": []}, ("/options", "not_an_object")),
+        ({"light_curves": [curve()], "options": {"embeding": True}}, ("/options/embeding", "unknown_field")),
+        ({"light_curves": [curve()], "options": {"embedding": 1}}, ("/options/embedding", "not_a_boolean")),
+        ({"light_curves": [curve()], "options": {"deadline_ms": 1.5}}, ("/options/deadline_ms", "not_an_integer")),
+        ({"light_curves": [curve()], "options": {"deadline_ms": 0}}, ("/options/deadline_ms", "too_small")),
+        ({**curve(), "options": {"deadline_ms": 10**9}}, ("/options/deadline_ms", "deadline_too_long")),
+    ],
+)
+def test_a_bad_envelope_is_refused(document: object, expected: tuple[str, str]) -> None:
+    assert fault(document) == expected
+
+
+def test_too_many_curves_are_refused_with_the_limit() -> None:
+    error = refusal({"light_curves": [curve()] * 6})
+    assert (error.kind.status, error.limit) == (413, 5)
+
+
+def test_too_many_points_are_refused_before_they_are_looked_at() -> None:
+    assert fault(curve(3, flux=["x"] * 101)) == ("/flux", "too_many_points")
+
+
+@pytest.mark.parametrize("where", ["", "metadata", "options"])
+def test_a_flood_of_names_costs_and_tells_little(where: str) -> None:
+    names = {f"name {i}": 1 for i in range(100_000)}
+    error = refusal({**curve(), **names} if not where else {**curve(), where: names})
+    assert len(error.errors) == 20
+
+
+def test_identifiers_keep_every_digit() -> None:
+    asked = read({"light_curves": [curve(object_id=2**53 - 1), curve(object_id=str(2**63 - 1))]})
+    assert [item.object_id for item in asked.items] == ["9007199254740991", "9223372036854775807"]
+
+
+@pytest.mark.parametrize(("name", "echoed"), [("x", "x"), (7, "7"), (None, ""), ("x" * 500, ""), ([1], "")])
+def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
+    (bad,) = read({"light_curves": [{"object_id": name}]}).items
+    assert isinstance(bad, InvalidCurve)
+    assert bad.object_id == echoed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"{",
+        b'{"flux": NaN',
+        b'{"flux": Nan}',
+        b'{"flux": NaN, "object_id": "\xff"}',
+        b'{"flux": NaN, "a": ' + b"9" * 100_000 + b"}",
+        b"NaN" + b"[" * 100_000,
+        b'{"a": "\xff"}',
+        b"\xef\xbb\xbf{}",
+        b"{} {}",
+        b"[1,]",
+        b'"\\ud800"',
+        b"[" * 100_000 + b"]" * 100_000,
+        b'{"a":' * 50_000,
+    ],
+    ids=lambda body: repr(body[:16]),
+)
+def test_what_is_not_json_is_refused(body: bytes) -> None:
+    with pytest.raises(ProblemError) as caught:
+        parse_json(body)
+    assert caught.value.kind.status == 400
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+999", "9" * 400 + ".0"])
+def test_a_number_that_is_not_finite_is_named(number: str) -> None:
+    good, bad = curve(3), json.dumps(curve(3)).replace("1001.0", number)
+    with pytest.raises(ProblemError) as caught:
+        read_classify(parse_json(bad.encode()), SETTINGS)
+    assert caught.value.kind.status == 422
+    assert [(error.pointer, error.reason) for error in caught.value.errors] == [("/flux/1", "not_finite")]
+    many = f'{{"light_curves": [{json.dumps(good)}, {bad}]}}'
+    first, second = read_classify(parse_json(many.encode()), SETTINGS).items
+    assert isinstance(first, LightCurve)
+    assert isinstance(second, InvalidCurve)
+    assert second.pointer == "/light_curves/1/flux/1"
+
+
+def test_a_number_that_is_not_finite_is_refused_wherever_it_stands() -> None:
+    for field in ("object_id", "detected", "metadata", "flux_unit", "band", "options"):
+        with pytest.raises(ProblemError) as caught:
+            read_classify(parse_json(json.dumps({**curve(3), field: float("nan")}).encode()), SETTINGS)
+        assert caught.value.errors[0].pointer == f"/{field}"
+    with pytest.raises(ProblemError) as caught:
+        read_classify(parse_json(json.dumps({**curve(3), "metadata": {"mwebv": float("inf")}}).encode()), SETTINGS)
+    assert caught.value.errors[0].pointer == "/metadata/mwebv"
+
+
+TEXT = st.text("grZ/~", max_size=3)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = [*curve(), "detected", "metadata", "flux_unit", "options", "light_curves"]
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON | st.lists(st.floats() | st.sampled_from("gr"), max_size=4)))
+def test_anything_is_either_read_or_refused(document: dict[str, Any]) -> None:
+    try:
+        assert read_classify(document, SETTINGS).items
+    except ProblemError as error:
+        if error.kind.status not in (413, 422):
+            raise
+
+
+def test_every_metadata_column_may_be_sent() -> None:
+    (record,) = read(curve(2, metadata=dict.fromkeys(METADATA_COLUMNS, 0.5))).items
+    assert isinstance(record, LightCurve)
+    assert len(record.metadata) == len(METADATA_COLUMNS)

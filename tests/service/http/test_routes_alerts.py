@@ -1,0 +1,166 @@
+"""``POST /v1/alerts`` over a real socket: packets in every envelope, alone and together."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from service.http.replies import AlertsReply
+from service.http.routes.alerts import CHUNK_BYTES, _chunks
+from support import alerts
+from support.edge import Live, Network, live, loader
+
+OCTETS = {"Content-Type": "application/octet-stream"}
+BOUNDARY = "frontier"
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(loader(Network()), max_packets=4, max_alert_bytes=1_000_000) as edge:
+        yield edge
+
+
+def post(edge: Live, body: bytes, query: str = "", headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    status, _, text = edge.ask("POST", f"/v1/alerts{query}", body, OCTETS if headers is None else headers)
+    document = json.loads(text)
+    if status == 200:
+        AlertsReply.model_validate(document, strict=True)
+    return status, document
+
+
+def form(packets: list[bytes], kind: str = "form-data") -> tuple[bytes, dict[str, str]]:
+    parts = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="packet"; filename="{i}.avro"\r\n\r\n'.encode() + data
+        for i, data in enumerate(packets)
+    )
+    body = b"\r\n".join([*parts, f"--{BOUNDARY}--\r\n".encode()])
+    return body, {"Content-Type": f"multipart/{kind}; boundary={BOUNDARY}"}
+
+
+OLD_ELASTICC = alerts.elasticc_alert("elasticc/0.9")
+PACKETS = {
+    "lsst framed": (alerts.confluent(1000, alerts.lsst_alert("lsst/10.0")), "lsst", "10.0"),
+    "lsst 7.4 framed": (alerts.confluent(704, alerts.lsst_alert("lsst/7.4")), "lsst", "7.4"),
+    "elasticc bare": (alerts.bare("elasticc/0.9.1", alerts.elasticc_alert()), "elasticc", "0.9.1"),
+    "elasticc container": (
+        alerts.container("elasticc/0.9", [OLD_ELASTICC]),
+        "elasticc",
+        "0.9",
+    ),
+    "ztf container": (alerts.container("ztf/4.02", [alerts.ztf_alert()]), "ztf", "4.02"),
+}
+
+
+@pytest.mark.parametrize("name", PACKETS)
+def test_one_packet(edge: Live, name: str) -> None:
+    data, survey, version = PACKETS[name]
+    status, reply = post(edge, data)
+    (result,) = reply["results"]
+    assert (status, result["status"], result["survey"], result["schema_version"]) == (
+        200,
+        "classified",
+        survey,
+        version,
+    )
+    assert result["alert_id"]
+    assert result["object_id"]
+    assert sum(result["points_per_band"].values()) > 0
+
+
+@pytest.mark.parametrize("kind", ["form-data", "mixed"])
+def test_several_packets_each_for_itself(edge: Live, kind: str) -> None:
+    packets = [PACKETS["ztf container"][0], b"\x00nonsense", PACKETS["lsst framed"][0]]
+    body, headers = form(packets, kind)
+    status, reply = post(edge, body, headers=headers)
+    assert (status, [result["status"] for result in reply["results"]]) == (
+        200,
+        ["classified", "rejected", "classified"],
+    )
+    assert edge.metric("nightjar_outcomes_total", survey="ztf", status="classified", reason="") >= 1
+
+
+def test_a_container_of_several_records_gives_as_many_results(edge: Live) -> None:
+    data = alerts.container("ztf/4.02", [alerts.ztf_alert(), alerts.ztf_alert()])
+    status, reply = post(edge, data)
+    assert (status, len(reply["results"])) == (200, 2)
+
+
+def test_an_alert_that_is_not_for_us_is_abstained_from(edge: Live) -> None:
+    alert = alerts.lsst_alert()
+    ids = {"diaObjectId": None, "ssObjectId": 21163624629350741}
+    moving = {**alert, "diaSource": {**alert["diaSource"], **ids}, "diaObject": None, "prvDiaSources": None}
+    status, reply = post(edge, alerts.confluent(1000, moving))
+    (result,) = reply["results"]
+    assert (status, result["status"], result["reason"]) == (200, "abstained", "solar_system_object")
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 60, 200])
+def test_a_truncated_packet_is_rejected(edge: Live, cut: int) -> None:
+    status, reply = post(edge, PACKETS["lsst framed"][0][:cut])
+    (result,) = reply["results"]
+    assert (status, result["status"]) == (200, "rejected")
+    assert result["reason"]
+
+
+def test_a_schema_can_be_named(edge: Live) -> None:
+    status, reply = post(edge, PACKETS["elasticc bare"][0], "?schema=elasticc/0.9.1&embedding=true")
+    (result,) = reply["results"]
+    assert (status, result["survey"], len(result["embedding"])) == (200, "elasticc", 4)
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer", "reason"),
+    [
+        ("?schema=elasticc/9.9", "/query/schema", "unknown_schema"),
+        ("?schema=../../etc/passwd", "/query/schema", "unknown_schema"),
+        ("?schema=" + "x" * 50, "/query/schema", "too_long"),
+        ("?embedding=perhaps", "/query/embedding", "not_a_boolean"),
+        ("?deadline_ms=soon", "/query/deadline_ms", "not_an_integer"),
+        ("?deadline_ms=0", "/query/deadline_ms", "too_small"),
+        ("?deadline_ms=999999999", "/query/deadline_ms", "deadline_too_long"),
+        ("?shema=x", "/query/shema", "unknown_field"),
+    ],
+)
+def test_a_wrong_parameter_is_pointed_at(edge: Live, query: str, pointer: str, reason: str) -> None:
+    status, problem = post(edge, b"x", query)
+    assert (status, problem["errors"][0]["pointer"], problem["errors"][0]["reason"]) == (422, pointer, reason)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Content-Type": "avro/binary"}, 200),
+        ({"Content-Type": "application/avro"}, 200),
+        ({"Content-Type": "application/json"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({**OCTETS, "Content-Encoding": "gzip"}, 415),
+        ({"Content-Type": "multipart/form-data"}, 400),
+        ({"Content-Type": f"multipart/mixed; boundary={'x' * 71}"}, 400),
+    ],
+)
+def test_media_types(edge: Live, headers: dict[str, str], status: int) -> None:
+    assert post(edge, PACKETS["ztf container"][0], headers=headers)[0] == status
+
+
+def test_an_empty_body_is_malformed(edge: Live) -> None:
+    assert post(edge, b"")[0] == 400
+
+
+def test_too_many_packets_and_too_many_bytes_are_told_with_the_limit(edge: Live) -> None:
+    body, headers = form([b"x"] * 5)
+    status, problem = post(edge, body, headers=headers)
+    assert (status, problem["limit"]) == (413, 4)
+    records = alerts.container("ztf/4.02", [alerts.ztf_alert()] * 3)
+    body, headers = form([records, records])
+    status, problem = post(edge, body, headers=headers)
+    assert (status, problem["limit"]) == (413, 4)
+    status, problem = post(edge, b"x" * 1_000_001)
+    assert (status, problem["limit"]) == (413, 1_000_000)
+
+
+def test_neighbouring_packets_are_decoded_together() -> None:
+    big, small = b"b" * (CHUNK_BYTES + 1), b"s" * 10
+    assert [len(chunk) for chunk in _chunks([small, small, big, small, small])] == [2, 1, 2]
+    assert _chunks([]) == [[]]

@@ -1,0 +1,88 @@
+"""A real bundle on real onnxruntime: verified, warmed up, and answered in batches as it would be alone."""
+
+import asyncio
+import json
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+
+from models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
+from models.lightcurve import RaggedBatch, featurise
+from service.dataplane import DataPlane
+from service.inference.engine import Engine
+from service.inference.loaded import LoadedModel, load_model
+from service.metrics import Metrics
+from support.bundles import random_curve
+
+LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233) * 4
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bundle: Path) -> LoadedModel:
+    return load_model(tiny_bundle)
+
+
+def test_a_model_is_verified_and_measured(model: LoadedModel) -> None:
+    assert model.golden_error <= GOLDEN_TOLERANCE
+    assert 0 < model.load_seconds < 10
+    assert 1e-5 < model.cost.seconds(1, 50) < 1
+    assert model.cost.seconds(16, 64) > 2 * model.cost.seconds(1, 64)
+
+
+def test_an_altered_bundle_is_not_served(tiny_bundle: Path, tmp_path: Path) -> None:
+    copytree(tiny_bundle, tmp_path / "altered")
+    manifest = json.loads((tmp_path / "altered" / "manifest.json").read_text())
+    manifest["files"]["model.onnx"] = "0" * 64
+    (tmp_path / "altered" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"model\.onnx"):
+        load_model(tmp_path / "altered")
+
+
+def test_a_manifest_that_promises_other_outputs_is_not_served(tiny_bundle: Path, tmp_path: Path) -> None:
+    copytree(tiny_bundle, tmp_path / "other")
+    bundle = load_bundle(tmp_path / "other")
+    write_manifest(bundle.path, bundle.manifest.model_copy(update={"embedding_dim": 7}))
+    with pytest.raises(BundleError, match="embedding of width 7"):
+        load_model(bundle.path)
+
+
+async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> None:
+    rng, metrics, manifest = np.random.default_rng(3), Metrics(), model.bundle.manifest
+    metrics.set_model("tiny", "0.0.1", model.bundle.sha256, "cpu", manifest.taxonomy.names, model.load_seconds)
+    curves = [random_curve(rng, length, metadata=bool(length % 2)) for length in LENGTHS]
+    engine = Engine(model.run, model.cost, workers=2, on_run=metrics.record_run)
+    await engine.start()
+    plane = DataPlane(engine, manifest, metrics)
+    together = await plane.classify(curves)
+    one_by_one = [outcome for curve in curves for outcome in await plane.classify([curve])]
+    at_once = await asyncio.gather(*(plane.classify([curve]) for curve in curves))
+    await engine.stop()
+    assert max(o.prediction.batch_size for o in together if o.prediction) > 1
+    for curve, outcomes in zip(curves, zip(together, one_by_one, (o for [o] in at_once), strict=True), strict=True):
+        tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns)
+        expected = model.run(RaggedBatch.collate([tokens]).padded())
+        for outcome in outcomes:
+            assert outcome.prediction is not None
+            np.testing.assert_allclose(outcome.prediction.probabilities, expected["probabilities"][0], atol=1e-5)
+            np.testing.assert_allclose(outcome.prediction.embedding, expected["embedding"][0], atol=1e-4, rtol=1e-4)
+            assert abs(float(outcome.prediction.probabilities.sum()) - 1) < 1e-5
+
+
+async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -> None:
+    rng, metrics, manifest = np.random.default_rng(4), Metrics(), model.bundle.manifest
+    metrics.set_model("tiny", "0.0.1", model.bundle.sha256, "cpu", manifest.taxonomy.names, model.load_seconds)
+    engine = Engine(model.run, model.cost, workers=1, on_run=metrics.record_run)
+    await engine.start()
+    outcomes = await DataPlane(engine, manifest, metrics).classify([random_curve(rng, 40) for _ in range(5)])
+    await engine.stop()
+    loads: dict[str, float] = {}
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "nightjar_expert_load_total":
+                loads[sample.labels["layer"]] = loads.get(sample.labels["layer"], 0) + sample.value
+    layers = [str(layer) for layer in range(manifest.recipe["network"]["n_blocks"])]
+    assert set(loads) == {"input", *layers}
+    observations = sum(sum(outcome.points_per_band) for outcome in outcomes)
+    assert loads["input"] == manifest.recipe["network"]["input_top_k"] * observations
