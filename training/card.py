@@ -161,7 +161,7 @@ The same when it ends so many days after its first detection, with metadata:
 
 def _against(report: Report, baseline: Report) -> str:
     trees = baseline["models"][0]
-    series = {"views": "{}", "detections": "{} detections", "detections_no_metadata": "{} detections, no metadata"}
+    series = {"views": "{}", "detections": "detections: {}", "detections_no_metadata": "detections: {}, no metadata"}
     rows = (
         [label.format(key), _value(scores["macro_f1"]), _value(baseline[name][key]["macro_f1"])]
         for name, label in series.items()
