@@ -69,7 +69,7 @@ class Train(Command):
 class Describe(Command):
     """Print a recipe, resolved, and the size of its network as JSON."""
 
-    recipe: CliPositionalArg[str] = Field(description="astro-moe-pe, astro-moe-tm, multiband-astromer, default, debug")
+    recipe: CliPositionalArg[str] = Field(description="astro-moe-pe, astro-moe-tm, multiband-astromer, default ...")
 
     def cli_cmd(self) -> None:
         """Print the description."""

@@ -4,13 +4,13 @@ Notable:
 
 - the graph is the network itself behind softmax(logits / temperature); batch and length are dynamic;
 - only chosen feed-forward experts are computed: ``models.grouping`` exports to one Split and a Gemm pair per expert, in
-  standard operators, so any onnxruntime provider runs it (``training.graph`` traces);
+  standard operators (``training.graph`` traces);
 - equality is proved, not assumed: torch and onnxruntime must agree within 1e-4 on ragged batches that send tokens
   through every expert of every layer (an expert the tracer missed is the classic export bug).
 
 Run::
 
-    python -m training export runs/default-0 models/pretrained/astro-moe/1.0.0
+    python -m training export runs/default-0 build/astro-moe --data build/sim.parquet
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from models.bundle import (
     write_golden,
     write_manifest,
 )
-from models.lightcurve import BANDS, RaggedBatch, Tokens, featurise
+from models.lightcurve import BANDS, RaggedBatch, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.parameters import count_parameters
 from models.runtime import open_session, run
@@ -215,9 +215,3 @@ def _output_specs(network: AstroMoE) -> tuple[TensorSpec, ...]:
         TensorSpec(name=name, dtype="int64" if name in LOADS else "float32", shape=shapes[name])
         for name in output_names(network)
     )
-
-
-def tokens_for_parity(curves: Sequence[Any], config: RunConfig) -> list[Tokens]:
-    """Featurise light curves as the run's recipe does."""
-    data = config.recipe.data
-    return [featurise(curve, data.limits, data.flux_unit, METADATA_COLUMNS) for curve in curves]

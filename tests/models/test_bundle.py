@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from models.bundle import (
+    Bundle,
     BundleError,
+    Manifest,
     load_bundle,
     read_golden,
     sha256_of,
@@ -66,30 +68,29 @@ def test_a_damaged_bundle_is_refused(copy: Path, damage: Callable[[Path], object
         load_bundle(copy)
 
 
+def _rehash(folder: Path) -> Bundle:
+    """Make an altered folder a bundle whose hashes hold."""
+    return write_manifest(folder, Manifest.model_validate_json((folder / "manifest.json").read_bytes()))
+
+
 @pytest.mark.parametrize("wrong", [1e-3, np.nan])
 def test_other_numbers_than_the_golden_ones_are_refused(copy: Path, wrong: float) -> None:
     inputs, outputs = read_golden(copy)
     outputs["probabilities"][0, 0] += wrong
     write_golden(copy, inputs, outputs)
-    bundle = write_manifest(copy, load_bundle_manifest(copy))
+    bundle = _rehash(copy)
     with pytest.raises(BundleError, match="golden outputs differ"):
         verify_golden(bundle, open_session(bundle.model))
-
-
-def load_bundle_manifest(folder: Path):  # type: ignore[no-untyped-def]
-    from models.bundle import Manifest
-
-    return Manifest.model_validate_json((folder / "manifest.json").read_bytes())
 
 
 def test_missing_outputs_and_inputs_are_refused(copy: Path) -> None:
     inputs, outputs = read_golden(copy)
     write_golden(copy, inputs, outputs | {"novelty": np.zeros(3, np.float32)})
-    bundle = write_manifest(copy, load_bundle_manifest(copy))
+    bundle = _rehash(copy)
     with pytest.raises(BundleError, match="output novelty is missing"):
         verify_golden(bundle, open_session(bundle.model))
     write_golden(copy, {name: value for name, value in inputs.items() if name != "flux"}, outputs)
-    bundle = write_manifest(copy, load_bundle_manifest(copy))
+    bundle = _rehash(copy)
     with pytest.raises(BundleError, match="do not run"):
         verify_golden(bundle, open_session(bundle.model))
 

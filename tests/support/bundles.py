@@ -7,10 +7,11 @@ import torch
 
 from models.astro_moe import AstroMoE, AstroMoEConfig
 from models.bundle import Bundle, Calibration
-from models.lightcurve import BANDS, LightCurve
+from models.lightcurve import BANDS, LightCurve, Tokens
 from models.metadata import METADATA_COLUMNS
+from training.batches import to_tokens
 from training.checkpoints import DataSource, RunConfig
-from training.export import Release, export_bundle, tokens_for_parity
+from training.export import Release, export_bundle
 from training.recipes import RECIPES
 
 
@@ -35,6 +36,11 @@ def random_curves(seed: int, count: int = 48) -> list[LightCurve]:
     return [random_curve(rng, int(n), metadata=bool(rng.random() > 0.33)) for n in lengths]
 
 
+def random_tokens(seed: int, count: int = 48) -> list[Tokens]:
+    """The same as the debug recipe's network sees them."""
+    return [to_tokens(curve, RECIPES["debug"]().data) for curve in random_curves(seed, count)]
+
+
 def tiny_network(seed: int = 0, **changes: object) -> AstroMoE:
     """A seeded network of a few thousand parameters whose every expert is reachable."""
     torch.manual_seed(seed)
@@ -54,5 +60,5 @@ def untrained_bundle(folder: Path) -> Bundle:
     recipe = RECIPES["debug"]().model_copy(update={"network": network.config})
     config = RunConfig(recipe=recipe, data=DataSource(name="none", sha256="0" * 64, objects=0))
     release = Release("tiny", "0.0.1", Calibration(method="none", temperature=1.0), data={}, metrics={})
-    bundle, _ = export_bundle(network, config, tokens_for_parity(random_curves(1), config), folder, release)
+    bundle, _ = export_bundle(network, config, random_tokens(1), folder, release)
     return bundle

@@ -10,7 +10,7 @@ import torch
 from models.bundle import Calibration, load_bundle
 from models.lightcurve import RaggedBatch
 from models.runtime import open_session, run
-from support.bundles import random_curves, tiny_network, untrained_bundle
+from support.bundles import random_tokens, tiny_network, untrained_bundle
 from training.checkpoints import DataSource, RunConfig
 from training.export import (
     AXES,
@@ -22,7 +22,6 @@ from training.export import (
     named_tensors,
     output_names,
     parity_batches,
-    tokens_for_parity,
 )
 from training.graph import write_graph
 from training.recipes import RECIPES
@@ -48,7 +47,7 @@ def test_axes_are_dynamic(tiny_bundle: Path) -> None:
     session = open_session(tiny_bundle / "model.onnx")
     network = tiny_network()
     for count in (1, 2, 17):
-        tokens = tokens_for_parity(random_curves(count, count), config())
+        tokens = random_tokens(count, count)
         batch = RaggedBatch.collate(tokens).padded()
         output = run(session, batch)
         with torch.no_grad():
@@ -61,7 +60,7 @@ def test_axes_are_dynamic(tiny_bundle: Path) -> None:
 def test_a_dense_network_exports_without_loads(tmp_path: Path) -> None:
     network = tiny_network(n_experts=0, n_input_experts=0, time_encoding="sinusoidal")
     release = Release("dense", "0.0.1", Calibration(method="temperature", temperature=1.7), {}, {})
-    tokens = tokens_for_parity(random_curves(1, 20), config())
+    tokens = random_tokens(1, 20)
     bundle, worst = export_bundle(network, config(), tokens, tmp_path / "dense", release)
     assert worst < 1e-4
     assert [spec.name for spec in bundle.manifest.outputs] == ["probabilities", "embedding"]
@@ -72,7 +71,7 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
     with torch.no_grad():
         gate = network.light_curve.blocks[1].feed_forward.router.gate  # type: ignore[union-attr]
         gate.bias[2] = -1e6  # type: ignore[union-attr, operator]
-    batches = parity_batches(tokens_for_parity(random_curves(1), config()))
+    batches = parity_batches(random_tokens(1))
     served = ServedNetwork(network, 1.0).eval()
     write_graph(served, named_tensors(batches[0]), AXES, output_names(network), tmp_path / "model.onnx")
     with pytest.raises(ExportError, match=r"no token reached expert_load\[1, 2\]"):
@@ -80,7 +79,7 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
 
 
 def test_parity_fails_when_the_graph_is_another_network(tiny_bundle: Path) -> None:
-    batches = parity_batches(tokens_for_parity(random_curves(1), config()))
+    batches = parity_batches(random_tokens(1))
     with pytest.raises(ExportError, match="differ by"):
         check_parity(ServedNetwork(tiny_network(seed=9), 1.0).eval(), tiny_bundle / "model.onnx", batches)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC
-from service.dataplane import Outcome
+from service.dataplane import Outcome, Status
 from service.http.fields import FieldError
 from service.http.replies import AlertsReply, ClassifyReply, ReplyWriter, describe
 from service.http.timing import Stopwatch
@@ -50,8 +50,8 @@ def test_an_embedding_only_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("status", ["abstained", "rejected", "failed"])
-def test_a_packet_without_an_answer(status: str) -> None:
-    outcome = Outcome(status, reason="empty", detail="there are no bytes")  # type: ignore[arg-type]
+def test_a_packet_without_an_answer(status: Status) -> None:
+    outcome = Outcome(status, reason="empty", detail="there are no bytes")
     reply = AlertsReply.model_validate_json(WRITER.write([WRITER.result(outcome, PACKET)]), strict=True)
     (result,) = reply.results
     assert (result.status, result.object_id, result.alert_id) == (status, PACKET["object_id"], PACKET["alert_id"])
