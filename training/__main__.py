@@ -55,7 +55,7 @@ class Train(Command):
 
     def cli_cmd(self) -> None:
         """Train or resume, then print the outcome as JSON."""
-        from training.train import train
+        from training.fit.train import train
 
         named = _recipe(self.recipe)
         schedule = named.schedule.model_copy(update={"steps": self.steps or named.schedule.steps})
@@ -93,7 +93,7 @@ class Export(Command):
 
     def cli_cmd(self) -> None:
         """Export, then print what was written as JSON."""
-        from training.release import release
+        from training.export.release import release
 
         bundle = release(
             self.run, self.data, self.out, name=self.name, version=self.version, simulator_seed=self.simulator_seed
@@ -113,7 +113,7 @@ class Evaluate(Command):
 
     def cli_cmd(self) -> None:
         """Score, write the report and print the scores of every view."""
-        from training.evaluate import evaluate
+        from training.score.evaluate import evaluate
 
         _write_report(self.report, evaluate(self.models, self.data, self.split, self.objects))
 
@@ -131,7 +131,7 @@ class Baseline(Command):
 
     def cli_cmd(self) -> None:
         """Train, score, write the report and print the scores of every view."""
-        from training.baseline import baseline
+        from training.score.baseline import baseline
 
         recipe = _recipe(self.recipe).model_copy(update={"seed": self.seed})
         report = baseline(recipe, self.data, examples=self.examples, split=self.split, objects=self.objects)
@@ -147,7 +147,7 @@ class Card(Command):
 
     def cli_cmd(self) -> None:
         """Write the card and print the bundle's new hash."""
-        from training.card import read_report, write_card
+        from training.export.card import read_report, write_card
 
         bundle = write_card(self.bundle, read_report(self.report), read_report(self.baseline))
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
@@ -178,7 +178,7 @@ class Training(BaseSettings):
 
 
 def _recipe(name: str) -> Any:
-    from training.recipes import RECIPES
+    from training.recipes.catalogue import RECIPES
 
     if name not in RECIPES:
         raise SystemExit(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")

@@ -9,10 +9,10 @@ from models.astro_moe import AstroMoE, AstroMoEConfig
 from models.bundle import Bundle, Calibration
 from models.lightcurve import BANDS, LightCurve, Tokens
 from models.metadata import METADATA_COLUMNS
-from training.batches import to_tokens
-from training.checkpoints import DataSource, RunConfig
-from training.export import Release, export_bundle
-from training.recipes import RECIPES
+from training.data.batches import to_tokens
+from training.export.bundle import Release, export_bundle
+from training.fit.checkpoints import DataSource, RunConfig
+from training.recipes.catalogue import RECIPES
 
 
 def random_curve(rng: np.random.Generator, n_points: int, metadata: bool = True, span: float = 200.0) -> LightCurve:

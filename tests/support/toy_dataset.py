@@ -7,7 +7,7 @@ import numpy as np
 
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
-from training.dataset import LabelledObject, write_dataset
+from training.data.dataset import LabelledObject, write_dataset
 
 TOY_CLASSES = ("AGN", "RR Lyrae", "Ia", "M-dwarf Flare")
 

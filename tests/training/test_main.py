@@ -14,7 +14,7 @@ from models.runtime import open_session, run
 from support.pipeline import PER_CLASS, Pipeline
 from support.toy_dataset import write_toy_dataset
 from training.__main__ import main
-from training.dataset import read_dataset
+from training.data.dataset import read_dataset
 
 COMMANDS = ("simulate", "train", "describe", "export", "evaluate", "baseline", "card")
 

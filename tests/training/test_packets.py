@@ -13,7 +13,7 @@ import pytest
 
 from models.lightcurve import BANDS
 from models.metadata import METADATA_COLUMNS, clean_metadata
-from training.dataset import LabelledObject
+from training.data.dataset import LabelledObject
 from training.simulate.avro import fill, read_schema
 from training.simulate.generate import simulate_class
 from training.simulate.packets import elasticc_packet, lsst_packet, source_id

@@ -9,7 +9,7 @@ import pytest
 
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
-from training.dataset import LabelledObject, read_dataset
+from training.data.dataset import LabelledObject, read_dataset
 from training.simulate import host
 from training.simulate.detection import PRE_TRIGGER_DAYS
 from training.simulate.generate import CHUNK, SATURATION, simulate, simulate_class, simulate_objects

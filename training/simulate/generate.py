@@ -24,7 +24,7 @@ import numpy as np
 from tqdm import tqdm
 
 from models.taxonomy import ELASTICC
-from training.dataset import LabelledObject, write_dataset
+from training.data.dataset import LabelledObject, write_dataset
 from training.simulate import cadence, detection, eruptive, host, noise, periodic, population, transients
 from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, Visits
 from training.simulate.photometry import Floats, magnitude_to_njy

@@ -20,7 +20,7 @@ import numpy as np
 
 from models.lightcurve import BANDS
 from models.metadata import METADATA_COLUMNS
-from training.dataset import LabelledObject
+from training.data.dataset import LabelledObject
 from training.simulate.avro import Record, Schema, bare, container, fill
 from training.simulate.host import sentinel
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from training.dataset import LabelledObject
+from training.data.dataset import LabelledObject
 from training.simulate.avro import Schema, read_schema
 from training.simulate.generate import simulate_class
 from training.simulate.packets import elasticc_packet, lsst_packet

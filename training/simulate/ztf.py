@@ -13,7 +13,7 @@ import string
 import numpy as np
 
 from models.lightcurve import BANDS
-from training.dataset import LabelledObject
+from training.data.dataset import LabelledObject
 from training.simulate.avro import Record, Schema, container, fill
 from training.simulate.packets import position, source_id
 from training.simulate.photometry import ZERO_POINT_NJY

@@ -12,12 +12,12 @@ import numpy as np
 from models.bundle import Bundle
 from models.lightcurve import BANDS, LightCurve, Tokens
 from models.taxonomy import ELASTICC
-from training.batches import draw_examples, draw_indices, to_tokens
-from training.calibrate import calibrate
-from training.card import write_card
-from training.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
-from training.dataset import Dataset, read_dataset, split_indices
-from training.export import Release, export_bundle
+from training.data.batches import draw_examples, draw_indices, to_tokens
+from training.data.dataset import Dataset, read_dataset, split_indices
+from training.export.bundle import Release, export_bundle
+from training.export.card import write_card
+from training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
+from training.score.calibrate import calibrate
 
 PARITY_CURVES = 200
 PARITY_NOISE = 100

@@ -5,7 +5,7 @@ import pytest
 import sklearn.metrics as sk
 from numpy.typing import NDArray
 
-from training.metrics import (
+from training.score.metrics import (
     balanced_accuracy,
     brier,
     confusion,

@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 
 from models.bundle import load_bundle
 from support.pipeline import Pipeline
-from training.calibrate import LARGEST, calibrate, fit_temperature, softmax
-from training.checkpoints import load_network
-from training.dataset import read_dataset
+from training.data.dataset import read_dataset
+from training.fit.checkpoints import load_network
+from training.score.calibrate import LARGEST, calibrate, fit_temperature, softmax
 
 Logits = NDArray[np.float64]
 

@@ -5,7 +5,9 @@ from pydantic import ValidationError
 
 from models.astro_moe import AstroMoE
 from models.parameters import count_parameters
-from training.recipes import RECIPES, Recipe, debug, default
+from training.recipes.astro_moe import debug, default
+from training.recipes.catalogue import RECIPES
+from training.recipes.schema import Recipe
 
 PAPER = {"astro-moe-pe": 4_640_422, "astro-moe-tm": 4_935_334, "multiband-astromer": 1_525_372}
 

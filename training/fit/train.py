@@ -31,8 +31,9 @@ from tqdm import tqdm
 
 from models.astro_moe import AstroMoE, Output
 from models.lightcurve import Int64
-from training.batches import Batch, Example, collate, draw_examples, stream
-from training.checkpoints import (
+from training.data.batches import Batch, Example, collate, draw_examples, stream
+from training.data.dataset import Dataset, read_dataset, split_indices
+from training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     Checkpoint,
@@ -43,10 +44,9 @@ from training.checkpoints import (
     save_checkpoint,
     save_weights,
 )
-from training.dataset import Dataset, read_dataset, split_indices
-from training.metrics import confusion, log_loss, macro_f1
-from training.monitor import Interval, StarvationWatch
-from training.recipes import Recipe, ScheduleConfig
+from training.fit.monitor import Interval, StarvationWatch
+from training.recipes.schema import Recipe, ScheduleConfig
+from training.score.metrics import confusion, log_loss, macro_f1
 
 VALIDATION_DRAW = 2**32  # a pool number that no training step reaches
 

@@ -11,8 +11,7 @@ from models.bundle import Calibration, load_bundle
 from models.lightcurve import RaggedBatch
 from models.runtime import open_session, run
 from support.bundles import random_tokens, tiny_network, untrained_bundle
-from training.checkpoints import DataSource, RunConfig
-from training.export import (
+from training.export.bundle import (
     AXES,
     ExportError,
     Release,
@@ -23,8 +22,9 @@ from training.export import (
     output_names,
     parity_batches,
 )
-from training.graph import write_graph
-from training.recipes import RECIPES
+from training.export.graph import write_graph
+from training.fit.checkpoints import DataSource, RunConfig
+from training.recipes.catalogue import RECIPES
 
 SOURCE = DataSource(name="none", sha256="0" * 64, objects=0)
 

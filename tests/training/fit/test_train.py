@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import training.train
+import training.fit.train
 from models.astro_moe import AstroMoE
 from support.toy_dataset import write_toy_dataset
-from training.batches import Batch, batches_of_pool
-from training.checkpoints import (
+from training.data.batches import Batch, batches_of_pool
+from training.data.dataset import read_dataset, split_indices
+from training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     RunError,
@@ -22,10 +23,10 @@ from training.checkpoints import (
     load_network,
     read_log,
 )
-from training.dataset import read_dataset, split_indices
-from training.monitor import Interval, StarvationWatch
-from training.recipes import OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig, debug
-from training.train import Run, draw_validation, loss_of, lr_factor, predict, train, update_average
+from training.fit.monitor import Interval, StarvationWatch
+from training.fit.train import Run, draw_validation, loss_of, lr_factor, predict, train, update_average
+from training.recipes.astro_moe import debug
+from training.recipes.schema import OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def _train_until_killed(recipe: Recipe, data: Path, folder: Path) -> None:
 
 def _train_slowly(recipe: Recipe, data: Path, folder: Path) -> None:
     """Train, but fall asleep in step 5 so that the kill lands between two checkpoints."""
-    step = training.train._train_step
+    step = training.fit.train._train_step
 
     def sleepy(run: Run, batch: Batch, interval: Interval) -> None:
         step(run, batch, interval)
@@ -96,7 +97,7 @@ def _train_slowly(recipe: Recipe, data: Path, folder: Path) -> None:
             (folder / "slow").touch()
             time.sleep(600)
 
-    training.train._train_step = sleepy
+    training.fit.train._train_step = sleepy
     train(recipe, data, folder, progress=False)
 
 

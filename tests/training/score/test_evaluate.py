@@ -11,11 +11,20 @@ from numpy.typing import NDArray
 from models.taxonomy import ELASTICC
 from support.pipeline import Pipeline
 from support.toy_dataset import write_toy_dataset
-from training.augment import View
-from training.batches import Example, view_examples
-from training.dataset import read_dataset, split_indices
-from training.evaluate import DAYS, DETECTIONS, VIEWS, evaluate, open_model, predict_in_order, sample_split, spread
-from training.recipes import DataConfig
+from training.data.augment import View
+from training.data.batches import Example, view_examples
+from training.data.dataset import read_dataset, split_indices
+from training.recipes.schema import DataConfig
+from training.score.evaluate import (
+    DAYS,
+    DETECTIONS,
+    VIEWS,
+    evaluate,
+    open_model,
+    predict_in_order,
+    sample_split,
+    spread,
+)
 
 
 def test_the_report_is_complete(pipeline: Pipeline) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.astro_moe import Output
 from models.lightcurve import Int64
-from training.metrics import confusion, macro_f1
+from training.score.metrics import confusion, macro_f1
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
-from training.figures import draw_confusion
+from training.export.figures import draw_confusion
 
 PICTURE = "confusion.png"
 SCORES = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.lightcurve import BANDS, LightCurve
 from models.metadata import METADATA_COLUMNS
-from training.augment import (
+from training.data.augment import (
     LSST,
     METADATA_BLOCKS,
     NO_METADATA,

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from models.astro_moe import AstroMoE
 from models.bundle import Calibration
 from models.lightcurve import Int64
-from training.batches import draw_examples
-from training.dataset import Dataset, split_indices
-from training.metrics import Float, ece, log_loss
-from training.recipes import Recipe
-from training.train import predict
+from training.data.batches import draw_examples
+from training.data.dataset import Dataset, split_indices
+from training.fit.train import predict
+from training.recipes.schema import Recipe
+from training.score.metrics import Float, ece, log_loss
 
 CALIBRATION_DRAW = 2**32 + 1  # a generator of its own: neither training pools nor validation draws
 LARGEST = 20.0  # temperatures are sought between its inverse and it

@@ -10,9 +10,9 @@ from models.lightcurve import LightCurve, Limits, featurise
 from models.metadata import METADATA_COLUMNS
 from support.pipeline import Pipeline
 from support.toy_dataset import write_toy_dataset
-from training.baseline import baseline
-from training.features import FEATURES, features
-from training.recipes import debug
+from training.recipes.astro_moe import debug
+from training.score.baseline import baseline
+from training.score.features import FEATURES, features
 
 
 def named(curve: LightCurve) -> dict[str, float]:

@@ -9,8 +9,8 @@ import torch
 from models.lightcurve import featurise
 from models.metadata import METADATA_COLUMNS
 from support.toy_dataset import TOY_CLASSES, TOY_LABELS, write_toy_dataset
-from training.augment import View
-from training.batches import (
+from training.data.augment import View
+from training.data.batches import (
     Batch,
     Example,
     batches_of_pool,
@@ -20,8 +20,9 @@ from training.batches import (
     stream,
     view_examples,
 )
-from training.dataset import Dataset, read_dataset, split_indices
-from training.recipes import Recipe, debug
+from training.data.dataset import Dataset, read_dataset, split_indices
+from training.recipes.astro_moe import debug
+from training.recipes.schema import Recipe
 
 
 @pytest.fixture(scope="module")

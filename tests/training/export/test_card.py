@@ -10,8 +10,8 @@ from PIL import Image
 
 from models.bundle import CARD, BundleError, load_bundle
 from support.pipeline import PER_CLASS, Pipeline
-from training.card import PICTURE, read_report, write_card
-from training.figures import draw_confusion
+from training.export.card import PICTURE, read_report, write_card
+from training.export.figures import draw_confusion
 
 
 def card_of(bundle: Path) -> str:

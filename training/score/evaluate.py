@@ -26,14 +26,14 @@ from models.bundle import MANIFEST, load_bundle
 from models.lightcurve import Int64, RaggedBatch
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC
-from training.augment import LSST, NO_METADATA, ZTF, View
-from training.batches import Example, view_examples
-from training.calibrate import calibrate, softmax
-from training.checkpoints import fingerprint, load_network
-from training.dataset import Dataset, read_dataset, split_indices
-from training.metrics import confusion, f1_per_class, reliability, scores
-from training.recipes import DataConfig
-from training.train import predict
+from training.data.augment import LSST, NO_METADATA, ZTF, View
+from training.data.batches import Example, view_examples
+from training.data.dataset import Dataset, read_dataset, split_indices
+from training.fit.checkpoints import fingerprint, load_network
+from training.fit.train import predict
+from training.recipes.schema import DataConfig
+from training.score.calibrate import calibrate, softmax
+from training.score.metrics import confusion, f1_per_class, reliability, scores
 
 Scores = dict[str, float]
 Predict = Callable[[Sequence[Example]], NDArray[np.floating]]

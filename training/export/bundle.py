@@ -4,7 +4,7 @@ Notable:
 
 - the graph is the network itself behind softmax(logits / temperature); batch and length are dynamic;
 - only chosen feed-forward experts are computed: ``models.grouping`` exports to one Split and a Gemm pair per expert, in
-  standard operators (``training.graph`` traces);
+  standard operators (``training.export.graph`` traces);
 - equality is proved, not assumed: torch and onnxruntime must agree within 1e-4 on ragged batches that send tokens
   through every expert of every layer (an expert the tracer missed is the classic export bug).
 
@@ -41,8 +41,8 @@ from models.metadata import METADATA_COLUMNS
 from models.parameters import count_parameters
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC
-from training.checkpoints import RunConfig
-from training.graph import OPSET, write_graph
+from training.export.graph import OPSET, write_graph
+from training.fit.checkpoints import RunConfig
 
 GOLDEN_CURVES = 12
 AXES = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.astro_moe import AstroMoE
-from training.checkpoints import (
+from training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     CONFIG,
@@ -29,7 +29,7 @@ from training.checkpoints import (
     save_weights,
     write_atomic,
 )
-from training.recipes import debug
+from training.recipes.astro_moe import debug
 
 RUN = RunConfig(recipe=debug(), data=DataSource(name="x.parquet", sha256="0" * 64, objects=3))
 

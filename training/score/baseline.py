@@ -20,13 +20,13 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from models.lightcurve import Int64
 from models.taxonomy import ELASTICC
-from training.augment import NO_METADATA, View
-from training.batches import Example, draw_examples, draw_indices
-from training.checkpoints import fingerprint
-from training.dataset import Dataset, read_dataset, split_indices
-from training.evaluate import DETECTIONS, VIEWS, Model, labels, sample_split, score_view, spread
-from training.features import FEATURES, features
-from training.recipes import Recipe
+from training.data.augment import NO_METADATA, View
+from training.data.batches import Example, draw_examples, draw_indices
+from training.data.dataset import Dataset, read_dataset, split_indices
+from training.fit.checkpoints import fingerprint
+from training.recipes.schema import Recipe
+from training.score.evaluate import DETECTIONS, VIEWS, Model, labels, sample_split, score_view, spread
+from training.score.features import FEATURES, features
 
 MAX_TREES = 200  # per class; early stopping usually ends before
 SCORED_VIEWS = {

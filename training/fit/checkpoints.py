@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from models.astro_moe import AstroMoE
-from training.recipes import Recipe
+from training.recipes.schema import Recipe
 
 CONFIG, LOG, CHECKPOINT, BEST = "config.json", "log.jsonl", "checkpoint.pt", "best.pt"
 

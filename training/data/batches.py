@@ -22,9 +22,9 @@ from torch import Tensor
 
 from models.lightcurve import Int64, LightCurve, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
-from training.augment import AugmentationConfig, View, apply_view, draw_view
-from training.dataset import Dataset
-from training.recipes import DataConfig, Recipe
+from training.data.augment import AugmentationConfig, View, apply_view, draw_view
+from training.data.dataset import Dataset
+from training.recipes.schema import DataConfig, Recipe
 
 
 @dataclass(frozen=True, slots=True, eq=False)

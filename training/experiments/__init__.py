@@ -1,0 +1,1 @@
+"""Published experiments, reproduced; one file each, results in `training/RESULTS.md`."""

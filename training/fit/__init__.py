@@ -1,0 +1,1 @@
+"""Training runs: one resumable loop, and the tasks it can be given; start at `loop`."""

@@ -1,0 +1,1 @@
+"""Every named training run; start at `catalogue`."""

@@ -1,0 +1,82 @@
+"""The parts of a recipe: everything that decides a training run, except the data file.
+
+Notable: recipes are immutable and a misspelt field is an error; :class:`FitConfig` is what the loop needs to know,
+whatever is trained, and :class:`Recipe` adds the network, the data and the task of a light-curve run.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.astro_moe import AstroMoEConfig
+from models.lightcurve import FluxUnit, Limits
+from training.data.augment import AugmentationConfig
+
+Fraction = tuple[float, float, float]
+
+
+class Frozen(BaseModel):
+    """Base of every part of a recipe: immutable, and a misspelt field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataConfig(Frozen):
+    """How stored objects become examples."""
+
+    limits: Limits = Limits()
+    flux_unit: FluxUnit = "FLUXCAL"
+    fractions: Fraction = Field(default=(0.8, 0.1, 0.1), description="train, validation, test")
+
+
+class BatchConfig(Frozen):
+    """How examples become batches."""
+
+    size: int = Field(default=256, ge=1)
+    pool: int = Field(default=4, ge=1, description="batches drawn together and grouped by length, to save padding")
+    balanced: bool = Field(default=True, description="classes equally often, whatever their share of the data")
+
+
+class OptimiserConfig(Frozen):
+    """Adam, gradient clipping and the averaged weights."""
+
+    lr: float = Field(default=1e-4, gt=0, description="peak learning rate")
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.0, ge=0, description="decoupled (AdamW)")
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    ema_decay: float | None = Field(default=None, gt=0, lt=1, description="averaged weights are scored and exported")
+
+
+class ScheduleConfig(Frozen):
+    """Length of the run and the learning rate over it."""
+
+    steps: int = Field(ge=1)
+    warmup_steps: int = Field(default=0, ge=0)
+    shape: Literal["constant", "cosine"] = "cosine"
+    cycles: int = Field(default=1, ge=1, description="cosines, each of equal length and from the peak (SGDR)")
+    final_fraction: float = Field(default=0.01, ge=0, le=1, description="of the peak, at the end of each cosine")
+    patience: int | None = Field(default=None, ge=1, description="validations without a better score before stopping")
+
+
+class ValidationConfig(Frozen):
+    """When the run is scored, logged and saved."""
+
+    every: int = Field(default=500, ge=1, description="steps between validations; each saves a checkpoint")
+    objects: int = Field(default=2_000, ge=1, description="validation curves, drawn once")
+    log_every: int = Field(default=20, ge=1)
+
+
+class Recipe(Frozen):
+    """Everything that decides a training run, except the data file."""
+
+    name: str
+    network: AstroMoEConfig
+    schedule: ScheduleConfig
+    data: DataConfig = DataConfig()
+    augmentation: AugmentationConfig = AugmentationConfig()
+    batch: BatchConfig = BatchConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    validation: ValidationConfig = ValidationConfig()
+    seed: int = Field(default=0, ge=0)
+    threads: int | None = Field(default=None, ge=1, description="torch threads; default: torch's own choice")
+    bfloat16: bool = Field(default=False, description="autocast matrix products to bfloat16")
