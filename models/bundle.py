@@ -3,18 +3,27 @@
 ``model.onnx`` (everything numeric is inside), ``manifest.json`` (what it is, how it was made, sha256 of every file),
 ``golden.npz`` (inputs and the outputs they must give), ``CARD.md``. A bundle is trusted only after its hashes match and
 its golden outputs come back from the execution provider in use. No pickle, no data outside the folder.
+
+The manifest's ``task`` says what the graph answers, whatever the architecture. Every graph takes some of the inputs
+that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly when the manifest names metadata columns.
+
+- ``classification``: ``probabilities`` [batch, classes], calibrated, and ``embedding`` [batch, embedding_dim]; a
+  mixture of experts also tells its loads;
+- ``forecast``: it takes the inputs of :func:`models.forecast.pad_queries` as well and answers ``forecast_flux`` and
+  ``forecast_flux_err`` [batch, queries] in the manifest's flux unit (in ONNX no output may be called ``flux``, since an
+  input is).
 """
 
 import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from models.lightcurve import BANDS, FluxUnit, Limits
 from models.runtime import run
@@ -23,6 +32,8 @@ from models.taxonomy import Taxonomy
 DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe" / "1.0.0"
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
+
+Task = Literal["classification", "forecast"]
 
 
 class BundleError(Exception):
@@ -58,28 +69,55 @@ class Calibration(_Frozen):
 
 
 class Manifest(_Frozen):
-    """What a bundle is and how to feed it."""
+    """What a bundle is and how to feed it.
+
+    ``taxonomy``, ``embedding_dim`` and ``calibration`` describe a classifier; a forecaster has none of them. ``bands``
+    are those the network knows; whichever they are, it gets the indices of :data:`models.lightcurve.BANDS`.
+    """
 
     format_version: Literal[1] = 1
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     version: str = Field(pattern=r"^\d+\.\d+\.\d+$")
     architecture: str
-    taxonomy: Taxonomy
-    bands: tuple[str, ...] = BANDS
+    task: Task = "classification"
+    taxonomy: Taxonomy | None = None
+    bands: tuple[str, ...] = Field(default=BANDS, min_length=1)
     flux_unit: FluxUnit
     limits: Limits
     metadata_columns: tuple[str, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    embedding_dim: int
+    embedding_dim: int = Field(default=0, ge=0)
     parameters: Parameters
-    calibration: Calibration
+    calibration: Calibration = Calibration(method="none", temperature=1.0)
     recipe: dict[str, Any]
     data: dict[str, Any]
     metrics: dict[str, Any]
     opset: int
     created: str
     files: dict[str, str]
+
+    @field_validator("bands")
+    @classmethod
+    def _known_bands(cls, bands: tuple[str, ...]) -> tuple[str, ...]:
+        if not set(bands) <= set(BANDS) or len(set(bands)) < len(bands):
+            raise ValueError(f"bands must be different ones of {', '.join(BANDS)}")
+        return bands
+
+    @model_validator(mode="after")
+    def _fits_the_task(self) -> Self:
+        if self.task == "classification" and (self.taxonomy is None or not self.embedding_dim):
+            raise ValueError("a classifier needs a taxonomy and the width of its embedding")
+        if self.task == "forecast" and (self.taxonomy is not None or self.embedding_dim):
+            raise ValueError("a forecaster has neither a taxonomy nor an embedding")
+        return self
+
+    @property
+    def classes(self) -> Taxonomy:
+        """The taxonomy of a classifier. Raises ValueError for a forecaster."""
+        if self.taxonomy is None:
+            raise ValueError(f"{self.name} does not classify")
+        return self.taxonomy
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +200,7 @@ def verify_golden(bundle: Bundle, session: ort.InferenceSession) -> float:
 
     Returns
     -------
-    The largest absolute difference over all outputs.
+    The largest :func:`difference` over all outputs.
 
     Raises
     ------
@@ -178,8 +216,21 @@ def verify_golden(bundle: Bundle, session: ort.InferenceSession) -> float:
     for name, value in expected.items():
         if name not in actual or actual[name].shape != value.shape:
             raise BundleError(f"{bundle.path}: output {name} is missing or has another shape")
-        differences.append(float(np.abs(actual[name].astype(np.float64) - value).max()))
+        differences.append(difference(actual[name], value))
     worst = float(np.max(differences))  # unlike max(), it lets a NaN through
     if not worst <= GOLDEN_TOLERANCE:  # a NaN must fail too
         raise BundleError(f"{bundle.path}: golden outputs differ by {worst:.2e} (allowed {GOLDEN_TOLERANCE:.0e})")
     return worst
+
+
+def difference(actual: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Largest difference of two outputs [batch, ...] of one graph, NaN when a value is.
+
+    It is absolute, except in rows of floats that hold a value beyond 1: there it is relative to the largest of them,
+    for single precision promises nothing more of a flux of 100,000.
+    """
+    distance = np.abs(actual.astype(np.float64) - expected)
+    if expected.size and np.issubdtype(expected.dtype, np.floating):
+        largest = np.abs(expected).max(axis=tuple(range(1, expected.ndim)), keepdims=True)
+        distance /= np.maximum(1.0, largest)
+    return float(distance.max(initial=0.0))

@@ -34,6 +34,8 @@ Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
+NO_USABLE_POINTS = "no_usable_points"
+
 
 class LightCurveError(ValueError):
     """A light curve that breaks a rule of the record.
@@ -117,10 +119,10 @@ class LightCurve:
         LightCurveError
             Naming the field and index of the first broken rule.
         """
-        days, bands = np.asarray(mjd, dtype=np.float64), _band_column(band)
+        days, bands = np.asarray(mjd, dtype=np.float64), band_column(band)
         flux32, err32 = _flux_column(flux, flux_unit), _flux_column(flux_err, flux_unit)
         flags = None if detected is None else np.asarray(detected, dtype=np.bool_)
-        _check_lengths(days, {"flux": flux32, "flux_err": err32, "band": bands, "detected": flags})
+        check_lengths(days, {"flux": flux32, "flux_err": err32, "band": bands, "detected": flags})
         _check_values(days, flux32, err32)
         _check_duplicates(days, bands)
         if flags is None:
@@ -133,9 +135,10 @@ def _flux_column(values: ArrayLike, unit: FluxUnit) -> Float32:
         return flux_to_njy(values, unit).astype(np.float32)
 
 
-def _band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
+def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
+    """Indices into :data:`BANDS` from names or indices; LightCurveError at the first that is not one."""
     if isinstance(band, np.ndarray) and band.dtype.kind in "iu":
-        _require((band >= 0) & (band < len(BANDS)), "band", "unknown_band", "band index out of range")
+        require((band >= 0) & (band < len(BANDS)), "band", "unknown_band", "band index out of range")
         return band.astype(np.int64)
     column = np.array([_BAND_INDEX.get(name, -1) for name in band], dtype=np.int64)
     if (column < 0).any():
@@ -145,23 +148,31 @@ def _band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
     return column
 
 
-def _check_lengths(mjd: Float64, columns: Mapping[str, NDArray[Any] | None]) -> None:
+def check_lengths(mjd: Float64, columns: Mapping[str, NDArray[Any] | None]) -> None:
+    """Raise LightCurveError unless the columns are as long as ``mjd`` and hold at least one value."""
     for name, column in columns.items():
         if column is not None and column.shape != mjd.shape:
             message = f"{name} has {column.size} values where mjd has {mjd.size}"
             raise LightCurveError(f"/{name}", "length_mismatch", message)
     if mjd.ndim != 1 or mjd.size == 0:
-        raise LightCurveError("/mjd", "empty", "a light curve needs at least one observation")
+        raise LightCurveError("/mjd", "empty", "at least one observation is needed")
+
+
+def check_times(mjd: Float64) -> None:
+    """Raise LightCurveError at the first time that is not finite or cannot be an MJD."""
+    require(np.isfinite(mjd), "mjd", "not_finite", "mjd must be finite")
+    require(np.abs(mjd) < MAX_ABS_MJD, "mjd", "time_out_of_range", "not an MJD (a Julian date? subtract 2400000.5)")
 
 
 def _check_values(mjd: Float64, flux: Float32, flux_err: Float32) -> None:
-    for name, column in (("mjd", mjd), ("flux", flux), ("flux_err", flux_err)):
-        _require(np.isfinite(column), name, "not_finite", f"{name} must be finite in single precision")
-    _require(np.abs(mjd) < MAX_ABS_MJD, "mjd", "time_out_of_range", "not an MJD (a Julian date? subtract 2400000.5)")
-    _require(flux_err > 0, "flux_err", "not_positive", "flux_err must be greater than zero")
+    check_times(mjd)
+    for name, column in (("flux", flux), ("flux_err", flux_err)):
+        require(np.isfinite(column), name, "not_finite", f"{name} must be finite in single precision")
+    require(flux_err > 0, "flux_err", "not_positive", "flux_err must be greater than zero")
 
 
-def _require(holds: NDArray[np.bool_], name: str, reason: str, message: str) -> None:
+def require(holds: NDArray[np.bool_], name: str, reason: str, message: str) -> None:
+    """Raise LightCurveError at the first value of column ``name`` for which ``holds`` is False."""
     if not holds.all():
         raise LightCurveError(f"/{name}/{int(np.argmin(holds))}", reason, message)
 
@@ -196,10 +207,11 @@ class Tokens:
     ----------
     time : shape (l,), days since the first kept observation.
     flux, flux_err : shape (l,), in the network's flux unit.
-    band : shape (l,), index into the manifest's bands.
+    band : shape (l,), index into :data:`BANDS`.
     metadata : shape (columns,), NaN where missing.
     truncated : whether observations were left out to respect the limits.
-    points_per_band : number of kept observations in each band.
+    points_per_band : number of kept observations in each of :data:`BANDS`.
+    origin_mjd : MJD of the first kept observation, where ``time`` is zero.
     """
 
     time: Float32
@@ -210,13 +222,16 @@ class Tokens:
     metadata: Float32
     truncated: bool
     points_per_band: tuple[int, ...]
+    origin_mjd: float
 
     def __len__(self) -> int:
         """Return the number of kept observations."""
         return len(self.time)
 
 
-def featurise(curve: LightCurve, limits: Limits, flux_unit: FluxUnit, columns: Sequence[str]) -> Tokens:
+def featurise(
+    curve: LightCurve, limits: Limits, flux_unit: FluxUnit, columns: Sequence[str], bands: Sequence[str] = BANDS
+) -> Tokens:
     """Turn a record into model input: sort, window, cut, convert the unit, subtract the time origin in float64.
 
     The one rule for long histories: observations earlier than ``pre_trigger_days`` before the trigger (the first
@@ -226,8 +241,14 @@ def featurise(curve: LightCurve, limits: Limits, flux_unit: FluxUnit, columns: S
     Parameters
     ----------
     columns : metadata columns of the network, in order.
+    bands : bands the network knows. Observations in others do not exist for it: they neither trigger nor count as cut.
+
+    Raises
+    ------
+    LightCurveError
+        ``no_usable_points``, when every observation is in a band that the network does not know.
     """
-    order = np.lexsort((curve.flux_err, curve.flux, curve.band, curve.mjd))
+    order = _in_bands(np.lexsort((curve.flux_err, curve.flux, curve.band, curve.mjd)), curve.band, bands)
     kept = order[_keep(curve.mjd[order], curve.band[order], curve.detected[order], limits)]
     mjd, band = curve.mjd[kept], curve.band[kept]
     return Tokens(
@@ -239,7 +260,19 @@ def featurise(curve: LightCurve, limits: Limits, flux_unit: FluxUnit, columns: S
         metadata=metadata_row(curve.metadata, columns),
         truncated=len(kept) < len(order),
         points_per_band=tuple(np.bincount(band, minlength=len(BANDS)).tolist()),
+        origin_mjd=float(mjd[0]),
     )
+
+
+def _in_bands(order: NDArray[np.intp], band: Int64, bands: Sequence[str]) -> NDArray[np.intp]:
+    """Those of the observations ``order`` whose band is one of ``bands``."""
+    if len(bands) == len(BANDS):  # the usual case: nothing to leave out
+        return order
+    known = order[np.isin(band[order], [band_index(name) for name in bands])]
+    if known.size == 0:
+        message = f"no observation in a band that this network knows: {', '.join(bands)}"
+        raise LightCurveError("/band", NO_USABLE_POINTS, message)
+    return known
 
 
 def _keep(mjd: Float64, band: Int64, detected: Bool, limits: Limits) -> Bool:

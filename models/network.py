@@ -1,4 +1,4 @@
-"""What every light-curve network takes and returns, so that one loop trains, one exporter exports and one engine serves.
+"""What every light-curve network takes and returns: one loop trains, one exporter exports, one engine serves them.
 
 A network is an ``nn.Module`` whose ``forward`` takes the tensors named by its ``input_names``, in that order, out of
 
@@ -7,7 +7,7 @@ A network is an ``nn.Module`` whose ``forward`` takes the tensors named by its `
 - ``band`` [batch, length] int64 index of the band;
 - ``mask`` [batch, length] True for a real observation, at least one per row;
 - ``metadata`` [batch, columns] NaN where missing;
-- ``query_time``, ``query_band``, ``query_mask`` [batch, queries], forecasters only: when, and in which band, to forecast.
+- ``query_time``, ``query_band``, ``query_mask`` [batch, queries], forecasters only: when, and in which band.
 
 Legend: B batch, L length, Q queries, C classes, E embedding, S expert layers, X experts, K values per observation.
 """
@@ -58,10 +58,14 @@ class Masking(NamedTuple):
 
 
 class Reconstruction(NamedTuple):
-    """Predicted and true values [B, L, K] on the padded grid; only probed places mean anything."""
+    """Predicted and true values [B, L, K] on the padded grid; only probed places mean anything.
+
+    ``aux_loss`` is the load-balance loss of a network with mixtures, summed and not weighted.
+    """
 
     prediction_BLK: Tensor
     target_BLK: Tensor
+    aux_loss: Tensor | None = None
 
 
 class Forecast(NamedTuple):

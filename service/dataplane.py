@@ -1,4 +1,4 @@
-"""The one way from light curves to answers, used by every transport: featurise, queue, wait, explain.
+"""The one way from light curves to answers, for every task and transport: featurise, queue, wait, explain.
 
 Each item gets exactly one outcome, in order. An item that was refused before it got here (a light curve that broke
 a rule, a packet that cannot be classified) passes through with its reason, so a transport hands over everything it
@@ -8,25 +8,25 @@ have to be asked for again.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import structlog
 
-from models.bundle import Manifest
-from models.lightcurve import LightCurve, LightCurveError, Tokens, featurise
-from service.inference.batching import Prediction, Waiting
+from models.lightcurve import LightCurveError
+from service.inference.batching import Prediction, Program, Question, Waiting
 from service.inference.engine import Engine
 from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, InferenceFailed
 from service.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-Status = Literal["classified", "abstained", "rejected", "failed"]
+ItemT = TypeVar("ItemT", bound=Sized)
+Status = Literal["classified", "forecast", "abstained", "rejected", "failed"]
 
 INLINE_CURVES, INLINE_POINTS = 8, 5_000
 """What is featurised on the event loop, about half a millisecond of work; anything larger goes to a thread."""
@@ -40,18 +40,18 @@ FAILURE_REASONS: dict[type[EngineFailure], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An item that will not be classified: ``abstained`` (nothing wrong with it) or ``rejected`` (unreadable)."""
+    """An item that nothing will be said about: ``abstained`` (nothing wrong with it) or ``rejected`` (unreadable)."""
 
     status: Literal["abstained", "rejected"]
     reason: str
     detail: str = ""
 
 
-Item = LightCurve | LightCurveError | Refusal
+_REFUSED = (LightCurveError, Refusal)
 
 
 @dataclass(frozen=True, slots=True)
-class ClassifyOptions:
+class AskOptions:
     """What applies to a whole request.
 
     ``deadline`` is in ``time.monotonic()`` seconds. ``surveys`` labels the items in metrics: one name for all of
@@ -66,9 +66,9 @@ class ClassifyOptions:
 class Outcome:
     """What became of one item.
 
-    ``prediction`` is present exactly when the status is ``classified``; ``reason`` (machine-readable) and
-    ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected light curve. The rest
-    describes what the network saw: ``missing_metadata`` counts the columns that were missing.
+    ``prediction`` is present exactly when the network answered (``classified``, ``forecast``); ``reason``
+    (machine-readable) and ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected
+    light curve. The rest describes what the network saw: ``missing_metadata`` counts the columns that were missing.
     """
 
     status: Status
@@ -84,27 +84,28 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    tokens: Tokens
+    question: Question
     missing_metadata: int
     seconds: float
 
 
-class DataPlane:
-    """Classifies light curves with one engine.
+class DataPlane(Generic[ItemT]):
+    """Answers items of one task with one engine.
 
     Parameters
     ----------
-    manifest : of the bundle whose graph the engine runs; says how the network wants its input.
+    program : the engine's; says how the network wants its input.
     """
 
-    def __init__(self, engine: Engine, manifest: Manifest, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, program: Program[ItemT], metrics: Metrics) -> None:
         self._engine = engine
-        self._manifest = manifest
+        self._program = program
         self._metrics = metrics
-        self._longest = manifest.limits.max_points_per_band * len(manifest.bands)
         self._featurising = asyncio.Lock()  # one thread at a time: a second would only fight for the interpreter
 
-    async def classify(self, items: Sequence[Item], options: ClassifyOptions | None = None) -> list[Outcome]:
+    async def ask(
+        self, items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions | None = None
+    ) -> list[Outcome]:
         """One outcome per item, in order. When the caller is cancelled, what still waits is withdrawn.
 
         Raises
@@ -114,10 +115,10 @@ class DataPlane:
         DeadlineExceeded
             When the deadline passed before any light curve was answered; if some were, the others are ``failed``.
         """
-        options = options or ClassifyOptions()
-        curves = [item for item in items if isinstance(item, LightCurve)]
-        answered = iter(await self._answer(curves, options.deadline) if curves else ())
-        outcomes = [next(answered) if isinstance(item, LightCurve) else _refused(item) for item in items]
+        options = options or AskOptions()
+        sound = [item for item in items if not isinstance(item, _REFUSED)]
+        answered = iter(await self._answer(sound, options.deadline) if sound else ())
+        outcomes = [_refused(item) if isinstance(item, _REFUSED) else next(answered) for item in items]
         self._count(outcomes, options.surveys)
         return outcomes
 
@@ -127,11 +128,17 @@ class DataPlane:
         for labels, count in kinds.items():
             self._metrics.outcomes.labels(*labels).inc(count)
 
-    async def _answer(self, curves: Sequence[LightCurve], deadline: float | None) -> list[Outcome]:
+    async def _answer(self, items: Sequence[ItemT], deadline: float | None) -> list[Outcome]:
         # Before any work is spent; enqueueing asks again, with the lengths known and others possibly ahead by then.
-        self._engine.check_room([min(len(curve), self._longest) for curve in curves])
-        prepared = await self._prepare(curves)
-        entries = self._engine.enqueue([item.tokens for item in prepared], deadline)
+        self._engine.check_room(map(self._program.longest, items))
+        prepared = await self._prepare(items)
+        usable = [item for item in prepared if isinstance(item, _Prepared)]
+        results = await self._wait([item.question for item in usable], deadline) if usable else []
+        explained = iter(self._explain(usable, results))
+        return [next(explained) if isinstance(item, _Prepared) else item for item in prepared]
+
+    async def _wait(self, questions: Sequence[Question], deadline: float | None) -> list[Prediction | EngineFailure]:
+        entries = self._engine.enqueue(questions, deadline)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if deadline is None else deadline - monotonic()):
@@ -142,26 +149,49 @@ class DataPlane:
             self._metrics.withdrawn.inc(self._engine.withdraw(entries))
         results = [_result(entry) for entry in entries]
         _log_failures(results)
-        return _explain(prepared, results)
+        return results
 
-    async def _prepare(self, curves: Sequence[LightCurve]) -> list[_Prepared]:
-        if len(curves) <= INLINE_CURVES and sum(map(len, curves)) <= INLINE_POINTS:
-            prepared = self._featurise(curves)
-        else:
-            async with self._featurising:
-                prepared = await asyncio.to_thread(self._featurise, curves)
-        return prepared
+    async def _prepare(self, items: Sequence[ItemT]) -> list[_Prepared | Outcome]:
+        if len(items) <= INLINE_CURVES and sum(map(len, items)) <= INLINE_POINTS:
+            return self._featurise(items)
+        async with self._featurising:
+            return await asyncio.to_thread(self._featurise, items)
 
-    def _featurise(self, curves: Sequence[LightCurve]) -> list[_Prepared]:
-        manifest, prepared = self._manifest, []
-        for curve in curves:
+    def _featurise(self, items: Sequence[ItemT]) -> list[_Prepared | Outcome]:
+        prepared: list[_Prepared | Outcome] = []
+        for item in items:
             started = monotonic()
-            tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns)
-            missing = int(np.count_nonzero(np.isnan(tokens.metadata)))
+            try:
+                question = self._program.prepare(item)
+            except LightCurveError as error:  # sound, but not for this network
+                prepared.append(Outcome("abstained", reason=error.reason, detail=str(error)))
+                continue
+            missing = int(np.count_nonzero(np.isnan(question.tokens.metadata)))
             seconds = monotonic() - started
             self._metrics.stage("featurise", seconds)
-            prepared.append(_Prepared(tokens, missing, seconds))
+            prepared.append(_Prepared(question, missing, seconds))
         return prepared
+
+    def _explain(self, prepared: Sequence[_Prepared], results: Sequence[Prediction | EngineFailure]) -> list[Outcome]:
+        for result in results:
+            if isinstance(result, EngineClosed | EngineDead):
+                raise result
+        if results and all(isinstance(result, DeadlineExceeded) for result in results):
+            raise DeadlineExceeded
+        return [self._outcome(item, result) for item, result in zip(prepared, results, strict=True)]
+
+    def _outcome(self, item: _Prepared, result: Prediction | EngineFailure) -> Outcome:
+        tokens = item.question.tokens
+        seen = Outcome(
+            status="failed",
+            truncated=tokens.truncated,
+            points_per_band=tokens.points_per_band,
+            missing_metadata=item.missing_metadata,
+            featurise_seconds=item.seconds,
+        )
+        if isinstance(result, Prediction):
+            return replace(seen, status=self._program.answered, prediction=result)
+        return replace(seen, reason=FAILURE_REASONS[type(result)], detail=str(result))
 
 
 def _refused(item: LightCurveError | Refusal) -> Outcome:
@@ -185,25 +215,3 @@ def _log_failures(results: Sequence[Prediction | EngineFailure]) -> None:
     failures = [result for result in results if isinstance(result, InferenceFailed)]
     if failures:
         log.error("inference failed", light_curves=len(failures), exc_info=failures[0].__cause__)
-
-
-def _explain(prepared: Sequence[_Prepared], results: Sequence[Prediction | EngineFailure]) -> list[Outcome]:
-    for result in results:
-        if isinstance(result, EngineClosed | EngineDead):
-            raise result
-    if all(isinstance(result, DeadlineExceeded) for result in results):
-        raise DeadlineExceeded
-    return [_outcome(item, result) for item, result in zip(prepared, results, strict=True)]
-
-
-def _outcome(item: _Prepared, result: Prediction | EngineFailure) -> Outcome:
-    seen = Outcome(
-        status="failed",
-        truncated=item.tokens.truncated,
-        points_per_band=item.tokens.points_per_band,
-        missing_metadata=item.missing_metadata,
-        featurise_seconds=item.seconds,
-    )
-    if isinstance(result, Prediction):
-        return replace(seen, status="classified", prediction=result)
-    return replace(seen, reason=FAILURE_REASONS[type(result)], detail=str(result))

@@ -3,11 +3,11 @@
 Histograms of time go from 100 microseconds to 30 seconds. All metrics live in the registry of a :class:`Metrics`
 object, one to a process, so that a scrape sees one consistent set and a test can make as many as it likes. Children
 of labelled metrics on the path of a light curve are looked up once and kept: ``labels()`` costs more than the
-observation it leads to.
+observation it leads to. What belongs to one engine carries its task as a label.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,8 +22,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-from models.lightcurve import BANDS, Tokens
-from service.inference.batching import Prediction, RunReport
+from models.bundle import Bundle, Task
+from models.lightcurve import BANDS
+from service.inference.batching import Prediction, Question, RunReport
 from service.inference.engine import Engine
 
 STAGES = ("decode", "validate", "featurise", "queue", "assemble", "run", "encode")
@@ -51,6 +52,7 @@ class Metrics:
         self._bands = [self.observations.labels(band) for band in BANDS]
         self._classes: list[Counter] = []
         self._experts: dict[tuple[str, int], Counter] = {}
+        self._models: dict[Task, tuple[str, ...]] = {}
 
     def _kinds(self) -> tuple[partial[Counter], partial[Gauge], partial[Histogram]]:
         counter = partial(Counter, namespace="nightjar", registry=self.registry)
@@ -78,16 +80,20 @@ class Metrics:
 
     def _declare_batches(self) -> None:
         _, gauge, histogram = self._kinds()
-        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.")
-        self.queue_seconds = gauge("queue_work_seconds", "Predicted time until everything queued has been started on.")
-        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest inference run under way.")
-        self.batch_size = histogram("batch_size", "Light curves in a run.", buckets=BATCH_SIZES)
-        self.batch_tokens = histogram("batch_tokens", "Padded observations in a run.", buckets=BATCH_TOKENS)
+        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.", ["task"])
+        self.queue_seconds = gauge(
+            "queue_work_seconds", "Predicted time until everything queued has been started on.", ["task"]
+        )
+        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest inference run under way.", ["task"])
+        self.batch_size = histogram("batch_size", "Light curves in a run.", ["task"], buckets=BATCH_SIZES)
+        self.batch_tokens = histogram(
+            "batch_tokens", "Padded observations, and times to forecast, in a run.", ["task"], buckets=BATCH_TOKENS
+        )
         self.padding_ratio = histogram(
-            "batch_padding_ratio", "Padded over real observations of a run.", buckets=PADDING_RATIOS
+            "batch_padding_ratio", "Padded over real observations of a run.", ["task"], buckets=PADDING_RATIOS
         )
         self.cost_error = histogram(
-            "cost_model_error_ratio", "Measured over predicted duration of a run.", buckets=ERROR_RATIOS
+            "cost_model_error_ratio", "Measured over predicted duration of a run.", ["task"], buckets=ERROR_RATIOS
         )
 
     def _declare_content(self) -> None:
@@ -97,44 +103,55 @@ class Metrics:
         )
         self.predicted_class = counter("predicted_class_total", "Light curves by most probable class.", ["class"])
         self.confidence = histogram("confidence", "Probability of the most probable class.", buckets=CONFIDENCES)
-        self.observations = counter("observations_total", "Observations classified, by band.", ["band"])
+        self.observations = counter("observations_total", "Observations that a network saw, by band.", ["band"])
         self.truncated = counter("truncated_total", "Light curves cut to the limits of the network.")
         self.missing_metadata = counter("missing_metadata_total", "Metadata values missing from light curves.")
         self.model_info = gauge(
-            "model_info", "The model that is served; always 1.", ["model", "version", "sha256", "provider"]
+            "model_info", "A model that is served; always 1.", ["task", "model", "version", "sha256", "provider"]
         )
-        self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the model.")
+        self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the model.", ["task"])
 
     def stage(self, name: str, seconds: float) -> None:
         """Count time spent in one of :data:`STAGES`."""
         self._stages[name].observe(seconds)
 
-    def set_model(
-        self, name: str, version: str, sha256: str, provider: str, classes: Sequence[str], load_seconds: float
-    ) -> None:
-        """Name the model that is served from now on and its classes, in the order of its probabilities."""
-        self.model_info.clear()
-        self.model_info.labels(name, version, sha256, provider).set(1)
-        self.model_load_seconds.set(load_seconds)
-        self._classes = [self.predicted_class.labels(name) for name in classes]
+    def set_model(self, bundle: Bundle, provider: str, load_seconds: float) -> None:
+        """Name the model that its task is served by from now on."""
+        manifest = bundle.manifest
+        if manifest.task in self._models:
+            self.model_info.remove(*self._models[manifest.task])
+        self._models[manifest.task] = (manifest.task, manifest.name, manifest.version, bundle.sha256, provider)
+        self.model_info.labels(*self._models[manifest.task]).set(1)
+        self.model_load_seconds.labels(manifest.task).set(load_seconds)
+        if manifest.taxonomy is not None:  # in the order of its probabilities
+            self._classes = [self.predicted_class.labels(name) for name in manifest.taxonomy.names]
 
-    def watch(self, engine: Engine) -> None:
+    def watch(self, task: Task, engine: Engine) -> None:
         """Read the queue's gauges from an engine whenever they are scraped."""
-        self.queue_depth.set_function(lambda: engine.depth)
-        self.queue_seconds.set_function(lambda: engine.queued_seconds)
-        self.oldest_run_seconds.set_function(lambda: engine.oldest_run_seconds)
+        self.queue_depth.labels(task).set_function(lambda: engine.depth)
+        self.queue_seconds.labels(task).set_function(lambda: engine.queued_seconds)
+        self.oldest_run_seconds.labels(task).set_function(lambda: engine.oldest_run_seconds)
 
-    def record_run(self, report: RunReport, predicted_seconds: float) -> None:
-        """Count one run of the graph; the engine calls this in its worker threads."""
-        padded = report.size * report.length
-        self.batch_size.observe(report.size)
-        self.batch_tokens.observe(padded)
-        self.padding_ratio.observe(padded / report.tokens)
-        self.cost_error.observe(report.run_seconds / predicted_seconds)
+    def run_recorder(self, task: Task) -> Callable[[RunReport, float], None]:
+        """What counts the runs of an engine, given each with its predicted seconds, in the engine's worker threads."""
+        histograms = (self.batch_size, self.batch_tokens, self.padding_ratio, self.cost_error)
+        size, tokens, padding, error = (histogram.labels(task) for histogram in histograms)
+
+        def record(report: RunReport, predicted_seconds: float) -> None:
+            padded = report.size * report.length
+            size.observe(report.size)
+            tokens.observe(padded)
+            padding.observe(padded / report.tokens)
+            error.observe(report.run_seconds / predicted_seconds)
+            self._record_content(report)
+
+        return record
+
+    def _record_content(self, report: RunReport) -> None:
         for output, loads_LE in report.expert_load.items():
             for layer, loads in enumerate(loads_LE.tolist()):
                 self._record_experts("input" if output == "input_expert_load" else str(layer), loads)
-        self._record_content(report.sequences)
+        self._record_observations(report.questions)
         for answer in report.answers:
             if isinstance(answer, Prediction):
                 self._record_prediction(answer)
@@ -145,20 +162,22 @@ class Metrics:
                 self._experts[layer, expert] = self.expert_load.labels(layer, str(expert))
             self._experts[layer, expert].inc(load)
 
-    def _record_content(self, sequences: Sequence[Tokens]) -> None:
-        points_SB = [tokens.points_per_band for tokens in sequences]
-        for counter, points in zip(self._bands, zip(*points_SB, strict=True), strict=True):
+    def _record_observations(self, questions: Sequence[Question]) -> None:
+        seen = [question.tokens for question in questions]
+        for counter, points in zip(self._bands, zip(*(t.points_per_band for t in seen), strict=True), strict=True):
             counter.inc(sum(points))
-        self.missing_metadata.inc(int(np.count_nonzero(np.isnan([tokens.metadata for tokens in sequences]))))
-        self.truncated.inc(sum(tokens.truncated for tokens in sequences))
+        self.missing_metadata.inc(int(np.count_nonzero(np.isnan([tokens.metadata for tokens in seen]))))
+        self.truncated.inc(sum(tokens.truncated for tokens in seen))
 
     def _record_prediction(self, prediction: Prediction) -> None:
         self._stages["queue"].observe(prediction.queue_seconds)
         self._stages["assemble"].observe(prediction.assemble_seconds)
         self._stages["run"].observe(prediction.run_seconds)
-        top = int(prediction.probabilities.argmax())
-        self.confidence.observe(float(prediction.probabilities[top]))
-        self._classes[top].inc()
+        probabilities = prediction.outputs.get("probabilities")
+        if probabilities is not None:
+            top = int(probabilities.argmax())
+            self.confidence.observe(float(probabilities[top]))
+            self._classes[top].inc()
 
     def render(self) -> bytes:
         """Text exposition; takes milliseconds, so not for the event loop."""

@@ -14,6 +14,7 @@ from pydantic import Field, StringConstraints
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.bundle import DEFAULT_BUNDLE
+from models.forecast import MAX_QUERIES
 from models.runtime import Provider
 
 ENV_PREFIX = "NIGHTJAR_"
@@ -40,8 +41,11 @@ class Settings(BaseSettings):
     )
 
     bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the bundle to serve")
+    forecast_bundle: Path | None = Field(
+        None, description="folder of a forecaster's bundle to serve as well, at /v1/forecast"
+    )
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
-    workers: int = Field(0, ge=0, description="inference runs at the same time; 0 means one per usable core")
+    workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0 means one per usable core")
     threads_per_run: int = Field(1, ge=1, description="onnxruntime threads inside one run")
     schemas: Path | None = Field(None, description="folder with more Avro schemas, as `lsst/12.0.avsc`")
     max_batch_tokens: int = Field(1024, ge=1, description="padded observations in one batch, a lone item excepted")
@@ -59,6 +63,7 @@ class Settings(BaseSettings):
     max_curves: int = Field(1000, ge=1, description="light curves in one request")
     max_packets: int = Field(1000, ge=1, description="alert packets in one request")
     max_points: int = Field(20_000, ge=1, description="observations in one light curve")
+    max_queries: int = Field(MAX_QUERIES, ge=1, description="times asked for in one forecast")
 
     header_timeout: float = Field(10, gt=0, description="seconds a client has to send a request's headers")
     body_timeout: float = Field(30, gt=0, description="seconds a client has to send a request's body")

@@ -15,10 +15,12 @@ Commands import what they need when they run, so that ``--help`` answers at once
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSubCommand, SettingsConfigDict
+
+from training.experiments.commands import Experiments
 
 
 class Command(BaseModel):
@@ -51,6 +53,8 @@ class Train(Command):
     seed: int = Field(default=0, ge=0, description="of the weights, the draws and the augmentation")
     steps: int | None = Field(default=None, ge=1, description="instead of the recipe's")
     threads: int | None = Field(default=None, ge=1, description="torch threads; default: torch's choice")
+    device: Literal["cpu", "cuda"] | None = Field(default=None, description="instead of the recipe's")
+    pretrained: Path | None = Field(default=None, description="run folder whose weights to start from")
     max_minutes: float | None = Field(default=None, gt=0, description="save and stop after this long")
 
     def cli_cmd(self) -> None:
@@ -60,9 +64,9 @@ class Train(Command):
         named = _recipe(self.recipe)
         schedule = named.schedule.model_copy(update={"steps": self.steps or named.schedule.steps})
         changes = {"seed": self.seed, "schedule": schedule, "threads": self.threads or named.threads}
-        recipe = named.model_copy(update=changes)
+        recipe = named.model_copy(update={**changes, "device": self.device or named.device})
         folder = self.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
-        result = train(recipe, self.data, folder, max_minutes=self.max_minutes)
+        result = train(recipe, self.data, folder, pretrained=self.pretrained, max_minutes=self.max_minutes)
         _print({"run": str(folder), **result._asdict()})
 
 
@@ -73,11 +77,11 @@ class Describe(Command):
 
     def cli_cmd(self) -> None:
         """Print the description."""
-        from models.astro_moe import AstroMoE
         from models.parameters import count_parameters
+        from models.zoo import build
 
         recipe = _recipe(self.recipe)
-        parameters = count_parameters(AstroMoE(recipe.network))
+        parameters = count_parameters(build(recipe.network, recipe.task))
         _print({"recipe": recipe.model_dump(mode="json"), "parameters": parameters})
 
 
@@ -171,6 +175,7 @@ class Training(BaseSettings):
     evaluate: CliSubCommand[Evaluate]
     baseline: CliSubCommand[Baseline]
     card: CliSubCommand[Card]
+    experiment: CliSubCommand[Experiments]
 
     def cli_cmd(self) -> None:
         """Run the chosen subcommand."""

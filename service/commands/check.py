@@ -1,4 +1,4 @@
-"""Checking a bundle without serving it: hashes, golden vectors, and what a run costs on this machine."""
+"""Checking a bundle without serving it: hashes, golden vectors, its graph, and what a run costs on this machine."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from models.bundle import Bundle, Manifest, load_bundle, verify_golden
-from models.runtime import Provider, open_session, run
+from models.bundle import Bundle
+from models.runtime import Provider, run
 from service.inference.batching import Arrays, RunGraph
 from service.inference.costs import Shape, probe
+from service.inference.loaded import open_model
+from service.inference.programs import TaskProgram
 
 BATCHES = (1, 4, 16)
 LENGTHS = (16, 64, 256)
@@ -43,16 +45,14 @@ def check(path: Path, provider: Provider, threads: int = 1) -> Report:
     BundleError, ProviderError
         When it must not be served, or not on this provider.
     """
-    bundle = load_bundle(path)
-    session = open_session(bundle.model, provider, threads)
-    error = verify_golden(bundle, session)
-    return Report(bundle, error, tuple(_timings(partial(run, session), bundle.manifest)))
+    bundle, session, program, error = open_model(path, provider, threads)
+    return Report(bundle, error, tuple(_timings(partial(run, session), program)))
 
 
-def _timings(graph: RunGraph, manifest: Manifest) -> Iterator[Timing]:
+def _timings(graph: RunGraph, program: TaskProgram) -> Iterator[Timing]:
     for batch in BATCHES:
         for length in LENGTHS:
-            inputs = probe(manifest, Shape(batch, length, others=length))
+            inputs = program.assemble(probe(program, Shape(batch, length, others=length)))
             graph(inputs)  # the first run of a shape allocates
             yield Timing(batch, length, median(_seconds(graph, inputs) for _ in range(REPEATS)))
 

@@ -20,11 +20,12 @@ from service.http import openapi
 from service.http.errors import problem_of
 from service.http.lifecycle import Service
 from service.http.middleware import Edge, Gate
-from service.http.routes import about, alerts, classify, health, models
+from service.http.routes import about, alerts, classify, forecast, health, models
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
-embeddings out. Every problem is an `application/problem+json` document (RFC 9457) whose `errors` point at the values at
-fault. Replies carry `X-Request-ID` and, where work was done, `Server-Timing`."""
+embeddings out. With a forecasting model it also says what flux to expect. Every problem is an
+`application/problem+json` document (RFC 9457) whose `errors` point at the values at fault. Replies carry `X-Request-ID`
+and, where work was done, `Server-Timing`."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -46,7 +47,7 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     app.add_middleware(Gate, keys=settings.api_keys, max_requests=settings.max_requests)
     app.add_middleware(Edge, metrics=service.metrics)
-    for router in (classify.router, alerts.router, models.router, health.router, about.problems):
+    for router in (classify.router, alerts.router, forecast.router, models.router, health.router, about.problems):
         app.include_router(router)
     if settings.docs:
         app.include_router(about.pages)

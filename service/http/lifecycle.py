@@ -6,28 +6,33 @@ and ends it with a non-zero status: an orchestrator can replace it, a hung servi
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 from starlette.requests import Request
 
-from models.bundle import Bundle, BundleError
+from models.bundle import Bundle, BundleError, Manifest
+from models.lightcurve import LightCurve
 from models.runtime import ProviderError
 from service.dataplane import DataPlane
-from service.http.errors import RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
+from service.http.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from service.http.receive import BodyBudget
-from service.http.replies import ReplyWriter
+from service.http.writers import ClassWriter, ForecastWriter
+from service.inference.batching import Program
 from service.inference.engine import Engine
 from service.inference.loaded import LoadedModel, load_model
+from service.inference.programs import Classification, Forecasting, ForecastItem
 from service.inference.scheduling import BatchLimits
 from service.metrics import Metrics
 from service.settings import Settings
 
 T = TypeVar("T")
+ItemT = TypeVar("ItemT", bound=Sized)
+WriterT = TypeVar("WriterT")
 
 DECODE_THREADS = 2  # decoding holds the interpreter lock: more threads would only hold more memory
 STUCK_SECONDS = 60.0
@@ -44,32 +49,47 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-def load_configured(settings: Settings) -> LoadedModel:
-    """Load the bundle that the settings name, on the provider they name."""
-    return load_model(settings.bundle, settings.provider, settings.threads_per_run)
+class Models(NamedTuple):
+    """What a process serves: a classifier and, where one is configured, a forecaster."""
+
+    classifier: LoadedModel
+    forecaster: LoadedModel | None = None
+
+
+def load_configured(settings: Settings) -> Models:
+    """Load the bundles that the settings name, on the provider they name."""
+    classifier = load_model(settings.bundle, settings.provider, settings.threads_per_run)
+    if settings.forecast_bundle is None:
+        return Models(classifier)
+    forecaster = load_model(settings.forecast_bundle, settings.provider, settings.threads_per_run, task="forecast")
+    return Models(classifier, forecaster)
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class Served(Generic[ItemT, WriterT]):
     """A bundle with everything that answers in its name."""
 
     bundle: Bundle
     engine: Engine
-    plane: DataPlane
-    replies: ReplyWriter
+    plane: DataPlane[ItemT]
+    replies: WriterT
+
+
+ServedClassifier = Served[LightCurve, ClassWriter]
+ServedForecaster = Served[ForecastItem, ForecastWriter]
 
 
 class Service:
-    """One service process: its settings, its metrics and, once ready, its model.
+    """One service process: its settings, its metrics and, once ready, its models.
 
     ``on_failure`` is called when the process cannot go on and has to be replaced.
 
     Parameters
     ----------
-    load : how the model comes into being; takes seconds, runs in a thread.
+    load : how the models come into being; takes seconds, runs in a thread.
     """
 
-    def __init__(self, settings: Settings, load: Callable[[Settings], LoadedModel] | None = None) -> None:
+    def __init__(self, settings: Settings, load: Callable[[Settings], Models] | None = None) -> None:
         self.settings = settings
         self._load = load or load_configured
         self.metrics = Metrics()
@@ -77,7 +97,8 @@ class Service:
         self.decoders = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
         self.state = State.STARTING
         self.on_failure: Callable[[], None] = lambda: None
-        self._model: ServedModel | None = None
+        self._classifier: ServedClassifier | None = None
+        self._forecaster: ServedForecaster | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -94,32 +115,38 @@ class Service:
             log.critical("starting failed", exc_info=error)
             self._fail()
 
-    async def _serve(self, loaded: LoadedModel) -> None:
+    async def _serve(self, models: Models) -> None:
+        if models.forecaster is not None:
+            self._forecaster = await self._serve_one(models.forecaster, Forecasting, ForecastWriter)
+        self._classifier = await self._serve_one(models.classifier, Classification, ClassWriter)
+        if self.state is State.STARTING:
+            self.state = State.READY
+        manifest = models.classifier.bundle.manifest
+        seconds = sum(model.load_seconds for model in models if model is not None)
+        log.info("ready", model=manifest.name, version=manifest.version, seconds=round(seconds, 3))
+
+    async def _serve_one(
+        self,
+        loaded: LoadedModel,
+        program_of: Callable[[Manifest], Program[ItemT]],
+        writer_of: Callable[[Bundle], WriterT],
+    ) -> Served[ItemT, WriterT]:
+        task, program = loaded.bundle.manifest.task, program_of(loaded.bundle.manifest)
         engine = Engine(
             loaded.run,
+            program,
             loaded.cost,
             workers=self.settings.concurrent_runs,
             limits=BatchLimits(max_tokens=self.settings.max_batch_tokens),
             max_queued_seconds=self.settings.max_queued_seconds,
-            on_run=self.metrics.record_run,
+            on_run=self.metrics.run_recorder(task),
             on_death=self._engine_died,
         )
         await engine.start()
-        manifest = loaded.bundle.manifest
-        self.metrics.watch(engine)
-        self.metrics.set_model(
-            manifest.name,
-            manifest.version,
-            loaded.bundle.sha256,
-            loaded.provider,
-            manifest.taxonomy.names,
-            loaded.load_seconds,
-        )
-        plane = DataPlane(engine, manifest, self.metrics)
-        self._model = ServedModel(loaded.bundle, engine, plane, ReplyWriter(loaded.bundle))
-        if self.state is State.STARTING:
-            self.state = State.READY
-        log.info("ready", model=manifest.name, version=manifest.version, seconds=round(loaded.load_seconds, 3))
+        self.metrics.watch(task, engine)
+        self.metrics.set_model(loaded.bundle, loaded.provider, loaded.load_seconds)
+        plane = DataPlane(engine, program, self.metrics)
+        return Served(loaded.bundle, engine, plane, writer_of(loaded.bundle))
 
     def _engine_died(self, error: BaseException) -> None:
         log.critical("an inference thread died", exc_info=error)
@@ -140,29 +167,47 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._model is not None:
-            await self._model.engine.drain(self.settings.drain_timeout)
-            await self._model.engine.stop()
+        await asyncio.gather(*(engine.drain(self.settings.drain_timeout) for engine in self._engines))
+        await asyncio.gather(*(engine.stop() for engine in self._engines))
         self.decoders.shutdown(wait=False, cancel_futures=True)
 
     @property
     def started(self) -> bool:
-        """Whether the model has been loaded."""
-        return self._model is not None
+        """Whether the models have been loaded."""
+        return self._classifier is not None
 
     @property
     def alive(self) -> bool:
         """Whether no worker thread has died and no run hangs."""
-        if self._model is None:
+        if not self.started:
             return self.state is not State.FAILED
-        return self._model.engine.alive and self._model.engine.oldest_run_seconds < STUCK_SECONDS
+        return all(engine.alive and engine.oldest_run_seconds < STUCK_SECONDS for engine in self._engines)
 
     @property
-    def model(self) -> ServedModel:
-        """The model that is served. Raises ProblemError (503) while there is none."""
-        if self._model is None:
+    def _engines(self) -> list[Engine]:
+        return [model.engine for model in (self._classifier, self._forecaster) if model is not None]
+
+    @property
+    def bundles(self) -> list[Bundle]:
+        """What is served. Raises ProblemError (503) while there is nothing."""
+        return [self.classifier.bundle, *([self._forecaster.bundle] if self._forecaster else [])]
+
+    @property
+    def classifier(self) -> ServedClassifier:
+        """The model that classifies. Raises ProblemError (503) while there is none."""
+        if self._classifier is None:
             raise self.not_ready()
-        return self._model
+        return self._classifier
+
+    @property
+    def forecaster(self) -> ServedForecaster:
+        """The model that forecasts. Raises ProblemError: 503 while starting, 404 when none is configured."""
+        if self._classifier is None:  # the last to be there
+            raise self.not_ready()
+        if self._forecaster is None:
+            detail = "no forecasting model is configured here: its operator would set NIGHTJAR_FORECAST_BUNDLE"
+            raise ProblemError(NOT_FOUND, detail)
+        return self._forecaster
 
     async def off_loop(self, work: Callable[[], T]) -> T:
         """Result of ``work``, done in one of a few threads: a burst waits for its turn instead of filling memory."""

@@ -9,10 +9,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.http import multipart
+from service.http.descriptions import ModelsReply
 from service.http.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
+from service.http.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
 from service.http.middleware import GUARDED
-from service.http.replies import AlertsReply, ClassifyReply, ModelsReply
-from service.http.requests import LightCurveIn, ManyCurves, OneCurve
+from service.http.replies import AlertsReply, ClassifyReply, ForecastReply
 from service.settings import Settings
 
 Document = dict[str, Any]
@@ -20,27 +21,31 @@ Document = dict[str, Any]
 REF = "#/components/schemas/{model}"
 PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary")
 JSON_TYPE = "application/json"
-_REQUESTS: tuple[type[BaseModel], ...] = (LightCurveIn, OneCurve, ManyCurves)
-_REPLIES: tuple[type[BaseModel], ...] = (ClassifyReply, AlertsReply, ModelsReply, Problem)
+_REQUESTS: tuple[type[BaseModel], ...] = (
+    LightCurveIn, OneCurve, ManyCurves, ForecastCurveIn, OneForecast, ManyForecasts
+)  # fmt: skip
+_REPLIES: tuple[type[BaseModel], ...] = (ClassifyReply, ForecastReply, AlertsReply, ModelsReply, Problem)
 
 _BYTES = {"type": "string", "format": "binary", "minLength": 1}
 _PARTS = {"type": "object", "minProperties": 1, "description": "each part is the bytes of one packet, under any name"}
-CLASSIFY_BODY: Document = {
-    "required": True,
-    "content": {
-        JSON_TYPE: {
-            "schema": {"anyOf": [{"$ref": REF.format(model="OneCurve")}, {"$ref": REF.format(model="ManyCurves")}]},
-            "example": {
-                "object_id": "SN 2099zz",
-                "mjd": [60310.12, 60313.09, 60317.21],
-                "flux": [812.5, 2304.1, 4120.9],
-                "flux_err": [110.2, 131.7, 140.3],
-                "band": ["r", "g", "r"],
-                "options": {"embedding": False},
-            },
-        }
-    },
+_CURVE = {
+    "object_id": "SN 2099zz",
+    "mjd": [60310.12, 60313.09, 60317.21],
+    "flux": [812.5, 2304.1, 4120.9],
+    "flux_err": [110.2, 131.7, 140.3],
+    "band": ["r", "g", "r"],
 }
+
+
+def _body(one: type[BaseModel], many: type[BaseModel], example: Document) -> Document:
+    schema = {"anyOf": [{"$ref": REF.format(model=form.__name__)} for form in (one, many)]}
+    return {"required": True, "content": {JSON_TYPE: {"schema": schema, "example": example}}}
+
+
+CLASSIFY_BODY = _body(OneCurve, ManyCurves, _CURVE | {"options": {"embedding": False}})
+FORECAST_BODY = _body(
+    OneForecast, ManyForecasts, _CURVE | {"forecast": {"mjd": [60318.0, 60319.0, 60319.0], "band": ["r", "g", "r"]}}
+)
 ALERTS_BODY: Document = {
     "required": True,
     "description": "One packet as it left the survey, or several as the parts of a multipart body.",
@@ -82,8 +87,11 @@ def _schemas() -> Document:
 
 def _tell_limits(built: Document, settings: Settings) -> None:
     schemas = built["components"]["schemas"]
-    schemas["ManyCurves"]["properties"]["light_curves"]["maxItems"] = settings.max_curves
-    deadlines = [schemas["Options"]["properties"]["deadline_ms"]]
+    for form in ("ManyCurves", "ManyForecasts"):
+        schemas[form]["properties"]["light_curves"]["maxItems"] = settings.max_curves
+    for column in schemas["ForecastIn"]["properties"].values():
+        column["maxItems"] = settings.max_queries
+    deadlines = [schemas[options]["properties"]["deadline_ms"] for options in ("Options", "ForecastOptions")]
     for parameter in built["paths"]["/v1/alerts"]["post"]["parameters"]:
         if parameter["name"] == "deadline_ms":
             deadlines.append(parameter["schema"])

@@ -1,39 +1,44 @@
-"""What the service says about light curves and packets: the models below describe it, :class:`ReplyWriter` writes it.
+"""What the service says about light curves and packets, as models; :mod:`service.http.writers` writes it.
 
-Every reply names the model it comes from; every item has a status of its own. Replies are written straight to bytes:
-going through the models would cost several times as much, and tests hold the two to each other.
+Every reply names the model it comes from; every item has a status of its own.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import orjson
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 
-from models.bundle import Bundle, Calibration
-from models.lightcurve import BANDS, FluxUnit, Limits
-from models.taxonomy import Taxonomy
-from service.dataplane import Outcome
+from models.lightcurve import FluxUnit
 from service.http.fields import FieldError
 
 
-class _Reply(BaseModel):
+class Reply(BaseModel):
+    """Base of everything the service says as JSON: what is not described is not said."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class Provenance(_Reply):
+class Provenance(Reply):
     """Which network answered."""
 
     name: str
     version: str
     sha256: str = Field(description="of the bundle's manifest, which holds the hash of every other file")
+
+
+class ClassifierProvenance(Provenance):
+    """Which network classified."""
+
     taxonomy: str = Field(description="name and version of the set of classes")
     calibration: str = Field(description="how the probabilities were calibrated")
 
 
-class _Classification(_Reply):
+class _Seen(Reply):
+    points_per_band: dict[str, int] = Field(description="observations that the network saw")
+    truncated: bool = Field(description="whether observations were left out to respect the network's limits")
+    metadata_missing: int = Field(description="metadata columns of the network without a value; 0 if it has none")
+
+
+class _Classification(_Seen):
     status: Literal["classified"]
     object_id: str
     class_: str = Field(alias="class", description="the most probable class")
@@ -41,13 +46,10 @@ class _Classification(_Reply):
     confidence: float = Field(description="its probability")
     probabilities: dict[str, float] = Field(description="of every class; they sum to 1")
     hierarchy: dict[str, float] = Field(description="of every group of classes above them")
-    points_per_band: dict[str, int] = Field(description="observations that the network saw")
-    truncated: bool = Field(description="whether observations were left out to respect the network's limits")
-    metadata_missing: int = Field(description="metadata columns without a value")
     embedding: list[float] | None = Field(None, description="only when asked for")
 
 
-class _Unclassified(_Reply):
+class _Unclassified(Reply):
     object_id: str
     reason: str = Field(description="machine-readable code")
     detail: str = Field(description="for people")
@@ -58,13 +60,13 @@ class CurveResult(_Classification):
 
 
 class CurveFailure(_Unclassified):
-    """A light curve that breaks a rule (``rejected``) or that got no answer in time or at all (``failed``)."""
+    """A light curve without an answer: sound but not for this model (``abstained``), ``rejected`` or our ``failed``."""
 
-    status: Literal["rejected", "failed"]
+    status: Literal["abstained", "rejected", "failed"]
     errors: list[FieldError] = Field(description="values at fault, with pointers into this light curve")
 
 
-class _PacketIdentity(_Reply):
+class _PacketIdentity(Reply):
     survey: str = Field(description="lsst, elasticc, ztf, or unknown")
     schema_version: str
     alert_id: str
@@ -80,130 +82,34 @@ class PacketFailure(_PacketIdentity, _Unclassified):
     status: Literal["abstained", "rejected", "failed"]
 
 
-class ClassifyReply(_Reply):
+class ForecastResult(_Seen):
+    """What to expect of a light curve, in the order of the times asked for."""
+
+    status: Literal["forecast"]
+    object_id: str
+    mjd: list[float] = Field(description="as asked")
+    band: list[str]
+    flux: list[float] = Field(description="expected difference flux, in flux_unit")
+    flux_err: list[float] = Field(description="standard deviation of an observation around it, in flux_unit")
+    flux_unit: FluxUnit = Field(description="the unit that the light curve was sent in")
+
+
+class ForecastReply(Reply):
     """One result per light curve, in the order they were sent."""
 
     model: Provenance
+    results: list[ForecastResult | CurveFailure]
+
+
+class ClassifyReply(Reply):
+    """One result per light curve, in the order they were sent."""
+
+    model: ClassifierProvenance
     results: list[CurveResult | CurveFailure]
 
 
-class AlertsReply(_Reply):
+class AlertsReply(Reply):
     """One result per alert, in the order they were sent."""
 
-    model: Provenance
+    model: ClassifierProvenance
     results: list[PacketResult | PacketFailure]
-
-
-class ClassName(_Reply):
-    """A class of the taxonomy."""
-
-    name: str
-    id: int
-    path: list[str] = Field(description="groups it belongs to, from the root down")
-
-
-class ModelDescription(Provenance):
-    """What a network is, what it wants and what it gives."""
-
-    architecture: str
-    provider: str
-    classes: list[ClassName]
-    bands: list[str]
-    flux_unit: FluxUnit = Field(description="of the network; requests may use any of the units and are converted")
-    limits: Limits
-    metadata_columns: list[str]
-    embedding_dim: int
-    parameters: dict[str, int]
-    calibration_details: Calibration
-    metrics: dict[str, JsonValue]
-    data: dict[str, JsonValue]
-    created: str
-
-
-class ModelsReply(_Reply):
-    """Every model that is served."""
-
-    models: list[ModelDescription]
-
-
-class ReplyWriter:
-    """Writes replies in the name of one bundle."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        manifest = bundle.manifest
-        self._names, self._ids = manifest.taxonomy.names, manifest.taxonomy.ids
-        self._groups, self._membership = _membership(manifest.taxonomy)
-        self.provenance = {
-            "name": manifest.name,
-            "version": manifest.version,
-            "sha256": bundle.sha256,
-            "taxonomy": f"{manifest.taxonomy.name}/{manifest.taxonomy.version}",
-            "calibration": manifest.calibration.method,
-        }
-
-    def result(
-        self,
-        outcome: Outcome,
-        identity: Mapping[str, object],
-        errors: Sequence[FieldError] | None = None,
-        embedding: bool = False,
-    ) -> dict[str, Any]:
-        """One result.
-
-        Parameters
-        ----------
-        identity : what names the item: ``object_id`` and, for a packet, where it comes from.
-        errors : values at fault in a light curve; None for a packet, whose reply has no such list.
-        """
-        if outcome.prediction is None:
-            failure = {"status": outcome.status, **identity, "reason": outcome.reason, "detail": outcome.detail}
-            return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
-        # float32 softmax sums to 1 within 1e-7; the doubles of a JSON reply can do better.
-        probabilities = outcome.prediction.probabilities.astype(np.float64)
-        probabilities /= probabilities.sum()
-        top = int(probabilities.argmax())
-        values: list[float] = probabilities.tolist()
-        result = {
-            "status": "classified",
-            **identity,
-            "class": self._names[top],
-            "class_id": self._ids[top],
-            "confidence": values[top],
-            "probabilities": dict(zip(self._names, values, strict=True)),
-            "hierarchy": dict(zip(self._groups, (self._membership @ probabilities).tolist(), strict=True)),
-            "points_per_band": dict(zip(BANDS, outcome.points_per_band, strict=True)),
-            "truncated": outcome.truncated,
-            "metadata_missing": outcome.missing_metadata,
-        }
-        return result | {"embedding": outcome.prediction.embedding} if embedding else result
-
-    def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
-        """Encode a whole reply."""
-        return orjson.dumps({"model": self.provenance, "results": results}, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _membership(taxonomy: Taxonomy) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Names of the groups, and a (groups, classes) matrix that sums classes into them, as ``Taxonomy.rollup`` does."""
-    columns = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
-    return tuple(columns[0]), np.array([list(column.values()) for column in columns]).T
-
-
-def describe(bundle: Bundle, provider: str) -> ModelDescription:
-    """Everything a client may want to know about a bundle."""
-    manifest = bundle.manifest
-    return ModelDescription(
-        **ReplyWriter(bundle).provenance,
-        architecture=manifest.architecture,
-        provider=provider,
-        classes=[ClassName(name=leaf.name, id=leaf.id, path=list(leaf.path)) for leaf in manifest.taxonomy.classes],
-        bands=list(manifest.bands),
-        flux_unit=manifest.flux_unit,
-        limits=manifest.limits,
-        metadata_columns=list(manifest.metadata_columns),
-        embedding_dim=manifest.embedding_dim,
-        parameters=manifest.parameters.model_dump(),
-        calibration_details=manifest.calibration,
-        metrics=manifest.metrics,
-        data=manifest.data,
-        created=manifest.created,
-    )

@@ -1,110 +1,39 @@
-"""What a JSON request may hold, and its translation into light curves.
+"""From a JSON body to light curves: nothing is coerced, every fault is pointed at, a bad curve fails alone.
 
-Two forms of body: one bare curve, or ``{"light_curves": [...]}``; either may carry ``options``. Nothing is coerced:
-a boolean, a string, NaN or 1e999 where a number belongs is refused, and so is a name that is not in the models below.
-The envelope is checked first and each curve apart from the others, so that a bad curve fails alone.
+Two forms of body: one bare curve, or ``{"light_curves": [...]}``; either may carry ``options``. A boolean, a string,
+NaN or 1e999 where a number belongs is refused, and so is a name that is not in :mod:`service.http.forms`. The envelope
+is checked first and each curve apart from the others.
 """
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Annotated, Any
+from typing import Generic, TypeVar
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import ValidationError
 
-from models.lightcurve import FluxUnit, LightCurve, LightCurveError
+from models.forecast import check_queries
+from models.lightcurve import LightCurve, LightCurveError
 from models.metadata import METADATA_COLUMNS, clean_metadata
 from service.http.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from service.http.fields import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
+from service.http.forms import MAX_ID_LENGTH, ForecastCurveIn, ForecastIn, ForecastOptions, LightCurveIn, Options
+from service.inference.programs import ForecastItem
 from service.settings import Settings
-
-MAX_SAFE_INTEGER = 2**53 - 1
-MAX_ID_LENGTH = 200
-
-
-def _id_text(value: object) -> object:
-    """Identifiers are text; a JSON number is exact only below 2**53."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        if abs(value) > MAX_SAFE_INTEGER:
-            raise PydanticCustomError("inexact_integer", "integers beyond 2**53 - 1 lose digits in JSON: send a string")
-        return str(value)
-    return value
-
-
-_ID_SCHEMA = {
-    "anyOf": [
-        {"type": "string", "maxLength": MAX_ID_LENGTH},
-        {"type": "integer", "minimum": -MAX_SAFE_INTEGER, "maximum": MAX_SAFE_INTEGER},
-    ],
-    "description": "your name for the object, echoed in the reply; 64-bit identifiers as strings",
-    "default": "",
-}
-_BAND_NAMES = {"type": "string", "enum": ["u", "g", "r", "i", "z", "y", "Y"]}
-_METADATA_SCHEMA = {
-    "type": "object",
-    "properties": {column: {"type": ["number", "null"]} for column in METADATA_COLUMNS},
-    "additionalProperties": False,
-    "description": "ELAsTiCC diaObject columns; leave out, or send null, what is unknown",
-    "default": {},
-}
 
 _NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{309}")
 
 _KNOWN_METADATA = frozenset(METADATA_COLUMNS)
+_ENVELOPE = frozenset({"light_curves", "options"})
 
-Identifier = Annotated[str, Field(max_length=MAX_ID_LENGTH), BeforeValidator(_id_text), WithJsonSchema(_ID_SCHEMA)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-BandName = Annotated[str, WithJsonSchema(_BAND_NAMES)]  # LightCurve looks the name up; checking twice would cost
-
-
-def _column(description: str) -> Any:
-    return Field(min_length=1, fail_fast=True, description=description)
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class LightCurveIn(_Strict):
-    """One object's observations, as columns of equal length, in any order."""
-
-    object_id: Identifier = ""
-    mjd: list[Number] = _column("mid-exposure times, MJD (TAI), days")
-    flux: list[Number] = _column("difference fluxes, in flux_unit; may be negative")
-    flux_err: list[Number] = _column("standard errors of flux, in flux_unit; greater than zero")
-    band: list[BandName] = _column("LSST band names; y and Y are the same")
-    detected: list[bool] | None = Field(
-        None, fail_fast=True, description="detection flags; without them, |flux| >= 5 flux_err counts as detected"
-    )
-    metadata: Annotated[dict[str, Number | None], WithJsonSchema(_METADATA_SCHEMA)] = {}
-    flux_unit: FluxUnit = Field("nJy", description="nJy has AB zero point 31.4, FLUXCAL 27.5")
-
-
-class Options(_Strict):
-    """What the caller wants besides the classification."""
-
-    embedding: bool = Field(False, description="return the network's embedding of each light curve")
-    deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
-
-
-class OneCurve(LightCurveIn):
-    """The bare form: a light curve, with options beside its columns."""
-
-    options: Options = Options()
-
-
-class ManyCurves(_Strict):
-    """The batch form. Each curve is checked alone: one that breaks a rule is answered ``rejected``, the rest go on."""
-
-    light_curves: list[
-        Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/LightCurveIn"}, {}]})]
-    ] = Field(min_length=1, description="light curves, each of the form LightCurveIn")
-    options: Options = Options()
+FormT = TypeVar("FormT", bound=LightCurveIn)
+ItemT = TypeVar("ItemT")
+OptionsT = TypeVar("OptionsT", bound=ForecastOptions)
 
 
 class InvalidCurve(LightCurveError):
@@ -117,11 +46,11 @@ class InvalidCurve(LightCurveError):
 
 
 @dataclass(frozen=True, slots=True)
-class ClassifyRequest:
+class Asked(Generic[ItemT, OptionsT]):
     """A parsed request: one entry per curve sent, in order, a good one or the reason why it is not."""
 
-    items: tuple[LightCurve | InvalidCurve, ...]
-    options: Options
+    items: tuple[ItemT | InvalidCurve, ...]
+    options: OptionsT
     bare: bool = False
 
 
@@ -141,7 +70,7 @@ def parse_json(body: bytes) -> object:
         raise ProblemError(MALFORMED, f"the body is not one valid UTF-8 JSON document: {where}") from None
 
 
-def read_classify(document: object, settings: Settings) -> ClassifyRequest:
+def read_classify(document: object, settings: Settings) -> Asked[LightCurve, Options]:
     """Check a parsed body and build its light curves.
 
     Raises
@@ -149,21 +78,41 @@ def read_classify(document: object, settings: Settings) -> ClassifyRequest:
     ProblemError
         422 for a fault of the envelope, or of the curve when it is the bare form; 413 for too many curves.
     """
+    return _read(document, settings, Options, partial(_read_item, LightCurveIn, _build_curve, settings))
+
+
+def read_forecast(document: object, settings: Settings, bands: Sequence[str]) -> Asked[ForecastItem, ForecastOptions]:
+    """Check a parsed body and build its light curves and queries, the latter in ``bands`` only; raises likewise."""
+
+    def build(form: ForecastCurveIn) -> ForecastItem:
+        return _build_forecast(form, bands, settings.max_queries)
+
+    return _read(document, settings, ForecastOptions, partial(_read_item, ForecastCurveIn, build, settings))
+
+
+ReadItem = Callable[[object, str], ItemT | InvalidCurve]
+
+
+def _read(
+    document: object, settings: Settings, options: type[OptionsT], read_item: ReadItem[ItemT]
+) -> Asked[ItemT, OptionsT]:
     if not isinstance(document, dict):
         raise ProblemError(INVALID, errors=[field_error("", "model_type")])
     if "light_curves" in document:
-        return _read_many(document, settings)
+        return _read_many(document, settings, options, read_item)
     columns = {name: value for name, value in document.items() if name != "options"}
-    options = _read_options(document.get("options", {}), settings)
-    curve = _read_curve(columns, settings.max_points)
-    if isinstance(curve, InvalidCurve):
-        raise ProblemError(INVALID, errors=curve.errors)
-    return ClassifyRequest((curve,), options, bare=True)
+    wanted = _read_options(document.get("options", {}), settings, options)
+    item = read_item(columns, "")
+    if isinstance(item, InvalidCurve):
+        raise ProblemError(INVALID, errors=item.errors)
+    return Asked((item,), wanted, bare=True)
 
 
-def _read_many(document: dict[str, object], settings: Settings) -> ClassifyRequest:
+def _read_many(
+    document: dict[str, object], settings: Settings, options: type[OptionsT], read_item: ReadItem[ItemT]
+) -> Asked[ItemT, OptionsT]:
     curves = document["light_curves"]
-    if unknown := _unknown_names(document, ManyCurves.model_fields):
+    if unknown := _unknown_names(document, _ENVELOPE):
         raise ProblemError(INVALID, errors=unknown)
     if not isinstance(curves, list):
         raise ProblemError(INVALID, errors=[field_error("/light_curves", "list_type")])
@@ -172,16 +121,15 @@ def _read_many(document: dict[str, object], settings: Settings) -> ClassifyReque
     if len(curves) > settings.max_curves:
         limit = settings.max_curves
         raise ProblemError(TOO_LARGE, f"{len(curves)} light curves, at most {limit} in one request", limit=limit)
-    options = _read_options(document.get("options", {}), settings)
-    items = (_read_curve(curve, settings.max_points, f"/light_curves/{i}") for i, curve in enumerate(curves))
-    return ClassifyRequest(tuple(items), options)
+    wanted = _read_options(document.get("options", {}), settings, options)
+    return Asked(tuple(read_item(curve, f"/light_curves/{i}") for i, curve in enumerate(curves)), wanted)
 
 
-def _read_options(value: object, settings: Settings) -> Options:
-    if isinstance(value, dict) and (unknown := _unknown_names(value, Options.model_fields, "/options")):
+def _read_options(value: object, settings: Settings, model: type[OptionsT]) -> OptionsT:
+    if isinstance(value, dict) and (unknown := _unknown_names(value, model.model_fields, "/options")):
         raise ProblemError(INVALID, errors=unknown)
     try:
-        options = Options.model_validate(value)
+        options = model.model_validate(value)
     except ValidationError as error:
         raise ProblemError(INVALID, errors=field_errors(error.errors(), "/options")) from None
     check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
@@ -195,12 +143,14 @@ def check_deadline(deadline_ms: int | None, pointer: str, settings: Settings) ->
         raise ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason="deadline_too_long", detail=detail)])
 
 
-def _read_curve(value: object, max_points: int, parent: str = "") -> LightCurve | InvalidCurve:
-    """Build a light curve, or say what is wrong with it; ``parent`` is where it stands in the body."""
-    errors = _cheap_faults(value, max_points, parent)
+def _read_item(
+    form: type[FormT], build: Callable[[FormT], ItemT], settings: Settings, value: object, parent: str
+) -> ItemT | InvalidCurve:
+    """Build an item, or say what is wrong with it; ``parent`` is where it stands in the body."""
+    errors = _cheap_faults(value, form, settings, parent)
     if not errors:
         try:
-            return _build(LightCurveIn.model_validate(value))
+            return build(form.model_validate(value))
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             errors = field_errors(found, parent)
@@ -209,7 +159,7 @@ def _read_curve(value: object, max_points: int, parent: str = "") -> LightCurve 
     return InvalidCurve(errors, _echoed_id(value))
 
 
-def _build(curve: LightCurveIn) -> LightCurve:
+def _build_curve(curve: LightCurveIn) -> LightCurve:
     return LightCurve.from_columns(
         curve.mjd,
         curve.flux,
@@ -222,20 +172,39 @@ def _build(curve: LightCurveIn) -> LightCurve:
     )
 
 
-def _cheap_faults(value: object, max_points: int, parent: str) -> list[FieldError]:
+def _build_forecast(form: ForecastCurveIn, bands: Sequence[str], limit: int) -> ForecastItem:
+    curve = _build_curve(form)
+    try:
+        mjd, band = check_queries(form.forecast.mjd, form.forecast.band, bands, limit)
+    except LightCurveError as error:
+        raise LightCurveError(f"/forecast{error.pointer}", error.reason, str(error)) from None
+    return ForecastItem(curve, mjd, band, form.flux_unit)
+
+
+def _cheap_faults(value: object, form: type[LightCurveIn], settings: Settings, parent: str) -> list[FieldError]:
     """Faults looked for before validation, whose cost would grow with what a hostile client sends."""
     if not isinstance(value, dict):
         return [field_error(parent, "model_type")]
-    if unknown := _unknown_names(value, LightCurveIn.model_fields, parent):
+    if unknown := _unknown_names(value, form.model_fields, parent):
         return unknown
-    metadata = value.get("metadata")
-    if isinstance(metadata, dict) and (unknown := _unknown_names(metadata, _KNOWN_METADATA, f"{parent}/metadata")):
-        return unknown
-    detail = f"a light curve may have at most {max_points} observations"
+    for name, known in (("metadata", _KNOWN_METADATA), ("forecast", ForecastIn.model_fields)):
+        inner = value.get(name)
+        if isinstance(inner, dict) and (unknown := _unknown_names(inner, known, f"{parent}/{name}")):
+            return unknown
+    faults = _long_columns(value, settings.max_points, parent, "too_many_points", "observations in a light curve")
+    if isinstance(queries := value.get("forecast"), dict):
+        parent = f"{parent}/forecast"
+        faults += _long_columns(queries, settings.max_queries, parent, "too_many_queries", "times in one forecast")
+    return faults
+
+
+def _long_columns(
+    columns: Mapping[str, object], limit: int, parent: str, reason: str, counted: str
+) -> list[FieldError]:
     return [
-        FieldError(pointer=f"{parent}/{name}", reason="too_many_points", detail=detail)
-        for name, column in value.items()
-        if isinstance(column, list) and len(column) > max_points
+        FieldError(pointer=f"{parent}/{name}", reason=reason, detail=f"at most {limit} {counted} are accepted")
+        for name, column in columns.items()
+        if isinstance(column, list) and len(column) > limit
     ]
 
 

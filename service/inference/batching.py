@@ -1,5 +1,8 @@
 """One batch, from waiting light curves to predictions: assemble, run, isolate what fails. Runs in a worker thread.
 
+What goes into the graph and what comes out of it is the business of a :class:`Program`, one for each task; everything
+else, from the queue to the isolation of failures, is the same for all of them.
+
 A run that raises is bisected until the light curve that causes it fails alone, so that one poisonous curve never
 costs its batch mates their answers. A row that comes back not finite fails alone as well.
 """
@@ -8,12 +11,13 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.lightcurve import RaggedBatch, Tokens
+from models.forecast import NO_QUERIES, Queries
+from models.lightcurve import Tokens
 from service.inference.failures import InferenceFailed
 from service.inference.scheduling import QueueItem
 
@@ -21,7 +25,51 @@ Arrays = dict[str, NDArray[Any]]
 RunGraph = Callable[[Arrays], Arrays]
 """Graph inputs to graph outputs, both by name; called from several threads at once."""
 
+Row = dict[str, NDArray[Any]]
+"""What the graph answered about one light curve: outputs by name, without the batch axis."""
+
 EXPERT_LOADS = ("input_expert_load", "expert_load")
+MASKS = ("mask", "query_mask")
+
+Item_contra = TypeVar("Item_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """One light curve as the network sees it, and what to forecast of it: nothing unless the network forecasts."""
+
+    tokens: Tokens
+    queries: Queries = NO_QUERIES
+
+    def __len__(self) -> int:
+        """Return the number of observations and queries, which is what a run costs by."""
+        return len(self.tokens) + len(self.queries)
+
+
+class Program(Protocol[Item_contra]):
+    """What a task makes of light curves, graph inputs and graph outputs; several threads call it at once."""
+
+    @property
+    def answered(self) -> Literal["classified", "forecast"]:
+        """Status of an item that got its answer."""
+
+    def longest(self, item: Item_contra) -> int:
+        """Most that :meth:`prepare` can make of an item, as the length of a question, before the work is done."""
+
+    def prepare(self, item: Item_contra) -> Question:
+        """Featurise an item. Raises LightCurveError when the network can say nothing about it."""
+
+    def assemble(self, questions: Sequence[Question]) -> Arrays:
+        """Graph inputs of one batch, padded."""
+
+    def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
+        """Row of every question, copied so that none keeps the whole batch in memory; None when it is no answer.
+
+        Raises
+        ------
+        KeyError, ValueError
+            When the graph answered something else than the task promises.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,14 +78,12 @@ class Prediction:
 
     Attributes
     ----------
-    probabilities : float32, shape (classes,).
-    embedding : float32, shape (dim,).
+    outputs : the answer, as the program's ``split`` made it.
     batch_size : light curves in the run that gave the answer.
     queue_seconds, assemble_seconds, run_seconds : waiting for a worker; padding the batch; inference of the batch.
     """
 
-    probabilities: NDArray[np.float32]
-    embedding: NDArray[np.float32]
+    outputs: Row
     batch_size: int
     queue_seconds: float
     assemble_seconds: float
@@ -46,9 +92,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting(QueueItem):
-    """A light curve in the engine: its tokens, the future of its answer, its predicted seconds when run alone."""
+    """A light curve in the engine: what is asked, the future of its answer, its predicted seconds when run alone."""
 
-    tokens: Tokens
+    question: Question
     future: asyncio.Future[Prediction]
     seconds: float
 
@@ -57,12 +103,13 @@ class Waiting(QueueItem):
 class RunReport:
     """What one run of the graph did: for metrics and for the live cost model.
 
-    ``length`` is what the sequences were padded to. ``expert_load`` holds assignments of real tokens to experts by
-    graph output name, integers of shape (experts,) or (layers, experts).
+    ``tokens`` counts real observations and queries, ``length`` is what the questions were padded to. ``expert_load``
+    holds assignments of real tokens to experts by graph output name, integers of shape (experts,) or (layers, experts).
     """
 
-    sequences: Sequence[Tokens]
+    questions: Sequence[Question]
     answers: Sequence["Answer"]
+    tokens: int
     length: int
     assemble_seconds: float
     run_seconds: float
@@ -71,21 +118,16 @@ class RunReport:
     @property
     def size(self) -> int:
         """Light curves in the run."""
-        return len(self.sequences)
-
-    @property
-    def tokens(self) -> int:
-        """Real observations in the run."""
-        return sum(map(len, self.sequences))
+        return len(self.questions)
 
 
 Answer = Prediction | InferenceFailed
 
 
-def answer(run: RunGraph, group: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
+def answer(run: RunGraph, program: Program[Any], group: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
     """Answers in the order of ``group``, and a report of every run that succeeded."""
     try:
-        report = _run_once(run, group)
+        report = _run_once(run, program, group)
         return list(report.answers), [report]
     except Exception as error:  # whatever the runtime raises: its exceptions share no useful base class
         if len(group) == 1:
@@ -93,44 +135,35 @@ def answer(run: RunGraph, group: Sequence[Waiting]) -> tuple[list[Answer], list[
             failure.__cause__ = error
             return [failure], []
     middle = len(group) // 2
-    first, first_reports = answer(run, group[:middle])
-    second, second_reports = answer(run, group[middle:])
+    first, first_reports = answer(run, program, group[:middle])
+    second, second_reports = answer(run, program, group[middle:])
     return first + second, first_reports + second_reports
 
 
-def _run_once(run: RunGraph, group: Sequence[Waiting]) -> RunReport:
+def _run_once(run: RunGraph, program: Program[Any], group: Sequence[Waiting]) -> RunReport:
     started = monotonic()
-    sequences = [entry.tokens for entry in group]
-    inputs = RaggedBatch.collate(sequences).padded()
+    questions = [entry.question for entry in group]
+    inputs = program.assemble(questions)
     assembled = monotonic()
     outputs = run(inputs)
     ended = monotonic()
+    rows = program.split(outputs, questions)
     return RunReport(
-        sequences=sequences,
-        answers=_split(outputs, group, started, assembled, ended),
-        length=inputs["mask"].shape[1],
+        questions=questions,
+        answers=[
+            InferenceFailed()
+            if row is None
+            else Prediction(row, len(group), started - entry.enqueued, assembled - started, ended - assembled)
+            for row, entry in zip(rows, group, strict=True)
+        ],
+        tokens=sum(entry.length for entry in group),
+        length=padded_length(inputs),
         assemble_seconds=assembled - started,
         run_seconds=ended - assembled,
         expert_load={name: outputs[name] for name in EXPERT_LOADS if name in outputs},
     )
 
 
-def _split(outputs: Arrays, group: Sequence[Waiting], started: float, assembled: float, ended: float) -> list[Answer]:
-    """Rows of the outputs, copied so that no answer keeps the whole batch in memory."""
-    probabilities, embedding = outputs["probabilities"], outputs["embedding"]
-    if not len(probabilities) == len(embedding) == len(group):
-        raise ValueError(f"the graph answered {len(probabilities)} rows to {len(group)} light curves")
-    finite = np.logical_and(np.isfinite(probabilities).all(axis=1), np.isfinite(embedding).all(axis=1))
-    return [
-        Prediction(
-            probabilities=probabilities[row].copy(),
-            embedding=embedding[row].copy(),
-            batch_size=len(group),
-            queue_seconds=started - entry.enqueued,
-            assemble_seconds=assembled - started,
-            run_seconds=ended - assembled,
-        )
-        if finite[row]
-        else InferenceFailed()
-        for row, entry in enumerate(group)
-    ]
+def padded_length(inputs: Arrays) -> int:
+    """Observations and queries that each light curve of a batch was padded to."""
+    return sum(inputs[name].shape[1] for name in MASKS if name in inputs)

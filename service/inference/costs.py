@@ -1,14 +1,14 @@
 """What a run costs on this machine: measured at warm-up, followed while serving."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
 
-from models.bundle import Manifest
-from models.lightcurve import BANDS, LightCurve, RaggedBatch, featurise
-from service.inference.batching import Arrays, RunGraph
+from models.lightcurve import LightCurve, band_index
+from service.inference.batching import Arrays, Question, RunGraph, padded_length
+from service.inference.programs import TaskProgram
 from service.inference.scheduling import CostModel, Sample
 
 
@@ -36,6 +36,11 @@ WARM_UP_SHAPES = (
 )
 """From one faint transient to a full batch, even and ragged; in order of what they tell, should time run out."""
 
+LONG_HISTORY = 512
+LONGEST_PROBE = 1024
+"""A network made for longer histories than ``LONG_HISTORY`` is also measured on one of up to this length: the shapes
+above say little about attention, whose cost grows with the square."""
+
 WARM_UP_SECONDS = 1.5
 MIN_SAMPLES = 6  # one more than the cost model has terms
 LIVE_WEIGHT = 0.02  # of one run in the live scale: a memory of about fifty runs
@@ -44,7 +49,7 @@ PLAUSIBLE = 10.0  # beyond this ratio of measured to predicted, a run was interr
 
 def warm_up(
     run: RunGraph,
-    manifest: Manifest,
+    program: TaskProgram,
     repeats: int = 3,
     budget: float = WARM_UP_SECONDS,
     clock: Callable[[], float] = monotonic,
@@ -61,33 +66,37 @@ def warm_up(
     """
     end = monotonic() + budget
     samples: list[Sample] = []
-    for shape in WARM_UP_SHAPES:
+    for shape in warm_up_shapes(program.most_points):
         if monotonic() > end and len(samples) >= MIN_SAMPLES:
             break
-        inputs = probe(manifest, shape)
+        questions = probe(program, shape)
+        inputs = program.assemble(questions)
         run(inputs)
         seconds = min(_timed(run, inputs, clock) for _ in range(repeats))
-        batch, length = inputs["mask"].shape
-        samples.append(Sample(batch, length, int(inputs["mask"].sum()), seconds))
+        samples.append(Sample(len(questions), padded_length(inputs), sum(map(len, questions)), seconds))
     return CostModel.fit(samples)
 
 
-def probe(manifest: Manifest, shape: Shape) -> Arrays:
-    """Graph inputs of a shape, from made-up light curves as long as the network's limits allow."""
+def warm_up_shapes(most_points: int) -> tuple[Shape, ...]:
+    """Shapes to measure for a network that takes histories of up to ``most_points`` observations."""
+    if most_points <= LONG_HISTORY:
+        return WARM_UP_SHAPES
+    return (*WARM_UP_SHAPES[:2], Shape(1, min(most_points, LONGEST_PROBE), 0), *WARM_UP_SHAPES[2:])
+
+
+def probe(program: TaskProgram, shape: Shape) -> list[Question]:
+    """Questions of a shape, about made-up light curves as long as the network's limits allow."""
     lengths = [shape.length] + [shape.others] * (shape.batch - 1)
-    tokens = {
-        length: featurise(_made_up(length), manifest.limits, manifest.flux_unit, manifest.metadata_columns)
-        for length in set(lengths)
-    }
-    return RaggedBatch.collate([tokens[length] for length in lengths]).padded()
+    bands = [band_index(name) for name in program.manifest.bands]
+    made_up = {length: program.made_up(_made_up(length, bands)) for length in set(lengths)}
+    return [made_up[length] for length in lengths]
 
 
-def _made_up(length: int) -> LightCurve:
+def _made_up(length: int, bands: Sequence[int]) -> LightCurve:
     steps = np.arange(length)
     flux = 1000.0 * np.sin(0.1 * steps)
-    return LightCurve.from_columns(
-        60_000.0 + steps, flux, np.full(length, 100.0), steps % len(BANDS), detected=np.zeros(length)
-    )
+    band = np.resize(np.array(bands), length)
+    return LightCurve.from_columns(60_000.0 + steps, flux, np.full(length, 100.0), band, detected=np.zeros(length))
 
 
 def _timed(run: RunGraph, inputs: Arrays, clock: Callable[[], float]) -> float:

@@ -15,10 +15,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
+from typing import Any
 
-from models.lightcurve import Tokens
 from service.inference.backlog import Backlog
-from service.inference.batching import Prediction, RunGraph, RunReport, Waiting, answer
+from service.inference.batching import Prediction, Program, Question, RunGraph, RunReport, Waiting, answer
 from service.inference.costs import LiveCost
 from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, Overloaded
 from service.inference.scheduling import BatchLimits, CostModel
@@ -32,6 +32,7 @@ class Engine:
     Parameters
     ----------
     run : graph inputs to graph outputs; called from ``workers`` threads at once.
+    program : what the graph's task makes of its inputs and outputs.
     cost : predicted seconds of a run on this machine, from warm-up.
     max_queued_seconds : backlog beyond which :class:`Overloaded` is raised, in predicted seconds until it is
         worked off. A request that finds the queue empty is taken whatever its size.
@@ -43,6 +44,7 @@ class Engine:
     def __init__(
         self,
         run: RunGraph,
+        program: Program[Any],
         cost: CostModel,
         *,
         workers: int,
@@ -52,7 +54,7 @@ class Engine:
         on_run: Callable[[RunReport, float], None] | None = None,
         on_death: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._run = run
+        self._run, self._program = run, program
         self._cost = LiveCost(cost)
         self._limits = limits or BatchLimits()
         self._max_queued_seconds, self._max_queued_items = max_queued_seconds, max_queued_items
@@ -117,7 +119,7 @@ class Engine:
         if full and len(self._backlog):
             raise Overloaded(retry_after=min(self.queued_seconds, max(wait - self._max_queued_seconds, 0.1)))
 
-    def enqueue(self, sequences: Sequence[Tokens], deadline: float | None = None) -> list[Waiting]:
+    def enqueue(self, questions: Sequence[Question], deadline: float | None = None) -> list[Waiting]:
         """Queue light curves, all of them or none; the answers arrive in their futures.
 
         Parameters
@@ -129,11 +131,12 @@ class Engine:
         Overloaded, EngineClosed, EngineDead
             When nothing was queued. The futures may raise DeadlineExceeded, InferenceFailed, EngineClosed, EngineDead.
         """
-        self.check_room(map(len, sequences))
+        lengths = list(map(len, questions))
+        self.check_room(lengths)
         now, cost = monotonic(), self._cost.model
         entries = [
-            Waiting(len(tokens), now, deadline, tokens, self._loop.create_future(), cost.seconds(1, len(tokens)))
-            for tokens in sequences
+            Waiting(length, now, deadline, question, self._loop.create_future(), cost.seconds(1, length))
+            for question, length in zip(questions, lengths, strict=True)
         ]
         with self._changed:
             if self._dead:  # since the check above: nobody would ever look at the backlog again
@@ -157,9 +160,9 @@ class Engine:
             entry.future.cancel()
         return len(abandoned)
 
-    async def submit(self, tokens: Tokens, deadline: float | None = None) -> Prediction:
+    async def submit(self, question: Question, deadline: float | None = None) -> Prediction:
         """Answer one light curve; raises what :meth:`enqueue` and its future raise."""
-        entries = self.enqueue([tokens], deadline)
+        entries = self.enqueue([question], deadline)
         try:
             return await entries[0].future
         finally:
@@ -195,7 +198,7 @@ class Engine:
     def _work(self) -> None:
         try:
             while group := self._next_batch():
-                answers, reports = answer(self._run, group)
+                answers, reports = answer(self._run, self._program, group)
                 self._deliver(list(zip(group, answers, strict=True)))
                 for report in reports:
                     self._learn(report)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from models.bundle import (
+    DEFAULT_BUNDLE,
     Bundle,
     BundleError,
     Manifest,
+    difference,
     load_bundle,
     read_golden,
     sha256_of,
@@ -83,6 +85,25 @@ def test_other_numbers_than_the_golden_ones_are_refused(copy: Path, wrong: float
         verify_golden(bundle, open_session(bundle.model))
 
 
+@pytest.mark.parametrize(
+    ("actual", "expected", "told"),
+    [
+        ([[0.5, 0.5]], [[0.5, 0.4999]], 1e-4),  # probabilities: absolute
+        ([[1e5, 10.0]], [[1e5, 11.0]], 1e-5),  # fluxes: relative to the largest of the row
+        ([[1e5, 10.0], [1.0, 10.0]], [[1e5, 10.0], [1.0, 11.0]], 1 / 11),
+        ([[1.0, np.nan]], [[1.0, 2.0]], np.nan),
+        ([], [], 0.0),
+    ],
+)
+def test_outputs_are_compared_on_the_scale_of_their_values(actual: object, expected: object, told: float) -> None:
+    a, b = (np.array(values, dtype=np.float32) for values in (actual, expected))
+    assert difference(a, b) == pytest.approx(told, rel=1e-3, nan_ok=True)
+
+
+def test_counts_are_compared_exactly() -> None:
+    assert difference(np.array([[40_001, 7]]), np.array([[40_000, 7]])) == 1
+
+
 def test_missing_outputs_and_inputs_are_refused(copy: Path) -> None:
     inputs, outputs = read_golden(copy)
     write_golden(copy, inputs, outputs | {"novelty": np.zeros(3, np.float32)})
@@ -112,3 +133,42 @@ def test_probabilities_sum_to_one_and_batch_mates_do_not_matter(tiny_bundle: Pat
         )
         for name in ("probabilities", "embedding"):
             np.testing.assert_allclose(alone[name][0], together[name][row], atol=2e-5)
+
+
+def test_the_shipped_bundle_is_a_classifier() -> None:
+    manifest = load_bundle(DEFAULT_BUNDLE).manifest
+    assert manifest.task == "classification"
+    assert manifest.classes.names[0] == "AGN"
+
+
+FORECASTER: dict[str, object] = {"task": "forecast", "taxonomy": None, "embedding_dim": 0}
+
+
+def changed(folder: Path, changes: dict[str, object]) -> Manifest:
+    document = json.loads((folder / "manifest.json").read_text())
+    return Manifest.model_validate_json(json.dumps(document | changes))
+
+
+def test_a_forecaster_has_no_classes(tiny_bundle: Path) -> None:
+    manifest = changed(tiny_bundle, FORECASTER)
+    assert manifest.calibration.method == "none"
+    with pytest.raises(ValueError, match="does not classify"):
+        _ = manifest.classes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"taxonomy": None}, "a classifier needs a taxonomy"),
+        ({"embedding_dim": 0}, "the width of its embedding"),
+        ({"task": "forecast"}, "neither a taxonomy nor an embedding"),
+        ({**FORECASTER, "embedding_dim": 3}, "neither a taxonomy nor an embedding"),
+        ({"task": "regression"}, "'classification' or 'forecast'"),
+        ({"bands": []}, "at least 1 item"),
+        ({"bands": ["g", "V"]}, "different ones of u, g, r, i, z, Y"),
+        ({"bands": ["g", "g"]}, "different ones of"),
+    ],
+)
+def test_a_manifest_fits_its_task(tiny_bundle: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        changed(tiny_bundle, changes)

@@ -235,3 +235,36 @@ def test_all_64_columns_in_order() -> None:
     values = {name: float(index) for index, name in enumerate(METADATA_COLUMNS)}
     row = featurise(curve(metadata=values), NO_WINDOW, "nJy", METADATA_COLUMNS).metadata
     np.testing.assert_array_equal(row, np.arange(64, dtype=np.float32))
+
+
+def test_the_origin_of_time_is_told_in_double_precision() -> None:
+    assert tokens(curve(3, mjd=60_310.123456789 + np.arange(3))).origin_mjd == 60_310.123456789
+
+
+def test_a_band_that_the_network_does_not_know_does_not_exist_for_it() -> None:
+    record = curve(8, band=["r", "g", "g", "i", "r", "g", "u", "g"])
+    kept = featurise(record, NO_WINDOW, "nJy", COLUMNS, bands=("g", "i"))
+    assert kept.band.tolist() == [1, 1, 3, 1, 1]  # indices of BANDS, whatever the network knows
+    assert kept.points_per_band == (0, 4, 0, 1, 0, 0)
+    assert (kept.origin_mjd, kept.time.tolist()) == (60_001.0, [0.0, 1.0, 2.0, 4.0, 6.0])
+    assert not kept.truncated  # nothing was cut to the limits
+
+
+def test_limits_count_what_the_network_knows() -> None:
+    record = curve(8, band=["r", "g", "g", "i", "r", "g", "u", "g"], detected=[True, *[False] * 6, True])
+    kept = featurise(record, Limits(max_points_per_band=2, pre_trigger_days=3.0), "nJy", COLUMNS, bands=("g",))
+    assert kept.time.tolist() == [0.0, 2.0]  # the trigger is the last point: the detection in r is none
+    assert kept.truncated
+
+
+def test_nothing_in_a_known_band_is_a_reason() -> None:
+    with pytest.raises(LightCurveError, match="knows: g, Y") as caught:
+        featurise(curve(4, band=["r", "i", "r", "u"]), NO_WINDOW, "nJy", COLUMNS, bands=("g", "Y"))
+    assert (caught.value.pointer, caught.value.reason) == ("/band", "no_usable_points")
+
+
+def test_long_limits_keep_long_histories() -> None:
+    record = curve(3_000, band=np.full(3_000, 1))
+    kept = featurise(record, Limits(max_points_per_band=1024, pre_trigger_days=None), "nJy", (), bands=("g",))
+    assert (len(kept), kept.truncated, kept.metadata.shape) == (1024, True, (0,))
+    assert RaggedBatch.collate([kept, kept]).padded()["metadata"].shape == (2, 0)

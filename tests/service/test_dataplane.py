@@ -4,27 +4,30 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 
 import numpy as np
 import pytest
 
+from models.bundle import Bundle
 from models.lightcurve import LightCurve, LightCurveError, Limits
-from service.dataplane import ClassifyOptions, DataPlane, Item, Outcome, Refusal
+from service.dataplane import AskOptions, DataPlane, Outcome, Refusal
 from service.inference.engine import Engine
 from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from service.inference.programs import Classification
 from service.inference.scheduling import CostModel
 from service.metrics import Metrics
-from support.graphs import EchoGraph, curve, echo_manifest, poison, tokens
+from support.graphs import EchoGraph, curve, echo_manifest, poison, question
 
-CLASSES = ("marker", "length")
+BUNDLE = Bundle(Path("echo"), echo_manifest(Limits(max_points_per_band=20)), "0" * 64)
 
 
 @dataclass
 class Service:
     graph: EchoGraph
     engine: Engine
-    plane: DataPlane
+    plane: DataPlane[LightCurve]
     metrics: Metrics
 
     def outcomes(self, survey: str, status: str, reason: str = "") -> float:
@@ -37,27 +40,29 @@ class Service:
     async def occupied(self) -> None:
         """Hold the worker in a run, so that what comes next stays queued."""
         self.graph.hold()
-        self.engine.enqueue([tokens(0)])
+        self.engine.enqueue([question(0)])
         assert await asyncio.to_thread(self.graph.started.acquire, True, 5)
 
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    graph, metrics = EchoGraph(), Metrics()
-    metrics.set_model("echo", "0.0.1", "", "cpu", CLASSES, 0.0)
-    engine = Engine(graph, CostModel(1e-3, 1e-6, 0.0), workers=1, max_queued_seconds=0.05, on_run=metrics.record_run)
+    graph, metrics, program = EchoGraph(), Metrics(), Classification(BUNDLE.manifest)
+    metrics.set_model(BUNDLE, "cpu", 0.0)
+    count, cost = metrics.run_recorder("classification"), CostModel(1e-3, 1e-6, 0.0)
+    engine = Engine(graph, program, cost, workers=1, max_queued_seconds=0.05, on_run=count)
     await engine.start()
-    yield Service(graph, engine, DataPlane(engine, echo_manifest(Limits(max_points_per_band=20)), metrics), metrics)
+    yield Service(graph, engine, DataPlane(engine, program, metrics), metrics)
     graph.release()
     await engine.stop()
 
 
 def markers(outcomes: list[Outcome]) -> list[float | None]:
-    return [None if item.prediction is None else float(item.prediction.probabilities[0]) for item in outcomes]
+    predictions = [item.prediction for item in outcomes]
+    return [None if found is None else float(found.outputs["probabilities"][0]) for found in predictions]
 
 
 async def test_each_item_gets_one_outcome_in_order(service: Service) -> None:
-    items: list[Item] = [
+    items: list[LightCurve | LightCurveError | Refusal] = [
         curve(1),
         LightCurveError("/flux/3", "not_finite", "flux must be finite"),
         curve(2, length=15, metadata={"mwebv": 0.1}),
@@ -65,7 +70,7 @@ async def test_each_item_gets_one_outcome_in_order(service: Service) -> None:
         Refusal("rejected", "unknown_schema"),
         curve(3),
     ]
-    outcomes = await service.plane.classify(items, ClassifyOptions(surveys="lsst"))
+    outcomes = await service.plane.ask(items, AskOptions(surveys="lsst"))
     assert markers(outcomes) == [1, None, 2, None, None, 3]
     assert [(item.status, item.reason) for item in outcomes] == [
         ("classified", ""),
@@ -86,20 +91,20 @@ async def test_each_item_gets_one_outcome_in_order(service: Service) -> None:
 
 async def test_nothing_to_classify_asks_nothing_of_the_engine(service: Service) -> None:
     await service.engine.drain(1)
-    assert await service.plane.classify([]) == []
-    [outcome] = await service.plane.classify([Refusal("abstained", "no_points")])
+    assert await service.plane.ask([]) == []
+    [outcome] = await service.plane.ask([Refusal("abstained", "no_points")])
     assert outcome.status == "abstained"
 
 
 async def test_long_histories_are_cut_and_say_so(service: Service) -> None:
-    [outcome] = await service.plane.classify([curve(1, length=50)])
+    [outcome] = await service.plane.ask([curve(1, length=50)])
     assert outcome.truncated
     assert outcome.points_per_band[2] == 20
     assert service.total("nightjar_truncated_total") == 1
 
 
 async def test_surveys_are_counted_apart(service: Service) -> None:
-    await service.plane.classify([curve(1), curve(2)], ClassifyOptions(surveys=["ztf", "lsst"]))
+    await service.plane.ask([curve(1), curve(2)], AskOptions(surveys=["ztf", "lsst"]))
     assert service.outcomes("ztf", "classified") == service.outcomes("lsst", "classified") == 1
 
 
@@ -120,7 +125,7 @@ async def test_large_requests_are_featurised_off_the_event_loop(service: Service
             ticks += 1
 
     ticker = asyncio.create_task(tick())
-    outcomes = await service.plane.classify(curves)
+    outcomes = await service.plane.ask(curves)
     ticker.cancel()
     assert markers(outcomes) == list(range(200))
     assert ticks > 5
@@ -128,10 +133,10 @@ async def test_large_requests_are_featurised_off_the_event_loop(service: Service
 
 async def test_an_overload_refuses_the_whole_request_before_any_work(service: Service) -> None:
     await service.occupied()
-    waiting = asyncio.create_task(service.plane.classify([curve(1)]))
+    waiting = asyncio.create_task(service.plane.ask([curve(1)]))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
-        await service.plane.classify([curve(marker) for marker in range(100)])
+        await service.plane.ask([curve(marker) for marker in range(100)])
     assert (
         service.metrics.registry.get_sample_value("nightjar_stage_duration_seconds_count", {"stage": "featurise"}) == 1
     )
@@ -143,17 +148,17 @@ async def test_a_deadline_that_nothing_met_is_raised(service: Service) -> None:
     await service.occupied()
     started = monotonic()
     with pytest.raises(DeadlineExceeded):
-        await service.plane.classify([curve(1), curve(2)], ClassifyOptions(deadline=monotonic() + 0.03))
+        await service.plane.ask([curve(1), curve(2)], AskOptions(deadline=monotonic() + 0.03))
     assert monotonic() - started < 1  # although the worker is still held
     assert service.engine.depth == 0
 
 
 async def test_a_deadline_that_some_met_fails_the_others(service: Service) -> None:
-    [first] = await service.plane.classify([curve(1)])
+    [first] = await service.plane.ask([curve(1)])
     assert first.status == "classified"
     service.graph.on_marker[2.0] = service.graph.hold  # the run after the one that holds marker 2 does not end
     curves = [curve(2)] + [curve(marker, length=20) for marker in range(3, 40)]
-    outcomes = await service.plane.classify(curves, ClassifyOptions(deadline=monotonic() + 0.2))
+    outcomes = await service.plane.ask(curves, AskOptions(deadline=monotonic() + 0.2))
     statuses = {item.status for item in outcomes}
     assert outcomes[0].status == "classified"
     assert statuses == {"classified", "failed"}
@@ -162,13 +167,13 @@ async def test_a_deadline_that_some_met_fails_the_others(service: Service) -> No
 
 async def test_a_deadline_in_the_past_is_not_even_run(service: Service) -> None:
     with pytest.raises(DeadlineExceeded):
-        await service.plane.classify([curve(1)], ClassifyOptions(deadline=monotonic() - 1))
+        await service.plane.ask([curve(1)], AskOptions(deadline=monotonic() - 1))
     assert service.graph.seen == []
 
 
 async def test_a_light_curve_the_network_fails_on_fails_alone(service: Service) -> None:
     service.graph.on_marker[2.0] = poison
-    outcomes = await service.plane.classify([curve(marker) for marker in (1, 2, 3)])
+    outcomes = await service.plane.ask([curve(marker) for marker in (1, 2, 3)])
     assert markers(outcomes) == [1, None, 3]
     assert (outcomes[1].status, outcomes[1].reason) == ("failed", "inference_failed")
     assert service.outcomes("none", "failed", "inference_failed") == 1
@@ -176,8 +181,8 @@ async def test_a_light_curve_the_network_fails_on_fails_alone(service: Service) 
 
 async def test_a_cancelled_request_leaves_nothing_in_the_queue(service: Service) -> None:
     await service.occupied()
-    gone = asyncio.create_task(service.plane.classify([curve(marker) for marker in range(5)]))
-    stays = asyncio.create_task(service.plane.classify([curve(9)]))
+    gone = asyncio.create_task(service.plane.ask([curve(marker) for marker in range(5)]))
+    stays = asyncio.create_task(service.plane.ask([curve(9)]))
     await asyncio.sleep(0)
     assert service.engine.depth == 6
     gone.cancel()
@@ -193,12 +198,12 @@ async def test_a_cancelled_request_leaves_nothing_in_the_queue(service: Service)
 async def test_a_dead_engine_is_the_whole_requests_problem(service: Service) -> None:
     service.graph.on_marker[2.0] = sys.exit
     with pytest.raises(EngineDead):
-        await service.plane.classify([curve(1), curve(2)])
+        await service.plane.ask([curve(1), curve(2)])
     with pytest.raises(EngineDead):
-        await service.plane.classify([curve(3)])
+        await service.plane.ask([curve(3)])
 
 
 async def test_a_draining_engine_takes_nothing_new(service: Service) -> None:
     await service.engine.drain(1)
     with pytest.raises(EngineClosed):
-        await service.plane.classify([curve(1)])
+        await service.plane.ask([curve(1)])

@@ -2,33 +2,45 @@
 
 import asyncio
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from models.bundle import Bundle, Task
+from models.taxonomy import ELASTICC
 from service.inference.batching import Prediction, RunReport
 from service.inference.engine import Engine
 from service.inference.failures import InferenceFailed
+from service.inference.programs import Classification
 from service.inference.scheduling import CostModel
 from service.metrics import STAGES, Metrics
-from support.graphs import EchoGraph, tokens
+from support.graphs import EchoGraph, echo_manifest, question
 
-CLASSES = ("SLSN", "Ia")
+TASK: Task = "classification"
+CLASSES = ELASTICC.model_copy(update={"classes": (ELASTICC.classes[11], ELASTICC.classes[13])})
+
+
+def bundle(version: str) -> Bundle:
+    changes = {"taxonomy": CLASSES, "version": version}
+    return Bundle(Path("echo"), echo_manifest().model_copy(update=changes), "ab" * 32)
 
 
 @pytest.fixture
 def metrics() -> Metrics:
     metrics = Metrics()
-    metrics.set_model("astro-moe", "1.0.0", "ab" * 32, "cpu", CLASSES, load_seconds=0.5)
+    metrics.set_model(bundle("1.0.0"), "cpu", load_seconds=0.5)
     return metrics
 
 
 def report() -> RunReport:
-    prediction = Prediction(np.array([0.2, 0.8], np.float32), np.zeros(4, np.float32), 2, 1e-3, 2e-4, 3e-3)
+    outputs = {"probabilities": np.array([0.2, 0.8], np.float32), "embedding": np.zeros(4, np.float32)}
+    prediction = Prediction(outputs, 2, 1e-3, 2e-4, 3e-3)
     return RunReport(
-        sequences=[tokens(1, 10), tokens(2, 6)],
+        questions=[question(1, 10), question(2, 6)],
         answers=[prediction, InferenceFailed()],
+        tokens=16,
         length=10,
         assemble_seconds=2e-4,
         run_seconds=3e-3,
@@ -41,12 +53,12 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
-    metrics.record_run(report(), predicted_seconds=2e-3)
+    metrics.run_recorder(TASK)(report(), 2e-3)
     expected = {
-        ("nightjar_batch_size_sum",): 2,
-        ("nightjar_batch_tokens_sum",): 20,
-        ("nightjar_batch_padding_ratio_sum",): 20 / 16,
-        ("nightjar_cost_model_error_ratio_sum",): 1.5,
+        ("nightjar_batch_size_sum", "task", TASK): 2,
+        ("nightjar_batch_tokens_sum", "task", TASK): 20,
+        ("nightjar_batch_padding_ratio_sum", "task", TASK): 20 / 16,
+        ("nightjar_cost_model_error_ratio_sum", "task", TASK): 1.5,
         ("nightjar_missing_metadata_total",): 128,
         ("nightjar_truncated_total",): 0,
         ("nightjar_observations_total", "band", "u"): 16,
@@ -63,36 +75,36 @@ def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
 @pytest.mark.parametrize(("layer", "expert", "load"), [("input", "1", 6), ("0", "1", 12), ("1", "0", 16)])
 def test_expert_load_is_counted_by_layer(metrics: Metrics, layer: str, expert: str, load: float) -> None:
     for _ in range(2):
-        metrics.record_run(report(), predicted_seconds=2e-3)
+        metrics.run_recorder(TASK)(report(), 2e-3)
     assert value(metrics, "nightjar_expert_load_total", layer=layer, expert=expert) == 2 * load
 
 
 async def test_the_queue_is_read_when_it_is_scraped(metrics: Metrics) -> None:
     graph = EchoGraph()
-    engine = Engine(graph, CostModel(1.0, 0.0, 0.0), workers=1)
-    metrics.watch(engine)
+    engine = Engine(graph, Classification(echo_manifest()), CostModel(1.0, 0.0, 0.0), workers=1)
+    metrics.watch(TASK, engine)
     graph.hold()
     await engine.start()
-    entries = engine.enqueue([tokens(0)])
+    entries = engine.enqueue([question(0)])
     assert await asyncio.to_thread(graph.started.acquire, True, 5)
-    entries += engine.enqueue([tokens(1), tokens(2)])
-    assert value(metrics, "nightjar_queue_depth") == 2
-    assert value(metrics, "nightjar_queue_work_seconds") == 2
-    assert (value(metrics, "nightjar_oldest_run_seconds") or 0) > 0
+    entries += engine.enqueue([question(1), question(2)])
+    assert value(metrics, "nightjar_queue_depth", task=TASK) == 2
+    assert value(metrics, "nightjar_queue_work_seconds", task=TASK) == 2
+    assert (value(metrics, "nightjar_oldest_run_seconds", task=TASK) or 0) > 0
     graph.release()
     await asyncio.gather(*(entry.future for entry in entries))
-    assert value(metrics, "nightjar_queue_depth") == 0
+    assert value(metrics, "nightjar_queue_depth", task=TASK) == 0
     await engine.stop()
 
 
 def test_another_model_replaces_the_one_before(metrics: Metrics) -> None:
-    metrics.set_model("astro-moe", "1.0.1", "cd" * 32, "cpu", CLASSES, load_seconds=0.5)
+    metrics.set_model(bundle("1.0.1"), "cpu", load_seconds=0.5)
     samples = [sample for family in metrics.registry.collect() for sample in family.samples]
     assert [item.labels["version"] for item in samples if item.name == "nightjar_model_info"] == ["1.0.1"]
 
 
 def test_what_is_scraped_parses_and_keeps_to_the_naming_rules(metrics: Metrics) -> None:
-    metrics.record_run(report(), predicted_seconds=2e-3)
+    metrics.run_recorder(TASK)(report(), 2e-3)
     families = list(text_string_to_metric_families(metrics.render().decode()))
     ours = [family for family in families if family.name.startswith("nightjar_")]
     assert len(ours) > 20

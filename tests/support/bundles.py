@@ -47,7 +47,7 @@ def tiny_network(seed: int = 0, **changes: object) -> AstroMoE:
     sizes: dict[str, object] = {"d_model": 32, "n_heads": 2, "n_blocks": 2, "d_ff": 48, "n_harmonics": 8}
     sizes |= {"n_experts": 4, "d_tab": 16, "tab_heads": 2, "tab_blocks": 1, "tab_ff": 32, "dropout": 0.0, "n_knots": 16}
     network = AstroMoE(AstroMoEConfig.model_validate(sizes | changes))
-    network.fit_metadata_quantiles(np.random.default_rng(seed).normal(size=(300, len(METADATA_COLUMNS))))
+    network.fit_inputs(np.random.default_rng(seed).normal(size=(300, len(METADATA_COLUMNS))))
     with torch.no_grad():
         for parameter in network.parameters():  # at the initial 0.02 every answer would be nearly the same
             parameter.mul_(3.0)

@@ -16,7 +16,7 @@ import structlog
 
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC
-from service.http.lifecycle import Service, State
+from service.http.lifecycle import Models, Service, State
 from service.http.server import Server
 from service.inference.batching import Arrays
 from service.inference.loaded import LoadedModel
@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 CLASSES = len(ELASTICC.classes)
 QUICK = CostModel(1e-5, 1e-7, 0.0)
 
-Load = Callable[[Settings], LoadedModel]
+Load = Callable[[Settings], Models]
 
 
 def _drop(*_: object) -> NoReturn:
@@ -50,9 +50,9 @@ class Network(EchoGraph):
 
 
 def loader(network: Network, cost: CostModel = QUICK) -> Load:
-    """How a service comes by ``network``."""
+    """How a service comes by ``network``, which classifies."""
     bundle = Bundle(Path("echo"), echo_manifest(), "0" * 64)
-    return lambda settings: LoadedModel(bundle, settings.provider, network, cost, 0.0, 0.0)
+    return lambda settings: Models(LoadedModel(bundle, settings.provider, network, cost, 0.0, 0.0))
 
 
 def settings(**changes: Any) -> Settings:
@@ -81,11 +81,19 @@ class Live:
         finally:
             connection.close()
 
-    def classify(self, body: object) -> tuple[int, Any]:
+    def post(self, path: str, body: object) -> tuple[int, Any]:
         """Status and parsed reply of a JSON request; bytes go as they are."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        status, _, text = self.ask("POST", "/v1/classify", data, {"Content-Type": "application/json"})
+        status, _, text = self.ask("POST", path, data, {"Content-Type": "application/json"})
         return status, json.loads(text)
+
+    def classify(self, body: object) -> tuple[int, Any]:
+        """The same of ``POST /v1/classify``."""
+        return self.post("/v1/classify", body)
+
+    def forecast(self, body: object) -> tuple[int, Any]:
+        """The same of ``POST /v1/forecast``."""
+        return self.post("/v1/forecast", body)
 
     def connect(self) -> socket.socket:
         """Open a raw connection."""

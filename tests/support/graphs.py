@@ -9,12 +9,12 @@ from models.bundle import Calibration, Manifest, Parameters
 from models.lightcurve import LightCurve, Limits, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
-from service.inference.batching import Arrays
+from service.inference.batching import Arrays, Question
 
 
-def tokens(marker: float, length: int = 10) -> Tokens:
-    """A sequence that :class:`EchoGraph` can tell from others by its flux."""
-    return Tokens(
+def question(marker: float, length: int = 10) -> Question:
+    """One that :class:`EchoGraph` can tell from others by its flux."""
+    tokens = Tokens(
         time=np.arange(length, dtype=np.float32),
         flux=np.full(length, marker, dtype=np.float32),
         flux_err=np.ones(length, dtype=np.float32),
@@ -23,7 +23,9 @@ def tokens(marker: float, length: int = 10) -> Tokens:
         metadata=np.full(len(METADATA_COLUMNS), np.nan, dtype=np.float32),
         truncated=False,
         points_per_band=(length, 0, 0, 0, 0, 0),
+        origin_mjd=60_000.0,
     )
+    return Question(tokens)
 
 
 def poison() -> None:

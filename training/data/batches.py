@@ -12,9 +12,10 @@ Notable:
 - one background thread prepares the next pool while the current one trains.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,9 +23,12 @@ from torch import Tensor
 
 from models.lightcurve import Int64, LightCurve, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
+from models.network import INPUTS
 from training.data.augment import AugmentationConfig, View, apply_view, draw_view
 from training.data.dataset import Dataset
 from training.recipes.schema import DataConfig, Recipe
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +39,7 @@ class Example:
     label: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class Batch(NamedTuple):
     """Padded inputs and labels.
 
     Attributes
@@ -55,14 +58,10 @@ class Batch:
     metadata_BF: Tensor
     label_B: Tensor
 
-    @property
-    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The network's arguments, in order."""
-        return self.flux_BL, self.flux_err_BL, self.time_BL, self.band_BL, self.mask_BL, self.metadata_BF
-
-    def __len__(self) -> int:
-        """Return the number of light curves."""
-        return len(self.label_B)
+    def inputs_of(self, network: Any) -> tuple[Tensor, ...]:
+        """Arguments of a network, in the order of its ``input_names``."""
+        tensors = dict(zip(INPUTS, self, strict=False))
+        return tuple(tensors[name] for name in network.input_names)
 
 
 def collate(examples: Sequence[Example]) -> Batch:
@@ -132,12 +131,17 @@ def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: in
 
 def stream(dataset: Dataset, indices: Int64, recipe: Recipe, first_step: int = 0) -> Generator[Batch, None, None]:
     """Yield the training batch of ``first_step`` and of every step after it, without end."""
-    number, skip = divmod(first_step, recipe.batch.pool)
+    return pooled(lambda number: batches_of_pool(dataset, indices, recipe, number), recipe.batch.pool, first_step)
+
+
+def pooled(make: Callable[[int], list[T]], size: int, first_step: int) -> Generator[T, None, None]:
+    """Yield batch after batch from ``first_step`` on; ``make`` gives the ``size`` batches of a pool by its number."""
+    number, skip = divmod(first_step, size)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as worker:
-        waiting = worker.submit(batches_of_pool, dataset, indices, recipe, number)
+        waiting = worker.submit(make, number)
         while True:
             ready = waiting.result()
             number += 1
-            waiting = worker.submit(batches_of_pool, dataset, indices, recipe, number)
+            waiting = worker.submit(make, number)
             yield from ready[skip:]
             skip = 0

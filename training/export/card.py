@@ -83,8 +83,8 @@ def _identity(manifest: Manifest) -> str:
     window = "all history" if days is None else f"history from {days:g} days before the first detection"
     return f"""# {manifest.name} {manifest.version}
 
-A classifier of multiband light curves into the {len(manifest.taxonomy.classes)} classes of {manifest.taxonomy.name}:
-{", ".join(manifest.taxonomy.names)}.
+A classifier of multiband light curves into the {len(manifest.classes.classes)} classes of {manifest.classes.name}:
+{", ".join(manifest.classes.names)}.
 
 - network: {manifest.architecture}, {parameters.total:,} parameters, of which one observation passes through
   {parameters.active:,}

@@ -2,7 +2,7 @@
 
 Notable: a grouped computation (``models.grouping``) arrives as one Split whose sizes take a detour through five little
 nodes per group, a fifth of the graph; :func:`split_by_counts` hands Split the counts themselves. Everything is standard
-operators, nothing lies outside the file.
+operators, nothing lies outside the file; the recurrent layers of ``models.recurrent`` are ONNX's LSTM and GRU.
 """
 
 import logging
@@ -16,6 +16,8 @@ import onnx
 import torch
 from onnxscript import opset20, optimizer
 from torch import Tensor, nn
+
+from models import recurrent
 
 OPSET = 20
 
@@ -51,7 +53,7 @@ def write_graph(
             input_names=list(inputs),
             output_names=list(outputs),
             dynamic_shapes={"inputs": shapes},  # the networks take *inputs
-            custom_translation_table={operator.le: _unused_bound},
+            custom_translation_table=TRANSLATIONS,
         )
     assert program is not None
     model = split_by_counts(program.model_proto)
@@ -63,6 +65,39 @@ def write_graph(
 def _unused_bound(a: Any, b: Any) -> Any:
     """Translate ``size <= 2**64 - 4``, a bound that torch notes, nothing uses and int64 cannot hold."""
     return opset20.Constant(value_int=1)
+
+
+def _lstm(x_SBI: Any, input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bias_G: Any) -> Any:
+    """Translate ``models.recurrent.lstm``; ONNX has the gates in the order input, output, forget, cell."""
+    weights = _onnx_weights(input_GI, hidden_GH, input_bias_G, hidden_bias_G, (0, 3, 1, 2))
+    state_SDBH, _, _ = opset20.LSTM(x_SBI, *weights, hidden_size=hidden_GH.shape[1])
+    return opset20.Squeeze(state_SDBH, opset20.Constant(value_ints=[1]))
+
+
+def _gru(x_SBI: Any, input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bias_G: Any) -> Any:
+    """Translate ``models.recurrent.gru``; ONNX has the gates in the order update, reset, new."""
+    weights = _onnx_weights(input_GI, hidden_GH, input_bias_G, hidden_bias_G, (1, 0, 2))
+    state_SDBH, _ = opset20.GRU(x_SBI, *weights, hidden_size=hidden_GH.shape[1], linear_before_reset=1)
+    return opset20.Squeeze(state_SDBH, opset20.Constant(value_ints=[1]))
+
+
+def _onnx_weights(
+    input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bias_G: Any, order: Sequence[int]
+) -> tuple[Any, ...]:
+    """Weights and both biases with the gates in ONNX's order and its leading axis of directions."""
+    hidden = hidden_GH.shape[1]
+    rows = opset20.Constant(value_ints=[gate * hidden + unit for gate in order for unit in range(hidden)])
+    biases = (opset20.Gather(bias_G, rows) for bias_G in (input_bias_G, hidden_bias_G))
+    weights = (opset20.Gather(input_GI, rows), opset20.Gather(hidden_GH, rows), opset20.Concat(*biases, axis=0))
+    direction = opset20.Constant(value_ints=[0])
+    return tuple(opset20.Unsqueeze(weight, direction) for weight in weights)
+
+
+TRANSLATIONS: dict[Any, Any] = {
+    operator.le: _unused_bound,
+    recurrent.lstm._opoverload: _lstm,
+    recurrent.gru._opoverload: _gru,
+}
 
 
 def split_by_counts(model: onnx.ModelProto) -> onnx.ModelProto:

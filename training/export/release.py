@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from models.bundle import Bundle
+from models.bundle import Bundle, Calibration
 from models.lightcurve import BANDS, LightCurve, Tokens
 from models.taxonomy import ELASTICC
 from training.data.batches import draw_examples, draw_indices, to_tokens
@@ -24,7 +24,7 @@ PARITY_NOISE = 100
 
 
 def release(run: Path, data: Path, out: Path, *, name: str, version: str, simulator_seed: int | None = None) -> Bundle:
-    """Export the best weights of a run as a bundle with a calibrated temperature and a card.
+    """Export the best weights of a run as a bundle with a card; a classifier's temperature is calibrated.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ def release(run: Path, data: Path, out: Path, *, name: str, version: str, simula
     dataset = read_dataset(data)
     if fingerprint(data, len(dataset)).sha256 != config.data.sha256:
         raise RunError(f"{run} was trained on other data than {data}")
-    fit = calibrate(network, dataset, config.recipe)
+    fit = calibrate(network, dataset, config.recipe) if config.recipe.task == "classify" else None
     described = Release(
         name=name,
         version=version,
-        calibration=fit.as_calibration(),
+        calibration=fit.as_calibration() if fit else Calibration(method="none", temperature=1.0),
         data=_provenance(dataset, config, simulator_seed),
-        metrics={"validation": _validation(run), "calibration": fit._asdict()},
+        metrics={"validation": _validation(run)} | ({"calibration": fit._asdict()} if fit else {}),
     )
     export_bundle(network, config, _parity_tokens(dataset, config), out, described)
     return write_card(out)
@@ -71,8 +71,8 @@ def _provenance(dataset: Dataset, config: RunConfig, simulator_seed: int | None)
 
 def _validation(run: Path) -> dict[str, Any]:
     """The log line of the exported weights: the best validation."""
-    lines = [line for line in read_log(run) if "validation_macro_f1" in line]
-    best: dict[str, Any] = max(lines, key=lambda line: line["validation_macro_f1"])
+    lines = [line for line in read_log(run) if "validation_score" in line]
+    best: dict[str, Any] = max(lines, key=lambda line: line["validation_score"])
     return best
 
 

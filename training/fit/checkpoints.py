@@ -23,9 +23,9 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
+from torch import Tensor, nn
 
-from models.astro_moe import AstroMoE
+from models.zoo import build
 from training.recipes.schema import Recipe
 
 CONFIG, LOG, CHECKPOINT, BEST = "config.json", "log.jsonl", "checkpoint.pt", "best.pt"
@@ -54,6 +54,7 @@ class RunConfig(BaseModel):
 
     recipe: Recipe
     data: DataSource
+    pretrained: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +76,7 @@ def fingerprint(path: Path, objects: int) -> DataSource:
     return DataSource(name=path.name, sha256=digest, objects=objects)
 
 
-def open_run(folder: Path, config: RunConfig) -> Checkpoint | None:
+def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
     """Create a run folder, or return the checkpoint to resume from.
 
     Raises
@@ -84,11 +85,12 @@ def open_run(folder: Path, config: RunConfig) -> Checkpoint | None:
         When the folder holds a run of another recipe or other data.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    content = config.model_dump_json(indent=2).encode()
     if (folder / CONFIG).exists():
-        if read_config(folder) != config:
+        if (folder / CONFIG).read_bytes() != content:
             raise RunError(f"{folder} holds another run (recipe or data differ); name another folder or remove it")
     else:
-        write_atomic(folder / CONFIG, config.model_dump_json(indent=2).encode())
+        write_atomic(folder / CONFIG, content)
     checkpoint = load_checkpoint(folder / CHECKPOINT) if (folder / CHECKPOINT).exists() else None
     _rewind_log(folder / LOG, checkpoint.step if checkpoint else 0)
     return checkpoint
@@ -122,7 +124,7 @@ def save_weights(path: Path, weights: State) -> None:
     _save_atomic(path, weights)
 
 
-def load_network(run: Path) -> tuple[AstroMoE, RunConfig]:
+def load_network(run: Path) -> tuple[nn.Module, RunConfig]:
     """Build the network of a run folder with its best weights, in evaluation mode.
 
     Raises
@@ -131,11 +133,17 @@ def load_network(run: Path) -> tuple[AstroMoE, RunConfig]:
         When the folder is no run or has no validated weights yet.
     """
     config = read_config(run)
+    network = build(config.recipe.network, config.recipe.task)
+    network.load_state_dict(load_best(run))
+    return network.eval(), config
+
+
+def load_best(run: Path) -> State:
+    """Best weights of a run folder; raises RunError when there are none yet."""
     if not (run / BEST).exists():
         raise RunError(f"{run} has no {BEST}: no validation has been reached yet")
-    network = AstroMoE(config.recipe.network)
-    network.load_state_dict(torch.load(run / BEST, map_location="cpu", weights_only=True))
-    return network.eval(), config
+    weights: State = torch.load(run / BEST, map_location="cpu", weights_only=True)
+    return weights
 
 
 def append_log(folder: Path, line: dict[str, Any]) -> None:

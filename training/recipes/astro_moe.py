@@ -2,6 +2,7 @@
 
 from models.astro_moe import AstroMoEConfig
 from training.data.augment import AugmentationConfig
+from training.data.masking import MaskingConfig
 from training.recipes.schema import BatchConfig, OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
 
 
@@ -18,7 +19,7 @@ def astro_moe_tm() -> Recipe:
 
 def astro_moe_pe() -> Recipe:
     """Astro-MoE with fixed positional encoding (eq. 6): 4,640,422 parameters."""
-    return _with_network(astro_moe_tm(), "astro-moe-pe", time_encoding="sinusoidal")
+    return _with_network(astro_moe_tm(), "astro-moe-pe", time_encoding="baseline")
 
 
 def multiband_astromer() -> Recipe:
@@ -55,6 +56,16 @@ def default() -> Recipe:
     )
 
 
+def default_pe() -> Recipe:
+    """The shipped model with the fixed positional encoding in place of time modulation."""
+    return _with_network(default(), "default-pe", time_encoding="baseline")
+
+
+def default_pretraining() -> Recipe:
+    """Masked reconstruction with the light-curve branch of the shipped model, on its views of the curves."""
+    return pretraining(default())
+
+
 def default_dense() -> Recipe:
     """The dense twin of the shipped model: what the speed and the worth of its experts are measured against."""
     return _with_network(default(), "default-dense", n_experts=0, n_input_experts=0)
@@ -72,6 +83,21 @@ def debug() -> Recipe:
             "validation": ValidationConfig(every=50, objects=100, log_every=10),
         }
     )
+
+
+def debug_pretraining() -> Recipe:
+    """Masked reconstruction with the debug network."""
+    return pretraining(debug())
+
+
+def pretraining(recipe: Recipe) -> Recipe:
+    """Pretraining of a recipe's light-curve branch as the paper describes it.
+
+    90 % of the observations are probed: of these 30 % are hidden, 30 % show another's values, 40 % their own.
+    """
+    masking = MaskingConfig(probed=0.9, hidden=0.3, random=0.3, same=0.4)
+    changes = {"name": f"{recipe.name}-pretraining", "task": "reconstruct", "masking": masking}
+    return recipe.model_copy(update=changes)
 
 
 def _with_network(recipe: Recipe, name: str, **changes: object) -> Recipe:

@@ -9,7 +9,9 @@ Notable:
 - ``default`` is the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
 - ``default-dense`` is its twin without experts, for comparisons of speed;
-- ``debug`` runs the whole pipeline in under a minute;
+- ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
+- a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)
+  or to forecast;
 - a variant calls its parent and changes what differs, so a diff of two recipes is a diff of two functions.
 
 Print one, resolved::
@@ -19,21 +21,38 @@ Print one, resolved::
 
 from collections.abc import Callable
 
-from training.recipes.astro_moe import (
-    astro_moe_pe,
-    astro_moe_tm,
-    debug,
-    default,
-    default_dense,
-    multiband_astromer,
-)
+from training.recipes import astro_moe, astromer, informer, romae
 from training.recipes.schema import Recipe
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "astro-moe-pe": astro_moe_pe,
-    "astro-moe-tm": astro_moe_tm,
-    "multiband-astromer": multiband_astromer,
-    "default": default,
-    "default-dense": default_dense,
-    "debug": debug,
-}
+_MAKERS: tuple[Callable[[], Recipe], ...] = (
+    astro_moe.astro_moe_pe,
+    astro_moe.astro_moe_tm,
+    astro_moe.multiband_astromer,
+    astro_moe.default,
+    astro_moe.default_dense,
+    astro_moe.default_pe,
+    astro_moe.default_pretraining,
+    astro_moe.debug,
+    astro_moe.debug_pretraining,
+    romae.romae_tiny_shallow,
+    romae.romae_tiny,
+    romae.romae_small,
+    romae.romae_base,
+    romae.romae_tiny_shallow_pretraining,
+    romae.romae_tiny_pretraining,
+    romae.romae_default,
+    romae.debug_romae,
+    romae.debug_romae_pretraining,
+    astromer.astromer,
+    astromer.astromer_v2,
+    astromer.astromer_pretraining,
+    astromer.astromer_v2_pretraining,
+    astromer.debug_astromer,
+    astromer.debug_astromer_pretraining,
+    informer.informer,
+    informer.informer_forecast,
+    informer.debug_informer,
+    informer.debug_informer_forecast,
+)
+
+RECIPES: dict[str, Callable[[], Recipe]] = {make().name: make for make in _MAKERS}

@@ -10,9 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.astro_moe import AstroMoEConfig
 from models.lightcurve import FluxUnit, Limits
+from models.zoo import NetworkConfig, NetworkTask
 from training.data.augment import AugmentationConfig
+from training.data.forecasting import ForecastingConfig
+from training.data.masking import MaskingConfig
 
 Fraction = tuple[float, float, float]
+ReconstructionLoss = Literal["mse", "rmse"]
 
 
 class Frozen(BaseModel):
@@ -38,11 +42,12 @@ class BatchConfig(Frozen):
 
 
 class OptimiserConfig(Frozen):
-    """Adam, gradient clipping and the averaged weights."""
+    """AdamW, gradient clipping and the averaged weights."""
 
     lr: float = Field(default=1e-4, gt=0, description="peak learning rate")
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled (AdamW)")
+    decay: Literal["all", "matrices"] = Field(default="all", description="matrices: no decay of biases, norms, tokens")
     clip_norm: float | None = Field(default=1.0, gt=0)
     ema_decay: float | None = Field(default=None, gt=0, lt=1, description="averaged weights are scored and exported")
 
@@ -66,17 +71,32 @@ class ValidationConfig(Frozen):
     log_every: int = Field(default=20, ge=1)
 
 
-class Recipe(Frozen):
-    """Everything that decides a training run, except the data file."""
+class FitConfig(Frozen):
+    """What the training loop needs to know, whatever is trained."""
 
     name: str
-    network: AstroMoEConfig
     schedule: ScheduleConfig
-    data: DataConfig = DataConfig()
-    augmentation: AugmentationConfig = AugmentationConfig()
-    batch: BatchConfig = BatchConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
     validation: ValidationConfig = ValidationConfig()
     seed: int = Field(default=0, ge=0)
     threads: int | None = Field(default=None, ge=1, description="torch threads; default: torch's own choice")
     bfloat16: bool = Field(default=False, description="autocast matrix products to bfloat16")
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+class Recipe(FitConfig):
+    """Everything that decides a run on light curves, except the data file."""
+
+    network: NetworkConfig
+    task: NetworkTask = "classify"
+    data: DataConfig = DataConfig()
+    augmentation: AugmentationConfig = AugmentationConfig()
+    batch: BatchConfig = BatchConfig()
+    masking: MaskingConfig = Field(default=MaskingConfig(), description="what a reconstruction hides")
+    reconstruction_loss: ReconstructionLoss = "mse"
+    forecasting: ForecastingConfig = Field(default=ForecastingConfig(), description="what a forecaster is asked")
+
+    @property
+    def aux_weight(self) -> float:
+        """Weight of the load-balance loss; 0 for networks without mixtures."""
+        return self.network.aux_weight if isinstance(self.network, AstroMoEConfig) else 0.0

@@ -1,8 +1,8 @@
 """Temperature scaling (Guo et al. 2017): one number that makes a network's probabilities mean what they say.
 
-The temperature divides the logits of the mixed head. It is fitted on the validation split, over random views drawn as
-in training, so that it fits what a broker asks about (few detections, missing metadata) and not complete light curves
-only. Simulated classes are equally common, so the probabilities assume equally common classes too: reweight them by
+The temperature divides the logits of the predicting head. It is fitted on the validation split, over random views drawn
+as in training, so that it fits what a broker asks about (few detections, missing metadata) and not only complete light
+curves. Simulated classes are equally common, so the probabilities assume equally common classes too: reweight them by
 your survey's rates before you count anything.
 """
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from models.astro_moe import AstroMoE
 from models.bundle import Calibration
 from models.lightcurve import Int64
 from training.data.batches import draw_examples
 from training.data.dataset import Dataset, split_indices
-from training.fit.train import predict
+from training.fit.classify import predict
 from training.recipes.schema import Recipe
 from training.score.metrics import Float, ece, log_loss
 
@@ -78,7 +78,7 @@ def fit_temperature(logits_BC: Float, label_B: Int64) -> TemperatureFit:
     )
 
 
-def calibrate(network: AstroMoE, dataset: Dataset, recipe: Recipe) -> TemperatureFit:
+def calibrate(network: nn.Module, dataset: Dataset, recipe: Recipe) -> TemperatureFit:
     """Fit a network's temperature on one random view of every validation object."""
     rng = np.random.default_rng((recipe.seed, CALIBRATION_DRAW))
     indices = split_indices(dataset, recipe.data.fractions)["validation"]

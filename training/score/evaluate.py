@@ -30,7 +30,7 @@ from training.data.augment import LSST, NO_METADATA, ZTF, View
 from training.data.batches import Example, view_examples
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.fit.checkpoints import fingerprint, load_network
-from training.fit.train import predict
+from training.fit.classify import predict
 from training.recipes.schema import DataConfig
 from training.score.calibrate import calibrate, softmax
 from training.score.metrics import confusion, f1_per_class, reliability, scores

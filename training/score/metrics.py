@@ -25,14 +25,14 @@ def confusion(label_B: Int64, predicted_B: Int64, classes: int) -> Int64:
     return counts
 
 
-def f1_per_class(confusion_CC: Int64) -> NDArray[np.float64]:
+def f1_per_class(confusion_CC: Int64 | Float) -> NDArray[np.float64]:
     """F1 of every class, NaN for a class that neither occurs nor is predicted."""
     hits, total = np.diag(confusion_CC), confusion_CC.sum(0) + confusion_CC.sum(1)
     scores_C: NDArray[np.float64] = np.divide(2.0 * hits, total, out=np.full(len(hits), np.nan), where=total > 0)
     return scores_C
 
 
-def macro_f1(confusion_CC: Int64) -> float:
+def macro_f1(confusion_CC: Int64 | Float) -> float:
     """Unweighted mean of the F1 of the classes that occur; 0 without any."""
     scores = f1_per_class(confusion_CC)
     return float(np.nanmean(scores)) if np.isfinite(scores).any() else 0.0

@@ -12,15 +12,16 @@ from models.lightcurve import LightCurve
 from service.alerts.packet import Packet, PacketError, ReadLimits
 from service.alerts.reader import read_packet
 from service.alerts.shipped import exists, schema_names
-from service.dataplane import ClassifyOptions, Outcome, Refusal
+from service.dataplane import AskOptions, Outcome, Refusal
 from service.http import errors, multipart, openapi
 from service.http.errors import ProblemError
 from service.http.fields import FieldError
 from service.http.lifecycle import Service, service_of
 from service.http.receive import Body, media_type, unless_gone
-from service.http.replies import AlertsReply, ReplyWriter
+from service.http.replies import AlertsReply
 from service.http.requests import check_deadline
 from service.http.timing import Stopwatch
+from service.http.writers import ClassWriter
 from service.settings import Settings
 
 CHUNK_BYTES = 1024 * 1024  # decoded in one go; between chunks a client that has left is noticed
@@ -65,7 +66,7 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
     `rejected` (unreadable), each with a reason code; the request itself succeeds.
     """
     arrived, service = monotonic(), service_of(request)
-    model, settings = service.model, service.settings
+    model, settings = service.classifier, service.settings
     _check(query, settings)
     kind = media_type(request, (*openapi.PACKET_TYPES, *multipart.MEDIA_TYPES))
     with Body(request, service.budget) as body:
@@ -78,8 +79,8 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
             packets = await service.off_loop(partial(multipart.split_parts, data, header, settings.max_packets))
         read = await unless_gone(request, _decode(packets, query.schema_name, service, deadline))
         stopwatch.lap("decode")
-        options = ClassifyOptions(deadline, [_survey(item) for item in read])
-        outcomes = await unless_gone(request, model.plane.classify([_item(item) for item in read], options))
+        options = AskOptions(deadline, [_survey(item) for item in read])
+        outcomes = await unless_gone(request, model.plane.ask([_item(item) for item in read], options))
     stopwatch.restart()
     content = _write(model.replies, read, outcomes, query.embedding)
     stopwatch.lap("encode")
@@ -138,7 +139,7 @@ def _survey(read: Read) -> str:
     return read.survey or "unknown"
 
 
-def _write(replies: ReplyWriter, read: Sequence[Read], outcomes: Sequence[Outcome], embedding: bool) -> bytes:
+def _write(replies: ClassWriter, read: Sequence[Read], outcomes: Sequence[Outcome], embedding: bool) -> bytes:
     return replies.write(
         [
             replies.result(outcome, _identity(item), embedding=embedding)

@@ -3,15 +3,15 @@
 from fastapi import APIRouter, Request, Response
 
 from service.http import errors, openapi
+from service.http.descriptions import ModelsReply, describe
 from service.http.lifecycle import service_of
-from service.http.replies import ModelsReply, describe
 
 router = APIRouter()
 
 
 @router.get(
     "/v1/models",
-    summary="Describe the model",
+    summary="Describe the models",
     response_class=Response,
     responses={
         200: openapi.reply(ModelsReply, "Every model that is served."),
@@ -19,7 +19,7 @@ router = APIRouter()
     },
 )
 async def models(request: Request) -> Response:
-    """Name, version, hash, classes with their ids, bands, limits, metadata columns, measured quality, calibration."""
+    """Task, name, version, hash, classes with their ids, bands, limits, metadata columns, quality, calibration."""
     service = service_of(request)
-    content = ModelsReply(models=[describe(service.model.bundle, service.settings.provider)])
+    content = ModelsReply(models=[describe(bundle, service.settings.provider) for bundle in service.bundles])
     return Response(content.model_dump_json(by_alias=True), media_type=openapi.JSON_TYPE)

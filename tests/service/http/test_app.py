@@ -8,9 +8,9 @@ import pytest
 
 from service.http import openapi
 from service.http.app import create_app
+from service.http.descriptions import ClassifierDescription, ModelsReply
 from service.http.errors import KINDS, MEDIA_TYPE, Problem
 from service.http.lifecycle import Service
-from service.http.replies import ModelsReply
 from support.edge import Live, Network, live, loader, settings
 
 
@@ -66,6 +66,7 @@ def test_every_problem_type_leads_to_its_meaning(edge: Live) -> None:
 def test_the_model_is_described(edge: Live) -> None:
     status, _, body = edge.ask("GET", "/v1/models")
     described = ModelsReply.model_validate_json(body).models[0]
+    assert isinstance(described, ClassifierDescription)
     assert (status, described.name, described.provider, len(described.classes)) == (200, "echo", "cpu", 20)
     assert (described.limits.max_points_per_band, described.flux_unit) == (65, "nJy")
 
@@ -98,10 +99,13 @@ def test_models_with_an_alias_keep_it(document: dict[str, Any]) -> None:
 
 
 def test_limits_are_in_the_document() -> None:
-    document = create_app(Service(settings(max_curves=7, max_deadline_ms=1234))).openapi()
-    curves = document["components"]["schemas"]["ManyCurves"]["properties"]["light_curves"]
-    assert (curves["minItems"], curves["maxItems"]) == (1, 7)
-    assert json.dumps(document).count('"maximum": 1234') == 2
+    document = create_app(Service(settings(max_curves=7, max_queries=9, max_deadline_ms=1234))).openapi()
+    schemas = document["components"]["schemas"]
+    for form in ("ManyCurves", "ManyForecasts"):
+        curves = schemas[form]["properties"]["light_curves"]
+        assert (curves["minItems"], curves["maxItems"]) == (1, 7)
+    assert [column["maxItems"] for column in schemas["ForecastIn"]["properties"].values()] == [9, 9]
+    assert json.dumps(document).count('"maximum": 1234') == 3
 
 
 def test_keys_are_in_the_document_when_they_are_asked_for() -> None:

@@ -14,9 +14,12 @@ from hypothesis import HealthCheck
 from schemathesis.config import SchemathesisConfig
 
 from service.http.app import create_app
-from service.http.lifecycle import Service
+from service.http.lifecycle import Models, Service
 from service.http.openapi import PACKET_TYPES
+from service.inference.loaded import load_model
+from service.settings import Settings
 from support.edge import HOST, Network, live, loader, settings
+from support.graph_bundles import forecaster_bundle
 
 EXAMPLES = 15
 
@@ -34,8 +37,13 @@ def config() -> SchemathesisConfig:
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with live(loader(Network())) as edge:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    forecaster = load_model(forecaster_bundle(tmp_path_factory.mktemp("ruler")).path, task="forecast")
+
+    def load(chosen: Settings) -> Models:
+        return loader(Network())(chosen)._replace(forecaster=forecaster)
+
+    with live(load) as edge:
         yield f"http://{HOST}:{edge.port}"
 
 

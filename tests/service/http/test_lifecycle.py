@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from models.bundle import BundleError
-from service.http.lifecycle import STUCK_SECONDS, Service, State
+from service.http.lifecycle import STUCK_SECONDS, Models, Service, State
 from service.http.server import Server
-from service.inference.loaded import LoadedModel
 from service.settings import Settings
 from support.edge import HOST, Live, Load, Network, curve, loader, raw_post, settings, wait_until
 
@@ -90,13 +89,13 @@ class Client(threading.Thread):
 def test_while_starting_the_process_is_alive_and_says_so() -> None:
     may_load = threading.Event()
 
-    def load(chosen: Settings) -> LoadedModel:
+    def load(chosen: Settings) -> Models:
         assert may_load.wait(20)
         return loader(Network())(chosen)
 
     with started(load) as edge:
         assert probes(edge) == [200, 503, 503]
-        for path in ("/v1/classify", "/v1/alerts"):
+        for path in ("/v1/classify", "/v1/alerts", "/v1/forecast"):
             status, headers, body = edge.ask("POST", path, b"{}")
             assert (status, headers["retry-after"], json.loads(body)["detail"]) == (503, "5", "the service is starting")
         assert edge.ask("GET", "/v1/models")[0] == 503
@@ -110,7 +109,7 @@ def test_while_starting_the_process_is_alive_and_says_so() -> None:
 
 @pytest.mark.parametrize("error", [BundleError("altered"), ZeroDivisionError("a bug")])
 def test_a_model_that_cannot_be_served_ends_the_process(error: Exception) -> None:
-    def load(_: Settings) -> LoadedModel:
+    def load(_: Settings) -> Models:
         raise error
 
     server = Server(Service(settings(), load))

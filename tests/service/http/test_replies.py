@@ -11,22 +11,24 @@ from hypothesis import strategies as st
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC
 from service.dataplane import Outcome, Status
+from service.http.descriptions import ClassifierDescription, describe
 from service.http.fields import FieldError
-from service.http.replies import AlertsReply, ClassifyReply, ReplyWriter, describe
+from service.http.replies import AlertsReply, ClassifyReply
 from service.http.timing import Stopwatch
+from service.http.writers import ClassWriter
 from service.inference.batching import Prediction
 from service.metrics import Metrics
 from support.edge import CLASSES
 from support.graphs import echo_manifest
 
 BUNDLE = Bundle(Path("echo"), echo_manifest(), "f" * 64)
-WRITER = ReplyWriter(BUNDLE)
+WRITER = ClassWriter(BUNDLE)
 PACKET = {"survey": "lsst", "schema_version": "10.0", "alert_id": str(2**63 - 1), "object_id": str(2**62 + 1)}
 
 
 def classified(weights: list[float], seconds: float = 0.001) -> Outcome:
-    probabilities = np.array(weights, dtype=np.float32)
-    prediction = Prediction(probabilities, np.arange(3, dtype=np.float32), 1, seconds, 2 * seconds, 3 * seconds)
+    outputs = {"probabilities": np.array(weights, dtype=np.float32), "embedding": np.arange(3, dtype=np.float32)}
+    prediction = Prediction(outputs, 1, seconds, 2 * seconds, 3 * seconds)
     return Outcome("classified", prediction=prediction, points_per_band=(1, 2, 3, 4, 5, 6), featurise_seconds=0.5)
 
 
@@ -68,6 +70,7 @@ def test_a_light_curve_without_an_answer() -> None:
 
 def test_the_model_is_named_in_full() -> None:
     description = describe(BUNDLE, "cpu")
+    assert isinstance(description, ClassifierDescription)
     assert description.model_dump().items() >= WRITER.provenance.items()
     assert [leaf.id for leaf in description.classes] == list(ELASTICC.ids)
 

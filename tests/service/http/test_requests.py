@@ -12,13 +12,14 @@ from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from service.http.errors import ProblemError
 from service.http.fields import FieldError
-from service.http.requests import ClassifyRequest, InvalidCurve, parse_json, read_classify
+from service.http.forms import Options
+from service.http.requests import Asked, InvalidCurve, parse_json, read_classify
 from support.edge import curve, settings
 
 SETTINGS = settings(max_points=100, max_curves=5)
 
 
-def read(document: object) -> ClassifyRequest:
+def read(document: object) -> Asked[LightCurve, Options]:
     return read_classify(parse_json(json.dumps(document).encode()), SETTINGS)
 
 

@@ -130,7 +130,7 @@ def test_a_client_that_leaves_takes_its_work_along() -> None:
 
 
 def queued(edge: Live, count: int) -> bool:
-    return edge.metric("nightjar_queue_depth") == count
+    return edge.metric("nightjar_queue_depth", task="classification") == count
 
 
 def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:

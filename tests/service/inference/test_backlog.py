@@ -9,7 +9,7 @@ import pytest
 from service.inference.backlog import Backlog
 from service.inference.batching import Waiting
 from service.inference.scheduling import BatchLimits, CostModel
-from support.graphs import tokens
+from support.graphs import question
 
 COST = CostModel(1e-3, 1e-6, 0.0)
 
@@ -22,7 +22,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def entry(loop: asyncio.AbstractEventLoop, length: int = 10, deadline: float | None = None) -> Waiting:
-    return Waiting(length, 0.0, deadline, tokens(0, length), loop.create_future(), COST.seconds(1, length))
+    return Waiting(length, 0.0, deadline, question(0, length), loop.create_future(), COST.seconds(1, length))
 
 
 def test_a_batch_is_removed_and_the_rest_keeps_its_order(loop: asyncio.AbstractEventLoop) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from models.lightcurve import Tokens
-from service.inference.batching import Arrays, Prediction, Waiting, answer
+from service.inference.batching import Arrays, Prediction, Question, Waiting, answer
 from service.inference.failures import InferenceFailed
-from support.graphs import EchoGraph, poison, tokens
+from service.inference.programs import Classification
+from support.graphs import EchoGraph, echo_manifest, poison, question
+
+PROGRAM = Classification(echo_manifest())
 
 
 @pytest.fixture
@@ -19,13 +21,17 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def group(loop: asyncio.AbstractEventLoop, *sequences: Tokens) -> list[Waiting]:
-    return [Waiting(len(sequence), 0.0, None, sequence, loop.create_future(), 1e-3) for sequence in sequences]
+def group(loop: asyncio.AbstractEventLoop, *questions: Question) -> list[Waiting]:
+    return [Waiting(len(asked), 0.0, None, asked, loop.create_future(), 1e-3) for asked in questions]
 
 
 def test_rows_are_matched_to_their_light_curves(loop: asyncio.AbstractEventLoop) -> None:
-    answers, [report] = answer(EchoGraph(), group(loop, tokens(1, 5), tokens(2, 9), tokens(3, 1)))
-    assert [item.probabilities.tolist() for item in answers if isinstance(item, Prediction)] == [[1, 5], [2, 9], [3, 1]]
+    answers, [report] = answer(EchoGraph(), PROGRAM, group(loop, question(1, 5), question(2, 9), question(3, 1)))
+    assert [item.outputs["probabilities"].tolist() for item in answers if isinstance(item, Prediction)] == [
+        [1, 5],
+        [2, 9],
+        [3, 1],
+    ]
     assert (report.size, report.length) == (3, 9)
     assert report.run_seconds >= 0
     assert set(report.expert_load) == {"input_expert_load", "expert_load"}
@@ -36,7 +42,7 @@ def test_one_poisonous_row_costs_at_most_two_runs_a_level(loop: asyncio.Abstract
     for culprit in range(size):
         graph = EchoGraph()
         graph.on_marker[float(culprit)] = poison
-        answers, reports = answer(graph, group(loop, *(tokens(marker) for marker in range(size))))
+        answers, reports = answer(graph, PROGRAM, group(loop, *(question(marker) for marker in range(size))))
         assert [isinstance(item, InferenceFailed) for item in answers] == [n == culprit for n in range(size)]
         assert len(graph.batches) <= 1 + 2 * int(np.ceil(np.log2(size)))
         assert sum(report.size for report in reports) == size - 1
@@ -46,7 +52,7 @@ def test_when_everything_fails_everything_is_answered(loop: asyncio.AbstractEven
     def broken(inputs: Arrays) -> Arrays:
         raise RuntimeError("no such kernel")
 
-    answers, reports = answer(broken, group(loop, *(tokens(marker) for marker in range(9))))
+    answers, reports = answer(broken, PROGRAM, group(loop, *(question(marker) for marker in range(9))))
     assert [type(item) for item in answers] == [InferenceFailed] * 9
     assert reports == []
 
@@ -61,5 +67,5 @@ def test_when_everything_fails_everything_is_answered(loop: asyncio.AbstractEven
     ],
 )
 def test_a_graph_that_answers_something_else_is_a_failure(loop: asyncio.AbstractEventLoop, outputs: Arrays) -> None:
-    answers, _ = answer(lambda inputs: outputs, group(loop, tokens(1)))
+    answers, _ = answer(lambda inputs: outputs, PROGRAM, group(loop, question(1)))
     assert [type(item) for item in answers] == [InferenceFailed]

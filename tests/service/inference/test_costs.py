@@ -7,8 +7,11 @@ import pytest
 from models.lightcurve import Limits
 from service.inference.batching import Arrays
 from service.inference.costs import MIN_SAMPLES, WARM_UP_SHAPES, LiveCost, warm_up
+from service.inference.programs import Classification
 from service.inference.scheduling import CostModel
 from support.graphs import EchoGraph, echo_manifest
+
+PROGRAM = Classification(echo_manifest())
 
 
 def test_warm_up_finds_the_fixed_and_the_growing_cost() -> None:
@@ -18,7 +21,7 @@ def test_warm_up_finds_the_fixed_and_the_growing_cost() -> None:
         time.sleep(2e-3 + 1e-5 * int(inputs["mask"].sum()))
         return graph(inputs)
 
-    cost = warm_up(slow, echo_manifest(), repeats=1)
+    cost = warm_up(slow, PROGRAM, repeats=1)
     assert cost.seconds(1, 4) == pytest.approx(2.1e-3, rel=0.4)
     assert cost.seconds(16, 64, 1024) == pytest.approx(12.3e-3, rel=0.4)
     assert cost.seconds(16, 64, 124) < 0.6 * cost.seconds(16, 64, 1024)
@@ -26,7 +29,7 @@ def test_warm_up_finds_the_fixed_and_the_growing_cost() -> None:
 
 def test_warm_up_stops_when_its_time_is_spent() -> None:
     graph = EchoGraph()
-    warm_up(graph, echo_manifest(), repeats=2, budget=0.0)
+    warm_up(graph, PROGRAM, repeats=2, budget=0.0)
     assert len(graph.batches) == 3 * MIN_SAMPLES
     assert len(WARM_UP_SHAPES) > MIN_SAMPLES
 
@@ -39,7 +42,7 @@ def test_warm_up_respects_the_limits_of_the_network() -> None:
         longest = max(longest, inputs["mask"].shape[1])
         return inputs
 
-    warm_up(watched, echo_manifest(Limits(max_points_per_band=10)), repeats=1)
+    warm_up(watched, Classification(echo_manifest(Limits(max_points_per_band=10))), repeats=1)
     assert longest == 60
 
 

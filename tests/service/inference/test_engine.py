@@ -14,10 +14,12 @@ import pytest
 from service.inference.batching import RunReport, Waiting
 from service.inference.engine import Engine
 from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, InferenceFailed, Overloaded
+from service.inference.programs import Classification
 from service.inference.scheduling import BatchLimits, CostModel
-from support.graphs import EchoGraph, poison, tokens
+from support.graphs import EchoGraph, echo_manifest, poison, question
 
 COST = CostModel(1e-3, 1e-6, 0.0)  # merging always pays
+PROGRAM = Classification(echo_manifest())
 
 
 @asynccontextmanager
@@ -33,6 +35,7 @@ async def serving(
 ) -> AsyncIterator[Engine]:
     engine = Engine(
         graph,
+        PROGRAM,
         COST,
         workers=workers,
         limits=limits,
@@ -59,7 +62,7 @@ async def occupied(engine: Engine, graph: EchoGraph, workers: int = 1) -> list[W
     graph.hold()
     entries = []
     for _ in range(workers):
-        entries += engine.enqueue([tokens(0)])
+        entries += engine.enqueue([question(0)])
         await started(graph)
     return entries
 
@@ -72,11 +75,11 @@ async def test_every_caller_gets_its_own_answer() -> None:
     graph = EchoGraph()
     async with serving(graph, workers=3) as engine:
         lengths = [random.Random(1).randint(1, 300) for _ in range(300)]
-        sequences = [tokens(marker, length) for marker, length in enumerate(lengths)]
+        sequences = [question(marker, length) for marker, length in enumerate(lengths)]
         predictions = await asyncio.gather(*(engine.submit(sequence) for sequence in sequences))
     for marker, (length, prediction) in enumerate(zip(lengths, predictions, strict=True)):
-        assert prediction.probabilities.tolist() == [marker, length]
-        assert prediction.embedding.tolist() == [marker] * 4
+        assert prediction.outputs["probabilities"].tolist() == [marker, length]
+        assert prediction.outputs["embedding"].tolist() == [marker] * 4
     assert sorted(graph.seen) == list(range(300))
     assert len(graph.batches) < 300
 
@@ -84,9 +87,9 @@ async def test_every_caller_gets_its_own_answer() -> None:
 async def test_an_answer_does_not_keep_its_batch_in_memory() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
-        prediction = await engine.submit(tokens(1))
-    assert prediction.probabilities.base is None
-    assert prediction.embedding.base is None
+        prediction = await engine.submit(question(1))
+    assert prediction.outputs["probabilities"].base is None
+    assert prediction.outputs["embedding"].base is None
     assert prediction.batch_size == 1
     assert min(prediction.queue_seconds, prediction.assemble_seconds, prediction.run_seconds) >= 0
 
@@ -107,7 +110,7 @@ async def test_a_batch_is_bound_when_a_worker_is_free() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
-        entries = [entry for marker in (1, 2, 3) for entry in engine.enqueue([tokens(marker)])]
+        entries = [entry for marker in (1, 2, 3) for entry in engine.enqueue([question(marker)])]
         assert engine.depth == 3
         graph.release()
         await settled(entries)
@@ -121,7 +124,7 @@ async def test_free_workers_share_what_arrives_together() -> None:
     async with serving(graph, workers=2) as engine:
         graph.hold()
         await asyncio.sleep(0.05)  # both workers are waiting
-        entries = engine.enqueue([tokens(marker) for marker in range(4)])
+        entries = engine.enqueue([question(marker) for marker in range(4)])
         await started(graph)
         await started(graph)
         graph.release()
@@ -133,13 +136,13 @@ async def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
     graph = EchoGraph()
     async with serving(graph, max_queued_seconds=5 * COST.seconds(1, 10)) as engine:
         await occupied(engine, graph)
-        entries = [engine.enqueue([tokens(marker)])[0] for marker in range(1, 6)]
+        entries = [engine.enqueue([question(marker)])[0] for marker in range(1, 6)]
         with pytest.raises(Overloaded) as refusal:
-            engine.enqueue([tokens(99)])
+            engine.enqueue([question(99)])
         assert 0 < refusal.value.retry_after <= engine.queued_seconds
         graph.release()
         await settled(entries)
-        await engine.submit(tokens(7))
+        await engine.submit(question(7))
     assert 99 not in graph.seen
 
 
@@ -147,17 +150,17 @@ async def test_a_request_is_queued_whole_or_not_at_all() -> None:
     graph = EchoGraph()
     async with serving(graph, max_queued_items=10) as engine:
         await occupied(engine, graph)
-        engine.enqueue([tokens(marker) for marker in range(8)])
+        engine.enqueue([question(marker) for marker in range(8)])
         with pytest.raises(Overloaded):
-            engine.enqueue([tokens(marker) for marker in range(3)])
+            engine.enqueue([question(marker) for marker in range(3)])
         assert engine.depth == 8
-        engine.enqueue([tokens(9), tokens(10)])
+        engine.enqueue([question(9), question(10)])
 
 
 async def test_an_empty_queue_takes_a_request_of_any_size() -> None:
     graph = EchoGraph()
     async with serving(graph, max_queued_items=3, max_queued_seconds=1e-9) as engine:
-        predictions = await settled([*engine.enqueue([tokens(marker) for marker in range(50)])])
+        predictions = await settled([*engine.enqueue([question(marker) for marker in range(50)])])
     assert len(predictions) == 50
     assert not any(isinstance(prediction, Exception) for prediction in predictions)
 
@@ -166,14 +169,14 @@ async def test_a_cancelled_caller_takes_its_work_along_and_harms_nobody() -> Non
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
-        tasks = {marker: asyncio.create_task(engine.submit(tokens(marker))) for marker in (1, 2, 3)}
+        tasks = {marker: asyncio.create_task(engine.submit(question(marker))) for marker in (1, 2, 3)}
         await asyncio.sleep(0)
         tasks[2].cancel()
         await asyncio.sleep(0)
         assert engine.depth == 2
         graph.release()
-        assert (await tasks[1]).probabilities[0] == 1
-        assert (await tasks[3]).probabilities[0] == 3
+        assert (await tasks[1]).outputs["probabilities"][0] == 1
+        assert (await tasks[3]).outputs["probabilities"][0] == 3
         with pytest.raises(asyncio.CancelledError):
             await tasks[2]
     assert 2 not in graph.seen
@@ -184,7 +187,7 @@ async def test_a_caller_cancelled_in_a_run_harms_nobody_in_it() -> None:
     async with serving(graph) as engine:
         graph.hold()
         await occupied(engine, graph)
-        tasks = [asyncio.create_task(engine.submit(tokens(marker))) for marker in (1, 2, 3)]
+        tasks = [asyncio.create_task(engine.submit(question(marker))) for marker in (1, 2, 3)]
         await asyncio.sleep(0)
         graph.release()
         graph.hold()
@@ -195,20 +198,20 @@ async def test_a_caller_cancelled_in_a_run_harms_nobody_in_it() -> None:
     assert isinstance(second, asyncio.CancelledError)
     assert not isinstance(first, BaseException)
     assert not isinstance(third, BaseException)
-    assert (first.probabilities[0], third.probabilities[0]) == (1, 3)
+    assert (first.outputs["probabilities"][0], third.outputs["probabilities"][0]) == (1, 3)
 
 
 async def test_a_deadline_that_passed_in_the_queue_is_not_run() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
-        late = engine.enqueue([tokens(1)], deadline=monotonic() + 0.01)
-        patient = engine.enqueue([tokens(2)], deadline=monotonic() + 60)
+        late = engine.enqueue([question(1)], deadline=monotonic() + 0.01)
+        patient = engine.enqueue([question(2)], deadline=monotonic() + 60)
         await asyncio.sleep(0.03)
         graph.release()
         with pytest.raises(DeadlineExceeded):
             await late[0].future
-        assert (await patient[0].future).probabilities[0] == 2
+        assert (await patient[0].future).outputs["probabilities"][0] == 2
     assert 1 not in graph.seen
 
 
@@ -217,7 +220,7 @@ async def test_a_poisonous_light_curve_fails_alone() -> None:
     graph.on_marker[13.0] = poison
     async with serving(graph) as engine:
         await occupied(engine, graph)
-        entries = engine.enqueue([tokens(marker) for marker in range(5, 25)])
+        entries = engine.enqueue([question(marker) for marker in range(5, 25)])
         graph.release()
         results = await settled(entries)
         assert engine.alive
@@ -232,7 +235,7 @@ async def test_an_answer_that_is_not_finite_fails_alone() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
-        entries = engine.enqueue([tokens(1), tokens(np.nan), tokens(np.inf), tokens(4)])
+        entries = engine.enqueue([question(1), question(np.nan), question(np.inf), question(4)])
         graph.release()
         kinds = [type(result).__name__ for result in await settled(entries)]
     assert kinds == ["Prediction", "InferenceFailed", "InferenceFailed", "Prediction"]
@@ -248,16 +251,16 @@ async def test_when_a_worker_dies_everything_fails_at_once() -> None:
     graph.on_marker = {666.0: sys.exit, 1.0: lambda: died.wait(5)}
     async with serving(graph, workers=2, limits=BatchLimits(max_items=1), on_death=on_death) as engine:
         graph.hold()
-        running = engine.enqueue([tokens(666), tokens(1)])
+        running = engine.enqueue([question(666), question(1)])
         await started(graph)
         await started(graph)
-        queued = engine.enqueue([tokens(marker) for marker in range(2, 20)])
+        queued = engine.enqueue([question(marker) for marker in range(2, 20)])
         graph.release()
         results = await asyncio.wait_for(settled([*running, *queued]), 5)
         assert not engine.alive
         assert not engine.accepting
         with pytest.raises(EngineDead):
-            await engine.submit(tokens(3))
+            await engine.submit(question(3))
         assert not await engine.drain(1)
     assert [type(result) for result in results] == [EngineDead] * 20
     assert [type(death) for death in deaths] == [SystemExit]
@@ -268,11 +271,11 @@ async def test_a_draining_engine_finishes_what_it_has() -> None:
     async with serving(graph) as engine:
         assert engine.accepting
         running = await occupied(engine, graph)
-        queued = engine.enqueue([tokens(marker) for marker in range(1, 5)])
+        queued = engine.enqueue([question(marker) for marker in range(1, 5)])
         drained = asyncio.create_task(engine.drain(5))
         await asyncio.sleep(0.01)
         with pytest.raises(EngineClosed):
-            engine.enqueue([tokens(9)])
+            engine.enqueue([question(9)])
         graph.release()
         assert await drained
         assert all(entry.future.done() and not entry.future.exception() for entry in (*running, *queued))
@@ -282,7 +285,7 @@ async def test_a_drain_ends_at_its_timeout_and_stop_fails_the_rest() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         await occupied(engine, graph)
-        left = engine.enqueue([tokens(1)])
+        left = engine.enqueue([question(1)])
         assert not await engine.drain(0.02)
         stopping = asyncio.create_task(engine.stop())
         with pytest.raises(EngineClosed):
@@ -302,16 +305,16 @@ async def test_a_run_that_hangs_keeps_nobody_waiting_after_a_stop() -> None:
 
 
 async def test_an_engine_that_was_not_started_takes_nothing() -> None:
-    engine = Engine(EchoGraph(), COST, workers=1)
+    engine = Engine(EchoGraph(), PROGRAM, COST, workers=1)
     with pytest.raises(EngineClosed):
-        engine.enqueue([tokens(1)])
+        engine.enqueue([question(1)])
     await engine.stop()
 
 
 async def test_reports_reach_the_observer() -> None:
     graph, reports = EchoGraph(), list[tuple[RunReport, float]]()
     async with serving(graph, on_run=lambda report, predicted: reports.append((report, predicted))) as engine:
-        await engine.submit(tokens(1, length=7))
+        await engine.submit(question(1, length=7))
     [(report, predicted)] = reports
     assert (report.size, report.length) == (1, 7)
     assert predicted == pytest.approx(COST.seconds(1, 7))
@@ -330,10 +333,10 @@ async def test_under_chaos_nothing_is_lost_or_answered_twice(seed: int) -> None:
         deadline = monotonic() + rng.random() * 0.01 if rng.random() < 0.3 else None
         try:
             async with asyncio.timeout(rng.random() * 0.02 if rng.random() < 0.3 else 20):
-                prediction = await engine.submit(tokens(marker, rng.randint(1, 60)), deadline)
+                prediction = await engine.submit(question(marker, rng.randint(1, 60)), deadline)
         except (TimeoutError, DeadlineExceeded, InferenceFailed) as error:
             return type(error).__name__
-        assert prediction.probabilities[0] == marker
+        assert prediction.outputs["probabilities"][0] == marker
         return "Prediction"
 
     async with serving(graph, workers=3) as engine:

@@ -13,6 +13,7 @@ from models.lightcurve import RaggedBatch, featurise
 from service.dataplane import DataPlane
 from service.inference.engine import Engine
 from service.inference.loaded import LoadedModel, load_model
+from service.inference.programs import Classification
 from service.metrics import Metrics
 from support.bundles import random_curve
 
@@ -50,14 +51,15 @@ def test_a_manifest_that_promises_other_outputs_is_not_served(tiny_bundle: Path,
 
 async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> None:
     rng, metrics, manifest = np.random.default_rng(3), Metrics(), model.bundle.manifest
-    metrics.set_model("tiny", "0.0.1", model.bundle.sha256, "cpu", manifest.taxonomy.names, model.load_seconds)
+    program = Classification(manifest)
+    metrics.set_model(model.bundle, "cpu", model.load_seconds)
     curves = [random_curve(rng, length, metadata=bool(length % 2)) for length in LENGTHS]
-    engine = Engine(model.run, model.cost, workers=2, on_run=metrics.record_run)
+    engine = Engine(model.run, program, model.cost, workers=2, on_run=metrics.run_recorder("classification"))
     await engine.start()
-    plane = DataPlane(engine, manifest, metrics)
-    together = await plane.classify(curves)
-    one_by_one = [outcome for curve in curves for outcome in await plane.classify([curve])]
-    at_once = await asyncio.gather(*(plane.classify([curve]) for curve in curves))
+    plane = DataPlane(engine, program, metrics)
+    together = await plane.ask(curves)
+    one_by_one = [outcome for curve in curves for outcome in await plane.ask([curve])]
+    at_once = await asyncio.gather(*(plane.ask([curve]) for curve in curves))
     await engine.stop()
     assert max(o.prediction.batch_size for o in together if o.prediction) > 1
     for curve, outcomes in zip(curves, zip(together, one_by_one, (o for [o] in at_once), strict=True), strict=True):
@@ -65,17 +67,19 @@ async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> N
         expected = model.run(RaggedBatch.collate([tokens]).padded())
         for outcome in outcomes:
             assert outcome.prediction is not None
-            np.testing.assert_allclose(outcome.prediction.probabilities, expected["probabilities"][0], atol=1e-5)
-            np.testing.assert_allclose(outcome.prediction.embedding, expected["embedding"][0], atol=1e-4, rtol=1e-4)
-            assert abs(float(outcome.prediction.probabilities.sum()) - 1) < 1e-5
+            outputs = outcome.prediction.outputs
+            np.testing.assert_allclose(outputs["probabilities"], expected["probabilities"][0], atol=1e-5)
+            np.testing.assert_allclose(outputs["embedding"], expected["embedding"][0], atol=1e-4, rtol=1e-4)
+            assert abs(float(outputs["probabilities"].sum()) - 1) < 1e-5
 
 
 async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -> None:
     rng, metrics, manifest = np.random.default_rng(4), Metrics(), model.bundle.manifest
-    metrics.set_model("tiny", "0.0.1", model.bundle.sha256, "cpu", manifest.taxonomy.names, model.load_seconds)
-    engine = Engine(model.run, model.cost, workers=1, on_run=metrics.record_run)
+    program = Classification(manifest)
+    metrics.set_model(model.bundle, "cpu", model.load_seconds)
+    engine = Engine(model.run, program, model.cost, workers=1, on_run=metrics.run_recorder("classification"))
     await engine.start()
-    outcomes = await DataPlane(engine, manifest, metrics).classify([random_curve(rng, 40) for _ in range(5)])
+    outcomes = await DataPlane(engine, program, metrics).ask([random_curve(rng, 40) for _ in range(5)])
     await engine.stop()
     loads: dict[str, float] = {}
     for family in metrics.registry.collect():

@@ -11,18 +11,9 @@ from models.bundle import Calibration, load_bundle
 from models.lightcurve import RaggedBatch
 from models.runtime import open_session, run
 from support.bundles import random_tokens, tiny_network, untrained_bundle
-from training.export.bundle import (
-    AXES,
-    ExportError,
-    Release,
-    ServedNetwork,
-    check_parity,
-    export_bundle,
-    named_tensors,
-    output_names,
-    parity_batches,
-)
+from training.export.bundle import ExportError, Release, check_parity, export_bundle
 from training.export.graph import write_graph
+from training.export.served import AXES, ServedNetwork, parity_batches
 from training.fit.checkpoints import DataSource, RunConfig
 from training.recipes.catalogue import RECIPES
 
@@ -45,20 +36,20 @@ def test_the_graph_computes_only_chosen_experts(tiny_bundle: Path) -> None:
 
 def test_axes_are_dynamic(tiny_bundle: Path) -> None:
     session = open_session(tiny_bundle / "model.onnx")
-    network = tiny_network()
+    served = ServedNetwork(tiny_network(), 1.0)
     for count in (1, 2, 17):
         tokens = random_tokens(count, count)
         batch = RaggedBatch.collate(tokens).padded()
         output = run(session, batch)
         with torch.no_grad():
-            expected = ServedNetwork(network, 1.0)(*named_tensors(batch).values())
-        np.testing.assert_allclose(output["probabilities"], expected[0], atol=1e-5)
-        np.testing.assert_allclose(output["embedding"], expected[1], atol=1e-4)
-        np.testing.assert_array_equal(output["expert_load"], expected[3])
+            expected = served.outputs(*served.arguments(batch).values())
+        np.testing.assert_allclose(output["probabilities"], expected["probabilities"], atol=1e-5)
+        np.testing.assert_allclose(output["embedding"], expected["embedding"], atol=1e-4)
+        np.testing.assert_array_equal(output["expert_load"], expected["expert_load"])
 
 
 def test_a_dense_network_exports_without_loads(tmp_path: Path) -> None:
-    network = tiny_network(n_experts=0, n_input_experts=0, time_encoding="sinusoidal")
+    network = tiny_network(n_experts=0, n_input_experts=0, time_encoding="baseline")
     release = Release("dense", "0.0.1", Calibration(method="temperature", temperature=1.7), {}, {})
     tokens = random_tokens(1, 20)
     bundle, worst = export_bundle(network, config(), tokens, tmp_path / "dense", release)
@@ -73,7 +64,8 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
         gate.bias[2] = -1e6  # type: ignore[union-attr, operator]
     batches = parity_batches(random_tokens(1))
     served = ServedNetwork(network, 1.0).eval()
-    write_graph(served, named_tensors(batches[0]), AXES, output_names(network), tmp_path / "model.onnx")
+    names = ["probabilities", "embedding", "input_expert_load", "expert_load"]
+    write_graph(served, served.arguments(batches[0]), AXES, names, tmp_path / "model.onnx")
     with pytest.raises(ExportError, match=r"no token reached expert_load\[1, 2\]"):
         check_parity(served, tmp_path / "model.onnx", batches)
 
@@ -90,7 +82,7 @@ def test_manifest_records_how_it_was_made(tiny_bundle: Path) -> None:
     assert manifest.limits.max_points_per_band == 65
     assert manifest.recipe["network"]["d_model"] == 32
     assert set(manifest.files) == {"model.onnx", "golden.npz"}
-    assert manifest.taxonomy.ids[13] == 2222
+    assert manifest.classes.ids[13] == 2222
 
 
 def test_exporting_twice_gives_the_same_graph(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""What a forecaster is asked: the times and bands at which it says what flux to expect, in training and in serving.
+
+Notable:
+
+- a query's time counts from the first kept observation of the history, subtracted in float64, as the history's own
+  times do; it may lie after the history, between its observations or before them (then it is negative);
+- queries reach the network sorted by time, then band, so that its answer to one of them cannot depend on the order in
+  which they were asked for, whatever its decoder makes of order; :func:`query_order` leads back;
+- padding appears only in :func:`pad_queries`; the network's mask keeps it out of every other query's answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from models.lightcurve import (
+    BANDS,
+    Float32,
+    Float64,
+    Int64,
+    LightCurveError,
+    Tokens,
+    band_column,
+    band_index,
+    check_lengths,
+    check_times,
+    require,
+)
+
+MAX_QUERIES = 256  # forty nights in six bands; a decoder's attention among queries grows with their square
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queries:
+    """Where in time and band a forecast is wanted for one light curve.
+
+    Attributes
+    ----------
+    time : shape (q,), days since the history's first kept observation.
+    band : shape (q,), index into :data:`models.lightcurve.BANDS`.
+    """
+
+    time: Float32
+    band: Int64
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.time)
+
+
+NO_QUERIES = Queries(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64))
+"""What a network that does not forecast is asked."""
+
+
+def check_queries(
+    mjd: ArrayLike,
+    band: Sequence[str] | NDArray[Any],
+    bands: Sequence[str] = BANDS,
+    limit: int = MAX_QUERIES,
+) -> tuple[Float64, Int64]:
+    """Times and band indices of queries that keep every rule, in the order given.
+
+    Parameters
+    ----------
+    mjd : shape (q,), days, TAI; any time, also before or within the history.
+    band : shape (q,), names, or an integer array of indices.
+    bands : bands that the network can forecast.
+    limit : most queries allowed.
+
+    Raises
+    ------
+    LightCurveError
+        Naming the field and index of the first broken rule, as ``/mjd/3`` or ``/band/3``.
+    """
+    days, indices = np.asarray(mjd, dtype=np.float64), band_column(band)
+    check_lengths(days, {"band": indices})
+    if len(days) > limit:
+        raise LightCurveError("/mjd", "too_many_queries", f"at most {limit} times can be asked for at once")
+    check_times(days)
+    known = np.isin(indices, [band_index(name) for name in bands])
+    require(known, "band", "unsupported_band", f"this network forecasts {', '.join(bands)} only")
+    return days, indices
+
+
+def query_order(mjd: Float64, band: Int64) -> NDArray[np.intp]:
+    """Indices that sort queries as the network gets them: ``answers_asked[order] = answers`` undoes it."""
+    return np.lexsort((band, mjd))
+
+
+def make_queries(
+    tokens: Tokens,
+    mjd: ArrayLike,
+    band: Sequence[str] | NDArray[Any],
+    bands: Sequence[str] = BANDS,
+    limit: int = MAX_QUERIES,
+) -> Queries:
+    """Queries of one history, sorted by time and band; parameters and errors are those of :func:`check_queries`."""
+    days, indices = check_queries(mjd, band, bands, limit)
+    order = query_order(days, indices)
+    return Queries((days[order] - tokens.origin_mjd).astype(np.float32), indices[order])
+
+
+def pad_queries(batch: Sequence[Queries]) -> dict[str, NDArray[Any]]:
+    """Graph inputs of several histories' queries, padded at the end with zeros to the longest of them.
+
+    Returns
+    -------
+    ``query_time`` float32, ``query_band`` int64 and ``query_mask`` bool, all [batch, queries]; the mask is True for a
+    query that was asked.
+    """
+    lengths = np.fromiter(map(len, batch), dtype=np.int64, count=len(batch))
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    time, band = np.zeros(mask.shape, dtype=np.float32), np.zeros(mask.shape, dtype=np.int64)
+    time[mask] = np.concatenate([queries.time for queries in batch])
+    band[mask] = np.concatenate([queries.band for queries in batch])
+    return {"query_time": time, "query_band": band, "query_mask": mask}

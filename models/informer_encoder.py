@@ -1,0 +1,101 @@
+"""The encoder of Informer (Zhou et al. 2021): attention blocks, and between each two a distilling that halves the row.
+
+    distilling (eq 5): x' = MaxPool(ELU(Conv1d(x))), kernel 3 in both, stride 2 in the pool
+
+Notable: the paper and its released code close the convolution in a circle and put a BatchNorm before the ELU. Neither
+knows padding, so there the end of a padded row leaks into its first token and batch mates share their statistics. Here
+a row's answer never depends on its padding:
+
+- ``plain`` (the default) pads with zeros, which is also what stands beyond the last real token, and has no BatchNorm:
+  a light curve's last night is no neighbour of its first, and nothing depends on batch mates;
+- ``released`` closes the circle at the row's own last token and takes the statistics of real tokens only; without
+  padding it is the released layer exactly. In training its statistics still come from the whole batch, as BatchNorm's
+  must.
+
+Rows must hold their tokens first, in order of time, and their padding last: the convolution sees neighbours in the row.
+
+Legend: B batch, S places, M packed tokens, D width.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.attention import Position
+from models.packing import Packing
+from models.transformer import Block
+
+DistillingKind = Literal["plain", "released"]
+
+
+class Distilling(nn.Module):
+    """Rows of l tokens in, rows of ceil(l / 2) tokens out."""
+
+    def __init__(self, width: int, kind: DistillingKind = "plain") -> None:
+        super().__init__()
+        self.kind = kind
+        self.convolution = nn.Conv1d(width, width, 3)
+        self.norm = nn.BatchNorm1d(width) if kind == "released" else None
+
+    def forward(self, x_MD: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
+        """Distil packed tokens without [CLS]; the result is packed anew."""
+        mask_BS1 = packing.mask_BS[..., None]
+        x_BSD = torch.where(mask_BS1, packing.unpack(x_MD), 0.0)
+        x_BSD = self.convolution(self._edges(x_BSD, mask_BS1).transpose(1, 2)).transpose(1, 2)
+        x_BSD = self._normalise(x_BSD, packing)
+        # ELU stays above -1, so a place at -1 loses every maximum, as one at minus infinity would.
+        x_BSD = F.pad(torch.where(mask_BS1, F.elu(x_BSD), -1.0), (0, 0, 1, 1), value=-1.0)
+        # Not max_pool1d: tracing it without gradients fixes the length.
+        pooled_BSD = torch.maximum(torch.maximum(x_BSD[:, :-2:2], x_BSD[:, 1:-1:2]), x_BSD[:, 2::2])
+        half = Packing.of(halve(packing.mask_BS), leading=False)
+        return half.pack(pooled_BSD), half
+
+    def _normalise(self, x_BSD: Tensor, packing: Packing) -> Tensor:
+        """BatchNorm, its statistics those of the real places."""
+        if self.norm is None:
+            return x_BSD
+        if self.training:
+            return packing.unpack(self.norm(packing.pack(x_BSD)))
+        scale_D = self.norm.weight * (self.norm.running_var + self.norm.eps).rsqrt()
+        return (x_BSD - self.norm.running_mean) * scale_D + self.norm.bias
+
+    def _edges(self, x_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
+        """Add a place before the first and after the last: zeros, or the row's other end."""
+        if self.kind == "plain":
+            return F.pad(x_BSD, (0, 0, 1, 1))
+        length_B11 = mask_BS1.sum(1, keepdim=True)
+        last_B1D = x_BSD.gather(1, (length_B11 - 1).clamp(min=0).expand(-1, 1, x_BSD.shape[2]))
+        closed_BSD = F.pad(torch.cat([last_B1D, x_BSD], dim=1), (0, 0, 0, 1))
+        place_S1 = torch.arange(closed_BSD.shape[1], device=x_BSD.device)[:, None]
+        return torch.where(place_S1 == length_B11 + 1, x_BSD[:, :1], closed_BSD)
+
+
+def halve(x_BS: Tensor) -> Tensor:
+    """Every second place, the first included: those that distilled tokens stand at."""
+    return x_BS.index_select(1, torch.arange(0, x_BS.shape[1], 2, device=x_BS.device))
+
+
+class DistilledEncoder(nn.Module):
+    """Blocks with a distilling between each two (none where ``kind`` is None), and a final norm, as released."""
+
+    def __init__(self, width: int, blocks: Sequence[Block], kind: DistillingKind | None) -> None:
+        super().__init__()
+        self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(width)
+        self.distillings = nn.ModuleList(Distilling(width, kind) for _ in blocks[1:] if kind is not None)
+
+    def forward(
+        self, x_MD: Tensor, packing: Packing, positions: Iterable[Position | None] = repeat(None)
+    ) -> tuple[Tensor, Packing]:
+        """Encode packed tokens without [CLS]; the result is shorter, with a packing of its own.
+
+        ``positions`` gives each block's position; with distillings each is for half as many places as the one before.
+        """
+        for number, (block, position) in enumerate(zip(self.blocks, positions, strict=False)):
+            if 0 < number <= len(self.distillings):
+                x_MD, packing = self.distillings[number - 1](x_MD, packing)
+            x_MD, _ = block(x_MD, packing, position)
+        return self.norm(x_MD), packing

@@ -1,0 +1,83 @@
+"""What the service says about its models: ``GET /v1/models``."""
+
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue
+
+from models.bundle import Bundle, Calibration
+from models.lightcurve import FluxUnit, Limits
+from service.http.replies import ClassifierProvenance, Provenance, Reply
+from service.http.writers import classifier_provenance, provenance
+
+
+class ClassName(Reply):
+    """A class of the taxonomy."""
+
+    name: str
+    id: int
+    path: list[str] = Field(description="groups it belongs to, from the root down")
+
+
+class _Description(Provenance):
+    architecture: str
+    provider: str
+    bands: list[str] = Field(description="that the network knows; observations in others are left out")
+    flux_unit: FluxUnit = Field(description="of the network; requests may use any of the units and are converted")
+    limits: Limits
+    metadata_columns: list[str]
+    parameters: dict[str, int]
+    metrics: dict[str, JsonValue]
+    data: dict[str, JsonValue]
+    created: str
+
+
+class ClassifierDescription(_Description, ClassifierProvenance):
+    """What a classifier is, what it wants and what it gives."""
+
+    task: Literal["classification"]
+    classes: list[ClassName]
+    embedding_dim: int
+    calibration_details: Calibration
+
+
+class ForecasterDescription(_Description):
+    """What a forecaster is and what it wants; it gives a flux and its error wherever it is asked in ``bands``."""
+
+    task: Literal["forecast"]
+
+
+class ModelsReply(Reply):
+    """Every model that is served."""
+
+    models: list[ClassifierDescription | ForecasterDescription]
+
+
+def describe(bundle: Bundle, provider: str) -> ClassifierDescription | ForecasterDescription:
+    """Everything a client may want to know about a bundle."""
+    manifest = bundle.manifest
+    if manifest.taxonomy is None:
+        return ForecasterDescription(task="forecast", **provenance(bundle), **_shared(bundle, provider))
+    return ClassifierDescription(
+        task="classification",
+        **classifier_provenance(bundle),
+        **_shared(bundle, provider),
+        classes=[ClassName(name=leaf.name, id=leaf.id, path=list(leaf.path)) for leaf in manifest.taxonomy.classes],
+        embedding_dim=manifest.embedding_dim,
+        calibration_details=manifest.calibration,
+    )
+
+
+def _shared(bundle: Bundle, provider: str) -> dict[str, Any]:
+    manifest = bundle.manifest
+    return {
+        "architecture": manifest.architecture,
+        "provider": provider,
+        "bands": list(manifest.bands),
+        "flux_unit": manifest.flux_unit,
+        "limits": manifest.limits,
+        "metadata_columns": list(manifest.metadata_columns),
+        "parameters": manifest.parameters.model_dump(),
+        "metrics": manifest.metrics,
+        "data": manifest.data,
+        "created": manifest.created,
+    }

@@ -1,0 +1,126 @@
+"""What the body of a JSON request may hold, as models. Nothing is coerced; a name that is not here is refused.
+
+They validate one light curve at a time and describe whole bodies in the OpenAPI document; :mod:`service.http.requests`
+reads bodies.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from models.lightcurve import FluxUnit
+from models.metadata import METADATA_COLUMNS
+
+MAX_SAFE_INTEGER = 2**53 - 1
+MAX_ID_LENGTH = 200
+
+
+def _id_text(value: object) -> object:
+    """Identifiers are text; a JSON number is exact only below 2**53."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > MAX_SAFE_INTEGER:
+            raise PydanticCustomError("inexact_integer", "integers beyond 2**53 - 1 lose digits in JSON: send a string")
+        return str(value)
+    return value
+
+
+_ID_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "maxLength": MAX_ID_LENGTH},
+        {"type": "integer", "minimum": -MAX_SAFE_INTEGER, "maximum": MAX_SAFE_INTEGER},
+    ],
+    "description": "your name for the object, echoed in the reply; 64-bit identifiers as strings",
+    "default": "",
+}
+_BAND_NAMES = {"type": "string", "enum": ["u", "g", "r", "i", "z", "y", "Y"]}
+_METADATA_SCHEMA = {
+    "type": "object",
+    "properties": {column: {"type": ["number", "null"]} for column in METADATA_COLUMNS},
+    "additionalProperties": False,
+    "description": "ELAsTiCC diaObject columns; leave out, or send null, what is unknown",
+    "default": {},
+}
+
+Identifier = Annotated[str, Field(max_length=MAX_ID_LENGTH), BeforeValidator(_id_text), WithJsonSchema(_ID_SCHEMA)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+BandName = Annotated[str, WithJsonSchema(_BAND_NAMES)]  # LightCurve looks the name up; checking twice would cost
+# A batch takes anything for a curve, since each is judged alone; the first alternative says what is good.
+AnyCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/LightCurveIn"}, {}]})]
+AnyForecastCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/ForecastCurveIn"}, {}]})]
+
+
+def _column(description: str) -> Any:
+    return Field(min_length=1, fail_fast=True, description=description)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class LightCurveIn(_Strict):
+    """One object's observations, as columns of equal length, in any order."""
+
+    object_id: Identifier = ""
+    mjd: list[Number] = _column("mid-exposure times, MJD (TAI), days")
+    flux: list[Number] = _column("difference fluxes, in flux_unit; may be negative")
+    flux_err: list[Number] = _column("standard errors of flux, in flux_unit; greater than zero")
+    band: list[BandName] = _column("LSST band names; y and Y are the same")
+    detected: list[bool] | None = Field(
+        None, fail_fast=True, description="detection flags; without them, |flux| >= 5 flux_err counts as detected"
+    )
+    metadata: Annotated[dict[str, Number | None], WithJsonSchema(_METADATA_SCHEMA)] = {}
+    flux_unit: FluxUnit = Field("nJy", description="nJy has AB zero point 31.4, FLUXCAL 27.5")
+
+
+class ForecastIn(_Strict):
+    """Where the flux is wanted: columns of equal length, in any order, also before or within the light curve."""
+
+    mjd: list[Number] = _column("times, MJD (TAI), days")
+    band: list[BandName] = _column("LSST band names; y and Y are the same")
+
+
+class ForecastCurveIn(LightCurveIn):
+    """A light curve, and where its flux is wanted."""
+
+    forecast: ForecastIn
+
+
+class ForecastOptions(_Strict):
+    """What the caller wants besides the forecast."""
+
+    deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
+
+
+class Options(ForecastOptions):
+    """What the caller wants besides the classification."""
+
+    embedding: bool = Field(False, description="return the network's embedding of each light curve")
+
+
+class OneCurve(LightCurveIn):
+    """The bare form: a light curve, with options beside its columns."""
+
+    options: Options = Options()
+
+
+class OneForecast(ForecastCurveIn):
+    """The bare form: a light curve and its ``forecast``, with options beside its columns."""
+
+    options: ForecastOptions = ForecastOptions()
+
+
+class ManyCurves(_Strict):
+    """The batch form. Each curve is checked alone: one that breaks a rule is answered ``rejected``, the rest go on."""
+
+    light_curves: list[AnyCurve] = Field(min_length=1, description="light curves, each of the form LightCurveIn")
+    options: Options = Options()
+
+
+class ManyForecasts(_Strict):
+    """The batch form. Each curve is checked alone: one that breaks a rule is answered ``rejected``, the rest go on."""
+
+    light_curves: list[AnyForecastCurve] = Field(
+        min_length=1, description="light curves, each of the form ForecastCurveIn"
+    )
+    options: ForecastOptions = ForecastOptions()

@@ -1,0 +1,140 @@
+"""Writing replies, one writer for each task, as :mod:`service.http.replies` describes them.
+
+They go straight to bytes: going through the models would cost several times as much, and tests hold the two to each
+other.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from models.bundle import Bundle
+from models.forecast import query_order
+from models.lightcurve import BANDS, Float64, FluxUnit, flux_to_njy, njy_to
+from models.taxonomy import Taxonomy
+from service.dataplane import Outcome
+from service.http.fields import FieldError
+from service.inference.programs import ForecastItem
+
+
+def provenance(bundle: Bundle) -> dict[str, str]:
+    """The fields of :class:`service.http.replies.Provenance`."""
+    return {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.sha256}
+
+
+def classifier_provenance(bundle: Bundle) -> dict[str, str]:
+    """The fields of :class:`service.http.replies.ClassifierProvenance`."""
+    taxonomy = bundle.manifest.classes
+    return provenance(bundle) | {
+        "taxonomy": f"{taxonomy.name}/{taxonomy.version}",
+        "calibration": bundle.manifest.calibration.method,
+    }
+
+
+class ClassWriter:
+    """Writes replies in the name of one classifier."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        taxonomy = bundle.manifest.classes
+        self._names, self._ids = taxonomy.names, taxonomy.ids
+        self._groups, self._membership = _membership(taxonomy)
+        self.provenance = classifier_provenance(bundle)
+
+    def result(
+        self,
+        outcome: Outcome,
+        identity: Mapping[str, object],
+        errors: Sequence[FieldError] | None = None,
+        embedding: bool = False,
+    ) -> dict[str, Any]:
+        """One result.
+
+        Parameters
+        ----------
+        identity : what names the item: ``object_id`` and, for a packet, where it comes from.
+        errors : values at fault in a light curve; None for a packet, whose reply has no such list.
+        """
+        if outcome.prediction is None:
+            return _failure(outcome, identity, errors)
+        # float32 softmax sums to 1 within 1e-7; the doubles of a JSON reply can do better.
+        probabilities = outcome.prediction.outputs["probabilities"].astype(np.float64)
+        probabilities /= probabilities.sum()
+        top = int(probabilities.argmax())
+        values: list[float] = probabilities.tolist()
+        result = {
+            "status": outcome.status,
+            **identity,
+            "class": self._names[top],
+            "class_id": self._ids[top],
+            "confidence": values[top],
+            "probabilities": dict(zip(self._names, values, strict=True)),
+            "hierarchy": dict(zip(self._groups, (self._membership @ probabilities).tolist(), strict=True)),
+            **_seen(outcome),
+        }
+        return result | {"embedding": outcome.prediction.outputs["embedding"]} if embedding else result
+
+    def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
+        """Encode a whole reply."""
+        return _encode(self.provenance, results)
+
+
+class ForecastWriter:
+    """Writes replies in the name of one forecaster."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._unit = bundle.manifest.flux_unit
+        self.provenance = provenance(bundle)
+
+    def result(
+        self, outcome: Outcome, item: ForecastItem | None, identity: Mapping[str, object], errors: Sequence[FieldError]
+    ) -> dict[str, Any]:
+        """One result; ``item`` is None for a light curve that was rejected."""
+        if outcome.prediction is None or item is None:
+            return _failure(outcome, identity, errors)
+        order, outputs = query_order(item.mjd, item.band), outcome.prediction.outputs
+        return {
+            "status": outcome.status,
+            **identity,
+            "mjd": item.mjd,
+            "band": [BANDS[index] for index in item.band.tolist()],
+            "flux": self._as_asked(outputs["forecast_flux"], order, item.flux_unit),
+            "flux_err": self._as_asked(outputs["forecast_flux_err"], order, item.flux_unit),
+            "flux_unit": item.flux_unit,
+            **_seen(outcome),
+        }
+
+    def _as_asked(self, sorted_flux: NDArray[np.float32], order: NDArray[np.intp], unit: FluxUnit) -> Float64:
+        """Fluxes in the unit and in the order of the request."""
+        flux = np.empty(len(order))
+        flux[order] = njy_to(flux_to_njy(sorted_flux, self._unit), unit)
+        return flux
+
+    def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
+        """Encode a whole reply."""
+        return _encode(self.provenance, results)
+
+
+def _failure(outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None) -> dict[str, Any]:
+    failure = {"status": outcome.status, **identity, "reason": outcome.reason, "detail": outcome.detail}
+    return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
+
+
+def _seen(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "points_per_band": dict(zip(BANDS, outcome.points_per_band, strict=True)),
+        "truncated": outcome.truncated,
+        "metadata_missing": outcome.missing_metadata,
+    }
+
+
+def _encode(model: Mapping[str, str], results: Sequence[Mapping[str, Any]]) -> bytes:
+    return orjson.dumps({"model": model, "results": results}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _membership(taxonomy: Taxonomy) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Names of the groups, and a (groups, classes) matrix that sums classes into them, as ``Taxonomy.rollup`` does."""
+    columns = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
+    return tuple(columns[0]), np.array([list(column.values()) for column in columns]).T

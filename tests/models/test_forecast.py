@@ -1,0 +1,101 @@
+"""Queries: checked, counted from the history's origin in double precision, sorted, padded."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.forecast import MAX_QUERIES, NO_QUERIES, check_queries, make_queries, pad_queries, query_order
+from models.lightcurve import BANDS, LightCurve, LightCurveError, Limits, Tokens, featurise
+
+NAN = float("nan")
+
+
+def history(first_mjd: float = 60_000.0, n: int = 4) -> Tokens:
+    days = first_mjd + np.arange(n)
+    curve = LightCurve.from_columns(days, np.full(n, 900.0), np.full(n, 30.0), ["g", "r"] * (n // 2))
+    return featurise(curve, Limits(), "nJy", ())
+
+
+def test_times_count_from_the_first_kept_observation_in_double_precision() -> None:
+    asked = 60_000.3 + 3.0 + np.array([0.0, 1e-4, 2e-4])  # one float32 grain of an MJD is 5.6 minutes, 4e-3 days
+    queries = make_queries(history(60_000.3), asked, ["g", "g", "r"])
+    np.testing.assert_allclose(queries.time, [3.0, 3.0001, 3.0002], atol=3e-7)
+    assert queries.time.dtype == np.float32
+    assert queries.band.tolist() == [1, 1, 2]
+
+
+def test_the_origin_is_that_of_what_was_kept() -> None:
+    curve = LightCurve.from_columns([59_000.0, 60_000.0], [1.0, 900.0], [30.0, 30.0], ["g", "g"])
+    tokens = featurise(curve, Limits(pre_trigger_days=30.0), "nJy", ())
+    assert (tokens.truncated, tokens.origin_mjd) == (True, 60_000.0)
+    assert make_queries(tokens, [60_002.0], ["r"]).time.tolist() == [2.0]
+
+
+def test_any_time_may_be_asked_for_also_before_and_within_the_history() -> None:
+    queries = make_queries(history(), [60_001.5, 59_990.0, 60_100.0], ["u", "g", "Y"])
+    assert queries.time.tolist() == [-10.0, 1.5, 100.0]
+    assert queries.band.tolist() == [1, 0, 5]
+
+
+columns = st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 5)), min_size=1, max_size=12)
+
+
+@given(columns, st.randoms())
+def test_the_network_sees_the_same_queries_whatever_their_order(asked: list[tuple[int, int]], random: Any) -> None:
+    shuffled = random.sample(asked, len(asked))
+    a, b = (np.array(pairs, dtype=np.float64).T for pairs in (asked, shuffled))
+    first, second = (make_queries(history(), 60_000 + days, band.astype(np.int64)) for days, band in (a, b))
+    np.testing.assert_array_equal(first.time, second.time)
+    np.testing.assert_array_equal(first.band, second.band)
+    answers = np.empty(len(shuffled))
+    answers[query_order(60_000 + b[0], b[1].astype(np.int64))] = second.time
+    np.testing.assert_array_equal(answers, b[0])
+
+
+@pytest.mark.parametrize(
+    ("mjd", "band", "pointer", "reason"),
+    [
+        ([60_001.0, NAN], ["g", "g"], "/mjd/1", "not_finite"),
+        ([60_001.0, float("-inf")], ["g", "g"], "/mjd/1", "not_finite"),
+        ([2_460_001.0], ["g"], "/mjd/0", "time_out_of_range"),
+        ([60_001.0, 60_002.0], ["g", "V"], "/band/1", "unknown_band"),
+        ([60_001.0], np.array([6]), "/band/0", "unknown_band"),
+        ([60_001.0], np.array([-1]), "/band/0", "unknown_band"),
+        ([60_001.0, 60_002.0], ["g", "z"], "/band/1", "unsupported_band"),
+        ([60_001.0, 60_002.0], ["g"], "/band", "length_mismatch"),
+        ([], [], "/mjd", "empty"),
+        ([60_001.0] * 5, ["g"] * 5, "/mjd", "too_many_queries"),
+    ],
+)
+def test_a_broken_rule_is_pointed_at(mjd: Any, band: Any, pointer: str, reason: str) -> None:
+    with pytest.raises(LightCurveError) as caught:
+        make_queries(history(), mjd, band, bands=("g", "r"), limit=4)
+    assert (caught.value.pointer, caught.value.reason) == (pointer, reason)
+
+
+def test_as_many_queries_as_allowed() -> None:
+    mjd, band = check_queries(60_000 + np.arange(MAX_QUERIES), ["y"] * MAX_QUERIES)
+    assert len(mjd) == len(band) == MAX_QUERIES
+    assert set(band.tolist()) == {BANDS.index("Y")}
+    with pytest.raises(LightCurveError, match=f"at most {MAX_QUERIES}"):
+        check_queries(60_000 + np.arange(MAX_QUERIES + 1), ["y"] * (MAX_QUERIES + 1))
+
+
+def test_padding_is_masked() -> None:
+    one, three = make_queries(history(), [60_009.0], ["Y"]), make_queries(history(), [60_001.0] * 3, ["u", "g", "r"])
+    padded = pad_queries([one, three])
+    assert {name: (value.dtype.name, value.shape) for name, value in padded.items()} == {
+        "query_time": ("float32", (2, 3)),
+        "query_band": ("int64", (2, 3)),
+        "query_mask": ("bool", (2, 3)),
+    }
+    assert padded["query_mask"].tolist() == [[True, False, False], [True, True, True]]
+    assert padded["query_time"].tolist() == [[9.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    assert padded["query_band"].tolist() == [[5, 0, 0], [0, 1, 2]]
+
+
+def test_a_network_that_does_not_forecast_is_asked_nothing() -> None:
+    assert len(NO_QUERIES) == 0

@@ -1,0 +1,143 @@
+"""Real bundles around graphs of a few nodes whose answers a test can work out: any inputs, bands, limits, outputs.
+
+A classifier's embedding begins with what it saw of each curve: number of points, mean flux, mean time, mean band; a
+metadata graph adds the number of columns present. A forecaster answers mean flux + query time + 1000 * query band, with
+an error of the mean flux error + the query's time squared.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
+from models.lightcurve import BANDS
+from models.runtime import open_session, run
+from models.taxonomy import ELASTICC
+from service.inference.costs import Shape, probe
+from service.inference.programs import program_of
+from support.graphs import echo_manifest
+
+HISTORY = ("flux", "flux_err", "time", "band", "mask")
+QUERIES = ("query_time", "query_band", "query_mask")
+_TYPES = {"band": "INT64", "mask": "BOOL", "query_band": "INT64", "query_mask": "BOOL"}
+_OPSET = 20
+
+Nodes = list[onnx.NodeProto]
+
+
+def _input(name: str, columns: int) -> onnx.ValueInfoProto:
+    kind = getattr(TensorProto, _TYPES.get(name, "FLOAT"))
+    second: int | str = "queries" if name in QUERIES else columns if name == "metadata" else "length"
+    return helper.make_tensor_value_info(name, kind, ["batch", second])
+
+
+def _constant(
+    name: str, values: Sequence[float], shape: Sequence[int], kind: int = TensorProto.FLOAT
+) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=helper.make_tensor(name, kind, shape, values))
+
+
+def _constants() -> Nodes:
+    return [
+        _constant("zero", [0.0], []),
+        _constant("thousand", [1000.0], []),
+        _constant("along", [1], [1], TensorProto.INT64),
+    ]
+
+
+def _count() -> Nodes:
+    return [
+        helper.make_node("Cast", ["mask"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["real", "along"], ["n"], keepdims=1),
+    ]
+
+
+def _mean(name: str) -> Nodes:
+    """Mean of an input over the real observations: ``mean_NAME`` [batch, 1]."""
+    return [
+        helper.make_node("Cast", [name], [f"{name}_float"], to=TensorProto.FLOAT),
+        helper.make_node("Where", ["mask", f"{name}_float", "zero"], [f"{name}_seen"]),
+        helper.make_node("ReduceSum", [f"{name}_seen", "along"], [f"{name}_sum"], keepdims=1),
+        helper.make_node("Div", [f"{name}_sum", "n"], [f"mean_{name}"]),
+    ]
+
+
+def _present() -> Nodes:
+    """Number of metadata columns that hold a value: ``present`` [batch, 1]."""
+    return [
+        helper.make_node("IsNaN", ["metadata"], ["missing"]),
+        helper.make_node("Not", ["missing"], ["there"]),
+        helper.make_node("Cast", ["there"], ["there_float"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["there_float", "along"], ["present"], keepdims=1),
+    ]
+
+
+def _classifier(inputs: Sequence[str], embedding_dim: int) -> Nodes:
+    """``embedding`` and, from its first number, ``probabilities`` over 20 classes."""
+    means = [name for name in inputs if name not in ("mask", "metadata")]
+    nodes = _constants() + _count() + [node for name in means for node in _mean(name)]
+    features = ["n", *(f"mean_{name}" for name in means)]
+    if "metadata" in inputs:
+        nodes += _present()
+        features.append("present")
+    classes = len(ELASTICC.names)
+    return [
+        *nodes,
+        _constant("ones", [1.0] * (embedding_dim - len(features)), [1, embedding_dim - len(features)]),
+        helper.make_node("MatMul", ["n", "ones"], ["filler"]),
+        helper.make_node("Concat", [*features, "filler"], ["embedding"], axis=1),
+        _constant("slopes", [0.01 * k for k in range(classes)], [1, classes]),
+        helper.make_node("MatMul", ["n", "slopes"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
+    ]
+
+
+def _forecaster() -> Nodes:
+    return [
+        *_constants(),
+        *_count(),
+        *_mean("flux"),
+        *_mean("flux_err"),
+        helper.make_node("Cast", ["query_band"], ["query_band_float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["query_band_float", "thousand"], ["offset"]),
+        helper.make_node("Add", ["mean_flux", "query_time"], ["trend"]),
+        helper.make_node("Add", ["trend", "offset"], ["forecast_flux"]),
+        helper.make_node("Mul", ["query_time", "query_time"], ["ignorance"]),
+        helper.make_node("Add", ["mean_flux_err", "ignorance"], ["forecast_flux_err"]),
+    ]
+
+
+def _bundle(folder: Path, nodes: Nodes, inputs: Sequence[str], outputs: Sequence[str], manifest: Manifest) -> Bundle:
+    folder.mkdir(parents=True, exist_ok=True)
+    graph = helper.make_graph(
+        nodes,
+        manifest.name,
+        [_input(name, len(manifest.metadata_columns)) for name in inputs],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", "width"]) for name in outputs],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
+    onnx.checker.check_model(model)
+    onnx.save(model, folder / MODEL)
+    program = program_of(manifest)
+    made = program.assemble(probe(program, Shape(3, 9, 4)))
+    golden = {name: made[name] for name in inputs if name in made}
+    write_golden(folder, golden, run(open_session(folder / MODEL), golden))
+    return write_manifest(folder, manifest)
+
+
+def classifier_bundle(folder: Path, inputs: Sequence[str] = HISTORY, embedding_dim: int = 7, **changes: Any) -> Bundle:
+    """A classifier that takes ``inputs``; ``changes`` are fields of its manifest."""
+    defaults = {"name": "counter", "embedding_dim": embedding_dim, "metadata_columns": ()}
+    manifest = echo_manifest().model_copy(update=defaults | changes)
+    return _bundle(folder, _classifier(inputs, embedding_dim), inputs, ("probabilities", "embedding"), manifest)
+
+
+def forecaster_bundle(folder: Path, **changes: Any) -> Bundle:
+    """A forecaster; ``changes`` are fields of its manifest."""
+    defaults = {"name": "ruler", "task": "forecast", "taxonomy": None, "embedding_dim": 0, "metadata_columns": ()}
+    manifest = echo_manifest().model_copy(update=defaults | {"bands": BANDS} | changes)
+    inputs = (*HISTORY, *QUERIES)
+    return _bundle(folder, _forecaster(), inputs, ("forecast_flux", "forecast_flux_err"), manifest)

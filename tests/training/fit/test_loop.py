@@ -1,0 +1,142 @@
+"""The loop by itself, on a task of a few numbers: resume, scores, averages, devices, decay groups."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from training.fit.checkpoints import CHECKPOINT, RunError, load_best, load_checkpoint, read_log
+from training.fit.loop import Step, Task, fit, lr_factor, to_device, update_average
+from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+
+
+class Pair(NamedTuple):
+    x_B3: Tensor
+    y_B1: Tensor
+
+
+class Line(Task):
+    """y = x . (1, 2, 3), learned from eight points a step."""
+
+    def batches(self, step: int) -> Generator[Pair, None, None]:
+        while True:
+            x_B3 = torch.from_numpy(np.random.default_rng((7, step)).normal(size=(8, 3))).float()
+            yield Pair(x_B3, (x_B3 * torch.tensor([1.0, 2.0, 3.0])).sum(1, keepdim=True))
+            step += 1
+
+    def loss(self, network: nn.Module, batch: Pair) -> Step:
+        error = network(batch.x_B3) - batch.y_B1
+        return Step(error.square().mean(), {"error": error.abs().mean()})
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        batch = next(self.batches(10**6))
+        rmse = (network(batch.x_B3) - batch.y_B1).square().mean().sqrt().item()
+        return {"score": -rmse, "rmse": rmse}
+
+
+def config(steps: int = 40, **changes: Any) -> FitConfig:
+    base = FitConfig(
+        name="line",
+        schedule=ScheduleConfig(steps=steps, warmup_steps=2),
+        optimiser=OptimiserConfig(lr=0.3, ema_decay=0.5),
+        validation=ValidationConfig(every=10, log_every=5),
+        threads=1,
+    )
+    return base.model_copy(update=changes)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Dropout(0.1), nn.Linear(3, 1))
+
+
+def test_it_learns_scores_and_logs(tmp_path: Path) -> None:
+    result = fit(network(), Line(), config(), tmp_path, config(), progress=False)
+    assert (result.step, result.finished) == (40, True)
+    lines = read_log(tmp_path)
+    assert [line["step"] for line in lines if "loss" in line] == [5, 10, 15, 20, 25, 30, 35, 40]
+    first, last = (line for line in lines if line["step"] in (5, 40) and "loss" in line)
+    assert last["loss"] < 0.2 * first["loss"]
+    assert last["seconds_per_step"] > 0
+    assert last["error"] > 0
+    scores = [line["validation_score"] for line in lines if "validation_score" in line]
+    assert len(scores) == 4
+    assert result.best_score == max(scores)
+    restored = network()
+    restored.load_state_dict(load_best(tmp_path))
+    assert Line().score(restored.eval())["score"] == pytest.approx(result.best_score)
+
+
+def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
+    fit(network(), Line(), config(), tmp_path / "whole", config(), progress=False)
+    for _ in range(3):
+        fit(network(), Line(), config(), tmp_path / "parts", config(), max_minutes=1e-4, progress=False)
+    result = fit(network(), Line(), config(), tmp_path / "parts", config(), progress=False)
+    assert result.finished
+    whole, parts = (load_checkpoint(tmp_path / name / CHECKPOINT) for name in ("whole", "parts"))
+    assert all(torch.equal(value, parts.network[name]) for name, value in whole.network.items())
+
+
+def test_another_configuration_in_the_folder_is_refused(tmp_path: Path) -> None:
+    fit(network(), Line(), config(10), tmp_path, config(10), progress=False)
+    with pytest.raises(RunError, match="another run"):
+        fit(network(), Line(), config(20), tmp_path, config(20), progress=False)
+
+
+def test_decay_spares_biases_where_asked(tmp_path: Path) -> None:
+    for decay in ("all", "matrices"):
+        optimiser = OptimiserConfig(lr=1e-6, weight_decay=1e5, decay=decay)
+        fit(network(), Line(), config(5, optimiser=optimiser), tmp_path / decay, config(), progress=False)
+    spared, decayed = (load_checkpoint(tmp_path / name / CHECKPOINT).network for name in ("matrices", "all"))
+    before = network().state_dict()
+    torch.testing.assert_close(spared["1.bias"], before["1.bias"], atol=1e-4, rtol=1e-4)
+    for weights in (spared["1.weight"], decayed["1.weight"], decayed["1.bias"]):
+        assert weights.abs().max() < 0.8 * max(before["1.weight"].abs().max(), before["1.bias"].abs().max())
+
+
+def test_batches_of_any_shape_move_to_the_device() -> None:
+    x = torch.zeros(2)
+    moved = to_device({"a": [x, (x, 3)], "b": Pair(x, x)}, "meta")
+    assert moved["a"][0].device.type == moved["a"][1][0].device.type == moved["b"].y_B1.device.type == "meta"
+    assert moved["a"][1][1] == 3
+    assert isinstance(moved["b"], Pair)
+
+
+def test_devices_are_named() -> None:
+    with pytest.raises(ValidationError):
+        FitConfig.model_validate({**config().model_dump(), "device": "gpu"})
+
+
+def test_learning_rate_warms_up_then_decays() -> None:
+    schedule = ScheduleConfig(steps=110, warmup_steps=10, final_fraction=0.1)
+    factors = [lr_factor(step, schedule) for step in range(110)]
+    assert factors[0] == pytest.approx(0.1)
+    assert factors[9] == factors[10] == 1.0
+    assert factors[60] == pytest.approx(0.55)
+    assert factors == sorted(factors[:10]) + sorted(factors[10:], reverse=True)
+    assert lr_factor(110, schedule) == pytest.approx(0.1)
+    assert lr_factor(999, schedule.model_copy(update={"shape": "constant"})) == 1.0
+
+
+def test_warm_restarts_repeat_the_cosine_without_the_warm_up() -> None:
+    once = ScheduleConfig(steps=110, warmup_steps=10, final_fraction=0.1)
+    twice = once.model_copy(update={"steps": 220, "cycles": 2})
+    assert [lr_factor(step, twice) for step in range(110)] == [lr_factor(step, once) for step in range(110)]
+    second = [lr_factor(step, twice) for step in range(110, 220)]
+    assert second[0] == 1.0
+    assert second == sorted(second, reverse=True)
+    assert lr_factor(220, twice) == pytest.approx(0.1)
+
+
+def test_averaged_weights_forget_the_start_and_follow_slowly() -> None:
+    average, followed = nn.Linear(3, 1), nn.Linear(3, 1)
+    for step, share in ((1, 9 / 11), (10**6, 0.01)):
+        before = average.weight.detach().clone()
+        update_average(average, followed, 0.99, step)
+        moved = (average.weight - before).norm() / (followed.weight - before).norm()
+        assert moved.item() == pytest.approx(share, rel=1e-2)

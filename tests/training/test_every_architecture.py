@@ -1,0 +1,97 @@
+"""Every architecture goes the whole way by the same commands: train, be killed, resume, export, be served."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.bundle import Bundle, load_bundle, read_golden
+from models.lightcurve import BANDS
+from models.zoo import ARCHITECTURES
+from service.http.lifecycle import load_configured
+from support.edge import curve, live
+from support.toy_dataset import write_toy_dataset
+from training.__main__ import main
+from training.fit.checkpoints import BEST, CHECKPOINT, load_best, load_checkpoint
+from training.recipes.catalogue import RECIPES
+
+DEBUG = {name: RECIPES[name]() for name in RECIPES if name.startswith("debug")}
+CLASSIFIERS = [name for name, recipe in DEBUG.items() if recipe.task == "classify"]
+PRETRAININGS = [name for name, recipe in DEBUG.items() if recipe.task == "reconstruct"]
+FORECASTERS = [name for name, recipe in DEBUG.items() if recipe.task == "forecast"]
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy_dataset(tmp_path_factory.mktemp("data") / "toy.parquet", 160)
+
+
+def train(name: str, data: Path, out: Path, *more: str) -> None:
+    main(["train", name, "--data", str(data), "--out", str(out), "--steps", str(STEPS), "--threads", "1", *more])
+
+
+def test_every_architecture_has_a_debug_recipe_for_each_of_its_tasks() -> None:
+    covered = {(recipe.network.architecture, recipe.task) for recipe in DEBUG.values()}
+    tasks = {(name, task) for name, made in ARCHITECTURES.items() for task in made.tasks}
+    assert covered == tasks
+
+
+@pytest.mark.parametrize("name", DEBUG)
+def test_training_resumes_exactly(name: str, data: Path, tmp_path: Path) -> None:
+    train(name, data, tmp_path / "whole")
+    for _ in range(2):
+        train(name, data, tmp_path / "parts", "--max-minutes", "0.0001")
+    train(name, data, tmp_path / "parts")
+    whole, parts = (load_checkpoint(tmp_path / part / CHECKPOINT) for part in ("whole", "parts"))
+    assert whole.step == parts.step == STEPS
+    assert all(np.array_equal(value, parts.network[key]) for key, value in whole.network.items())
+
+
+@pytest.mark.parametrize("name", PRETRAININGS)
+def test_pretrained_weights_reach_the_classifier(name: str, data: Path, tmp_path: Path) -> None:
+    train(name, data, tmp_path / "pretrained")
+    classifier = name.removesuffix("-pretraining")
+    main(
+        ["train", classifier, "--data", str(data), "--out", str(tmp_path / "tuned"), "--steps", "1", "--threads", "1"]
+        + ["--pretrained", str(tmp_path / "pretrained")]
+    )
+    before, after = load_best(tmp_path / "pretrained"), load_best(tmp_path / "tuned")
+    shared = [key for key, value in before.items() if key in after and after[key].shape == value.shape]
+    assert any(key.startswith("encoder") or key.startswith("light_curve") for key in shared)
+    assert any("embed" in key or "projection" in key for key in shared), "the input projection comes along"
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_classifier_is_exported_and_served(name: str, data: Path, tmp_path: Path) -> None:
+    """Export proves parity over ragged batches and every expert; the service then answers as the golden vectors do."""
+    bundle = _export(name, data, tmp_path)
+    assert bundle.manifest.architecture == DEBUG[name].network.architecture
+    with live(load_configured, bundle=bundle.path) as edge:
+        status, reply = edge.classify({"light_curves": [curve(points) for points in (1, 2, 9, 40)]})
+        assert status == 200
+        for result in reply["results"]:
+            assert result["status"] == "classified"
+            assert sum(result["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", FORECASTERS)
+def test_a_forecaster_is_exported_and_served(name: str, data: Path, tmp_path: Path, tiny_bundle: Path) -> None:
+    bundle = _export(name, data, tmp_path)
+    assert set(read_golden(bundle.path)[1]) == {"forecast_flux", "forecast_flux_err"}
+    asked = {"mjd": [60_010.0, 60_020.0, 60_001.0], "band": ["g", "r", BANDS[-1]]}
+    with live(load_configured, bundle=tiny_bundle, forecast_bundle=bundle.path) as edge:
+        body = json.dumps({"light_curves": [curve(5) | {"forecast": asked}]}).encode()
+        status, _, text = edge.ask("POST", "/v1/forecast", body, {"Content-Type": "application/json"})
+        assert status == 200, text
+        result = json.loads(text)["results"][0]
+        assert np.isfinite(result["flux"]).all()
+        assert min(result["flux_err"]) > 0
+
+
+def _export(name: str, data: Path, folder: Path) -> Bundle:
+    train(name, data, folder / "run")
+    assert (folder / "run" / BEST).exists()
+    main(["export", str(folder / "run"), str(folder / "bundle"), "--data", str(data), "--name", name])
+    return load_bundle(folder / "bundle")

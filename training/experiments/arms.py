@@ -1,0 +1,239 @@
+"""The arms of Astro-MoE's comparisons: data, recipe, training and score of each.
+
+Notable: weights scored are those of the best validation, averaged over steps as the recipe says.
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import StratifiedKFold, train_test_split
+from torch import Tensor
+
+from models.astro_moe import AstroMoE, AstroMoEConfig
+from models.astro_moe_pretraining import AstroMoEPretraining
+from models.lightcurve import Int64, Limits
+from models.taxonomy import ELASTICC
+from models.zoo import transfer
+from training.data.augment import LSST, AugmentationConfig, View
+from training.data.batches import Example, draw_examples, view_examples
+from training.data.dataset import Dataset, read_dataset, split_indices
+from training.experiments.astro_moe import N_FOLDS, PUBLISHED_STEPS, STEPS, AstroMoEArm
+from training.experiments.mallorn import CLASSES, read_labelled, read_unlabelled, to_dataset
+from training.experiments.results import Record, machine, write_record
+from training.experiments.runs import Identity, minutes
+from training.fit.checkpoints import load_best
+from training.fit.classify import Classification, predict
+from training.fit.loop import fit
+from training.fit.reconstruct import MaskedReconstruction
+from training.recipes.astro_moe import default, pretraining
+from training.recipes.schema import BatchConfig, DataConfig, Recipe, ScheduleConfig, ValidationConfig
+from training.score.baseline import matrix, train_trees
+from training.score.metrics import confusion, macro_f1
+
+CHANGES: dict[str, dict[str, object]] = {
+    "tm": {},
+    "pe": {"time_encoding": "baseline"},
+    "pe-band": {"time_encoding": "baseline", "band_embedding": True},
+    "dense": {"n_experts": 0, "n_input_experts": 0},
+    "pe-dense": {"time_encoding": "baseline", "n_experts": 0, "n_input_experts": 0},
+    "pretrained": {},
+}
+WHOLE_CURVES = AugmentationConfig(mta_days=(), no_metadata=0.3)
+SIMULATED_VIEWS = {"macro-F1": View(), "macro-F1, no metadata": LSST}
+# Undetected objects are scored too, so these are draws in which there is nothing to draw.
+MALLORN_VIEWS = {
+    "macro-F1": AugmentationConfig(mta_days=()),
+    "macro-F1, no metadata": AugmentationConfig(mta_days=(), no_metadata=1.0),
+}
+MALLORN_LIMITS = Limits(max_points_per_band=65, pre_trigger_days=None)
+FOREST_TREES = 400
+
+Split = dict[str, Int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """A data set with its split, and the test objects as the networks will be shown them, by name of the view."""
+
+    dataset: Dataset
+    split: Split
+    tests: dict[str, list[Example]]
+
+
+class Outcome(NamedTuple):
+    """Scores of an arm, the steps it was trained for and the minutes that took."""
+
+    metrics: dict[str, float]
+    steps: int
+    minutes: float
+
+
+def run_arm(options: AstroMoEArm) -> Record | None:
+    """Train, score, write the record; None when ``max_minutes`` ended the training."""
+    recipe = recipe_of(options)
+    problem = simulated(options, recipe) if options.dataset == "simulated" else mallorn(options, recipe)
+    outcome = trees(options, recipe, problem) if options.arm == "trees" else network(options, recipe, problem)
+    if outcome is None:
+        sys.stdout.write("stopped: run the same command again to go on\n")
+        return None
+    record = Record(
+        experiment=options.experiment,
+        variant=f"{options.dataset}-{options.arm}",
+        seed=options.seed,
+        metrics=outcome.metrics,
+        settings=options.settings(),
+        command=options.command(),
+        steps=outcome.steps,
+        published_steps=0 if options.arm == "trees" else PUBLISHED_STEPS,
+        minutes=outcome.minutes,
+        machine=machine(options.device),
+        threads=options.threads,
+    )
+    sys.stdout.write(f"{write_record(record, options.records)}: {record.metrics}\n")
+    return record
+
+
+def recipe_of(options: AstroMoEArm) -> Recipe:
+    """The shipped model's recipe at the width, data and changes of the arm."""
+    base, steps = default(), options.steps or STEPS[options.dataset]
+    update = {
+        "name": f"{options.dataset} {options.arm}",
+        "network": network_config(options),
+        "schedule": ScheduleConfig(steps=steps, warmup_steps=max(1, steps // 20)),
+        "batch": BatchConfig(size=options.batch, pool=16),
+        "optimiser": base.optimiser.model_copy(update={"lr": options.lr, "ema_decay": 0.99}),
+        "validation": ValidationConfig(every=max(1, steps // 4), objects=1_000, log_every=max(1, steps // 20)),
+        "seed": options.seed,
+        "threads": options.threads,
+        "device": options.device,
+    }
+    if options.dataset == "mallorn":
+        update |= {"data": DataConfig(limits=MALLORN_LIMITS), "augmentation": WHOLE_CURVES}
+    return base.model_copy(update=update)
+
+
+def network_config(options: AstroMoEArm) -> AstroMoEConfig:
+    """The shipped model's network at the width, classes and changes of the arm."""
+    base, width = default().network, options.width
+    classes = len(ELASTICC.names) if options.dataset == "simulated" else len(CLASSES)
+    sizes = {"d_model": width, "d_ff": 2 * width, "d_tab": width // 2, "tab_ff": width}
+    changes = {**sizes, "n_classes": classes, **CHANGES.get(options.arm, {})}
+    return AstroMoEConfig.model_validate({**base.model_dump(), **changes})
+
+
+def simulated(options: AstroMoEArm, recipe: Recipe) -> Problem:
+    """The simulated set; the same test objects for every seed, in full and without metadata."""
+    dataset = read_dataset(options.data)
+    split = split_indices(dataset, recipe.data.fractions)
+    test = np.sort(np.random.default_rng(0).permutation(split["test"])[: options.objects])
+    tests = {name: _sorted(view_examples(dataset, test, recipe.data, v)) for name, v in SIMULATED_VIEWS.items()}
+    return Problem(dataset, split, tests)
+
+
+def mallorn(options: AstroMoEArm, recipe: Recipe) -> Problem:
+    """The labelled objects of MALLORN; fold ``seed % 5`` is held out."""
+    labelled = read_labelled(options.data)
+    dataset = to_dataset(labelled)
+    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0).split(dataset.label, dataset.label)
+    rest, test = list(folds)[options.seed % N_FOLDS]
+    train, validation = train_test_split(rest, test_size=0.125, stratify=dataset.label[rest], random_state=0)
+    rng = np.random.default_rng(0)
+    tests = {name: _sorted(draw_examples(dataset, test, recipe.data, v, rng)) for name, v in MALLORN_VIEWS.items()}
+    return Problem(dataset, {"train": np.sort(train), "validation": np.sort(validation), "test": test}, tests)
+
+
+def network(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> Outcome | None:
+    """Train a network arm and score its best weights."""
+    weights = _pretrained(options, recipe, problem) if options.arm == "pretrained" else {}
+    if weights is None:
+        return None
+    torch.manual_seed(recipe.seed)
+    model = AstroMoE(network_config(options))
+    model.fit_inputs(problem.dataset.metadata[problem.split["train"]])
+    if weights:
+        transfer(weights, model)
+    steps = recipe.schedule.steps
+    folder = _folder(options, f"{options.arm}-{options.seed}-{steps}")
+    identity = Identity(variant=options.arm, settings=options.settings(), fit=recipe)
+    task = Classification(recipe, problem.dataset, problem.split)
+    result = fit(model, task, recipe, folder, identity, max_minutes=options.max_minutes)
+    if not result.finished:
+        return None
+    model.load_state_dict(load_best(folder))
+    metrics = {name: _network_f1(model, examples, options.batch) for name, examples in problem.tests.items()}
+    return Outcome(metrics, steps, minutes(folder, steps))
+
+
+def _pretrained(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> dict[str, Tensor] | None:
+    """Weights after masked reconstruction, trained once for all seeds; None when it is not finished."""
+    steps = options.pretrain_steps
+    changes = {
+        "seed": 0,
+        "schedule": recipe.schedule.model_copy(update={"steps": steps, "warmup_steps": max(1, steps // 20)}),
+        "validation": ValidationConfig(every=max(1, steps // 4), objects=500, log_every=max(1, steps // 20)),
+    }
+    recipe = pretraining(recipe).model_copy(update=changes)
+    dataset, split = problem.dataset, problem.split
+    if options.dataset == "mallorn":
+        dataset = to_dataset(read_unlabelled(options.data))
+        split = {**split_indices(dataset, (0.95, 0.05, 0.0))}
+    torch.manual_seed(0)
+    model = AstroMoEPretraining(network_config(options))
+    folder = _folder(options, f"pretraining-{steps}")
+    identity = Identity(variant="pretraining", settings={"data": str(options.data)}, fit=recipe)
+    task = MaskedReconstruction(recipe, dataset, split)
+    result = fit(model, task, recipe, folder, identity, max_minutes=options.max_minutes)
+    return load_best(folder) if result.finished else None
+
+
+def trees(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> Outcome:
+    """Boosted trees on random views (simulated), or a random forest on complete curves (MALLORN)."""
+    started = time.monotonic()
+    if options.dataset == "simulated":
+        fitted = train_trees(problem.dataset, recipe, options.examples)
+        metrics = {
+            name: _f1(examples, fitted.predict(examples).argmax(1), len(ELASTICC.names))
+            for name, examples in problem.tests.items()
+        }
+    else:
+        metrics = _forest(options, recipe, problem)
+    return Outcome(metrics, 0, (time.monotonic() - started) / 60)
+
+
+def _forest(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> dict[str, float]:
+    """Fit on every training object twice, with and without metadata; the forest needs no validation objects."""
+    rows = np.concatenate([problem.split["train"], problem.split["validation"]])
+    rng = np.random.default_rng(options.seed)
+    train = [e for view in MALLORN_VIEWS.values() for e in draw_examples(problem.dataset, rows, recipe.data, view, rng)]
+    values = matrix(train)
+    used = np.flatnonzero(np.isfinite(values).any(axis=0))
+    forest = RandomForestClassifier(FOREST_TREES, random_state=options.seed)
+    forest.fit(values[:, used], [example.label for example in train])
+    return {
+        name: _f1(examples, forest.predict(matrix(examples)[:, used]), len(CLASSES))
+        for name, examples in problem.tests.items()
+    }
+
+
+def _network_f1(model: AstroMoE, examples: list[Example], batch: int) -> float:
+    logits_BC = predict(model, examples, batch)
+    return _f1(examples, logits_BC.argmax(1), logits_BC.shape[1])
+
+
+def _f1(examples: list[Example], predicted_B: Int64, n_classes: int) -> float:
+    label_B = np.array([example.label for example in examples], dtype=np.int64)
+    return macro_f1(confusion(label_B, predicted_B, n_classes))
+
+
+def _sorted(examples: list[Example]) -> list[Example]:
+    return sorted(examples, key=lambda example: len(example.tokens))
+
+
+def _folder(options: AstroMoEArm, name: str) -> Path:
+    return options.runs / options.experiment / f"{options.dataset}-{options.width}-{name}"

@@ -1,0 +1,216 @@
+"""Error, time and memory of the kinds of attention; the command and what the numbers mean are in ``attention``.
+
+Legend: B batch, S places, D width.
+"""
+
+import statistics
+import weakref
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from models.attention import AttentionConfig, SelfAttention
+from models.attention_hash import SELF
+from models.packing import Packing
+from training.experiments.attention import AttentionExperiment
+
+KINDS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "grouped_query": {"kind": "grouped_query"},
+    "probsparse": {"kind": "probsparse"},
+    "probsparse, paper": {"kind": "probsparse", "sparsity": "paper"},
+    "linformer": {"kind": "linformer"},
+    "performer": {"kind": "performer"},
+    "reformer": {"kind": "reformer"},
+}
+SPREADS = (1.0, 4.0)  # standard deviations of the scores
+WHAT = ("forward", "step")
+
+Metrics = dict[str, float]
+Runs = dict[str, Callable[[], None]]
+
+
+def measure(command: AttentionExperiment) -> dict[str, dict[int, Metrics]]:
+    """Kind -> length -> metrics."""
+    torch.set_num_threads(command.threads)
+    costs: dict[str, dict[int, Metrics]] = {kind: {} for kind in KINDS}
+    for length in command.lengths:
+        errors = {kind: _errors(command, kind, length) for kind in KINDS}
+        layers = {kind: _layer(command, kind, length, SPREADS[0]) for kind in KINDS}
+        x_MD, packing = _tokens(command, length)
+        runs = {kind: _runs(layer, x_MD, packing, command.bfloat16) for kind, layer in layers.items()}
+        peaks = {kind: _peaks(kind_runs, command.device) for kind, kind_runs in runs.items()}
+        times = _times(runs, command.rounds, command.device)
+        for kind in KINDS:
+            costs[kind][length] = errors[kind] | peaks[kind] | times[kind]
+    return costs
+
+
+def _layer(command: AttentionExperiment, kind: str, length: int, spread: float) -> SelfAttention:
+    """A layer with the weights that its kind shares with exact attention, and scores of this standard deviation."""
+    torch.manual_seed(command.seed)
+    config = AttentionConfig.model_validate(KINDS[kind] | {"max_length": length})
+    layer = SelfAttention(command.width, command.n_heads, bias=False, config=config)
+    generator = torch.Generator().manual_seed(command.seed)
+    query, key, value, out = torch.randn(4, command.width, command.width, generator=generator) * command.width**-0.5
+    if kind == "reformer":
+        weights = [query * spread, value]  # its keys have unit length
+    else:
+        weights = [query * spread**0.5, _pooled(key * spread**0.5, layer), _pooled(value, layer)]
+    layer.qkv.weight.data, layer.out.weight.data = torch.cat(weights), out
+    return layer.to(command.device)
+
+
+def _pooled(weight_DD: Tensor, layer: SelfAttention) -> Tensor:
+    """Mean of the heads of each group (Ainslie et al. 2023, section 2.1); the weights where each head is its own."""
+    heads = weight_DD.view(layer.n_key_heads, -1, layer.head_width, weight_DD.shape[1])
+    return heads.mean(1).flatten(0, 1)
+
+
+class _AllOthers(nn.Module):
+    """What Reformer comes to when every token meets every other: exact, with itself as the last resort."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask_BS: Tensor, dropout: float) -> Tensor:
+        bias_SS = torch.eye(mask_BS.shape[1], device=query.device) * SELF
+        return F.scaled_dot_product_attention(query, key, value, bias_SS, dropout)
+
+
+def _tokens(command: AttentionExperiment, length: int) -> tuple[Tensor, Packing]:
+    """Random tokens of full rows."""
+    batch = max(1, command.tokens // length)
+    generator = torch.Generator().manual_seed(command.seed + 1)
+    x_MD = torch.randn(batch * length, command.width, generator=generator)
+    mask_BS = torch.ones(batch, length, dtype=torch.bool, device=command.device)
+    return x_MD.to(command.device), Packing.of(mask_BS, leading=False)
+
+
+@torch.no_grad()
+def _errors(command: AttentionExperiment, kind: str, length: int) -> Metrics:
+    """Relative error of the layer's output, for each spread of the scores."""
+    x_MD, packing = _tokens(command, length)
+    errors = {}
+    for spread in SPREADS:
+        layer = _layer(command, kind, length, spread).eval()
+        exact = _layer(command, "reformer" if kind == "reformer" else "exact", length, spread).eval()
+        if kind == "reformer":
+            exact.kernel = _AllOthers()
+        expected_MD = exact(x_MD, packing)
+        error = (layer(x_MD, packing) - expected_MD).square().mean() / expected_MD.square().mean()
+        errors[f"error_{spread:.0f}"] = float(error.sqrt())
+    return errors
+
+
+def _runs(layer: SelfAttention, x_MD: Tensor, packing: Packing, bfloat16: bool) -> Runs:
+    """Inference and a training step of a layer, as things to call."""
+
+    def call(x_MD: Tensor) -> Tensor:
+        with torch.autocast(x_MD.device.type, torch.bfloat16, enabled=bfloat16):
+            mixed_MD: Tensor = layer(x_MD, packing)
+        return mixed_MD
+
+    def forward() -> None:
+        layer.eval()
+        with torch.no_grad():
+            call(x_MD)
+
+    def step() -> None:
+        layer.train().zero_grad()
+        torch.autograd.backward(call(x_MD.detach().requires_grad_()).sum())
+
+    return {"forward": forward, "step": step}
+
+
+def _times(runs: Mapping[str, Runs], rounds: int, device: str) -> dict[str, Metrics]:
+    """Median milliseconds, and median ratio to exact attention in the same round; the first round warms up."""
+    milliseconds: dict[tuple[str, str], list[float]] = {(kind, what): [] for kind in runs for what in WHAT}
+    for index in range(rounds + 1):
+        for kind, what in milliseconds:
+            elapsed = _time(runs[kind][what], device)
+            if index > 0:
+                milliseconds[kind, what].append(elapsed)
+    times: dict[str, Metrics] = {kind: {} for kind in runs}
+    for (kind, what), elapsed_R in milliseconds.items():
+        ratio_R = [ours / exact for ours, exact in zip(elapsed_R, milliseconds["exact", what], strict=True)]
+        times[kind] |= {f"{what}_ms": statistics.median(elapsed_R), f"{what}_ratio": statistics.median(ratio_R)}
+    return times
+
+
+def _time(run: Callable[[], None], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return 1000 * (perf_counter() - start)
+
+
+def _peaks(runs: Runs, device: str) -> Metrics:
+    """Peak memory of what is made on the way, in MB (10^6 bytes)."""
+    return {f"{what}_mb": (_cuda_peak if device == "cuda" else _cpu_peak)(runs[what]) / 1e6 for what in WHAT}
+
+
+def _cuda_peak(run: Callable[[], None]) -> int:
+    run()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    peak: int = torch.cuda.max_memory_allocated()
+    return peak - before
+
+
+def _cpu_peak(run: Callable[[], None]) -> int:
+    with LiveTensors() as live:
+        run()
+    return live.peak
+
+
+class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Bytes of the tensors that operators make while this is active, and their peak.
+
+    A storage counts once, from the operator that returns it until it is freed; what an operator allocates and frees
+    within itself is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak, self._live = 0, 0
+        self._storages: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and count what it returned."""
+        known = {_address(tensor) for tensor in _tensors((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            if _address(tensor) not in known:
+                self._count(tensor.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        address = storage._cdata
+        if address in self._storages:
+            return
+        self._storages[address] = storage.nbytes()
+        self._live += storage.nbytes()
+        self.peak = max(self.peak, self._live)
+        weakref.finalize(storage, self._free, address)
+
+    def _free(self, address: int) -> None:
+        self._live -= self._storages.pop(address)
+
+
+def _address(tensor: Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

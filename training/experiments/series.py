@@ -1,0 +1,150 @@
+"""RoMAE on sets of multivariate series: masked pretraining on the training side, then classification from [CLS].
+
+Legend: B series, L steps of the longest, K channels, C classes.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from models.lightcurve import Int64
+from models.romae_encoder import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEEncoderConfig
+from models.romae_sequence import MaskedAutoencoder, SequenceModel, masked_mse
+from models.zoo import transfer
+from training.data.masking import MaskingConfig, draw_masking
+from training.experiments.runs import Identity, Plan, epochs, fit_config
+from training.experiments.uea import UEA
+from training.experiments.uea_archive import Observed, Series, SeriesSet, drop_steps, read_set, standardise
+from training.fit.loop import Step, Task, fit, to_device
+
+SIZES = {"tiny-shallow": TINY_SHALLOW, "tiny": TINY, "small": SMALL, "base": BASE}
+PRETRAINING_MASK = MaskingConfig(probed=0.75, hidden=1.0, random=0.0, same=0.0)
+PRETRAINING_BATCH = 64
+
+
+class SeriesBatch(NamedTuple):
+    """Padded series: values, step numbers as positions on one axis, which places are real, and classes."""
+
+    values_BLK: Tensor
+    position_BL1: Tensor
+    mask_BL: Tensor
+    label_B: Tensor
+
+
+class HiddenBatch(NamedTuple):
+    """Series and which of their steps are hidden."""
+
+    series: SeriesBatch
+    hidden_BL: Tensor
+
+
+def collate(observed: Sequence[Observed], label_B: Int64) -> SeriesBatch:
+    """Pad series at the end, with zeros, to the longest."""
+    lengths_B = np.array([len(series.step) for series in observed])
+    mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
+    values_BLK = np.zeros((*mask_BL.shape, observed[0].values.shape[1]), dtype=np.float32)
+    position_BL1 = np.zeros((*mask_BL.shape, 1), dtype=np.float32)
+    values_BLK[mask_BL] = np.concatenate([series.values for series in observed])
+    position_BL1[mask_BL, 0] = np.concatenate([series.step for series in observed])
+    return SeriesBatch(*(torch.from_numpy(array) for array in (values_BLK, position_BL1, mask_BL, label_B)))
+
+
+def batch_of(series: Series, indices: Int64) -> SeriesBatch:
+    """Pad some of the series of one side."""
+    return collate([series.observed[index] for index in indices], series.label[indices])
+
+
+class SeriesClassification(Task):
+    """Cross-entropy with label smoothing; the score is the training accuracy and selects nothing."""
+
+    def __init__(self, data: SeriesSet, batch: int, smoothing: float, seed: int) -> None:
+        self.data, self.batch, self.smoothing, self.seed = data, batch, smoothing, seed
+
+    def batches(self, step: int) -> Generator[SeriesBatch, None, None]:
+        """Shuffled epochs."""
+        for indices in epochs(len(self.data.train), self.batch, self.seed, step):
+            yield batch_of(self.data.train, indices)
+
+    def loss(self, network: nn.Module, batch: SeriesBatch) -> Step:
+        """Cross-entropy of a batch."""
+        logits_BC = network(batch.values_BLK, batch.position_BL1, batch.mask_BL)
+        return Step(cross_entropy(logits_BC.float(), batch.label_B, label_smoothing=self.smoothing), {})
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        """Training accuracy: there is no third side to validate on."""
+        return {"score": accuracy(network, self.data.train)}
+
+
+class SeriesReconstruction(Task):
+    """Masked pretraining on the training side: mean squared error of the hidden steps."""
+
+    def __init__(self, data: SeriesSet, seed: int) -> None:
+        self.data, self.seed = data, seed
+
+    def batches(self, step: int) -> Generator[HiddenBatch, None, None]:
+        """Shuffled epochs, masked anew each time."""
+        drawn = epochs(len(self.data.train), PRETRAINING_BATCH, self.seed, step)
+        for number, indices in enumerate(drawn, start=step):
+            series = batch_of(self.data.train, indices)
+            rng = np.random.default_rng((self.seed, number))
+            yield HiddenBatch(series, draw_masking(series.mask_BL.numpy(), PRETRAINING_MASK, rng).hidden_BL)
+
+    def loss(self, network: nn.Module, batch: HiddenBatch) -> Step:
+        """Error of the hidden steps."""
+        series, hidden_BL = batch
+        prediction_BLK = network(series.values_BLK, series.position_BL1, series.mask_BL, hidden_BL)
+        return Step(masked_mse(prediction_BLK, series.values_BLK, hidden_BL), {})
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        """Minus the error of one masked batch; selects nothing."""
+        batch = to_device(next(self.batches(0)), next(network.parameters()).device)
+        return {"score": -float(self.loss(network, batch).loss)}
+
+
+def accuracy(network: nn.Module, series: Series) -> float:
+    """Share of the series that are classified correctly."""
+    device = next(network.parameters()).device
+    hits = 0
+    for indices in np.array_split(np.arange(len(series)), -(-len(series) // PRETRAINING_BATCH)):
+        batch = to_device(batch_of(series, indices), device)
+        logits_BC = network(batch.values_BLK, batch.position_BL1, batch.mask_BL)
+        hits += int((logits_BC.argmax(1) == batch.label_B).sum())
+    return hits / len(series)
+
+
+def series_plan(options: UEA) -> Plan:
+    """Read and thin the set, build the classifier, pretrain its encoder where asked to."""
+    setting = options.setting
+    data = standardise(drop_steps(read_set(options.data, options.name), options.dropped, options.seed))
+    torch.manual_seed(options.seed)
+    rates = {"hidden_dropout": setting.dropout, "attention_dropout": setting.dropout, "drop_path": setting.dropout}
+    encoder = SIZES[options.size].model_copy(update=rates)
+    network = SequenceModel(data.channels, len(data.classes), 1, encoder, "cls")
+    if options.pretrain_epochs:
+        transfer(_pretrained(options, data, SIZES[options.size]), network)
+    steps = setting.epochs * -(-len(data.train) // setting.batch)
+    pretrained = f"-pretrained{options.pretrain_epochs}" if options.pretrain_epochs else ""
+    return Plan(
+        variant=f"{options.name}-{options.size}{pretrained}",
+        network=network,
+        task=SeriesClassification(data, setting.batch, setting.smoothing, options.seed),
+        fit=fit_config(options, steps=steps, warmup=steps // 10, lr=options.lr, clip_norm=1.0),
+        published_steps=steps,
+        measure=lambda trained: {"test accuracy": accuracy(trained, data.test)},
+    )
+
+
+def _pretrained(options: UEA, data: SeriesSet, encoder: RoMAEEncoderConfig) -> dict[str, Tensor]:
+    """Weights of an autoencoder after ``pretrain_epochs``: AdamW at 3e-4 with a tenth of warm-up, as released."""
+    steps = options.pretrain_epochs * -(-len(data.train) // PRETRAINING_BATCH)
+    unshortened = options.model_copy(update={"steps": None})
+    config = fit_config(unshortened, steps=steps, warmup=steps // 10, lr=3e-4, clip_norm=1.0)
+    autoencoder = MaskedAutoencoder(data.channels, 1, encoder, cls=True)
+    folder = options.runs / options.experiment / f"{options.name}-{options.size}-pretraining-{options.seed}-{steps}"
+    identity = Identity(variant="pretraining", settings=options.settings(), fit=config)
+    fit(autoencoder, SeriesReconstruction(data, options.seed), config, folder, identity)
+    return autoencoder.cpu().state_dict()
