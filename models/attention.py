@@ -11,7 +11,9 @@
 
 Notable: every kind takes a mask of keys and answers for a row as if it were alone and unpadded, because light curves
 are ragged: sample sizes, hash buckets and projections are functions of the row's own number of tokens, never of the
-padded length. What is drawn at random is drawn once, kept with the weights, and so the same at every inference.
+padded length. What is drawn at random is drawn once, kept with the weights, and so the same at every inference. What
+remains is rounding, which can tip a choice between equals (ProbSparse's queries, Reformer's buckets), and training,
+where ProbSparse draws anew. Linformer cannot be causal and has a longest row.
 
 Legend: B batch, S places, M packed tokens, H heads, G groups, D width, E = D / H.
 """

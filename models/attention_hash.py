@@ -1,12 +1,12 @@
 """Reformer attention (Kitaev et al. 2020): a token attends to the tokens whose hash agrees with its own.
 
 Tokens are sorted by (bucket, place) and cut into chunks; each chunk looks at itself and the one before, and there only
-at keys of the same bucket. Several rounds with rotations of their own are weighed by their softmax totals (eq 7).
+at keys of the same bucket. Several rounds with rotations of their own are weighed by their softmax totals (appendix A).
 
 Readings taken: keys are the queries scaled to length sqrt(E) (shared-QK; the softmax scale 1 / sqrt(E) then leaves a
 unit key, as the authors' code has it and the paper's text, which omits the scale, suggests); a token attends to itself
-only when it finds no other; a pair met in several rounds counts in each (the paper's N_ij correction of eq 6 is left
-out, as by default in public code); the first chunk has none before it, where the authors' code lets it see the last.
+only when it finds no other; a pair met in several rounds counts in each (appendix A's correction N_ij is left out); the
+first chunk has none before it, where the authors' code lets it see the last.
 
 Notable: the number of buckets is the row's own number of tokens over the chunk size, made even (hashes come in
 opposite pairs), and 1 up to one chunk, where it is exact attention with shared keys. Padding sorts behind everything,

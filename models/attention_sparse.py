@@ -6,7 +6,7 @@ causal, their running sum, as the released code does. Two readings, which differ
 - `released`: each query samples u = factor * ceil(ln n) keys of its own, with replacement; its measure is the largest
   score minus the sum of the scores over n (over n, not over the size of the sample), of scores without scale.
 - `paper`: all queries share one sample of u = floor(factor * ln n) keys without replacement; the measure is logsumexp
-  minus the mean, of scaled scores (the measure before the paper's bound; eq 3). One matrix product, so much the faster.
+  minus the mean, of scaled scores (eq 2, before the paper bounds it). One matrix product, so much the faster.
 
 Notable: the released code knows no padding and samples anew at each call, so that its answers change from call to call.
 Here n is the row's own number of tokens, samples are ranks among them, and outside training the uniform numbers behind

@@ -24,7 +24,9 @@ COLUMNS = {"month": 13, "day": 32, "weekday": 7, "hour": 24}  # months and days 
 
 def interleaved_sinusoids(position_S: Tensor, width: int) -> Tensor:
     """Vaswani et al. (2017), section 3.5, [S, D]: columns 2i and 2i + 1 are sine and cosine of 10000^(-2i/D) s."""
-    angle_SI = position_S.float()[:, None] * torch.pow(10_000.0, -torch.arange(0, width, 2) / width).to(position_S.device)
+    angle_SI = position_S.float()[:, None] * torch.pow(10_000.0, -torch.arange(0, width, 2) / width).to(
+        position_S.device
+    )
     return torch.stack([angle_SI.sin(), angle_SI.cos()], dim=2).flatten(1)[:, :width]
 
 

@@ -76,7 +76,13 @@ class DecoderBlock(nn.Module):
     """Self-attention, cross attention and feed-forward, with residuals."""
 
     def __init__(
-        self, self_attention: nn.Module, width: int, n_heads: int, feed_forward: nn.Module, order: NormOrder, dropout: float
+        self,
+        self_attention: nn.Module,
+        width: int,
+        n_heads: int,
+        feed_forward: nn.Module,
+        order: NormOrder,
+        dropout: float,
     ) -> None:
         super().__init__()
         self.order, self.dropout = order, nn.Dropout(dropout)
@@ -88,9 +94,7 @@ class DecoderBlock(nn.Module):
     def forward(self, x_BSD: Tensor, mask_BS: Tensor, memory_BKD: Tensor, memory_mask_BK: Tensor) -> Tensor:
         """Decode a grid [B, S, D] against the memory [B, K, D]."""
         x_BSD = self._residual(x_BSD, self.norm1, lambda y_BSD: self.self_attention(y_BSD, mask_BS))
-        x_BSD = self._residual(
-            x_BSD, self.norm2, lambda y_BSD: self.cross_attention(y_BSD, memory_BKD, memory_mask_BK)
-        )
+        x_BSD = self._residual(x_BSD, self.norm2, lambda y_BSD: self.cross_attention(y_BSD, memory_BKD, memory_mask_BK))
         return self._residual(x_BSD, self.norm3, lambda y_BSD: self.feed_forward(y_BSD)[0])
 
     def _residual(self, x_BSD: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:

@@ -62,9 +62,11 @@ class FluxDistribution(NamedTuple):
 
         With v = exp(std^2): E = s sqrt(v) sinh(mean), Var = s^2 (v - 1) (v cosh(2 mean) + 1) / 2.
         """
-        growth_BQ = self.std_BQ.square().exp()
-        spread_BQ = 0.5 * torch.expm1(self.std_BQ.square()) * (growth_BQ * torch.cosh(2.0 * self.mean_BQ) + 1.0)
-        return Forecast(self.scale * growth_BQ.sqrt() * torch.sinh(self.mean_BQ), self.scale * spread_BQ.sqrt())
+        half_BQ = 0.5 * self.std_BQ.square()
+        # v - 1 = 2 sqrt(v) sinh(std^2 / 2): ONNX has no expm1, and exp(x) - 1 has no digits left for a small x.
+        root_BQ = half_BQ.exp()
+        variance_BQ = root_BQ * torch.sinh(half_BQ) * (root_BQ.square() * torch.cosh(2.0 * self.mean_BQ) + 1.0)
+        return Forecast(self.scale * root_BQ * torch.sinh(self.mean_BQ), self.scale * variance_BQ.sqrt())
 
 
 class History(NamedTuple):

@@ -88,7 +88,10 @@ class InformerSeries(nn.Module):
         start_BTC, horizon = values_BLC[:, -self.config.start_tokens :], future_date_BP4.shape[1]
         values_BSC = torch.cat([start_BTC, start_BTC.new_zeros(len(start_BTC), horizon, start_BTC.shape[2])], dim=1)
         date_BS4 = torch.cat([date_BL4[:, -self.config.start_tokens :], future_date_BP4], dim=1)
-        x_BSD, everything_BS = self.decoder_embed(values_BSC, date_BS4), torch.ones_like(date_BS4[..., 0], dtype=torch.bool)
+        x_BSD, everything_BS = (
+            self.decoder_embed(values_BSC, date_BS4),
+            torch.ones_like(date_BS4[..., 0], dtype=torch.bool),
+        )
         x_BSD = self.decoder(x_BSD, everything_BS, kept.unpack(memory_MD), kept.mask_BS)
         forecast_BPC: Tensor = self.head(x_BSD[:, -horizon:])
         return forecast_BPC

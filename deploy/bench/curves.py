@@ -59,5 +59,5 @@ def graph_inputs(curve: Columns, manifest: Manifest) -> dict[str, NDArray[Any]]:
     record = LightCurve.from_columns(
         curve["mjd"], curve["flux"], curve["flux_err"], curve["band"], metadata=curve["metadata"]
     )
-    tokens = featurise(record, manifest.limits, manifest.flux_unit, manifest.metadata_columns)
+    tokens = featurise(record, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands)
     return RaggedBatch.collate([tokens]).padded()

@@ -42,7 +42,9 @@ def _batch(size: int, length: int, manifest: Manifest) -> Run:
         )
         for _ in range(size)
     ]  # fmt: skip
-    tokens = [featurise(c, manifest.limits, manifest.flux_unit, manifest.metadata_columns) for c in curves]
+    tokens = [
+        featurise(c, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands) for c in curves
+    ]
     return RaggedBatch.collate(tokens).padded()
 
 

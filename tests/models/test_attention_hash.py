@@ -44,7 +44,7 @@ def test_shared_keys_leave_a_unit_key_under_the_softmax_scale() -> None:
 
 
 def _restated(kernel: ReformerAttention, q: Array, v: Array) -> Array:
-    """One head of one row: for each token and round the set of keys it may see, then eq 7."""
+    """One head of one row: for each token and round the set of keys it may see, then appendix A."""
     length, chunk = len(q), kernel.chunk
     pairs = math.ceil(length / (2 * chunk)) if length > chunk else 0
     k = q / np.linalg.norm(q, axis=1, keepdims=True)

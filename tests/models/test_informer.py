@@ -105,21 +105,20 @@ def test_size_of_the_defaults() -> None:
     assert counts["total"] == 499_988
 
 
-@pytest.mark.parametrize(
-    "changes", [{"n_blocks": 2}, {"n_blocks": 2, "distilling": "released", "attention": {"kind": "exact"}}]
-)
-def test_exported_graph_is_the_network(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_exported_graph_is_the_network(tmp_path: Path) -> None:
+    """With the circular distilling, the harder one to trace."""
+
     class Served(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.network = network(**changes)
+            self.network = network(n_blocks=2, distilling="released", attention={"kind": "exact"})
 
         def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
             output = self.network(*inputs)
             return output.logits_BC, output.embedding_BE
 
     served, path = Served().eval(), tmp_path / "graph.onnx"
-    axes = {name: ("batch", "length") for name in NAMES}
+    axes = dict.fromkeys(NAMES, ("batch", "length"))
     write_graph(served, dict(zip(NAMES, padded_inputs(), strict=True)), axes, ["logits", "embedding"], path)
     session = open_session(path)
     columns = padded_inputs()

@@ -19,7 +19,9 @@ from support.shared import needs_shared, shared
 Float = NDArray[np.float64]
 
 
-def distil_oracle(x_LD: Float, weight_DDK: Float, bias_D: Float, scale_D: Float, shift_D: Float, circular: bool) -> Float:
+def distil_oracle(
+    x_LD: Float, weight_DDK: Float, bias_D: Float, scale_D: Float, shift_D: Float, circular: bool
+) -> Float:
     """One unpadded row: convolution of width 3, an affine norm, ELU, maximum over 2j-1 .. 2j+1."""
     length = len(x_LD)
     y_LD = np.zeros_like(x_LD)
@@ -78,7 +80,9 @@ def test_released_distilling_is_the_released_layer_where_nothing_is_padded() -> 
     torch.testing.assert_close(ours.norm.running_var, theirs[1].running_var)
 
 
-def encoder(kind: DistillingKind | None, config: AttentionConfig, width: int = 16, n_blocks: int = 3) -> DistilledEncoder:
+def encoder(
+    kind: DistillingKind | None, config: AttentionConfig, width: int = 16, n_blocks: int = 3
+) -> DistilledEncoder:
     torch.manual_seed(1)
     blocks = [Block(width, 2, DenseFeedForward(width, 32, nn.GELU()), "pre", 0.0, config) for _ in range(n_blocks)]
     return DistilledEncoder(width, blocks, kind).double().eval()

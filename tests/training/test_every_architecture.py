@@ -53,10 +53,7 @@ def test_training_resumes_exactly(name: str, data: Path, tmp_path: Path) -> None
 def test_pretrained_weights_reach_the_classifier(name: str, data: Path, tmp_path: Path) -> None:
     train(name, data, tmp_path / "pretrained")
     classifier = name.removesuffix("-pretraining")
-    main(
-        ["train", classifier, "--data", str(data), "--out", str(tmp_path / "tuned"), "--steps", "1", "--threads", "1"]
-        + ["--pretrained", str(tmp_path / "pretrained")]
-    )
+    train(classifier, data, tmp_path / "tuned", "--pretrained", str(tmp_path / "pretrained"))
     before, after = load_best(tmp_path / "pretrained"), load_best(tmp_path / "tuned")
     shared = [key for key, value in before.items() if key in after and after[key].shape == value.shape]
     assert any(key.startswith("encoder") or key.startswith("light_curve") for key in shared)
@@ -69,9 +66,11 @@ def test_a_classifier_is_exported_and_served(name: str, data: Path, tmp_path: Pa
     bundle = _export(name, data, tmp_path)
     assert bundle.manifest.architecture == DEBUG[name].network.architecture
     with live(load_configured, bundle=bundle.path) as edge:
-        status, reply = edge.classify({"light_curves": [curve(points) for points in (1, 2, 9, 40)]})
+        status, reply = edge.classify({"light_curves": [curve(points) for points in (1, 4, 9, 40)]})
         assert status == 200
-        for result in reply["results"]:
+        first, *others = reply["results"]  # one point, in u
+        assert first["status"] == ("classified" if "u" in bundle.manifest.bands else "abstained")
+        for result in others:
             assert result["status"] == "classified"
             assert sum(result["probabilities"].values()) == pytest.approx(1.0, abs=1e-5)
 
@@ -80,6 +79,7 @@ def test_a_classifier_is_exported_and_served(name: str, data: Path, tmp_path: Pa
 def test_a_forecaster_is_exported_and_served(name: str, data: Path, tmp_path: Path, tiny_bundle: Path) -> None:
     bundle = _export(name, data, tmp_path)
     assert set(read_golden(bundle.path)[1]) == {"forecast_flux", "forecast_flux_err"}
+    assert "last flux in the band" in (bundle.path / "CARD.md").read_text()
     asked = {"mjd": [60_010.0, 60_020.0, 60_001.0], "band": ["g", "r", BANDS[-1]]}
     with live(load_configured, bundle=tiny_bundle, forecast_bundle=bundle.path) as edge:
         body = json.dumps({"light_curves": [curve(5) | {"forecast": asked}]}).encode()

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.lightcurve import Int64, LightCurve, RaggedBatch, Tokens, featurise
+from models.lightcurve import Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
 from models.network import INPUTS
 from training.data.augment import AugmentationConfig, View, apply_view, draw_view
@@ -80,8 +80,16 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 def to_tokens(curve: LightCurve, config: DataConfig) -> Tokens:
-    """Featurise a curve exactly as the service does."""
-    return featurise(curve, config.limits, config.flux_unit, METADATA_COLUMNS)
+    """Featurise a curve exactly as the service does; LightCurveError when no point is in the network's bands."""
+    return featurise(curve, config.limits, config.flux_unit, METADATA_COLUMNS, config.bands)
+
+
+def usable_tokens(curve: LightCurve, config: DataConfig) -> Tokens | None:
+    """Tokens of a curve, or None when none of its points is in the network's bands."""
+    try:
+        return to_tokens(curve, config)
+    except LightCurveError:
+        return None
 
 
 def view_examples(dataset: Dataset, indices: Int64, config: DataConfig, view: View) -> list[Example]:
@@ -89,8 +97,9 @@ def view_examples(dataset: Dataset, indices: Int64, config: DataConfig, view: Vi
     examples = []
     for index in indices:
         visible = apply_view(dataset.curve(int(index)), view)
-        if visible is not None:
-            examples.append(Example(to_tokens(visible, config), int(dataset.label[index])))
+        tokens = None if visible is None else usable_tokens(visible, config)
+        if tokens is not None:
+            examples.append(Example(tokens, int(dataset.label[index])))
     return examples
 
 
@@ -99,13 +108,16 @@ def draw_examples(
 ) -> list[Example]:
     """One random view of every object, in the order of ``indices``.
 
-    An object without a detection in its drawn view shows everything instead, so that no draw is lost.
+    An object without a detection in its drawn view shows everything instead, so that no draw is lost; one without a
+    point in the network's bands is left out.
     """
     examples = []
     for index in indices:
         curve = dataset.curve(int(index))
         visible = apply_view(curve, draw_view(curve, augmentation, rng))
-        examples.append(Example(to_tokens(visible or curve, config), int(dataset.label[index])))
+        tokens = (visible and usable_tokens(visible, config)) or usable_tokens(curve, config)
+        if tokens is not None:
+            examples.append(Example(tokens, int(dataset.label[index])))
     return examples
 
 
@@ -126,7 +138,8 @@ def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: in
     drawn = draw_indices(dataset.label, indices, size * pool, balanced=recipe.batch.balanced, rng=rng)
     examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
     examples.sort(key=lambda example: len(example.tokens))
-    return [collate(examples[start * size : (start + 1) * size]) for start in rng.permutation(pool)]
+    parts = np.array_split(np.arange(len(examples)), pool)  # even where some draw had nothing to show
+    return [collate([examples[index] for index in parts[part]]) for part in rng.permutation(pool)]
 
 
 def stream(dataset: Dataset, indices: Int64, recipe: Recipe, first_step: int = 0) -> Generator[Batch, None, None]:

@@ -19,9 +19,10 @@ Data:
   five stratified folds is held out, fold ``seed % 5``. Pretraining sees the unlabelled curves. Objects that share a
   parent may sit on both sides of a split (see ``training.experiments.mallorn``), for all arms alike.
 
-Notable: the paper's network is 192 wide and trained for 400,000 steps of 256 curves of ELAsTiCC; ``--width 192 --batch
-256 --steps 400000`` is that, the defaults are an hour of one CPU core for all arms. An eighth of the training fold (MALLORN) or the recipe's
-validation split decides which weights are scored. The pretraining of one data set is shared by all seeds.
+Notable: the paper's network is 192 wide and trained for 400,000 steps of 256 curves of ELAsTiCC, which is ``--width 192
+--batch 256 --steps 400000``; the defaults do all arms in an hour of one CPU core. An eighth of the training folds
+(MALLORN) or the recipe's validation split decides which weights are scored. The pretraining of a data set is shared by
+all seeds.
 
 Run::
 

@@ -24,7 +24,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "exact": {},
     "grouped_query": {"kind": "grouped_query"},
     "probsparse": {"kind": "probsparse"},
-    "probsparse, paper": {"kind": "probsparse", "sparsity": "paper"},
+    "probsparse-paper": {"kind": "probsparse", "sparsity": "paper"},
     "linformer": {"kind": "linformer"},
     "performer": {"kind": "performer"},
     "reformer": {"kind": "reformer"},
@@ -163,12 +163,12 @@ def _cuda_peak(run: Callable[[], None]) -> int:
     torch.cuda.reset_peak_memory_stats()
     run()
     torch.cuda.synchronize()
-    peak: int = torch.cuda.max_memory_allocated()
-    return peak - before
+    return torch.cuda.max_memory_allocated() - before
 
 
 def _cpu_peak(run: Callable[[], None]) -> int:
-    with LiveTensors() as live:
+    live = LiveTensors()
+    with live:
         run()
     return live.peak
 

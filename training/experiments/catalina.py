@@ -8,8 +8,8 @@ Notable:
 - two observations carry a Modified Julian Date of -2,409,998.5, which is no date, and 14,223 repeat the time of the
   observation before them: the first kind is dropped, of the second kind the first is kept;
 - the labelled sample is drawn by object before anything is trained, so that no curve of it is ever pretrained on;
-- a curve is thinned before it is cut to the network's window, as a sparser survey would have seen it; thinner
-  versions of a curve are subsets of denser ones.
+- thinning takes observations out of a window and keeps its span, as a survey with a slower cadence would have seen the
+  same years; thinner versions of a window are subsets of denser ones.
 """
 
 from dataclasses import dataclass
@@ -135,17 +135,16 @@ def training_windows(data: Catalina, indices: Int64, length: int, rng: np.random
 
 
 def thinned_windows(data: Catalina, indices: Int64, length: int, cadence: float, seed: int) -> Curves:
-    """The first ``length`` observations of each object when only a share ``cadence`` of them had been made.
+    """A share ``cadence`` of the first ``length`` observations of each object, five at least.
 
-    Which ones is a function of (seed, object); a thinner survey's observations are among a denser one's.
+    Which ones is a function of (seed, object); what a slower cadence sees is part of what a faster one sees.
     """
     places = []
     for index in indices:
         points = data.points(int(index))
-        count = points.stop - points.start
+        count = min(length, points.stop - points.start)
         rank = np.random.default_rng((seed, int(index))).permutation(count)
-        kept = np.flatnonzero(rank < max(FEWEST_POINTS, round(cadence * count)))
-        places.append(points.start + kept[:length])
+        places.append(points.start + np.flatnonzero(rank < max(FEWEST_POINTS, round(cadence * count))))
     return gather(data, indices, places)
 
 

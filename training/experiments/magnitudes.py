@@ -163,7 +163,7 @@ def converged(log: list[dict[str, float]]) -> int:
 def _record(options: Encodings, network: nn.Module, task: MagnitudeReconstruction, folder: Path, steps: int) -> Record:
     with torch.inference_mode():
         scores = reconstruction_scores(network, task.held_out(task.parts.test))
-    budget = options.steps or STEPS
+    budget = options.steps or STEPS  # the record's steps: patience ends encodings at different ones
     passes = options.batch / len(task.parts.train)
     return Record(
         experiment=options.experiment,

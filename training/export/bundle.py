@@ -36,7 +36,7 @@ from models.bundle import (
     write_golden,
     write_manifest,
 )
-from models.lightcurve import BANDS, Tokens
+from models.lightcurve import Tokens
 from models.metadata import METADATA_COLUMNS
 from models.parameters import count_parameters
 from models.runtime import open_session, run
@@ -132,7 +132,7 @@ def _manifest(served: ServedNetwork, example: dict[str, Tensor], config: RunConf
         architecture=config.recipe.network.architecture,
         task=served.task,
         taxonomy=ELASTICC if served.task == "classification" else None,
-        bands=_bands(network),
+        bands=config.recipe.data.bands,
         flux_unit=config.recipe.data.flux_unit,
         limits=config.recipe.data.limits,
         metadata_columns=METADATA_COLUMNS if "metadata" in names else (),
@@ -148,12 +148,6 @@ def _manifest(served: ServedNetwork, example: dict[str, Tensor], config: RunConf
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         files={},
     )
-
-
-def _bands(network: nn.Module) -> tuple[str, ...]:
-    """Bands the network reads: all, or the one of a single-band network."""
-    band = getattr(network.config, "band", None)
-    return BANDS if band is None else (BANDS[band],)
 
 
 def _input_spec(name: str) -> TensorSpec:

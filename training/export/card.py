@@ -13,6 +13,7 @@ import numpy as np
 
 from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
 from training.export.figures import draw_confusion
+from training.export.forecast_card import forecast_sections
 
 PICTURE = "confusion.png"
 SCORES = {
@@ -68,7 +69,12 @@ def write_card(path: Path, report: Report | None = None, baseline: Report | None
         draw_confusion(path / PICTURE, np.array(report["confusion"]), report["classes"], title)
         summary = {key: report[key] for key in ("data", "models", "views", "detections", "days", "f1")}
         manifest = manifest.model_copy(update={"metrics": {**manifest.metrics, report["data"]["split"]: summary}})
-    sections = [_identity(manifest), _data(manifest), *_scores(manifest, report, baseline), _calibration(manifest), USE]
+    if manifest.task == "forecast":
+        identity, *rest = forecast_sections(manifest)
+        sections = [identity, _data(manifest), *rest]
+    else:
+        scores = _scores(manifest, report, baseline)
+        sections = [_identity(manifest), _data(manifest), *scores, _calibration(manifest), USE]
     (path / CARD).write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return write_manifest(path, manifest)
 
@@ -89,11 +95,15 @@ A classifier of multiband light curves into the {len(manifest.classes.classes)} 
 - network: {manifest.architecture}, {parameters.total:,} parameters, of which one observation passes through
   {parameters.active:,}
 - input: difference flux and its error in any of {", ".join(manifest.bands)}; {window}, at most the newest
-  {limits.max_points_per_band} observations of each band; {len(manifest.metadata_columns)} metadata columns, any of
-  which may be missing
+  {limits.max_points_per_band} observations of each band; {_metadata(manifest)}
 - output: class probabilities and an embedding of {manifest.embedding_dim} numbers
 - recipe: `{manifest.recipe.get("name")}`, seed {manifest.recipe.get("seed")}, resolved in `manifest.json`
 - created: {manifest.created}"""
+
+
+def _metadata(manifest: Manifest) -> str:
+    count = len(manifest.metadata_columns)
+    return f"{count} metadata columns, any of which may be missing" if count else "no metadata"
 
 
 def _data(manifest: Manifest) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from models.bundle import Bundle, Calibration
 from models.lightcurve import BANDS, LightCurve, Tokens
 from models.taxonomy import ELASTICC
-from training.data.batches import draw_examples, draw_indices, to_tokens
+from training.data.batches import draw_examples, draw_indices, usable_tokens
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.export.bundle import Release, export_bundle
 from training.export.card import write_card
@@ -83,7 +83,8 @@ def _parity_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:
     validation = split_indices(dataset, recipe.data.fractions)["validation"]
     drawn = draw_indices(dataset.label, validation, PARITY_CURVES, balanced=True, rng=rng)
     examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
-    return [example.tokens for example in examples] + [to_tokens(_noise(rng), recipe.data) for _ in range(PARITY_NOISE)]
+    noise = (usable_tokens(_noise(rng), recipe.data) for _ in range(PARITY_NOISE))
+    return [example.tokens for example in examples] + [tokens for tokens in noise if tokens is not None]
 
 
 def _noise(rng: np.random.Generator, points: int = 20) -> LightCurve:

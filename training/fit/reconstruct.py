@@ -66,9 +66,7 @@ class MaskedReconstruction(Task):
             yield self._mask(collate(examples[start : start + size]), rng)
 
     def _mask(self, batch: Batch, rng: np.random.Generator) -> MaskedBatch:
-        band = getattr(self.recipe.network, "band", None)  # what a single-band network does not see, it is not asked
-        mask_BL = batch.mask_BL if band is None else batch.mask_BL & (batch.band_BL == band)
-        return MaskedBatch(batch, draw_masking(mask_BL.numpy(), self.recipe.masking, rng))
+        return MaskedBatch(batch, draw_masking(batch.mask_BL.numpy(), self.recipe.masking, rng))
 
 
 def reconstruction_scores(network: nn.Module, batches: Iterable[MaskedBatch]) -> dict[str, float]:

@@ -49,7 +49,7 @@ def astromer() -> Recipe:
     return Recipe(
         name="astromer",
         network=NOTE,
-        data=DataConfig(limits=Limits(max_points_per_band=NOTE.window, pre_trigger_days=None)),
+        data=DataConfig(limits=Limits(max_points_per_band=NOTE.window, pre_trigger_days=None), bands=("r",)),
         augmentation=AugmentationConfig(mta_days=()),
         schedule=ScheduleConfig(steps=20_000, warmup_steps=500),
         batch=BatchConfig(size=256),

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.astro_moe import AstroMoEConfig
-from models.lightcurve import FluxUnit, Limits
+from models.lightcurve import BANDS, FluxUnit, Limits
 from models.zoo import NetworkConfig, NetworkTask
 from training.data.augment import AugmentationConfig
 from training.data.forecasting import ForecastingConfig
@@ -30,6 +30,7 @@ class DataConfig(Frozen):
 
     limits: Limits = Limits()
     flux_unit: FluxUnit = "FLUXCAL"
+    bands: tuple[str, ...] = Field(default=BANDS, description="points in other bands do not exist for the network")
     fractions: Fraction = Field(default=(0.8, 0.1, 0.1), description="train, validation, test")
 
 

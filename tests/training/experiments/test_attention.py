@@ -14,9 +14,7 @@ from training.experiments.results import read_records
 TINY = {"tokens": 60, "width": 16, "rounds": 1}
 
 
-def test_a_run_prints_a_row_and_writes_a_record_of_each_kind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_prints_a_row_and_records_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = AttentionExperiment.model_validate(TINY | {"lengths": [20, 30], "records": tmp_path, "bfloat16": True})
     command.cli_cmd()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]

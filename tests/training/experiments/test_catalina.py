@@ -76,12 +76,12 @@ def test_short_curves_are_padded(data: Catalina) -> None:
     assert curves.label_B.tolist() == [1, 0]
 
 
-def test_thinner_curves_are_subsets_of_denser_ones(data: Catalina) -> None:
+def test_a_slower_cadence_sees_part_of_what_a_faster_one_sees(data: Catalina) -> None:
     indices = np.arange(16)
     magnitudes: list[list[set[float]]] = []
     for cadence in (1.0, 0.75, 0.5, 0.25):
-        curves = thinned_windows(data, indices, 100, cadence, seed=1)
-        counts = np.diff(data.offsets)
+        curves = thinned_windows(data, indices, 44, cadence, seed=1)
+        counts = np.minimum(np.diff(data.offsets), 44)
         assert (curves.mask_BL.sum(1) == np.round(cadence * counts)).all()
         rows = zip(curves.mag_BL, curves.mask_BL, strict=True)
         magnitudes.append([set(row[mask].round(4).tolist()) for row, mask in rows])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.astro_moe import AstroMoE
+from models.zoo import build
 from training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
@@ -113,7 +113,7 @@ def test_weights_load_in_evaluation_mode(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no validation"):
         load_network(tmp_path)
     torch.manual_seed(0)
-    weights = AstroMoE(RUN.recipe.network).state_dict()
+    weights = build(RUN.recipe.network).state_dict()
     save_weights(tmp_path / BEST, weights)
     network, config = load_network(tmp_path)
     assert config == RUN

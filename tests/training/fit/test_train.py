@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import training.fit.loop
-from models.astro_moe import AstroMoE
+from models.zoo import build
 from support.toy_dataset import write_toy_dataset
 from training.data.batches import batches_of_pool
 from training.data.dataset import read_dataset, split_indices
@@ -213,7 +213,7 @@ def test_the_loss_is_the_sum_of_three_heads_and_the_weighted_balance_loss(data: 
     recipe = tiny()
     dataset = read_dataset(data)
     batch = batches_of_pool(dataset, split_indices(dataset)["train"], recipe, 0)[0]
-    network = AstroMoE(recipe.network).eval()
+    network = build(recipe.network).eval()
     output = network(*batch.inputs_of(network))
     assert output.aux_loss is not None
     expected = 0.01 * output.aux_loss.item()

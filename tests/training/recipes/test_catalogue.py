@@ -3,8 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from models.astro_moe import AstroMoE
+from models.astro_moe import AstroMoEConfig
 from models.parameters import count_parameters
+from models.zoo import build
 from training.recipes.astro_moe import debug, default
 from training.recipes.catalogue import RECIPES
 from training.recipes.schema import Recipe
@@ -15,7 +16,8 @@ PAPER = {"astro-moe-pe": 4_640_422, "astro-moe-tm": 4_935_334, "multiband-astrom
 @pytest.mark.parametrize(("name", "total"), PAPER.items())
 def test_paper_recipes_have_the_papers_sizes_and_settings(name: str, total: int) -> None:
     recipe = RECIPES[name]()
-    assert count_parameters(AstroMoE(recipe.network))["total"] == total
+    assert count_parameters(build(recipe.network))["total"] == total
+    assert isinstance(recipe.network, AstroMoEConfig)
     assert recipe.network.dropout == 0.1
     assert recipe.network.aux_weight == 0.01
     assert (recipe.optimiser.lr, recipe.batch.size) == (1e-4, 256)

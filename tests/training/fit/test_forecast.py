@@ -1,0 +1,159 @@
+"""The forecasting task: its loss, its scores against float64 restatements, its baselines, and a run that resumes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from torch import nn
+
+from models.informer_forecast import FluxDistribution, InformerForecaster
+from models.zoo import build
+from support.toy_dataset import write_toy_dataset
+from training.data.dataset import Dataset, read_dataset, split_indices
+from training.fit.forecast import (
+    ForecastBatch,
+    Forecasting,
+    answer,
+    baseline,
+    collate,
+    distribution,
+    errors,
+    last_flux,
+    mean_flux,
+)
+from training.fit.train import train
+from training.recipes.informer import debug_informer_forecast
+from training.recipes.schema import BatchConfig, Recipe, ScheduleConfig, ValidationConfig
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy_dataset(tmp_path_factory.mktemp("data") / "toy.parquet", 160)
+
+
+@pytest.fixture(scope="module")
+def dataset(data: Path) -> Dataset:
+    return read_dataset(data)
+
+
+def recipe(steps: int = 12) -> Recipe:
+    changes = {
+        "schedule": ScheduleConfig(steps=steps, warmup_steps=2),
+        "batch": BatchConfig(size=8, pool=3),
+        "validation": ValidationConfig(every=6, objects=20, log_every=3),
+    }
+    return debug_informer_forecast().model_copy(update=changes)
+
+
+@pytest.fixture(scope="module")
+def task(dataset: Dataset) -> Forecasting:
+    return Forecasting(recipe(), dataset, split_indices(dataset))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return build(recipe().network, "forecast").eval()
+
+
+def same(left: ForecastBatch, right: ForecastBatch) -> bool:
+    columns = zip((*left.history, *left.queries, *left[2:]), (*right.history, *right.queries, *right[2:]), strict=True)
+    return all(torch.equal(a, b) for a, b in columns)
+
+
+def test_a_batch_is_a_function_of_its_step(task: Forecasting) -> None:
+    stream, later = task.batches(0), task.batches(4)
+    batches = [next(stream) for _ in range(5)]
+    assert same(batches[4], next(later))
+    assert not same(batches[0], batches[1])
+    assert {len(batch.flux_BQ) for batch in batches} == {8}
+    for generator in (stream, later):
+        generator.close()
+
+
+def test_training_and_validation_objects_are_different(task: Forecasting, dataset: Dataset) -> None:
+    split = split_indices(dataset)
+    assert set(task.train) <= set(split["train"])
+    histories = {float(question.tokens.origin_mjd) for question in task.validation}
+    firsts = {float(dataset.mjd[dataset.offsets[index]]) for index in task.train}
+    assert not histories & firsts
+
+
+def test_the_loss_is_the_mean_over_queries(task: Forecasting) -> None:
+    model, batch = network(), next(task.batches(0))
+    with torch.no_grad():
+        step, likely = task.loss(model, batch), distribution(model, batch)
+    mean, std = likely.mean_BQ.double().numpy(), likely.std_BQ.double().numpy()
+    density = norm.logpdf(np.arcsinh(batch.flux_BQ.double().numpy() / 100.0), mean, std)
+    assert float(step.loss) == pytest.approx(-density[batch.queries.mask_BQ.numpy()].mean(), rel=1e-4)
+
+
+class Known(nn.Module):
+    """Says what it is told."""
+
+    def __init__(self, mean_BQ: torch.Tensor, std: float) -> None:
+        super().__init__()
+        self.mean_BQ, self.std = nn.Parameter(mean_BQ), std
+
+    def distribution(self, *batch: object) -> FluxDistribution:
+        return FluxDistribution(self.mean_BQ, torch.full_like(self.mean_BQ, self.std), 10.0)
+
+
+def test_answers_and_errors(task: Forecasting) -> None:
+    questions = task.validation[:3]
+    batch = collate(questions)
+    observed = np.concatenate([question.flux for question in questions]).astype(np.float64)
+    flux_err = np.concatenate([question.flux_err for question in questions]).astype(np.float64)
+    with torch.no_grad():
+        answers = answer(Known(torch.asinh(batch.flux_BQ / 10.0) + 0.02, 0.01), questions, 8)
+    np.testing.assert_allclose(answers.deviation_N, -2.0, atol=1e-2)
+    np.testing.assert_allclose(answers.nll_N, 2.0 + np.log(0.01) + 0.5 * np.log(2 * np.pi), atol=2e-2)
+    expected = 10.0 * np.sinh(np.arcsinh(observed / 10.0) + 0.02) * np.exp(0.5e-4)
+    np.testing.assert_allclose(answers.flux_N, expected, rtol=1e-4, atol=1e-4)
+    scores = errors("x_", answers.flux_N, questions)
+    assert scores["x_rmse_sigma"] == pytest.approx(np.sqrt(np.mean(((expected - observed) / flux_err) ** 2)), rel=1e-3)
+    assert scores["x_median_sigma"] == pytest.approx(np.median(np.abs(expected - observed) / flux_err), rel=1e-3)
+
+
+def test_baselines(task: Forecasting) -> None:
+    for rule in (last_flux, mean_flux):
+        said = iter(baseline(task.validation, rule))
+        for question in task.validation:
+            for band in question.queries.band:
+                here = question.tokens.band == band
+                flux, weight = question.tokens.flux[here].astype(np.float64), question.tokens.flux_err[here] ** -2.0
+                expected = 0.0
+                if here.any():
+                    expected = flux[-1] if rule is last_flux else (flux * weight).sum() / weight.sum()
+                assert next(said) == pytest.approx(expected, rel=1e-5)
+        assert next(said, None) is None
+
+
+def test_an_untrained_network_scores_as_persistence(task: Forecasting) -> None:
+    with torch.no_grad():
+        scores = task.score(network())
+    assert scores["score"] == -scores["nll"]
+    assert scores["median_sigma"] == pytest.approx(scores["persistence_median_sigma"], rel=0.05)
+    assert 0 <= scores["coverage_68"] <= scores["coverage_95"] <= 1
+
+
+def test_a_run_learns_and_a_killed_one_ends_alike(data: Path, dataset: Dataset, tmp_path: Path) -> None:
+    whole = train(recipe(), data, tmp_path / "whole", progress=False)
+    train(recipe(), data, tmp_path / "cut", max_minutes=0.003, progress=False)
+    resumed = train(recipe(), data, tmp_path / "cut", progress=False)
+    assert whole.finished
+    assert resumed == whole
+    weights = [torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["network"] for name in ("whole", "cut")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    untrained = build(recipe().network, "forecast").eval()
+    assert isinstance(untrained, InformerForecaster)
+    with torch.no_grad():
+        before = Forecasting(recipe(), dataset, split_indices(dataset)).score(untrained)
+    assert whole.best_score > before["score"]
+
+
+def test_objects_that_are_never_seen_again_are_refused(dataset: Dataset) -> None:
+    never = recipe().model_copy(update={"forecasting": recipe().forecasting.model_copy(update={"horizon_days": 1e-9})})
+    with pytest.raises(ValueError, match="observed again"):
+        Forecasting(never, dataset, split_indices(dataset))
