@@ -53,7 +53,9 @@ class InformerConfig(TimeEncodingFields):
     attention: AttentionConfig = AttentionConfig(kind="probsparse", sparsity="paper", max_length=6 * 1024)
     norm_order: NormOrder = Field(default="pre", description="post: as released")
     distilling: DistillingKind | None = Field(default="plain", description="None: every block sees the full length")
-    flux_scale: float = Field(default=1.0, gt=0, description="s of asinh(flux / s), in the network's flux unit")
+    flux_scale: float = Field(
+        default=1.0, gt=0, description="classifier: s of asinh(flux / s); forecaster: typical s, flux unit"
+    )
     # The decoder of the forecaster.
     n_decoder_blocks: int = Field(default=2, ge=1)
     start_tokens: int = Field(default=16, ge=1, description="newest observations that the decoder is shown again")
@@ -81,10 +83,10 @@ class ObservationEmbedding(nn.Module):
 class InformerEncoder(nn.Module):
     """From light curves to a shorter sequence of tokens: embedding, blocks with a distilling between each two, norm."""
 
-    def __init__(self, config: InformerConfig) -> None:
+    def __init__(self, config: InformerConfig, scale: float) -> None:
         super().__init__()
         self.time = time_encoding(config, config.d_model, config.n_heads, config.n_bands)
-        self.embed = ObservationEmbedding(self.time.content_width, config.n_bands, config.flux_scale)
+        self.embed = ObservationEmbedding(self.time.content_width, config.n_bands, scale)
         self.dropout = nn.Dropout(config.dropout)
         blocks = [_block(config) for _ in range(config.n_blocks)]
         self.encoder = DistilledEncoder(config.d_model, blocks, config.distilling)
@@ -104,8 +106,8 @@ class InformerEncoder(nn.Module):
         """When the tokens of each block are: a distilled token is at the middle one of its three."""
         stages = [when]
         for _ in self.encoder.distillings:
-            stages.append(When(*(halve(column) for column in (when.time_BL, when.band_BL, when.kept_BL))))
-            when = stages[-1]
+            when = When(halve(when.time_BL), halve(when.band_BL), halve(when.kept_BL))
+            stages.append(when)
         return stages + [when] * (len(self.encoder.blocks) - len(stages))
 
 
@@ -117,7 +119,7 @@ class InformerClassifier(nn.Module):
     def __init__(self, config: InformerConfig) -> None:
         super().__init__()
         self.config, self.n_classes, self.embedding_dim = config, config.n_classes, config.d_model
-        self.encoder = InformerEncoder(config)
+        self.encoder = InformerEncoder(config, config.flux_scale)
         self.head = nn.Linear(config.d_model, config.n_classes)
         self.apply(initialise)
 

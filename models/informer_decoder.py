@@ -93,16 +93,16 @@ class DecoderBlock(nn.Module):
 
     def forward(self, x_BSD: Tensor, mask_BS: Tensor, memory_BKD: Tensor, memory_mask_BK: Tensor) -> Tensor:
         """Decode a grid [B, S, D] against the memory [B, K, D]."""
-        x_BSD = self._residual(x_BSD, self.norm1, lambda y_BSD: self.self_attention(y_BSD, mask_BS))
-        x_BSD = self._residual(x_BSD, self.norm2, lambda y_BSD: self.cross_attention(y_BSD, memory_BKD, memory_mask_BK))
-        return self._residual(x_BSD, self.norm3, lambda y_BSD: self.feed_forward(y_BSD)[0])
+        x_BSD = self._residual(x_BSD, self.norm1, lambda y: self.self_attention(y, mask_BS))
+        x_BSD = self._residual(x_BSD, self.norm2, lambda y: self.cross_attention(y, memory_BKD, memory_mask_BK))
+        return self._residual(x_BSD, self.norm3, lambda y: self.feed_forward(y)[0])
 
     def _residual(self, x_BSD: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:
-        normed: Tensor
         if self.order == "pre":
-            return x_BSD + self.dropout(part(norm(x_BSD)))
-        normed = norm(x_BSD + self.dropout(part(x_BSD)))
-        return normed
+            added_BSD: Tensor = x_BSD + self.dropout(part(norm(x_BSD)))
+            return added_BSD
+        normed_BSD: Tensor = norm(x_BSD + self.dropout(part(x_BSD)))
+        return normed_BSD
 
 
 class Decoder(nn.Module):

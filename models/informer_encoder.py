@@ -60,8 +60,11 @@ class Distilling(nn.Module):
             return x_BSD
         if self.training:
             return packing.unpack(self.norm(packing.pack(x_BSD)))
-        scale_D = self.norm.weight * (self.norm.running_var + self.norm.eps).rsqrt()
-        return (x_BSD - self.norm.running_mean) * scale_D + self.norm.bias
+        # Not F.batch_norm: tracing it fixes the length.
+        mean_D, variance_D = self.norm.running_mean, self.norm.running_var
+        assert mean_D is not None
+        assert variance_D is not None
+        return (x_BSD - mean_D) * (self.norm.weight * (variance_D + self.norm.eps).rsqrt()) + self.norm.bias
 
     def _edges(self, x_BSD: Tensor, mask_BS1: Tensor) -> Tensor:
         """Add a place before the first and after the last: zeros, or the row's other end."""

@@ -6,8 +6,9 @@
 Nightjar's light-curve networks (``models.informer``, ``models.informer_forecast``) stand on the same encoder and
 decoder; this one is here to compare with the publication. The defaults are the released code's: post-norm, circular
 convolutions with BatchNorm, causal ProbSparse attention with shuffled heads in the decoder (``models.informer_decoder``
-says what ``mix`` is). ``norm_order = "pre"``, ``distilling = "plain"``, ``mix = False``, ``embedding_norm = True`` is the
-tidier network that write-ups of the paper describe. Loss: the mean squared error of standardised values.
+says what ``mix`` is). With ``norm_order = "pre"``, ``distilling = "plain"``, ``mix = False``, ``embedding_norm = True``
+and ``attention.sparsity = "paper"`` it is the tidier network that write-ups of the paper describe. The loss is the mean
+squared error of standardised values.
 
 Legend: B batch, L past steps, T start tokens, P steps to forecast, S = T + P, C values per step, D width.
 """
@@ -85,16 +86,17 @@ class InformerSeries(nn.Module):
         """Forecast [B, P, C] of standardised values; dates as in ``models.calendar``, L at least ``start_tokens``."""
         steps = Packing.of(torch.ones_like(values_BLC[..., 0], dtype=torch.bool), leading=False)
         memory_MD, kept = self.encoder(steps.pack(self.embed(values_BLC, date_BL4)), steps)
-        start_BTC, horizon = values_BLC[:, -self.config.start_tokens :], future_date_BP4.shape[1]
-        values_BSC = torch.cat([start_BTC, start_BTC.new_zeros(len(start_BTC), horizon, start_BTC.shape[2])], dim=1)
-        date_BS4 = torch.cat([date_BL4[:, -self.config.start_tokens :], future_date_BP4], dim=1)
-        x_BSD, everything_BS = (
-            self.decoder_embed(values_BSC, date_BS4),
-            torch.ones_like(date_BS4[..., 0], dtype=torch.bool),
-        )
+        x_BSD = self.decoder_embed(*self._to_decode(values_BLC, date_BL4, future_date_BP4))
+        everything_BS = torch.ones_like(x_BSD[..., 0], dtype=torch.bool)
         x_BSD = self.decoder(x_BSD, everything_BS, kept.unpack(memory_MD), kept.mask_BS)
-        forecast_BPC: Tensor = self.head(x_BSD[:, -horizon:])
+        forecast_BPC: Tensor = self.head(x_BSD[:, -future_date_BP4.shape[1] :])
         return forecast_BPC
+
+    def _to_decode(self, values_BLC: Tensor, date_BL4: Tensor, future_date_BP4: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and dates of the start tokens and of the steps to fill."""
+        newest = slice(-self.config.start_tokens, None)
+        empty_BPC = values_BLC.new_zeros(len(values_BLC), future_date_BP4.shape[1], values_BLC.shape[2])
+        return torch.cat([values_BLC[:, newest], empty_BPC], 1), torch.cat([date_BL4[:, newest], future_date_BP4], 1)
 
 
 def _feed_forward(config: InformerSeriesConfig) -> DenseFeedForward:

@@ -48,14 +48,16 @@ def tensors(places: int = 9, memory: int = 7, batch: int = 2) -> tuple[Tensor, T
 
 
 def softmax(x: Float) -> Float:
-    e: Float = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+    unnormalised = np.exp(x - x.max(-1, keepdims=True))
+    shares: Float = unnormalised / unnormalised.sum(-1, keepdims=True)
+    return shares
 
 
 def attend(query: Float, key: Float, value: Float, seen: NDArray[np.bool_]) -> Float:
     """softmax(q k / sqrt(E)) v of one row; heads [H, S, E]."""
     scores = np.where(seen, query @ key.transpose(0, 2, 1) / np.sqrt(query.shape[2]), -np.inf)
-    return softmax(scores) @ value
+    mixed: Float = softmax(scores) @ value
+    return mixed
 
 
 def heads(x_SD: Float) -> Float:
@@ -70,12 +72,14 @@ class Oracle:
         self.n_blocks, self.order, self.context, self.mix = len(network.blocks), order, context, mix
 
     def linear(self, name: str, x: Float) -> Float:
-        return x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
+        mapped: Float = x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
+        return mapped
 
     def norm(self, name: str, x: Float) -> Float:
         centred = x - x.mean(-1, keepdims=True)
         unit = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
-        return unit * self.w[f"{name}.weight"] + self.w[f"{name}.bias"]
+        normed: Float = unit * self.w[f"{name}.weight"] + self.w[f"{name}.bias"]
+        return normed
 
     def cross(self, name: str, x_SD: Float, memory_KD: Float) -> Float:
         key, value = np.split(self.linear(f"{name}.key_value", memory_KD), 2, axis=1)
@@ -105,10 +109,8 @@ class Oracle:
             ]
             for place, part in enumerate(parts, start=1):
                 norm = f"{block}.norm{place}"
-                if self.order == "pre":
-                    x_SD = x_SD + part(self.norm(norm, x_SD))
-                else:
-                    x_SD = self.norm(norm, x_SD + part(x_SD))
+                inner = part(self.norm(norm, x_SD)) if self.order == "pre" else part(x_SD)
+                x_SD = x_SD + inner if self.order == "pre" else self.norm(norm, x_SD + inner)
         return self.norm("norm", x_SD)
 
 

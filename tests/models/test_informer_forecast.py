@@ -1,4 +1,4 @@
-"""The forecaster: moments, what an answer may depend on, its start at persistence, and its graph."""
+"""The forecaster: what an answer may depend on, its start at persistence, and its graph."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from models.flux_distribution import FluxDistribution
 from models.forecast import make_queries, pad_queries
 from models.informer import InformerConfig
-from models.informer_forecast import FluxDistribution, History, InformerForecaster, Queries
+from models.informer_forecast import InformerForecaster, PaddedHistory, PaddedQueries, object_scale
 from models.lightcurve import BANDS, Limits, RaggedBatch, featurise
 from models.network import Forecast
 from models.runtime import open_session, run
@@ -46,6 +47,14 @@ def forward(model: nn.Module, inputs: dict[str, Tensor]) -> Forecast:
     with torch.no_grad():
         forecast: Forecast = model(*inputs.values())
     return forecast
+
+
+def padded_history(inputs: dict[str, Tensor]) -> PaddedHistory:
+    return PaddedHistory(*(inputs[name] for name in NAMES[:5]))
+
+
+def distribution(model: InformerForecaster, inputs: dict[str, Tensor]) -> FluxDistribution:
+    return model.distribution(padded_history(inputs), PaddedQueries(*(inputs[name] for name in NAMES[5:])))
 
 
 def close(left: Forecast, right: Forecast, asked_BQ: Tensor) -> None:
@@ -111,48 +120,48 @@ def test_an_untrained_network_is_persistence() -> None:
     torch.manual_seed(0)
     model, inputs = InformerForecaster(InformerConfig.model_validate(TINY)).eval(), padded_inputs()
     with torch.no_grad():
-        likely = model.distribution(History(*list(inputs.values())[:5]), Queries(*list(inputs.values())[5:]))
+        likely = distribution(model, inputs)
     for row, place in inputs["query_mask"].nonzero().tolist():
         in_band = inputs["mask"][row] & (inputs["band"][row] == inputs["query_band"][row, place])
         last = float(inputs["flux"][row][in_band][-1]) if in_band.any() else 0.0
-        assert float(likely.mean_BQ[row, place]) == pytest.approx(np.arcsinh(last / 100.0), abs=1e-5)
+        median = float(likely.scale_B1[row, 0]) * np.sinh(float(likely.mean_BQ[row, place]))
+        assert median == pytest.approx(last, rel=1e-4, abs=1e-3)
 
 
 def test_the_tail_of_a_history() -> None:
     columns = [torch.arange(10.0).view(2, 5) for _ in range(3)]
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    tail = History(*columns, torch.arange(10).view(2, 5), mask).tail(3)
+    flux, flux_err, time = columns
+    tail = PaddedHistory(flux, flux_err, time, torch.arange(10).view(2, 5), mask).tail(3)
     assert tail.flux_BL[tail.mask_BL].tolist() == [2.0, 3.0, 4.0, 5.0, 6.0]
     assert tail.mask_BL.tolist() == [[True, True, True], [True, True, False]]
     assert tail.flux_BL[1, 2] == 6.0  # masked, and finite
 
 
-def test_moments_of_the_flux_are_those_of_the_distribution() -> None:
-    """Numerical integration over y, float64."""
-    mean_Q, std_Q, scale = np.array([-3.0, 0.0, 0.2, 4.0]), np.array([0.5, 0.01, 1.5, 0.05]), 30.0
-    likely = FluxDistribution(torch.from_numpy(mean_Q)[None], torch.from_numpy(std_Q)[None], scale)
-    forecast = likely.forecast()
-    for place, (mean, std) in enumerate(zip(mean_Q, std_Q, strict=True)):
-        y = np.linspace(mean - 14 * std, mean + 14 * std, 40_001)
-        density = np.exp(-0.5 * ((y - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi))
-        expected = np.trapezoid(scale * np.sinh(y) * density, y)
-        variance = np.trapezoid((scale * np.sinh(y) - expected) ** 2 * density, y)
-        assert float(forecast.flux_BQ[0, place]) == pytest.approx(expected, rel=1e-9, abs=1e-9)
-        assert float(forecast.flux_err_BQ[0, place]) == pytest.approx(np.sqrt(variance), rel=1e-9)
+def test_the_scale_of_an_object_is_the_rms_of_its_history() -> None:
+    history = padded_history(padded_inputs())
+    with torch.no_grad():
+        scale_B1 = object_scale(history)
+    for row, mask in enumerate(history.mask_BL.numpy()):
+        flux, flux_err = (column[row].double().numpy()[mask] for column in (history.flux_BL, history.flux_err_BL))
+        assert float(scale_B1[row, 0]) == pytest.approx(np.sqrt(np.mean(flux**2 + flux_err**2)), rel=1e-5)
 
 
-def test_likelihood_is_that_of_a_gaussian_of_asinh() -> None:
-    likely = FluxDistribution(torch.tensor([[1.0]]).double(), torch.tensor([[0.3]]).double(), 10.0)
-    y = np.arcsinh(25.0 / 10.0)
-    expected = 0.5 * ((y - 1.0) / 0.3) ** 2 + np.log(0.3) + 0.5 * np.log(2 * np.pi)
-    assert float(likely.negative_log_likelihood(torch.tensor([[25.0]]).double())) == pytest.approx(expected)
-    assert float(likely.deviation(torch.tensor([[25.0]]).double())) == pytest.approx((y - 1.0) / 0.3)
+def test_shape_and_brightness_are_told_apart() -> None:
+    """Of a brighter copy, every answer scales when its brightness is not looked at."""
+    model, inputs = network(), padded_inputs()
+    brighter = inputs | {"flux": 7.0 * inputs["flux"], "flux_err": 7.0 * inputs["flux_err"]}
+    asked_BQ = inputs["query_mask"]
+    assert (forward(model, brighter).flux_BQ / forward(model, inputs).flux_BQ - 7.0).abs()[asked_BQ].max() > 0.1
+    nn.init.zeros_(model.brightness.weight)
+    seven = Forecast(*(7.0 * column for column in forward(model, inputs)))
+    close(forward(model, brighter), seven, asked_BQ)
 
 
 def test_every_reading_trains() -> None:
     for changes in READINGS:
         model, inputs = network(**changes).train(), padded_inputs()
-        likely = model.distribution(History(*list(inputs.values())[:5]), Queries(*list(inputs.values())[5:]))
+        likely = distribution(model, inputs)
         likely.negative_log_likelihood(torch.zeros_like(likely.mean_BQ))[inputs["query_mask"]].mean().backward()  # type: ignore[no-untyped-call]
         gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())

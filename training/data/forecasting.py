@@ -1,4 +1,4 @@
-"""Questions for forecasters: a light curve cut where an alert was sent, and the survey's later visits as what to predict.
+"""Questions for forecasters: a light curve cut where an alert was sent, and later visits of the survey to predict.
 
 Notable:
 

@@ -2,7 +2,7 @@
 
 Notable:
 
-- the loss is the Gaussian negative log likelihood of asinh(flux / s), every query counting equally. The predicted
+- the loss is the negative log likelihood of the observed flux (``models.flux_distribution``), all queries alike. The
   standard deviation covers the noise of the visit as well as what is unknown of the source, so it is fitted to
   observations as they are; ``flux_err`` of a target is used in scores only;
 - scores: mean NLL (nats per query), the share of observations inside the central 68.3 and 95 % intervals (they map from
@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.informer_forecast import FluxDistribution, History, Queries
+from models.flux_distribution import FluxDistribution
+from models.informer_forecast import PaddedHistory, PaddedQueries
 from models.lightcurve import BANDS, Float64, Int64, Tokens
 from models.network import INPUTS, QUERIES
 from training.data.batches import draw_indices, pooled
@@ -36,8 +37,8 @@ WIDTH_95 = 1.959964  # standard deviations either side that hold 95 % of a Gauss
 class ForecastBatch(NamedTuple):
     """Padded histories and queries, and what was observed, [B, Q], in the network's flux unit."""
 
-    history: History
-    queries: Queries
+    history: PaddedHistory
+    queries: PaddedQueries
     flux_BQ: Tensor
     flux_err_BQ: Tensor
 
@@ -99,8 +100,8 @@ def collate(questions: Sequence[Question]) -> ForecastBatch:
     """Pad questions to the longest history and the most queries among them."""
     tensors = {name: torch.from_numpy(array) for name, array in pad_questions(questions).items()}
     return ForecastBatch(
-        History(*(tensors[name] for name in INPUTS[:5])),
-        Queries(*(tensors[name] for name in QUERIES)),
+        PaddedHistory(*(tensors[name] for name in INPUTS[:5])),
+        PaddedQueries(*(tensors[name] for name in QUERIES)),
         tensors["target_flux"],
         tensors["target_flux_err"],
     )

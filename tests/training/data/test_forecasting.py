@@ -1,4 +1,4 @@
-"""Questions: nothing after the cut is seen, what is asked is what was observed, and draws depend on their seed alone."""
+"""Questions: nothing after the cut is seen, targets are what was observed, and draws depend on their seed alone."""
 
 from dataclasses import replace
 
