@@ -5,6 +5,8 @@ train classifiers on up to 500 objects per class in each of 3 folds, at full, 3/
 
 - reconstruction: RMSE (mag) and R2 of the probed observations in windows of objects held out from pretraining and
   validation; half of a window is probed, of which 60 % are hidden, 20 % random and 20 % shown as they are;
+  Yardsticks for R2: 0 for the window's mean, 0.10 for half of the value shown at the place itself, 0.38 with the mean
+  of what is visible within half an hour, for which times must be compared (the survey exposes four times a visit);
 - convergence: the validation RMSE is measured every ``every`` steps; training ends after ``patience`` of them without a
   better one, or after ``steps``. Reported are the epochs (passes over the pretraining objects) until the RMSE was first
   within 2 % of the best: the step of the best itself depends on noise in the last digits;
@@ -51,9 +53,9 @@ class Encodings(Options):
     n_blocks: int = Field(default=2, ge=1, description="encoder blocks")
     d_ff: int = Field(default=64, ge=1, description="hidden width of the feed-forward part")
     batch: int = Field(default=32, ge=1, description="windows of a pretraining step")
-    lr: float = Field(default=1e-3, gt=0, description="peak learning rate, constant after the warm-up")
-    every: int = Field(default=100, ge=1, description="pretraining steps between validations")
-    patience: int = Field(default=10, ge=1, description="validations without a better RMSE that end the pretraining")
+    lr: float = Field(default=3e-3, gt=0, description="peak learning rate, constant after the warm-up")
+    every: int = Field(default=250, ge=1, description="pretraining steps between validations")
+    patience: int = Field(default=8, ge=1, description="validations without a better RMSE that end the pretraining")
     head: Literal["lstm", "pool", "both"] = Field(default="both", description="classifiers")
     lstm_width: int = Field(default=64, ge=1, description="of both LSTMs")
     head_steps: int = Field(

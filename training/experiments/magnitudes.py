@@ -28,7 +28,7 @@ from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, 
 
 MASKING = MaskingConfig(probed=0.5, hidden=0.6, random=0.2, same=0.2)
 CONVERGED = 1.02  # of the best validation RMSE
-WARMUP = 100
+WARMUP = 200
 HELD_OUT = 0.05  # of the unlabelled objects for validation, and as many for the reported scores
 
 

@@ -64,7 +64,7 @@ def _scores(manifest: Manifest) -> str:
             *header,
             *rows,
             "",
-            f"Negative log likelihood {scores['validation_nll']:.3f} nats a query; {coverage[0]} of the observations lie",
-            f"inside the central 68.3 % interval and {coverage[1]} inside the 95 % one.",
+            f"Negative log likelihood {scores['validation_nll']:.3f} nats a query; {coverage[0]} of the observations",
+            f"lie inside the central 68.3 % interval and {coverage[1]} inside the 95 % one.",
         ]
     )
