@@ -62,7 +62,7 @@ class InformerConfig(TimeEncodingFields):
     query_context: QueryContext = Field(
         default="independent", description="causal: a query also looks at the queries before it, as published"
     )
-    anchor: bool = Field(default=True, description="predict the change since the band's last observation")
+    anchor: bool = Field(default=True, description="mix newest flux and mean of the band, then shift")
 
 
 class ObservationEmbedding(nn.Module):
@@ -75,7 +75,8 @@ class ObservationEmbedding(nn.Module):
 
     def forward(self, flux: Tensor, flux_err: Tensor, band: Tensor) -> Tensor:
         """Embed observations [...] as [..., D]: asinh(flux / s) and log(flux_err / s) are what is mapped."""
-        values = torch.stack([torch.asinh(flux / self.scale), torch.log(flux_err / self.scale)], dim=-1)
+        relative_err = (flux_err / self.scale).clamp(min=1e-9)  # of a denormal error nothing may be left
+        values = torch.stack([torch.asinh(flux / self.scale), relative_err.log()], dim=-1)
         embedded: Tensor = self.values(values) + self.band_GD[band]
         return embedded
 

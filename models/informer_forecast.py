@@ -12,8 +12,9 @@ Notable:
   shapes and signal to noise; how bright that is in the survey's terms reaches the decoder as log(s / flux_scale);
 - the answer is a Gaussian of asinh(flux / s), given as the moments of the flux (``models.flux_distribution``);
 - time is counted from the newest observation, so that a query asks "so many days ahead" (or behind, for the past);
-- ``anchor`` adds the last observed value of the query's band to the predicted mean (0 where the band has none): the
-  network starts from persistence, which is hard to beat over short times and costs a transformer much training to find;
+- with ``anchor`` the predicted mean is a mix, which the network chooses, of the newest flux and of the inverse-variance
+  mean of the query's band, plus a shift; both reach the query's token as well (``models.band_summary``). Copying and
+  averaging are hard to beat and cost a transformer much training to find. Without ``anchor`` it is Informer's decoder;
 - a query's values are a learned vector; Informer feeds zeros.
 
 Legend: B batch, L length, Q queries, T start tokens, S = T + Q places of the decoder, D width, G bands.
@@ -24,6 +25,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from models.band_summary import N_FEATURES, BandSummary, summarise
 from models.flux_distribution import FluxDistribution, bounded_std
 from models.informer import InformerConfig, InformerEncoder, ObservationEmbedding, initialise
 from models.informer_decoder import CausalAttention, Decoder, DecoderBlock, StartAttention
@@ -31,6 +33,8 @@ from models.moe import ACTIVATIONS
 from models.network import QUERIES, Forecast
 from models.positional_content import Sinusoids
 from models.transformer import DenseFeedForward
+
+LEAST_ERROR = 1e-6  # of the object's scale; keeps weights and logarithms finite, in padding too
 
 
 class PaddedHistory(NamedTuple):
@@ -76,10 +80,11 @@ class InformerForecaster(nn.Module):
         self.embed = ObservationEmbedding(config.d_model, config.n_bands, scale=1.0)
         self.brightness = nn.Linear(1, config.d_model)
         self.when = Sinusoids(config.d_model, config.pe_base, config.pe_exponent, config.pe_two_pi, trainable=True)
+        self.summary = nn.Linear(N_FEATURES, config.d_model) if config.anchor else None
         self.query_D = nn.Parameter(torch.zeros(config.d_model))
-        self.head = nn.Linear(config.d_model, 2)
+        self.head = nn.Linear(config.d_model, 3)
         self.apply(initialise)
-        nn.init.zeros_(self.head.weight)  # with the anchor, an untrained network is persistence
+        nn.init.zeros_(self.head.weight)  # so an untrained network says the mean of its anchors
 
     def forward(
         self,
@@ -101,26 +106,33 @@ class InformerForecaster(nn.Module):
         scale_B1, origin_B1 = object_scale(history), history.time_BL.gather(1, history.newest_B1)
         history = history._replace(
             flux_BL=history.flux_BL / scale_B1,
-            flux_err_BL=history.flux_err_BL / scale_B1,
+            flux_err_BL=(history.flux_err_BL / scale_B1).clamp(min=LEAST_ERROR),
             time_BL=history.time_BL - origin_B1,
         )
         queries = queries._replace(time_BQ=queries.time_BQ - origin_B1)
-        start = history.tail(self.config.start_tokens)
-        x_BSD = torch.cat([self._start_tokens(start), self._query_tokens(queries)], dim=1)
+        summary, start = summarise(*history, self.config.n_bands), history.tail(self.config.start_tokens)
+        x_BSD = torch.cat([self._start_tokens(start), self._query_tokens(queries, summary)], dim=1)
         x_BSD = x_BSD + self.brightness(torch.log(scale_B1 / self.config.flux_scale))[:, None]
         mask_BS = torch.cat([start.mask_BL, queries.mask_BQ], dim=1)
         x_BSD = self.decoder(x_BSD, mask_BS, *self.encoder(*history))
-        mean_BQ, raw_BQ = self.head(x_BSD[:, self.config.start_tokens :]).float().unbind(-1)
+        shift_BQ, raw_BQ, gate_BQ = self.head(x_BSD[:, self.config.start_tokens :]).float().unbind(-1)
         if self.config.anchor:
-            mean_BQ = mean_BQ + last_flux(history, self.config.n_bands).asinh().gather(1, queries.band_BQ)
-        return FluxDistribution(mean_BQ, bounded_std(raw_BQ), scale_B1)
+            newest_BQ, mean_BQ = (
+                y_BG.asinh().gather(1, queries.band_BQ) for y_BG in (summary.newest_BG, summary.mean_BG)
+            )
+            shift_BQ = shift_BQ + mean_BQ + gate_BQ.sigmoid() * (newest_BQ - mean_BQ)
+        return FluxDistribution(shift_BQ, bounded_std(raw_BQ), scale_B1)
 
     def _start_tokens(self, start: PaddedHistory) -> Tensor:
         tokens_BTD: Tensor = self.embed(start.flux_BL, start.flux_err_BL, start.band_BL) + self.when(start.time_BL)
         return tokens_BTD
 
-    def _query_tokens(self, queries: PaddedQueries) -> Tensor:
+    def _query_tokens(self, queries: PaddedQueries, summary: BandSummary) -> Tensor:
         tokens_BQD: Tensor = self.query_D + self.embed.band_GD[queries.band_BQ] + self.when(queries.time_BQ)
+        if self.summary is None:
+            return tokens_BQD
+        index_BQK = queries.band_BQ[..., None].expand(-1, -1, N_FEATURES)
+        tokens_BQD = tokens_BQD + self.summary(summary.features().gather(1, index_BQK))
         return tokens_BQD
 
 
@@ -131,15 +143,6 @@ def object_scale(history: PaddedHistory) -> Tensor:
     square_BL = (history.flux_BL / peak_B1).square() + (history.flux_err_BL / peak_B1).square()
     total_B1 = torch.where(history.mask_BL, square_BL, 0.0).sum(1, keepdim=True)
     return peak_B1 * (total_B1 / history.mask_BL.sum(1, keepdim=True)).sqrt()
-
-
-def last_flux(history: PaddedHistory, n_bands: int) -> Tensor:
-    """Flux of each band's newest observation, [B, G]; 0 where a band has none."""
-    band_G1 = torch.arange(n_bands, device=history.band_BL.device)[:, None]
-    here_BGL = (history.band_BL[:, None] == band_G1) & history.mask_BL[:, None]
-    place_L = torch.arange(history.band_BL.shape[1], device=history.band_BL.device)
-    newest_BG = torch.where(here_BGL, place_L, -1).amax(2)
-    return torch.where(newest_BG >= 0, history.flux_BL.gather(1, newest_BG.clamp(min=0)), 0.0)
 
 
 def _decoder(config: InformerConfig) -> Decoder:

@@ -45,7 +45,7 @@ def informer() -> Recipe:
 def informer_forecast() -> Recipe:
     """Expected flux and its spread up to 60 days after an alert."""
     base = informer()
-    learning = {"time_encoding": "trainable", "pe_two_pi": True, "flux_scale": 100.0}  # 22.5 mag; above the noise
+    learning = {"time_encoding": "trainable", "pe_two_pi": True, "flux_scale": 100.0}  # 22.5 mag, a usual source
     return base.model_copy(
         update={
             "name": "informer-forecast",

@@ -135,12 +135,15 @@ def test_baselines(task: Forecasting) -> None:
         assert next(said, None) is None
 
 
-def test_an_untrained_network_scores_as_persistence(task: Forecasting) -> None:
+def test_scores_are_those_of_the_answers(task: Forecasting) -> None:
     with torch.no_grad():
-        scores = task.score(network())
-    assert scores["score"] == -scores["nll"]
-    assert scores["median_sigma"] == pytest.approx(scores["persistence_median_sigma"], rel=0.2)  # a mean, not a median
-    assert 0 <= scores["coverage_68"] <= scores["coverage_95"] <= 1
+        scores, answers = task.score(network()), answer(network(), task.validation, 8)
+    assert scores["score"] == -scores["nll"] == pytest.approx(-answers.nll_N.mean(), rel=1e-6)
+    assert scores["coverage_68"] == pytest.approx(np.mean(np.abs(answers.deviation_N) < norm.ppf(0.8413447)), abs=0.01)
+    assert scores["coverage_95"] == pytest.approx(np.mean(np.abs(answers.deviation_N) < norm.ppf(0.975)), abs=0.01)
+    assert scores["rmse_sigma"] == pytest.approx(errors("", answers.flux_N, task.validation)["rmse_sigma"], rel=1e-4)
+    persistence = errors("persistence_", baseline(task.validation, last_flux), task.validation)
+    assert scores["persistence_rmse_sigma"] == persistence["persistence_rmse_sigma"]
 
 
 def test_a_run_learns_and_a_killed_one_ends_alike(data: Path, dataset: Dataset, tmp_path: Path) -> None:
