@@ -76,7 +76,7 @@ def test_every_reading_trains() -> None:
 def test_it_learns_a_week_from_the_calendar() -> None:
     """Where weekends begin and end, the coming hours' dates say what the past day does not."""
     model, rng = network(**TIDY, calendar="learned"), np.random.default_rng(0)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    optimiser, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
     for _ in range(120):
         rows = [window(int(first)) for first in rng.integers(0, 24 * 28, 16)]
         past, date, coming, future = (torch.stack(columns) for columns in zip(*rows, strict=True))
@@ -84,4 +84,5 @@ def test_it_learns_a_week_from_the_calendar() -> None:
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    assert loss.item() < 0.07  # the values' variance is 0.43
+        losses.append(loss.item())
+    assert np.mean(losses[-20:]) < 0.07  # the values' variance is 0.43
