@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.astro_moe_branch import AstroMoEConfig, LightCurveBranch, balance_loss, initialise
-from models.moe import ACTIVATIONS, Routing
+from models.astro_moe_branch import AstroMoEConfig, LightCurveBranch, balance_loss, initialise, stack_loads
+from models.moe import ACTIVATIONS
 from models.network import INPUTS, Output
 from models.positional_content import When
 from models.tabular import TabularTransformer
@@ -83,8 +83,8 @@ class AstroMoE(LightCurveBranch):
             embedding_BE=embedding_BE,
             other_logits=(self.head_lc(lc_BD), self.head_tab(tab_BD)),
             aux_loss=balance_loss(of_input + routings),
-            input_expert_load_1X=_loads(of_input),
-            expert_load_SX=_loads(routings),
+            input_expert_load_1X=stack_loads(of_input),
+            expert_load_SX=stack_loads(routings),
         )
 
 
@@ -99,7 +99,3 @@ def _tabular(config: AstroMoEConfig) -> TabularTransformer:
 
 def _head(width: int, n_classes: int) -> nn.Sequential:
     return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, n_classes))
-
-
-def _loads(routings: list[Routing]) -> Tensor | None:
-    return torch.stack([routing.load_E() for routing in routings]) if routings else None

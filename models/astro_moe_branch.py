@@ -113,6 +113,11 @@ def balance_loss(routings: list[Routing]) -> Tensor | None:
     return torch.stack([routing.balance_loss() for routing in routings]).sum() if routings else None
 
 
+def stack_loads(routings: list[Routing]) -> Tensor | None:
+    """Tokens sent to each expert of each mixture, int64; None without mixtures."""
+    return torch.stack([routing.load_E() for routing in routings]) if routings else None
+
+
 def _standardise(observed_BL2: Tensor, mask_BL: Tensor) -> Tensor:
     """Per-object z score of the flux; errors share the scale."""
     flux_BL, flux_err_BL = observed_BL2.unbind(-1)

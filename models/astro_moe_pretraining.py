@@ -17,7 +17,7 @@ Legend: B batch, L length, N real tokens, V shown tokens, M tokens with the [CLS
 import torch
 from torch import Tensor, nn
 
-from models.astro_moe_branch import AstroMoEConfig, LightCurveBranch, balance_loss, initialise
+from models.astro_moe_branch import AstroMoEConfig, LightCurveBranch, balance_loss, initialise, stack_loads
 from models.moe import Routing
 from models.network import INPUTS, Masking, Reconstruction
 from models.packing import Packing
@@ -51,14 +51,17 @@ class AstroMoEPretraining(LightCurveBranch):
         x_ND, routing = self._embed_shown(when.pack(shown_BL2), when.pack(masking.hidden_BL))
         x_MD, _, routings = self.encode(x_ND, when, mask_BL)
         flux_N1 = self.head_flux(x_MD[x_MD.shape[0] - x_ND.shape[0] :])
+        of_input = [] if routing is None else [routing]
         return Reconstruction(
             prediction_BLK=Packing.of(mask_BL, leading=False).unpack(flux_N1),
             target_BLK=observed_BL2[..., :1],
-            aux_loss=balance_loss(([] if routing is None else [routing]) + routings),
+            aux_loss=balance_loss(of_input + routings),
+            input_expert_load_1X=stack_loads(of_input),
+            expert_load_SX=stack_loads(routings),
         )
 
     def _embed_shown(self, x_N2: Tensor, hidden_N: Tensor) -> tuple[Tensor, Routing | None]:
-        """Tokens [N, content width] of which the hidden ones are the learned token; no routing when all are."""
+        """Tokens [N, content width] of which the hidden ones are the learned token, and the routing of the others."""
         x_VD, routing = self.embed_observations(x_N2[~hidden_N])
         token_N = torch.where(hidden_N, x_VD.shape[0], (~hidden_N).cumsum(0) - 1)
-        return torch.cat([x_VD, self.hidden_1D.to(x_VD.dtype)])[token_N], routing if x_VD.shape[0] else None
+        return torch.cat([x_VD, self.hidden_1D.to(x_VD.dtype)])[token_N], routing

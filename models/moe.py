@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from models import ranks
 from models.grouping import apply_grouped
 
 RouterSoftmax = Literal["topk", "full"]
@@ -43,11 +44,14 @@ class Routing(NamedTuple):
     def balance_loss(self) -> Tensor:
         """Auxiliary load-balance loss, Astro-MoE eq 5: E * sum_e(mean softmax_e * share of tokens sent to e).
 
-        The shares sum to K (reading "B" of the text, that of Mixtral), so the minimum, reached at even load, is K.
+        The shares sum to K (reading "B" of the text, that of Mixtral), so the minimum, reached at even load, is K. In
+        training with several processes both means are over the tokens of all of them.
         """
         n_tokens, n_experts = self.logits_NE.shape
-        share_E = self.load_E() / n_tokens
-        return n_experts * (self.logits_NE.softmax(-1).mean(0) * share_E).sum()
+        chance_NE = self.logits_NE.softmax(-1)
+        chance_E, share_E = ranks.mean(torch.stack([chance_NE.sum(0), self.load_E().to(chance_NE)]), n_tokens)
+        loss: Tensor = n_experts * (chance_E * share_E).sum()
+        return loss
 
 
 class Router(nn.Module):

@@ -60,12 +60,14 @@ class Masking(NamedTuple):
 class Reconstruction(NamedTuple):
     """Predicted and true values [B, L, K] on the padded grid; only probed places mean anything.
 
-    ``aux_loss`` is the load-balance loss of a network with mixtures, summed and not weighted.
+    ``aux_loss`` and the loads are those of :class:`Output`.
     """
 
     prediction_BLK: Tensor
     target_BLK: Tensor
     aux_loss: Tensor | None = None
+    input_expert_load_1X: Tensor | None = None
+    expert_load_SX: Tensor | None = None
 
 
 class Forecast(NamedTuple):

@@ -2,7 +2,10 @@
 
 Class ids belong to a bundle, never to the code that reads it: surveys renumber (ELAsTiCC-1 used 111, ELAsTiCC-2 uses
 2222 for a Type Ia supernova), so a manifest carries its own ``Taxonomy`` and every reply is written from that one.
-``ELASTICC`` is the 20-class grouping of the ELAsTiCC training set used by ATAT and Astro-MoE, with ELAsTiCC-2 ids.
+``ELASTICC`` is the 20-class grouping of the ELAsTiCC training set used by ATAT and Astro-MoE, with ELAsTiCC-2 ids;
+``ZTF_SUPERNOVAE`` and ``MALLORN`` group the spectroscopic types of two labelled sets. Their classes have the ELAsTiCC
+ids where they mean the same; a class that divides one of those has its id and a further digit, as that numbering does
+from level to level, and one that joins several has the id of the group above.
 """
 
 from collections.abc import Sequence
@@ -98,3 +101,45 @@ ELASTICC = Taxonomy(
         TaxonClass(name="uLens", id=2235, path=_FAST),
     ),
 )
+
+ZTF_SUPERNOVAE = Taxonomy(
+    name="ztf-supernovae-6",
+    version="1",
+    classes=(
+        TaxonClass(name="Ia", id=2222, path=_SN_LIKE),
+        TaxonClass(name="II", id=22241, path=(*_SN_LIKE, "Hydrogen-rich")),
+        TaxonClass(name="Ibc", id=2223, path=_SN_LIKE),
+        TaxonClass(name="IIn", id=22242, path=(*_SN_LIKE, "Hydrogen-rich")),
+        TaxonClass(name="SLSN-I", id=22421, path=(*_LONG, "SLSN")),
+        TaxonClass(name="SLSN-II", id=22422, path=(*_LONG, "SLSN")),
+    ),
+)
+
+MALLORN = Taxonomy(
+    name="mallorn-5",
+    version="1",
+    classes=(
+        TaxonClass(name="AGN", id=2332, path=_NON_PERIODIC),
+        TaxonClass(name="Ia", id=2222, path=_SN_LIKE),
+        TaxonClass(name="core-collapse", id=2220, path=_SN_LIKE),
+        TaxonClass(name="TDE", id=2243, path=_LONG),
+        TaxonClass(name="SLSN", id=2242, path=_LONG),
+    ),
+)
+
+TAXONOMIES = (ELASTICC, ZTF_SUPERNOVAE, MALLORN)
+
+
+def taxonomy_of(names: Sequence[str]) -> Taxonomy:
+    """The taxonomy with these classes in this order; for any other list a flat one, with ids from 1.
+
+    Raises
+    ------
+    ValueError
+        For fewer than two names, or a name given twice.
+    """
+    for known in TAXONOMIES:
+        if known.names == tuple(names):
+            return known
+    classes = tuple(TaxonClass(name=name, id=number) for number, name in enumerate(names, start=1))
+    return Taxonomy(name="of-the-training-set", version="1", classes=classes)

@@ -5,8 +5,9 @@ A whole run, resumable at every step::
     python -m training simulate --out build/sim.parquet --per-class 3000
     python -m training train default --data build/sim.parquet
     python -m training export runs/default-0 build/astro-moe --data build/sim.parquet
-    python -m training evaluate build/astro-moe --data build/sim.parquet --report build/report.json
     python -m training baseline --data build/sim.parquet --report build/baseline.json
+    python -m training evaluate build/astro-moe --data build/sim.parquet --report build/report.json \\
+        --html build/report.html --baseline build/baseline.json
     python -m training card build/astro-moe --report build/report.json --baseline build/baseline.json
 
 Commands import what they need when they run, so that ``--help`` answers at once.
@@ -14,13 +15,15 @@ Commands import what they need when they run, so that ``--help`` answers at once
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, CliSubCommand, SettingsConfigDict
+from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand, SettingsConfigDict
 
 from training.experiments.commands import Experiments
+from training.importers.commands import Import
 
 
 class Command(BaseModel):
@@ -30,10 +33,12 @@ class Command(BaseModel):
 
 
 class Simulate(Command):
-    """Write simulated, labelled light curves of all 20 classes to a Parquet file."""
+    """Write simulated, labelled light curves to a Parquet file, all 20 classes in equal numbers."""
 
     out: Path = Field(description="Parquet file to write")
-    per_class: int = Field(default=3000, ge=1, description="objects of every class")
+    per_class: int = Field(default=3000, ge=1, description="objects of each class")
+    classes: list[str] = Field(default=[], description="class to simulate; repeat for several; default: all 20")
+    deep_fraction: float = Field(default=0.05, ge=0, le=1, description="share of candidates in deep fields")
     seed: int = Field(default=1, ge=0, description="the same seed gives the same file")
     workers: int = Field(default=2, ge=1, description="processes; the result does not depend on their number")
 
@@ -41,7 +46,8 @@ class Simulate(Command):
         """Run the simulator."""
         from training.simulate.generate import simulate
 
-        simulate(self.out, self.per_class, self.seed, self.workers)
+        options: dict[str, Any] = self.model_dump(include={"classes", "deep_fraction"})
+        simulate(self.out, self.per_class, self.seed, self.workers, **options)
 
 
 class Train(Command):
@@ -58,7 +64,8 @@ class Train(Command):
     max_minutes: float | None = Field(default=None, gt=0, description="save and stop after this long")
 
     def cli_cmd(self) -> None:
-        """Train or resume, then print the outcome as JSON."""
+        """Train or resume, then print the outcome as JSON; of several processes one prints."""
+        from training.fit.distributed import is_first
         from training.fit.train import train
 
         named = _recipe(self.recipe)
@@ -67,7 +74,8 @@ class Train(Command):
         recipe = named.model_copy(update={**changes, "device": self.device or named.device})
         folder = self.out or Path("runs") / f"{recipe.name}-{recipe.seed}"
         result = train(recipe, self.data, folder, pretrained=self.pretrained, max_minutes=self.max_minutes)
-        _print({"run": str(folder), **result._asdict()})
+        if is_first():
+            _print({"run": str(folder), **result._asdict()})
 
 
 class Describe(Command):
@@ -83,6 +91,25 @@ class Describe(Command):
         recipe = _recipe(self.recipe)
         parameters = count_parameters(build(recipe.network, recipe.task))
         _print({"recipe": recipe.model_dump(mode="json"), "parameters": parameters})
+
+
+class Throughput(Command):
+    """Time training, in light curves per second, against a plain padded loop on the same curves; some minutes."""
+
+    recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe, as `describe` knows it")
+    data: Path = Field(description="Parquet file of `simulate`")
+    rounds: int = Field(default=3, ge=1, description="pairs of timings; the ratio is given with its range over them")
+    threads: int | None = Field(default=None, ge=1, description="torch threads; default: the recipe's")
+    device: Literal["cpu", "cuda"] | None = Field(default=None, description="instead of the recipe's")
+
+    def cli_cmd(self) -> None:
+        """Time, then print paces and their ratio as JSON."""
+        from training.fit.throughput import throughput
+
+        named = _recipe(self.recipe)
+        changes = {"threads": self.threads or named.threads, "device": self.device or named.device}
+        say = partial(print, file=sys.stderr, flush=True)
+        _print(throughput(named.model_copy(update=changes), self.data, self.rounds, say))
 
 
 class Export(Command):
@@ -112,21 +139,34 @@ class Evaluate(Command):
     models: CliPositionalArg[list[Path]] = Field(description="bundle to report on, then run folders for the spread")
     data: Path = Field(description="Parquet file of `simulate`")
     report: Path = Field(description="JSON file to write")
+    html: Path | None = Field(default=None, description="page to write: the report to be read, one file")
+    baseline: list[Path] = Field(default=[], description="JSON file of `baseline`, beside on the page; repeatable")
     split: str = Field(default="test", description="train, validation or test")
     objects: int | None = Field(default=None, ge=1, description="score a sample of this size; default: all")
+    left_out: list[str] = Field(default=[], description="class the models never saw; repeat for several")
+    tsne: CliImplicitFlag[bool] = Field(default=False, description="draw the embedding by t-SNE as well (minutes)")
 
     def cli_cmd(self) -> None:
         """Score, write the report and print the scores of every view."""
         from training.score.evaluate import evaluate
+        from training.score.page import read_baselines, write_page
 
-        _write_report(self.report, evaluate(self.models, self.data, self.split, self.objects))
+        beside = read_baselines(self.baseline)  # a missing file is better noticed before the hours of scoring
+        report = evaluate(self.models, self.data, self.split, self.objects, left_out=self.left_out, tsne=self.tsne)
+        _write_report(self.report, report)
+        if self.html is not None:
+            write_page(self.html, report, beside)
 
 
 class Baseline(Command):
-    """Train boosted trees on the same objects and views as a recipe, and score them on the same split."""
+    """Train trees on features, from the same objects and views as a recipe, and score them on the same split."""
 
     data: Path = Field(description="Parquet file of `simulate`")
     report: Path = Field(description="JSON file to write")
+    classifier: Literal["boosted", "forest"] = Field(default="boosted", description="boosted trees or random forest")
+    features: Literal["summary", "light-curve", "union"] = Field(
+        default="union", description="this project's, those of the light-curve package, or both"
+    )
     recipe: str = Field(default="default", description="whose split, limits and random views to use")
     seed: int = Field(default=0, ge=0, description="of the draws and the trees")
     examples: int = Field(default=60_000, ge=100, description="training draws")
@@ -138,7 +178,15 @@ class Baseline(Command):
         from training.score.baseline import baseline
 
         recipe = _recipe(self.recipe).model_copy(update={"seed": self.seed})
-        report = baseline(recipe, self.data, examples=self.examples, split=self.split, objects=self.objects)
+        report = baseline(
+            recipe,
+            self.data,
+            classifier=self.classifier,
+            feature_set=self.features,
+            examples=self.examples,
+            split=self.split,
+            objects=self.objects,
+        )
         _write_report(self.report, report)
 
 
@@ -169,7 +217,9 @@ class Training(BaseSettings):
     )
 
     simulate: CliSubCommand[Simulate]
+    import_: CliSubCommand[Import] = Field(alias="import")
     train: CliSubCommand[Train]
+    throughput: CliSubCommand[Throughput]
     describe: CliSubCommand[Describe]
     export: CliSubCommand[Export]
     evaluate: CliSubCommand[Evaluate]

@@ -123,11 +123,14 @@ def test_it_learns_and_every_weight_takes_part(changes: dict[str, Any]) -> None:
     assert losses[-1] < 0.6 * losses[0]
 
 
-def test_a_batch_of_hidden_observations_only_has_no_routing_at_its_input() -> None:
+def test_a_batch_of_hidden_observations_only_routes_nothing_at_its_input() -> None:
     module, inputs = network(n_experts=0), columns()
     masks = masking(inputs[4])._replace(hidden_BL=inputs[4], probed_BL=inputs[4])
     output = forward(module, inputs, masks)
-    assert output.aux_loss is None
+    assert output.aux_loss is not None
+    assert output.aux_loss.item() == 0.0
+    assert output.input_expert_load_1X is not None
+    assert not output.input_expert_load_1X.any()
     assert output.prediction_BLK.isfinite().all()
 
 

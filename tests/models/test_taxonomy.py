@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from models.taxonomy import ELASTICC, TaxonClass, Taxonomy
+from models.taxonomy import ELASTICC, MALLORN, TAXONOMIES, ZTF_SUPERNOVAE, TaxonClass, Taxonomy, taxonomy_of
 
 
 def test_elasticc_has_the_published_ids() -> None:
@@ -28,6 +28,29 @@ def test_rollup_sums_leaves_into_every_ancestor() -> None:
 def test_a_wrong_number_of_probabilities_is_refused() -> None:
     with pytest.raises(ValueError, match="zip"):
         ELASTICC.rollup([1.0])
+
+
+def test_a_list_of_classes_finds_its_taxonomy() -> None:
+    for known in TAXONOMIES:
+        assert taxonomy_of(known.names) is known
+    other = taxonomy_of(("b", "a"))
+    assert (other.names, other.ids) == (("b", "a"), (1, 2))
+    assert other.rollup([0.5, 0.5]) == {}
+    for names in (("a",), ("a", "a")):
+        with pytest.raises(ValidationError):
+            taxonomy_of(names)
+
+
+@pytest.mark.parametrize("taxonomy", [ZTF_SUPERNOVAE, MALLORN])
+def test_ids_of_other_surveys_agree_with_those_of_elasticc(taxonomy: Taxonomy) -> None:
+    """A class has the id and the group of its namesake, or the first digits of the class it divides or heads."""
+    published = {leaf.name: leaf for leaf in ELASTICC.classes}
+    for leaf in taxonomy.classes:
+        if leaf.name in published and leaf.id == published[leaf.name].id:
+            assert leaf.path == published[leaf.name].path
+        else:
+            digits = str(leaf.id).rstrip("0")
+            assert any(str(known).startswith(digits) or digits.startswith(str(known)) for known in ELASTICC.ids)
 
 
 def test_names_and_ids_must_be_unique() -> None:

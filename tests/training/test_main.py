@@ -16,7 +16,7 @@ from support.toy_dataset import write_toy_dataset
 from training.__main__ import main
 from training.data.dataset import read_dataset
 
-COMMANDS = ("simulate", "train", "describe", "export", "evaluate", "baseline", "card")
+COMMANDS = ("simulate", "train", "throughput", "describe", "export", "evaluate", "baseline", "card")
 
 
 def test_the_debug_pipeline_runs_in_under_a_minute(pipeline: Pipeline) -> None:

@@ -134,12 +134,16 @@ def draw_indices(label_N: Int64, indices: Int64, size: int, *, balanced: bool, r
 def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Batch]:
     """Batches of one pool, a function of ``(recipe, number)``: drawn, viewed, sorted by length, cut, shuffled."""
     rng = np.random.default_rng((recipe.seed, number))
-    size, pool = recipe.batch.size, recipe.batch.pool
-    drawn = draw_indices(dataset.label, indices, size * pool, balanced=recipe.batch.balanced, rng=rng)
-    examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
-    examples.sort(key=lambda example: len(example.tokens))
-    parts = np.array_split(np.arange(len(examples)), pool)  # even where some draw had nothing to show
-    return [collate([examples[index] for index in parts[part]]) for part in rng.permutation(pool)]
+    examples = sorted(draw_pool(dataset, indices, recipe, rng), key=lambda example: len(example.tokens))
+    parts = np.array_split(np.arange(len(examples)), recipe.batch.pool)  # even where some draw had nothing to show
+    return [collate([examples[index] for index in parts[part]]) for part in rng.permutation(recipe.batch.pool)]
+
+
+def draw_pool(dataset: Dataset, indices: Int64, recipe: Recipe, rng: np.random.Generator) -> list[Example]:
+    """Examples of one pool in the order in which they were drawn."""
+    size = recipe.batch.size * recipe.batch.pool
+    drawn = draw_indices(dataset.label, indices, size, balanced=recipe.batch.balanced, rng=rng)
+    return draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
 
 
 def stream(dataset: Dataset, indices: Int64, recipe: Recipe, first_step: int = 0) -> Generator[Batch, None, None]:

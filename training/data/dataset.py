@@ -2,9 +2,14 @@
 
 Notable: photometry is stored as Parquet list columns, so an object of 3 points and one of 3,000 sit side by side
 without padding, and reading hands out the Arrow value buffers with their offsets as numpy views. The split into
-train, validation and test is a stable hash of the object id: it needs no column, survives re-writing or appending,
-and the same object is never on two sides. Truth that must not reach a network (``redshift``) stays in the file and is
-left out of `Dataset`.
+train, validation and test is a stable hash of the object id: it survives re-writing or appending, and the same object
+is never on two sides. Objects that are not independent (simulations of one original, transients of one host) name what
+they share in ``parent``; the hash is then of that, and relatives stay on one side. Truth that must not reach a network
+(``redshift``) stays in the file and is left out of `Dataset`.
+
+Simulated files are labelled in the `ELASTICC` taxonomy. A file of another survey carries its own list of class names
+(key ``classes`` of the Parquet metadata) and may hold unlabelled objects (an empty class name, label -1); what trains
+a classifier asks `require_labels` first. Files from before there were parents lack that column and are read as ever.
 
     write_dataset(Path("sim.parquet"), simulate_objects(100, seed=1))
     data = read_dataset(Path("sim.parquet"))
@@ -12,7 +17,8 @@ left out of `Dataset`.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -29,6 +35,8 @@ from models.taxonomy import ELASTICC
 
 FORMAT = b"nightjar-light-curves-1"
 SPLITS = ("train", "validation", "test")
+UNLABELLED = -1
+PARENT = "parent"
 ROWS_PER_GROUP = 2048
 
 SCHEMA = pa.schema(
@@ -43,6 +51,7 @@ SCHEMA = pa.schema(
         pa.field("trigger_mjd", pa.float64(), nullable=False),
         pa.field("metadata", pa.list_(pa.float32(), len(METADATA_COLUMNS)), nullable=False),
         pa.field("redshift", pa.float64(), nullable=False),
+        pa.field(PARENT, pa.string()),
     ],
     metadata={b"format": FORMAT, b"metadata_columns": ",".join(METADATA_COLUMNS).encode()},
 )
@@ -58,7 +67,9 @@ class LabelledObject:
 
     ``mjd`` f64[n] TAI days; ``flux``, ``flux_err`` f32[n] difference flux in nJy; ``band`` i8[n] index into
     `models.lightcurve.BANDS`; ``detected`` bool[n]; ``trigger_mjd`` the first detection; ``metadata`` f32[64] in the
-    order of `METADATA_COLUMNS`, NaN = missing; ``redshift`` the truth (0 inside the Galaxy), never an input.
+    order of `METADATA_COLUMNS`, NaN = missing; ``redshift`` the truth (0 inside the Galaxy, NaN unknown), never an
+    input; ``class_name`` empty where nobody knows; ``trigger_mjd`` inf without a detection; ``parent`` what the object
+    shares with others that must not be on another side of a split, empty when it is independent.
     """
 
     object_id: str
@@ -71,6 +82,7 @@ class LabelledObject:
     trigger_mjd: float
     metadata: NDArray[np.float32]
     redshift: float
+    parent: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +90,8 @@ class Dataset:
     """All objects of one file: concatenated points, and ``offsets`` i64[N+1] that cut them into objects.
 
     ``mjd`` f64[P] TAI days, ``flux``, ``flux_err`` f32[P] nJy, ``band`` i8[P], ``detected`` bool[P]; ``metadata``
-    f32[N, 64] with NaN = missing; ``label`` i64[N] index into ``ELASTICC.names``; ``trigger_mjd`` f64[N].
+    f32[N, 64] with NaN = missing; ``label`` i64[N] index into ``classes``, -1 = unlabelled; ``trigger_mjd`` f64[N];
+    ``parent`` N names, empty for independent objects, or nothing at all when every object is.
     """
 
     offsets: NDArray[np.int64]
@@ -91,6 +104,15 @@ class Dataset:
     label: NDArray[np.int64]
     object_id: list[str]
     trigger_mjd: NDArray[np.float64]
+    classes: tuple[str, ...] = ELASTICC.names
+    parent: Sequence[str] = ()
+
+    @property
+    def family(self) -> Sequence[str]:
+        """What must stay together in a split, N names: the parent of each object, or its own id."""
+        if not self.parent:
+            return self.object_id
+        return [parent or name for parent, name in zip(self.parent, self.object_id, strict=True)]
 
     def __len__(self) -> int:
         return len(self.label)
@@ -112,35 +134,72 @@ class Dataset:
         )
 
 
-def write_dataset(path: Path, objects: Iterable[LabelledObject]) -> int:
+def write_dataset(
+    path: Path,
+    objects: Iterable[LabelledObject],
+    *,
+    classes: Sequence[str] | None = ELASTICC.names,
+    notes: Callable[[], Mapping[str, str]] | None = None,
+) -> int:
     """Stream ``objects`` to ``path`` (zstd) and return how many there were.
 
-    The file appears under its name only when it is complete. Raises DatasetError for an object whose class is not in
-    the taxonomy, whose columns differ in length or which has no points.
+    The file appears under its name only when it is complete.
+
+    Parameters
+    ----------
+    classes : class names in the order of the labels; None: those of the objects, sorted, known when all are written.
+    notes : called after the last object; its texts go into the metadata of the file.
+
+    Raises
+    ------
+    DatasetError
+        For an object whose class is not among ``classes``, whose columns differ in length or which has no points.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    stream, count = iter(objects), 0
+    allowed = None if classes is None else frozenset(classes)
+    stream, count, found = iter(objects), 0, set[str]()
     try:
         with pq.ParquetWriter(partial, SCHEMA, compression="zstd") as writer:
             while rows := list(islice(stream, ROWS_PER_GROUP)):
-                writer.write_table(_table(rows))
+                writer.write_table(_table(rows, allowed))
+                found |= {row.class_name for row in rows}
                 count += len(rows)
+            names = tuple(sorted(found - {""})) if classes is None else tuple(classes)
+            footer = {} if names == ELASTICC.names else {"classes": json.dumps(names)}
+            if footer := footer | dict(notes() if notes else {}):
+                writer.add_key_value_metadata(footer)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
     return count
 
 
+def require_labels(dataset: Dataset, path: Path) -> None:
+    """Raise DatasetError unless every object is labelled and there are classes to tell apart."""
+    if unlabelled := int((dataset.label == UNLABELLED).sum()):
+        raise DatasetError(f"{path} holds {unlabelled} unlabelled objects; it can serve pretraining only")
+    if len(dataset.classes) < 2:
+        raise DatasetError(f"{path} has no two classes to tell apart: {', '.join(dataset.classes) or 'none'}")
+
+
+def read_notes(path: Path) -> dict[str, str]:
+    """The texts in the metadata of a data file: ``import`` holds the provenance of an imported one, as JSON."""
+    found = pq.read_metadata(path).metadata or {}
+    return {key.decode(): value.decode() for key, value in found.items() if key != b"ARROW:schema"}
+
+
 def read_dataset(path: Path) -> Dataset:
-    """Read every object of ``path``; raises DatasetError for a file of another format or another taxonomy."""
+    """Read every object of ``path``; raises DatasetError for another format or classes it does not name."""
     try:
         file = pq.ParquetFile(path, memory_map=True)
     except pa.ArrowInvalid as error:
         raise DatasetError(f"{path} is not a Parquet file: {error}") from error
     with file:
         _check_schema(path, file.schema_arrow)
+        stored = (file.metadata.metadata or {}).get(b"classes")
         table = file.read().combine_chunks()
+    classes = ELASTICC.names if stored is None else tuple(json.loads(stored))
     offsets, mjd = _ragged(table, "mjd")
     return Dataset(
         offsets=offsets,
@@ -150,9 +209,11 @@ def read_dataset(path: Path) -> Dataset:
         band=_ragged(table, "band")[1],
         detected=_ragged(table, "detected")[1],
         metadata=_values(table, "metadata").reshape(len(table), len(METADATA_COLUMNS)),
-        label=_labels(path, table),
+        label=_labels(path, table, classes),
         object_id=table.column("object_id").to_pylist(),
         trigger_mjd=table.column("trigger_mjd").to_numpy(),
+        classes=classes,
+        parent=_parents(table),
     )
 
 
@@ -161,23 +222,23 @@ def split_indices(
 ) -> dict[str, NDArray[np.int64]]:
     """Row numbers of the ``train``, ``validation`` and ``test`` objects.
 
-    The first 8 bytes of SHA-256(object_id) give each object a fixed place in [0, 1); ``fractions`` cut that interval.
-    Raises ValueError unless the three are >= 0 and sum to 1.
+    The first 8 bytes of SHA-256 of its parent, or else of its own id, give each object a fixed place in [0, 1);
+    ``fractions`` cut that interval. Raises ValueError unless the three are >= 0 and sum to 1.
     """
     if min(fractions) < 0 or abs(sum(fractions) - 1.0) > 1e-9:
         raise ValueError(f"split fractions must be three numbers >= 0 that sum to 1, not {fractions}")
-    place = np.array([_unit_hash(name) for name in dataset.object_id], dtype=np.float64)
+    place = np.array([_unit_hash(name) for name in dataset.family], dtype=np.float64)
     part = np.searchsorted(np.cumsum(fractions)[:2], place, side="right")
     return {name: np.flatnonzero(part == index) for index, name in enumerate(SPLITS)}
 
 
-def _unit_hash(object_id: str) -> float:
-    return int.from_bytes(hashlib.sha256(object_id.encode()).digest()[:8], "big") / 2.0**64
+def _unit_hash(name: str) -> float:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") / 2.0**64
 
 
-def _table(rows: Sequence[LabelledObject]) -> pa.Table:
+def _table(rows: Sequence[LabelledObject], allowed: frozenset[str] | None) -> pa.Table:
     for row in rows:
-        _check(row)
+        _check(row, allowed)
     columns: list[Any] = [pa.array([r.object_id for r in rows]), pa.array([r.class_name for r in rows])]
     offsets = pa.array(np.cumsum([0, *(len(r.mjd) for r in rows)]), type=pa.int32())
     for name in ("mjd", "flux", "flux_err", "band", "detected"):
@@ -187,15 +248,16 @@ def _table(rows: Sequence[LabelledObject]) -> pa.Table:
     metadata = np.concatenate([r.metadata for r in rows]).astype(np.float32)
     columns.append(pa.FixedSizeListArray.from_arrays(pa.array(metadata), len(METADATA_COLUMNS)))
     columns.append(pa.array([r.redshift for r in rows], type=pa.float64()))
+    columns.append(pa.array([r.parent or None for r in rows], type=pa.string()))
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def _check(row: LabelledObject) -> None:
+def _check(row: LabelledObject, allowed: frozenset[str] | None) -> None:
     lengths = {len(column) for column in (row.mjd, row.flux, row.flux_err, row.band, row.detected)}
     if len(lengths) != 1 or 0 in lengths:
         raise DatasetError(f"object {row.object_id}: columns must be equally long and not empty, got {sorted(lengths)}")
-    if row.class_name not in ELASTICC.names:
-        raise DatasetError(f"object {row.object_id}: class {row.class_name!r} is not in taxonomy {ELASTICC.name}")
+    if row.class_name and allowed is not None and row.class_name not in allowed:
+        raise DatasetError(f"object {row.object_id}: class {row.class_name!r} is not in the taxonomy of the file")
     if len(row.metadata) != len(METADATA_COLUMNS):
         raise DatasetError(f"object {row.object_id}: {len(row.metadata)} metadata, expected {len(METADATA_COLUMNS)}")
 
@@ -206,7 +268,8 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
         raise DatasetError(f"{path} holds format {found.get(b'format')!r}, expected {FORMAT!r}")
     if found.get(b"metadata_columns") != SCHEMA.metadata[b"metadata_columns"]:
         raise DatasetError(f"{path} was written with other metadata columns")
-    if not schema.equals(SCHEMA):
+    without_parents = SCHEMA.remove(SCHEMA.get_field_index(PARENT))
+    if not schema.equals(SCHEMA) and not schema.equals(without_parents):
         raise DatasetError(f"{path} has other columns than this version writes")
 
 
@@ -228,9 +291,15 @@ def _single_chunk(table: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks else pa.array([], type=column.type)
 
 
-def _labels(path: Path, table: pa.Table) -> NDArray[np.int64]:
-    index = {name: position for position, name in enumerate(ELASTICC.names)}
+def _parents(table: pa.Table) -> list[str]:
+    if PARENT not in table.column_names or table.column(PARENT).null_count == len(table):
+        return []
+    return [parent or "" for parent in table.column(PARENT).to_pylist()]
+
+
+def _labels(path: Path, table: pa.Table, classes: tuple[str, ...]) -> NDArray[np.int64]:
+    index = {"": UNLABELLED} | {name: position for position, name in enumerate(classes)}
     names = table.column("class_name").to_pylist()
     if unknown := sorted(set(names) - index.keys()):
-        raise DatasetError(f"{path} has classes outside taxonomy {ELASTICC.name}: {', '.join(unknown)}")
+        raise DatasetError(f"{path} has classes outside its taxonomy: {', '.join(unknown)}")
     return np.array([index[name] for name in names], dtype=np.int64)

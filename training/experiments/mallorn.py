@@ -24,9 +24,10 @@ import numpy as np
 
 from models.lightcurve import Int64, LightCurve
 from models.metadata import METADATA_COLUMNS, metadata_row
+from models.taxonomy import MALLORN
 from training.data.dataset import Dataset
 
-CLASSES = ("AGN", "Ia", "core-collapse", "TDE", "SLSN")
+CLASSES = MALLORN.names
 
 
 class MallornError(ValueError):
@@ -99,6 +100,7 @@ def to_dataset(objects: Mallorn) -> Dataset:
         label=objects.label_N,
         object_id=[curve.object_id for curve in curves],
         trigger_mjd=np.array([curve.mjd[curve.detected].min(initial=np.inf) for curve in curves]),
+        classes=CLASSES,
     )
 
 

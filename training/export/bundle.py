@@ -40,7 +40,7 @@ from models.lightcurve import Tokens
 from models.metadata import METADATA_COLUMNS
 from models.parameters import count_parameters
 from models.runtime import open_session, run
-from models.taxonomy import ELASTICC
+from models.taxonomy import ELASTICC, Taxonomy
 from models.zoo import NetworkTask
 from training.export.graph import OPSET, write_graph
 from training.export.served import AXES, LOADS, Arrays, ServedForecaster, ServedNetwork, parity_batches
@@ -56,13 +56,14 @@ class ExportError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a bundle says of itself beyond its network."""
+    """What a bundle says of itself beyond its network; the taxonomy is that of its training set."""
 
     name: str
     version: str
     calibration: Calibration
     data: dict[str, Any]
     metrics: dict[str, Any]
+    taxonomy: Taxonomy | None = ELASTICC
 
 
 def export_bundle(
@@ -131,7 +132,7 @@ def _manifest(served: ServedNetwork, example: dict[str, Tensor], config: RunConf
         version=release.version,
         architecture=config.recipe.network.architecture,
         task=served.task,
-        taxonomy=ELASTICC if served.task == "classification" else None,
+        taxonomy=release.taxonomy if served.task == "classification" else None,
         bands=config.recipe.data.bands,
         flux_unit=config.recipe.data.flux_unit,
         limits=config.recipe.data.limits,

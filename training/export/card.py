@@ -7,6 +7,7 @@ numbers are those that were measured. The scores go into the manifest, which is 
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,15 @@ real labels. It takes alerts of Rubin, ZTF and ELAsTiCC.
 ## What it must not be used for
 
 - as a spectroscopic label, or as evidence for a discovery, without confirmation
-- for rates, populations or cosmological samples: the simulated class mix, redshifts and hosts are not the sky's
+- for rates, populations or cosmological samples: the class mix, redshifts and hosts it was trained on are not the sky's
 - for objects outside its classes: it knows no artefacts, Solar System objects or stars of high proper motion, and will
   name one of its own classes with confidence
-- on images, spectra, or photometry that is not difference flux against a template
+- on images, spectra, or photometry that is not difference flux against a template"""
 
-## Known limits
+SIMULATED = """Light curves of this project's own simulator (`python -m training simulate`, seed {seed}), and nothing
+else: no survey data, no data of the ELAsTiCC challenge."""
+
+SIMULATED_LIMITS = """## Known limits
 
 - Trained and scored on simulated objects only; it has not been validated on labelled real alerts.
 - The simulator is honest but simple: analytic light curves and blackbody colours at effective wavelengths, no
@@ -49,6 +53,12 @@ real labels. It takes alerts of Rubin, ZTF and ELAsTiCC.
   as the same band, without a colour correction.
 - The final redshift is the host's spectroscopic or photometric one and is more often known than in a survey. The rows
   without metadata are those that concern Rubin and ZTF alerts as they are sent."""
+
+IMPORTED_LIMITS = """## Known limits
+
+- Trained and scored on one labelled set: its selection (what was bright enough to be followed up), its label errors and
+  its cadence are in the scores, and other surveys have others.
+- Objects whose labels were left out of the import are not among its classes and get one of them nevertheless."""
 
 
 def write_card(path: Path, report: Report | None = None, baseline: Report | None = None) -> Bundle:
@@ -74,7 +84,8 @@ def write_card(path: Path, report: Report | None = None, baseline: Report | None
         sections = [identity, _data(manifest), *rest]
     else:
         scores = _scores(manifest, report, baseline)
-        sections = [_identity(manifest), _data(manifest), *scores, _calibration(manifest), USE]
+        limits = IMPORTED_LIMITS if "import" in manifest.data else SIMULATED_LIMITS
+        sections = [_identity(manifest), _data(manifest), *scores, _calibration(manifest), USE, limits]
     (path / CARD).write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return write_manifest(path, manifest)
 
@@ -111,36 +122,47 @@ def _data(manifest: Manifest) -> str:
     seed = "not recorded" if data.get("simulator_seed") is None else data["simulator_seed"]
     splits = ", ".join(f"{count:,} {name}" for name, count in data.get("splits", {}).items())
     classes = ", ".join(f"{name} {count:,}" for name, count in data.get("classes", {}).items())
+    started = f"\n- started from the weights of the run `{data['pretrained']}`" if data.get("pretrained") else ""
+    origin = _imported(data) if "import" in data else SIMULATED.format(seed=seed)
     return f"""## Training data
 
-Light curves of this project's own simulator (`python -m training simulate`, seed {seed}), and nothing else: no survey
-data, no data of the ELAsTiCC challenge.
+{origin}
 
 - objects: {data.get("objects", 0):,} ({splits}), split by a hash of the object id
 - per class: {classes}
-- file: sha256 `{data.get("sha256", "")}`"""
+- file: sha256 `{data.get("sha256", "")}`{started}"""
+
+
+def _imported(data: Report) -> str:
+    told = data["import"]
+    report, command = told["report"], f"python -m training import {told['format']}"
+    left_out = ", ".join(f"{reason} ({count:,})" for reason, count in report["dropped_objects"].items()) or "none"
+    text = f"""Light curves of {data["source"]} (`{command}`), terms: {told["licence"]}.
+Of {report["objects_read"]:,} objects {report["objects_written"]:,} were kept; left out: {left_out}."""
+    return fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _scores(manifest: Manifest, report: Report | None, baseline: Report | None) -> list[str]:
     if report is None:
         return ["## Scores\n\nNot scored yet."]
-    sections = [_views(report), _early(report)]
+    sections = [_views(manifest, report), _early(report)]
     if baseline is not None:
         sections.append(_against(report, baseline))
     return [*sections, _classes(manifest, report)]
 
 
-def _views(report: Report) -> str:
+def _views(manifest: Manifest, report: Report) -> str:
     data = report["data"]
     header = ["what is shown", "objects", *SCORES.values()]
     rows = (
         [view, f"{scores['objects']['mean']:.0f}", *(_value(scores[name]) for name in SCORES)]
         for view, scores in report["views"].items()
     )
+    mix = "" if "import" in manifest.data else ", simulated, every class about equally common"
     return f"""## Scores
 
-On the {data["split"]} split: {data["split_objects"]:,} simulated objects that no training step saw, every class about
-equally common. {_who(report["models"])} Expect lower scores on real alerts.
+On the {data["split"]} split: {data["split_objects"]:,} objects that no training step saw{mix}.
+{_who(report["models"])} Expect lower scores on alerts of another survey or selection.
 
 {_table(header, rows)}
 

@@ -4,6 +4,7 @@ A bundle is complete when it leaves here: it has a card, which ``python -m train
 scores.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 
 from models.bundle import Bundle, Calibration
 from models.lightcurve import BANDS, LightCurve, Tokens
-from models.taxonomy import ELASTICC
+from models.taxonomy import taxonomy_of
 from training.data.batches import draw_examples, draw_indices, usable_tokens
-from training.data.dataset import Dataset, read_dataset, split_indices
+from training.data.dataset import UNLABELLED, Dataset, read_dataset, read_notes, split_indices
 from training.export.bundle import Release, export_bundle
 from training.export.card import write_card
 from training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
@@ -49,8 +50,9 @@ def release(run: Path, data: Path, out: Path, *, name: str, version: str, simula
         name=name,
         version=version,
         calibration=fit.as_calibration() if fit else Calibration(method="none", temperature=1.0),
-        data=_provenance(dataset, config, simulator_seed),
+        data=_provenance(dataset, config, simulator_seed) | imported_from(data),
         metrics={"validation": _validation(run)} | ({"calibration": fit._asdict()} if fit else {}),
+        taxonomy=taxonomy_of(dataset.classes) if fit else None,
     )
     export_bundle(network, config, _parity_tokens(dataset, config), out, described)
     return write_card(out)
@@ -59,14 +61,25 @@ def release(run: Path, data: Path, out: Path, *, name: str, version: str, simula
 def _provenance(dataset: Dataset, config: RunConfig, simulator_seed: int | None) -> dict[str, Any]:
     """What the network was trained on."""
     parts = split_indices(dataset, config.recipe.data.fractions)
-    counts = np.bincount(dataset.label, minlength=len(ELASTICC.names))
+    labelled = dataset.label[dataset.label != UNLABELLED]
+    counts = np.bincount(labelled, minlength=len(dataset.classes))
     return {
         **config.data.model_dump(),
         "source": "training.simulate",
         "simulator_seed": simulator_seed,
+        "pretrained": config.pretrained,
         "splits": {part: len(indices) for part, indices in parts.items()},
-        "classes": dict(zip(ELASTICC.names, counts.tolist(), strict=True)),
+        "classes": dict(zip(dataset.classes, counts.tolist(), strict=True)),
     }
+
+
+def imported_from(data: Path) -> dict[str, Any]:
+    """Where an imported data file came from, as it says itself; nothing for a simulated one."""
+    notes = read_notes(data)
+    if "import" not in notes:
+        return {}
+    told = json.loads(notes["import"])
+    return {"source": told["survey"], "import": {name: told[name] for name in ("format", "licence", "rules", "report")}}
 
 
 def _validation(run: Path) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 ``runs/<recipe>-<seed>/`` holds
 
-- ``config.json``: the recipe, resolved, and the fingerprint of the data file;
+- ``config.json``: the recipe, resolved, and the fingerprints of the data file and of the weights it started from;
+- ``starts.jsonl``: one line per start of the run (``training.fit.provenance``): command, commit, versions, machine;
 - ``log.jsonl``: one line per logged interval and per validation;
 - ``checkpoint.pt``: everything that the next step depends on; a run killed at any moment resumes from it and ends
   with the weights that an uninterrupted run ends with;
@@ -22,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from models.zoo import build
 from training.recipes.schema import Recipe
 
-CONFIG, LOG, CHECKPOINT, BEST = "config.json", "log.jsonl", "checkpoint.pt", "best.pt"
+CONFIG, STARTS, LOG, CHECKPOINT, BEST = "config.json", "starts.jsonl", "log.jsonl", "checkpoint.pt", "best.pt"
 
 State = dict[str, Tensor]
 
@@ -55,6 +56,7 @@ class RunConfig(BaseModel):
     recipe: Recipe
     data: DataSource
     pretrained: str | None = None
+    pretrained_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,13 +73,20 @@ class Checkpoint:
 
 def fingerprint(path: Path, objects: int) -> DataSource:
     """Name, hash and size of a data file."""
+    return DataSource(name=path.name, sha256=sha256(path), objects=objects)
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file, in hexadecimal."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return DataSource(name=path.name, sha256=digest, objects=objects)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
     """Create a run folder, or return the checkpoint to resume from.
+
+    A folder of an older version, whose configuration lacks fields that have come since, holds the same run where these
+    have their defaults.
 
     Raises
     ------
@@ -86,14 +95,21 @@ def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     content = config.model_dump_json(indent=2).encode()
-    if (folder / CONFIG).exists():
-        if (folder / CONFIG).read_bytes() != content:
-            raise RunError(f"{folder} holds another run (recipe or data differ); name another folder or remove it")
-    else:
+    if not (folder / CONFIG).exists():
         write_atomic(folder / CONFIG, content)
+    elif (folder / CONFIG).read_bytes() != content and not _holds(folder / CONFIG, config):
+        raise RunError(f"{folder} holds another run (recipe or data differ); name another folder or remove it")
     checkpoint = load_checkpoint(folder / CHECKPOINT) if (folder / CHECKPOINT).exists() else None
     _rewind_log(folder / LOG, checkpoint.step if checkpoint else 0)
     return checkpoint
+
+
+def _holds(path: Path, config: BaseModel) -> bool:
+    """Compared as written: in memory a field may hold more than its declared type says and saves."""
+    try:
+        return type(config).model_validate_json(path.read_bytes()).model_dump_json() == config.model_dump_json()
+    except ValidationError:
+        return False
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -140,15 +156,26 @@ def load_network(run: Path) -> tuple[nn.Module, RunConfig]:
 
 def load_best(run: Path) -> State:
     """Best weights of a run folder; raises RunError when there are none yet."""
+    weights: State = torch.load(best_path(run), map_location="cpu", weights_only=True)
+    return weights
+
+
+def best_path(run: Path) -> Path:
+    """File of the best weights of a run folder; raises RunError when there are none yet."""
     if not (run / BEST).exists():
         raise RunError(f"{run} has no {BEST}: no validation has been reached yet")
-    weights: State = torch.load(run / BEST, map_location="cpu", weights_only=True)
-    return weights
+    return run / BEST
 
 
 def append_log(folder: Path, line: dict[str, Any]) -> None:
     """Add one line to the run's log."""
     with (folder / LOG).open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def append_start(folder: Path, line: dict[str, Any]) -> None:
+    """Note that the run was started, or resumed."""
+    with (folder / STARTS).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 

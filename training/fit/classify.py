@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from models import ranks
 from models.lightcurve import Int64
 from models.network import Output
 from training.data.batches import Batch, Example, collate, draw_examples, stream
 from training.data.dataset import Dataset
 from training.fit.loop import Step, Task, to_device
-from training.fit.monitor import StarvationWatch, expert_loads, load_range
+from training.fit.monitor import StarvationWatch, expert_loads, expert_shares, load_range
 from training.recipes.schema import Recipe
 from training.score.metrics import confusion, log_loss, macro_f1
 
@@ -60,20 +61,20 @@ class Classification(Task):
         return {"score": score, "macro_f1": score, "log_loss": log_loss(probabilities_BC, label_B)}
 
     def line(self, step: int, means: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
-        """Macro-F1 of the interval, share of padding, and the range of expert loads."""
+        """Macro-F1 of the interval, pace, share of padding, the range of expert loads, and the experts that starve."""
         line: dict[str, Any] = {"macro_f1": macro_f1(means["confusion"]), "padding": float(means["padding"])}
         line["curves_per_second"] = float(means["curves"] / means["seconds_per_step"])
         if "aux_loss" in means:
             line["aux_loss"] = float(means["aux_loss"])
-        line["expert_load"] = load_range(means)
-        self.watch.update(step, line["expert_load"])
-        return line
+        shares = expert_shares(means)
+        return line | {"expert_load": load_range(shares), "starved_experts": self.watch.update(step, shares)}
 
 
 def loss_of(output: Output, label_B: Tensor, aux_weight: float) -> Tensor:
     """Sum of the heads' cross-entropies and the weighted load-balance loss; a scalar in float32."""
     heads = (*output.other_logits, output.logits_BC)
-    total = sum((cross_entropy(logits_BC.float(), label_B) for logits_BC in heads), start=label_B.new_zeros(()).float())
+    summed = torch.stack([cross_entropy(logits_BC.float(), label_B, reduction="sum") for logits_BC in heads]).sum()
+    total = ranks.mean(summed, len(label_B))
     return total if output.aux_loss is None else total + aux_weight * output.aux_loss.float()
 
 

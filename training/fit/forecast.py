@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models import ranks
 from models.flux_distribution import FluxDistribution
 from models.informer_forecast import PaddedHistory, PaddedQueries
 from models.lightcurve import BANDS, Float64, Int64, Tokens
@@ -66,8 +67,8 @@ class Forecasting(Task):
         """Mean negative log likelihood of the queries."""
         likely = distribution(network, batch)
         asked_BQ, nll_BQ = batch.queries.mask_BQ, likely.negative_log_likelihood(batch.flux_BQ)
-        loss = torch.where(asked_BQ, nll_BQ, 0.0).sum() / asked_BQ.sum().clamp(min=1)
-        return Step(loss, {"curves": torch.tensor(float(len(asked_BQ))), "padding": 1 - asked_BQ.float().mean()})
+        loss = ranks.mean(torch.where(asked_BQ, nll_BQ, 0.0).sum(), asked_BQ.sum())
+        return Step(loss, {"curves": torch.tensor(len(asked_BQ)), "padding": 1 - asked_BQ.float().mean()})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """Scores of the network and of the baselines on the validation questions; the score is minus the NLL."""

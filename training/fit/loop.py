@@ -1,4 +1,4 @@
-"""The training loop: plain torch, one process, resumable at every step, whatever is trained.
+"""The training loop: plain torch, on one process or several, resumable at every step, whatever is trained.
 
 Notable:
 
@@ -7,14 +7,19 @@ Notable:
 - AdamW with linear warm-up and cosine decay, clipped gradients, and weights averaged over steps where the
   configuration says so: the averaged ones are scored and exported;
 - every random number comes from (seed, step), so a run that is killed and started again ends with bitwise the weights
-  of an uninterrupted one (same machine, same thread count).
+  of an uninterrupted one (same machine, same threads and processes);
+- launched by torchrun, processes share every batch (``training.fit.distributed``);
+- ``bfloat16`` is the one reduced precision: it has the range of float32, so no loss scale has to be kept and resumed;
+- the progress bar is for a terminal; written to a file a run is silent but for its warnings, and ``log.jsonl`` tells
+  the rest.
 """
 
 import copy
 import math
 import time
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -24,21 +29,27 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import Tensor, nn
 from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     Checkpoint,
     append_log,
+    append_start,
     open_run,
     save_checkpoint,
     save_weights,
 )
-from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig
+from training.fit.distributed import Ranks, join_launch, map_tensors
+from training.fit.interval import Interval
+from training.fit.optimise import clip_gradients, lr_factor, make_optimiser, update_average
+from training.fit.provenance import describe_start
+from training.recipes.schema import FitConfig
 
 
 class Step(NamedTuple):
-    """Loss of one batch, and tensors of any shape whose means over an interval the log wants."""
+    """Loss of one batch, and tensors of any shape whose means over an interval the log wants; integers are counts."""
 
     loss: Tensor
     log: dict[str, Tensor]
@@ -50,17 +61,17 @@ class Task(Protocol):
     def batches(self, step: int) -> Generator[Any, None, None]:
         """Yield the batch of ``step`` and of every step after it: tensors in tuples or dicts, a function of the step.
 
-        The loop moves them to its device. Anything random in a batch must come from (seed, step), or a resumed run
-        is another run.
+        The loop moves them to its device, and of several processes each takes its rows: the first axis of every tensor
+        is that of the batch. Anything random in a batch must come from (seed, step), or a resumed run is another run.
         """
         ...
 
     def loss(self, network: nn.Module, batch: Any) -> Step:
-        """Loss of one batch, a scalar in float32."""
+        """Loss of one batch, a scalar in float32; an average in it is a ``models.ranks.mean``."""
         ...
 
     def score(self, network: nn.Module) -> dict[str, float]:
-        """Validate: all of it is logged, the key ``score`` decides which weights are kept (larger is better)."""
+        """Validate, in the first process: all is logged, ``score`` decides which weights are kept (larger: better)."""
         ...
 
     def line(self, step: int, means: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
@@ -85,6 +96,7 @@ class Run:
     network: nn.Module
     average: nn.Module | None
     optimiser: torch.optim.Optimizer
+    ranks: Ranks = field(default_factory=Ranks)
     step: int = 0
     best_score: float = -math.inf
     stale: int = 0
@@ -128,19 +140,24 @@ def fit(
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    checkpoint = open_run(folder, identity)
-    run = _start(network.to(config.device), config, folder)
+    ranks = join_launch(config.device)
+    checkpoint = ranks.from_first(lambda: open_run(folder, identity))
+    run = begin(network.to(config.device), config, folder, ranks)
     if checkpoint is not None:
         _restore(run, checkpoint)
-    deadline = math.inf if max_minutes is None else time.monotonic() + 60.0 * max_minutes
+    if ranks.first and not run.finished:
+        append_start(folder, describe_start(run.step, config.device, ranks.size))
+    deadline = None if max_minutes is None else time.monotonic() + 60.0 * max_minutes
     if not run.finished:
         _loop(run, task, deadline, progress=progress)
     return FitResult(run.step, run.best_score, run.finished)
 
 
-def _start(network: nn.Module, config: FitConfig, folder: Path) -> Run:
+def begin(network: nn.Module, config: FitConfig, folder: Path, ranks: Ranks) -> Run:
+    """Step 0 of a run of a network on its device."""
+    ranks.align(network)
     average = copy.deepcopy(network).eval() if config.optimiser.ema_decay is not None else None
-    return Run(config, folder, network, average, _optimiser(config.optimiser, network))
+    return Run(config, folder, network, average, make_optimiser(config.optimiser, network), ranks)
 
 
 def _restore(run: Run, checkpoint: Checkpoint) -> None:
@@ -151,145 +168,113 @@ def _restore(run: Run, checkpoint: Checkpoint) -> None:
     run.step, run.best_score, run.stale = checkpoint.step, checkpoint.best_score, checkpoint.stale
 
 
-def _optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.Optimizer:
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    decayed = [parameter for parameter in trained if config.decay == "all" or parameter.ndim > 1]
-    kept = [parameter for parameter in trained if config.decay == "matrices" and parameter.ndim <= 1]
-    groups: list[dict[str, Any]] = [{"params": decayed}]
-    if kept:
-        groups.append({"params": kept, "weight_decay": 0.0})
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
-
-
-def _loop(run: Run, task: Task, deadline: float, *, progress: bool) -> None:
+def _loop(run: Run, task: Task, deadline: float | None, *, progress: bool) -> None:
     config = run.config
     batches = task.batches(run.step)
-    interval = _Interval()
-    with tqdm(total=config.schedule.steps, initial=run.step, desc=config.name, disable=not progress) as bar:
-        while not run.finished and time.monotonic() < deadline:
-            _train_step(run, task, next(batches), interval)
-            bar.update()
+    interval, shown = Interval(), dict[str, str]()
+    with _bar(run, progress and run.ranks.first) as bar:
+        while not run.finished and not _is_over(run, deadline):
+            train_step(run, task, next(batches), interval)
             if run.step % config.validation.log_every == 0:
-                interval = _log_interval(run, task, interval, bar)
+                shown["loss"] = f"{_log_interval(run, task, interval):.3f}"
+                interval = Interval()
             if run.step % config.validation.every == 0 or run.step == config.schedule.steps:
                 _validate(run, task)
                 _save(run)
+                shown["best"] = f"{run.best_score:.3f}"
+            bar.set_postfix(shown, refresh=False)
+            bar.update()
     batches.close()
     if not run.finished:
         _save(run)
 
 
-def _train_step(run: Run, task: Task, batch: Any, interval: "_Interval") -> None:
+@contextmanager
+def _bar(run: Run, progress: bool) -> Iterator["tqdm[None]"]:
+    """Progress bar on a terminal, above which warnings appear; nothing where the output goes to a file."""
+    steps, shown = run.config.schedule.steps, None if progress else True  # None: on a terminal only
+    with tqdm(total=steps, initial=run.step, desc=run.config.name, unit="step", disable=shown) as bar:
+        if bar.disable:
+            yield bar
+            return
+        with logging_redirect_tqdm():
+            yield bar
+
+
+def _is_over(run: Run, deadline: float | None) -> bool:
+    """Whether time is up by the clock of any process; without a deadline nobody is asked."""
+    return deadline is not None and run.ranks.any(time.monotonic() >= deadline)
+
+
+def train_step(run: Run, task: Task, batch: Any, interval: Interval) -> None:
+    """Take one step on a batch, a pure function of the run's state and step."""
     config = run.config
-    torch.manual_seed(_step_seed(config.seed, run.step))
+    torch.manual_seed(_step_seed(config.seed, run.step, run.ranks.rank))
     lr = config.optimiser.lr * lr_factor(run.step, config.schedule)
     for group in run.optimiser.param_groups:
         group["lr"] = lr
     run.network.train()
-    with torch.autocast(config.device, torch.bfloat16, enabled=config.bfloat16):
-        step = task.loss(run.network, to_device(batch, config.device))
-    if not torch.isfinite(step.loss):
-        raise FloatingPointError(f"the loss is {step.loss.item()} at step {run.step}; lower the learning rate")
+    with torch.autocast(config.device, torch.bfloat16, enabled=config.bfloat16), run.ranks.joined():
+        step = task.loss(run.network, to_device(run.ranks.share(batch), config.device))
     run.optimiser.zero_grad(set_to_none=True)
     step.loss.backward()  # type: ignore[no-untyped-call]
-    clip = config.optimiser.clip_norm
-    norm = torch.nn.utils.clip_grad_norm_(run.network.parameters(), math.inf if clip is None else clip)
+    loss = run.ranks.average_gradients(run.network, step.loss)
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss.item()} at step {run.step}; lower the learning rate")
+    norm = clip_gradients(config.optimiser, run.network)
     run.optimiser.step()
     run.step += 1
     if run.average is not None and config.optimiser.ema_decay is not None:
         update_average(run.average, run.network, config.optimiser.ema_decay, run.step)
-    interval.add({"loss": step.loss, "gradient_norm": norm, **step.log})
+    interval.add({"loss": loss, "gradient_norm": norm, **step.log})
 
 
 def to_device(batch: Any, device: str | torch.device) -> Any:
-    """Move the tensors of a batch: tuples, named tuples, lists and dicts of tensors; other values stay as they are."""
-    if isinstance(batch, Tensor):
-        return batch.to(device)
-    if isinstance(batch, dict):
-        return {name: to_device(value, device) for name, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        moved = (to_device(value, device) for value in batch)
-        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
-    return batch
+    """Move the tensors of a batch: (named) tuples, lists and dicts of tensors; other values stay as they are."""
+    return map_tensors(batch, lambda tensor: tensor.to(device))
 
 
-def lr_factor(step: int, schedule: ScheduleConfig) -> float:
-    """Learning rate at a step (from 0) as a share of the peak: linear warm-up, then constant or cosines.
-
-    Several cosines are warm restarts (Loshchilov & Hutter 2017, SGDR); the warm-up is part of the first.
-    """
-    if step < schedule.warmup_steps:
-        return (step + 1) / schedule.warmup_steps
-    if schedule.shape == "constant":
-        return 1.0
-    length = math.ceil(schedule.steps / schedule.cycles)
-    cycle = min(step // length, schedule.cycles - 1)
-    warmup = schedule.warmup_steps if cycle == 0 else 0
-    phase = (step - cycle * length - warmup) / max(1, length - warmup)
-    return schedule.final_fraction + (1 - schedule.final_fraction) * 0.5 * (1 + math.cos(math.pi * min(1.0, phase)))
+def _step_seed(seed: int, step: int, rank: int) -> int:
+    """Seed of a step in one process; the first one's is that of a process alone."""
+    entropy = (seed, step, rank) if rank else (seed, step)
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 
 
-def update_average(average: nn.Module, network: nn.Module, decay: float, step: int) -> None:
-    """Move averaged weights towards the current ones; young averages move faster, so they forget the random start."""
-    weight = max(1 - decay, 9 / (10 + step))
-    with torch.no_grad():
-        torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), weight)
-        for kept, current in zip(average.buffers(), network.buffers(), strict=True):
-            kept.copy_(current)
-
-
-def _step_seed(seed: int, step: int) -> int:
-    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
-
-
-class _Interval:
-    """Sums over the steps since the last line of the log."""
-
-    def __init__(self) -> None:
-        self.started, self.steps = time.perf_counter(), 0
-        self.sums: dict[str, Tensor] = {}
-
-    def add(self, values: dict[str, Tensor]) -> None:
-        """Take in one step; nothing leaves the device until the line is written."""
-        self.steps += 1
-        for name, value in values.items():
-            kept = value.detach().double()
-            self.sums[name] = self.sums[name] + kept if name in self.sums else kept
-
-    def means(self) -> dict[str, NDArray[np.float64]]:
-        """Mean of each value over the steps."""
-        return {name: (total / self.steps).cpu().numpy() for name, total in self.sums.items()}
-
-
-def _log_interval(run: Run, task: Task, interval: _Interval, bar: "tqdm[None]") -> _Interval:
-    means, seconds = interval.means(), time.perf_counter() - interval.started
+def _log_interval(run: Run, task: Task, interval: Interval) -> float:
+    """Write the log line of an interval; return its mean loss."""
+    means, seconds = interval.means(run.ranks), interval.seconds_per_step()
     loss, norm = float(means.pop("loss")), float(means.pop("gradient_norm"))
-    means["seconds_per_step"] = np.asarray(seconds / interval.steps)
+    if not run.ranks.first:
+        return loss
+    means["seconds_per_step"] = np.asarray(seconds)
     line = {
         "step": run.step,
         "lr": run.optimiser.param_groups[0]["lr"],
         "loss": loss,
         "gradient_norm": norm,
-        "seconds_per_step": seconds / interval.steps,
+        "seconds_per_step": seconds,
         **task.line(run.step, means),
     }
     append_log(run.folder, line)
-    bar.set_postfix(loss=f"{loss:.3f}", best=f"{run.best_score:.3f}")
-    return _Interval()
+    return loss
 
 
 def _validate(run: Run, task: Task) -> None:
     with torch.inference_mode():
-        scores = task.score(run.scored.eval())
+        scores = run.ranks.from_first(lambda: task.score(run.scored.eval()))
     better = scores["score"] > run.best_score
     run.stale = 0 if better else run.stale + 1
+    run.best_score = max(run.best_score, scores["score"])
+    if not run.ranks.first:
+        return
     if better:
-        run.best_score = scores["score"]
         save_weights(run.folder / BEST, run.scored.state_dict())
     append_log(run.folder, {"step": run.step, **{f"validation_{name}": score for name, score in scores.items()}})
 
 
 def _save(run: Run) -> None:
+    if not run.ranks.first:
+        return
     checkpoint = Checkpoint(
         step=run.step,
         network=run.network.state_dict(),

@@ -7,12 +7,14 @@ object's masked MSE (ASTROMER).
 """
 
 from collections.abc import Generator, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models import ranks
 from models.lightcurve import Int64
 from models.network import Masking, Reconstruction
 from training.data.batches import Batch, collate, stream
@@ -20,6 +22,7 @@ from training.data.dataset import Dataset
 from training.data.masking import draw_masking
 from training.fit.classify import draw_validation
 from training.fit.loop import Step, Task, to_device
+from training.fit.monitor import StarvationWatch, expert_loads, expert_shares, load_range
 from training.recipes.schema import Recipe, ReconstructionLoss
 from training.score.reconstruction import ReconstructionScore
 
@@ -39,6 +42,7 @@ class MaskedReconstruction(Task):
     def __init__(self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64]) -> None:
         self.recipe, self.dataset, self.split = recipe, dataset, split
         self.validation = list(self._validation())
+        self.watch = StarvationWatch(recipe.schedule.warmup_steps)
 
     def batches(self, step: int) -> Generator[MaskedBatch, None, None]:
         """Batches of similar length, masked anew each time."""
@@ -50,10 +54,17 @@ class MaskedReconstruction(Task):
         """Error of the probed observations, and the weighted balance loss of a network with mixtures."""
         output: Reconstruction = network(*batch.curves.inputs_of(network), batch.masking)
         error = reconstruction_loss(output, batch.masking.probed_BL, self.recipe.reconstruction_loss)
-        log = {"curves": torch.tensor(float(len(batch.curves.label_B))), "error": error}
+        log = {"curves": torch.tensor(len(batch.curves.label_B)), "error": error, **expert_loads(output)}
         if output.aux_loss is None:
             return Step(error, log)
         return Step(error + self.recipe.aux_weight * output.aux_loss.float(), log | {"aux_loss": output.aux_loss})
+
+    def line(self, step: int, means: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
+        """Error of the interval, pace, the range of expert loads, and the experts that starve."""
+        line: dict[str, Any] = {name: float(means[name]) for name in ("error", "aux_loss") if name in means}
+        line["curves_per_second"] = float(means["curves"] / means["seconds_per_step"])
+        shares = expert_shares(means)
+        return line | {"expert_load": load_range(shares), "starved_experts": self.watch.update(step, shares)}
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """RMSE and R2 of the probed observations of the validation draw; the score is minus the RMSE."""
@@ -84,5 +95,6 @@ def reconstruction_loss(output: Reconstruction, probed_BL: Tensor, kind: Reconst
     """Error over probed observations, a scalar: ``mse`` over all of them, ``rmse`` over objects first."""
     error_BL = (output.prediction_BLK.float() - output.target_BLK.float()).square().mean(-1) * probed_BL
     if kind == "mse":
-        return error_BL.sum() / probed_BL.sum().clamp(min=1)
-    return (error_BL.sum(1) / probed_BL.sum(1).clamp(min=1)).mean().sqrt()
+        return ranks.mean(error_BL.sum(), probed_BL.sum())
+    error_B = error_BL.sum(1) / probed_BL.sum(1).clamp(min=1)
+    return ranks.mean(error_B.sum(), len(error_B)).sqrt()

@@ -1,8 +1,9 @@
 """A training run on light curves: from a recipe and a data file to a run folder.
 
-Run, and run again to resume::
+Run, and run again to resume; with torchrun on several processes (``training.fit.distributed``)::
 
     python -m training train default --data build/sim.parquet
+    torchrun --standalone --nproc-per-node 2 -m training train default --data build/sim.parquet --threads 1
 """
 
 from collections.abc import Callable
@@ -13,8 +14,8 @@ from torch import nn
 
 from models.lightcurve import Int64
 from models.zoo import NetworkTask, build, transfer
-from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.checkpoints import CHECKPOINT, RunConfig, fingerprint, load_best
+from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best, sha256
 from training.fit.classify import Classification
 from training.fit.forecast import Forecasting
 from training.fit.loop import FitResult, Task, fit
@@ -39,6 +40,8 @@ def train(
 ) -> FitResult:
     """Train a recipe on a data file, from the start or from the folder's checkpoint.
 
+    A classifier gets as many classes as the file has, whatever the recipe says.
+
     Parameters
     ----------
     pretrained : run folder whose best weights the network starts from, wherever name and shape agree.
@@ -48,6 +51,8 @@ def train(
     ------
     RunError
         When the folder holds a different run.
+    DatasetError
+        When a classifier is to be trained on a file with unlabelled objects or without two classes.
     FloatingPointError
         When the loss stops being finite.
     ValueError
@@ -56,16 +61,26 @@ def train(
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
     dataset = read_dataset(data)
+    if recipe.task == "classify":
+        require_labels(dataset, data)
+        recipe = with_classes(recipe, len(dataset.classes))
     split = split_indices(dataset, recipe.data.fractions)
     if not len(split["train"]) or not len(split["validation"]):
         raise ValueError(f"{data} has too few objects for training and validation: {len(dataset)}")
-    origin = None if pretrained is None else str(pretrained)
-    identity = RunConfig(recipe=recipe, data=fingerprint(data, len(dataset)), pretrained=origin)
+    source, origin = fingerprint(data, len(dataset)), {}
+    if pretrained is not None:
+        origin = {"pretrained": str(pretrained), "pretrained_sha256": sha256(best_path(pretrained))}
+    identity = RunConfig(recipe=recipe, data=source, **origin)
     network = start(recipe, dataset, split["train"])
     if pretrained is not None and not (folder / CHECKPOINT).exists():
         transfer(load_best(pretrained), network)
     task = TASKS[recipe.task](recipe, dataset, split)
     return fit(network, task, recipe, folder, identity, max_minutes=max_minutes, progress=progress)
+
+
+def with_classes(recipe: Recipe, n_classes: int) -> Recipe:
+    """The recipe with a network of ``n_classes``."""
+    return recipe.model_copy(update={"network": recipe.network.model_copy(update={"n_classes": n_classes})})
 
 
 def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:

@@ -81,7 +81,7 @@ class FitConfig(Frozen):
     validation: ValidationConfig = ValidationConfig()
     seed: int = Field(default=0, ge=0)
     threads: int | None = Field(default=None, ge=1, description="torch threads; default: torch's own choice")
-    bfloat16: bool = Field(default=False, description="autocast matrix products to bfloat16")
+    bfloat16: bool = Field(default=False, description="autocast matrix products; no loss scaling is needed")
     device: Literal["cpu", "cuda"] = "cpu"
 
 

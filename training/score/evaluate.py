@@ -2,153 +2,115 @@
 
 Notable:
 
-- the first model given is the one reported in full (confusion matrix, reliability); further ones, other seeds of the
-  same recipe, give the spread of every score: its sample standard deviation;
-- run folders are scored through torch with a temperature fitted on the validation split, as their export would be;
+- the first model given is the one reported in full (confusion matrix, reliability, embedding); further ones, other
+  seeds of the same recipe, give the spread of every score: its sample standard deviation;
 - an object that shows no detection in a view (never bright in g or r, say) would not have been alerted on: it is left
   out of that view, and the number of objects says so;
-- in the series over detections and days every object stays in: one with three detections is shown in full at "10".
+- in the series over detections and days every object stays in: one with three detections is shown in full at "10";
+- classes that the models never saw (``left_out``) have no right answer: their objects count for novelty alone.
 
 Run::
 
-    python -m training evaluate build/astro-moe runs/default-1 runs/default-2 --data build/sim.parquet
+    python -m training evaluate build/astro-moe runs/default-1 runs/default-2 --data build/sim.parquet \\
+        --report build/report.json --html build/report.html
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from tqdm import tqdm
 
-from models.bundle import MANIFEST, load_bundle
-from models.lightcurve import Int64, RaggedBatch
-from models.runtime import open_session, run
-from models.taxonomy import ELASTICC
+from models.lightcurve import Int64
+from models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
 from training.data.augment import LSST, NO_METADATA, ZTF, View
-from training.data.batches import Example, view_examples
-from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.checkpoints import fingerprint, load_network
-from training.fit.classify import predict
+from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from training.fit.checkpoints import fingerprint
 from training.recipes.schema import DataConfig
-from training.score.calibrate import calibrate, softmax
-from training.score.metrics import confusion, f1_per_class, reliability, scores
+from training.score import sections
+from training.score.hierarchy import all_scores, levels
+from training.score.metrics import confusion, f1_per_class, reliability
+from training.score.predictions import Panel, open_model
 
-Scores = dict[str, float]
-Predict = Callable[[Sequence[Example]], NDArray[np.floating]]
-
+DETECTIONS = (1, 2, 3, 5, 10, 20)
+DAYS = tuple(2**power for power in range(12))
 VIEWS: dict[str, View] = {
     "everything": View(),
     "no metadata": LSST,
     "g and r, no metadata": View(bands=("g", "r"), missing=NO_METADATA),
     "as ZTF sends": ZTF,
 }
-DETECTIONS = (1, 2, 3, 5, 10, 20)
-DAYS = (1, 8, 32, 128, 512, 2048)
-BATCH = 32
+AS_OBSERVED = ("everything", "no metadata")
+SERIES: dict[str, dict[str, View]] = {
+    "views": VIEWS,
+    "detections": {str(n): View(detections=n) for n in DETECTIONS},
+    "detections_no_metadata": {str(n): View(detections=n, missing=NO_METADATA) for n in DETECTIONS},
+    "days": {str(day): View(days_after_trigger=day) for day in DAYS},
+    "days_no_metadata": {str(day): View(days_after_trigger=day, missing=NO_METADATA) for day in DAYS},
+}
+REFERENCE_PER_CLASS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Something that turns examples into probabilities, and how its examples are to be made."""
-
-    name: str
-    seed: int | None
-    data: DataConfig
-    predict: Predict
-
-
-def open_model(path: Path, dataset: Dataset) -> Model:
-    """Open a bundle or a run folder; ``dataset`` provides the validation split that calibrates a run."""
-    return _open_bundle(path) if (path / MANIFEST).exists() else _open_run(path, dataset)
-
-
-def _open_bundle(path: Path) -> Model:
-    bundle = load_bundle(path)
-    session, manifest = open_session(bundle.model), bundle.manifest
-    recipe_data = DataConfig.model_validate(manifest.recipe["data"])
-    data = recipe_data.model_copy(update={"limits": manifest.limits, "flux_unit": manifest.flux_unit})
-
-    def probabilities(examples: Sequence[Example]) -> NDArray[np.floating]:
-        padded = RaggedBatch.collate([example.tokens for example in examples]).padded()
-        return run(session, padded)["probabilities"]
-
-    return Model(f"{manifest.name} {manifest.version}", manifest.recipe.get("seed"), data, probabilities)
-
-
-def _open_run(path: Path, dataset: Dataset) -> Model:
-    network, config = load_network(path)
-    temperature = calibrate(network, dataset, config.recipe).temperature
-
-    def probabilities(examples: Sequence[Example]) -> NDArray[np.floating]:
-        return softmax(predict(network, list(examples)), temperature)
-
-    return Model(path.name, config.recipe.seed, config.recipe.data, probabilities)
-
-
-def predict_in_order(predict_batch: Predict, examples: Sequence[Example]) -> NDArray[np.floating]:
-    """Probabilities of all examples, shape (N, C), computed in batches of similar length."""
-    order = np.argsort([len(example.tokens) for example in examples], kind="stable")
-    parts = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
-    predicted_NC = np.concatenate([predict_batch([examples[index] for index in part]) for part in parts])
-    return predicted_NC[np.argsort(order)]
-
-
-def score_view(model: Model, dataset: Dataset, indices: Int64, view: View) -> Scores:
-    """Scores of one model in one view, with the number of objects that show a detection in it."""
-    examples = view_examples(dataset, indices, model.data, view)
-    probabilities_BC = predict_in_order(model.predict, examples)
-    return {"objects": len(examples), **scores(probabilities_BC, labels(examples))}
-
-
-def labels(examples: Sequence[Example]) -> Int64:
-    """Class indices of examples."""
-    return np.array([example.label for example in examples], dtype=np.int64)
-
-
-def spread(values: Sequence[Scores]) -> dict[str, dict[str, Any]]:
-    """Mean, sample standard deviation (None for one model) and single values of each score over models."""
-    return {
-        name: {
-            "mean": float(np.mean([value[name] for value in values])),
-            "spread": float(np.std([value[name] for value in values], ddof=1)) if len(values) > 1 else None,
-            "values": [float(value[name]) for value in values],
-        }
-        for name in values[0]
-    }
-
-
-def evaluate(paths: Sequence[Path], data: Path, split: str = "test", objects: int | None = None) -> dict[str, Any]:
+def evaluate(
+    paths: Sequence[Path],
+    data: Path,
+    split: str = "test",
+    objects: int | None = None,
+    *,
+    left_out: Sequence[str] = (),
+    tsne: bool = False,
+) -> dict[str, Any]:
     """Score models on one split of a data file; see the module docstring for what the report holds.
 
     Parameters
     ----------
     objects : score a fixed random sample of the split of this size.
+    left_out : names of classes that the models were trained without.
+    tsne : also draw the embedding by t-SNE, which takes minutes.
 
     Raises
     ------
     ValueError
-        For an unknown split, or when no object of it shows a detection.
+        For an unknown split or class, or when no object of the split shows a detection.
     """
     dataset = read_dataset(data)
-    models = [open_model(path, dataset) for path in paths]
-    indices = sample_split(dataset, models[0].data, split, objects)
+    require_labels(dataset, data)
+    panel = Panel(dataset, [open_model(path, dataset) for path in paths])
+    config, unseen = panel.models[0].data, _classes(dataset, left_out)
+    rows, new_rows = _apart(dataset, sample_split(dataset, config, split, objects), unseen)
+    if not len(panel.ask(rows, View(), embeddings=True)[0].rows_N):
+        raise ValueError(f"no object of a known class in split {split!r} shows a detection")
+    source = {**fingerprint(data, len(dataset)).model_dump(), "split": split, "split_objects": len(rows)}
+    report: dict[str, Any] = {"data": source, "models": [{"name": one.name, "seed": one.seed} for one in panel.models]}
+    report |= {name: series_scores(panel, rows, views) for name, views in series_of(dataset).items()}
+    report |= _in_full(panel, rows) | _further(panel, rows, tsne=tsne)
+    report["conformal"] = None if split == "validation" else _conformal(panel, rows, unseen, objects)
+    report["left_out"] = list(left_out)
+    train = split_indices(dataset, config.fractions)["train"]
+    reference = _reference(dataset, _apart(dataset, train, unseen)[0])
+    report["novelty"] = sections.novelty_section(panel, rows, new_rows, reference)
+    return report
 
-    def over_models(views: Mapping[str, View]) -> dict[str, Any]:
-        return {
-            name: spread([score_view(model, dataset, indices, view) for model in models])
-            for name, view in views.items()
-        }
 
+def series_of(dataset: Dataset) -> dict[str, dict[str, View]]:
+    """What objects are scored in; those of another taxonomy than the simulator's are not shown as other surveys do."""
+    if dataset.classes == ELASTICC.names:
+        return SERIES
+    return {**SERIES, "views": {name: VIEWS[name] for name in AS_OBSERVED}}
+
+
+def series_scores(panel: Panel, rows: Int64, views: Mapping[str, View]) -> dict[str, Any]:
+    """Spread over models of every score in every view, with the number of objects that show a detection in it."""
+    taxonomy = taxonomy_of(panel.dataset.classes)
     return {
-        "data": {**fingerprint(data, len(dataset)).model_dump(), "split": split, "split_objects": len(indices)},
-        "models": [{"name": model.name, "seed": model.seed} for model in models],
-        "views": over_models(VIEWS),
-        "detections": over_models({str(n): View(detections=n) for n in DETECTIONS}),
-        "detections_no_metadata": over_models({str(n): View(detections=n, missing=NO_METADATA) for n in DETECTIONS}),
-        "days": over_models({str(day): View(days_after_trigger=day) for day in DAYS}),
-        **_in_full(models[0], dataset, indices),
+        name: sections.spread(
+            [
+                {"objects": float(len(told.rows_N)), **all_scores(told.probabilities_NC, told.label_N, taxonomy)}
+                for told in panel.ask(rows, view)
+            ]
+        )
+        for name, view in tqdm(views.items(), desc="views", leave=False, disable=None)  # silent without a terminal
     }
 
 
@@ -162,16 +124,66 @@ def sample_split(dataset: Dataset, config: DataConfig, split: str, objects: int 
     return np.sort(np.random.default_rng(0).choice(parts[split], objects, replace=False))
 
 
-def _in_full(model: Model, dataset: Dataset, indices: Int64) -> dict[str, Any]:
-    """Confusion matrix, F1 per class and reliability table of one model that is shown everything."""
-    examples = view_examples(dataset, indices, model.data, View())
-    probabilities_BC, label_B = predict_in_order(model.predict, examples), labels(examples)
-    counts = confusion(label_B, probabilities_BC.argmax(1), len(ELASTICC.names))
+def _classes(dataset: Dataset, names: Sequence[str]) -> Int64:
+    if unknown := [name for name in names if name not in dataset.classes]:
+        raise ValueError(f"no class is called {', '.join(unknown)}; classes are {', '.join(dataset.classes)}")
+    return np.array([dataset.classes.index(name) for name in names], dtype=np.int64)
+
+
+def _apart(dataset: Dataset, rows: Int64, unseen: Int64) -> tuple[Int64, Int64]:
+    """Rows of the classes that the models know, and of those that were left out."""
+    new = np.isin(dataset.label[rows], unseen)
+    return rows[~new], rows[new]
+
+
+def _reference(dataset: Dataset, rows: Int64) -> Int64:
+    """A fixed sample of training objects, as many of every class."""
+    rng = np.random.default_rng(0)
+    classes = [rows[dataset.label[rows] == label] for label in np.unique(dataset.label[rows])]
+    return np.sort(np.concatenate([rng.permutation(part)[:REFERENCE_PER_CLASS] for part in classes] or [rows]))
+
+
+def _in_full(panel: Panel, rows: Int64) -> dict[str, Any]:
+    """Confusion matrix, F1 per class and reliability table of the first model, which is shown everything."""
+    taxonomy, told = taxonomy_of(panel.dataset.classes), panel.first(rows, View())
+    counts = confusion(told.label_N, told.top_N, len(taxonomy.names))
     f1 = f1_per_class(counts)
-    table = reliability(probabilities_BC, label_B)
     return {
-        "classes": list(ELASTICC.names),
+        **_classes_of(taxonomy),
         "confusion": counts.tolist(),
-        "f1": {name: None if np.isnan(score) else float(score) for name, score in zip(ELASTICC.names, f1, strict=True)},
-        "reliability": [[None if np.isnan(value) else float(value) for value in row] for row in table],
+        "f1": {name: sections.number(score) for name, score in zip(taxonomy.names, f1, strict=True)},
+        "reliability": sections.numbers(reliability(told.probabilities_NC, told.label_N)),
     }
+
+
+def _classes_of(taxonomy: Taxonomy) -> dict[str, Any]:
+    """Names, the family of each, and the groups of every level above."""
+    return {
+        "classes": list(taxonomy.names),
+        "families": [(*leaf.path, leaf.name)[-2:][0] for leaf in taxonomy.classes],
+        "levels": {level.key: list(level.groups) for level in levels(taxonomy)},
+    }
+
+
+def _further(panel: Panel, rows: Int64, *, tsne: bool) -> dict[str, Any]:
+    """Sections that need nothing but the scored objects."""
+    classes = len(panel.dataset.classes)
+    growing = {name: SERIES[name] for name in ("days", "detections")}
+    return {
+        "f1_growing": {name: sections.class_f1_section(panel, rows, views) for name, views in growing.items()},
+        "confusion_runs": sections.confusion_section(panel, rows, classes),
+        "reliability_early": sections.reliability_section(panel, rows),
+        "abstention": sections.abstention_section(panel, rows),
+        "stability": {name: sections.stability_section(panel, rows, views) for name, views in growing.items()},
+        "experts": sections.experts_section(panel, rows, classes),
+        "embedding": sections.embedding_section(panel, rows, tsne=tsne),
+    }
+
+
+def _conformal(panel: Panel, rows: Int64, unseen: Int64, objects: int | None) -> dict[str, Any] | None:
+    try:
+        validation = sample_split(panel.dataset, panel.models[0].data, "validation", objects)
+    except ValueError:
+        return None
+    known = _apart(panel.dataset, validation, unseen)[0]
+    return sections.conformal_section(panel, rows, known, SERIES["detections"])

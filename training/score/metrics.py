@@ -5,6 +5,8 @@ Shapes: B objects, C classes; ``probabilities_BC`` rows sum to 1, ``label_B`` ho
 - macro-F1 averages over the classes that occur among the labels or the predictions (scikit-learn's convention);
 - log loss clips probabilities at 1e-7, the grain of float32 near 1;
 - Brier is the multi-class sum over classes of squared errors, from 0 to 2;
+- AUROC is the unweighted mean over classes of one class against the rest (ties count half), over the classes that have
+  objects on both sides; NaN when none has, which is so with one true class only;
 - ECE is the expected calibration error of the top class in equally wide confidence bins (Guo et al. 2017).
 """
 
@@ -16,6 +18,7 @@ from models.lightcurve import Int64
 Float = NDArray[np.floating]
 
 ECE_BINS = 15
+SCORES = ("macro_f1", "balanced_accuracy", "accuracy", "top_2", "auroc", "log_loss", "brier", "ece")
 _FLOOR = 1e-7
 
 
@@ -64,6 +67,27 @@ def top_k(probabilities_BC: Float, label_B: Int64, k: int) -> float:
     return float((best == label_B[:, None]).any(1).mean())
 
 
+def area_under_roc(score_B: Float, positive_B: NDArray[np.bool_]) -> float:
+    """Probability that a positive object scores higher than a negative one, ties counting half; NaN without either.
+
+    The Mann-Whitney statistic on average ranks (Hanley & McNeil 1982).
+    """
+    positives = int(positive_B.sum())
+    negatives = len(positive_B) - positives
+    if not positives or not negatives:
+        return float("nan")
+    _, place_B, count = np.unique(score_B, return_inverse=True, return_counts=True)
+    rank = np.cumsum(count) - (count - 1) / 2
+    return float((rank[place_B][positive_B].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def auroc(probabilities_BC: Float, label_B: Int64) -> float:
+    """Macro-averaged area under the ROC curve, one class against the rest."""
+    columns = range(probabilities_BC.shape[1])
+    areas = np.array([area_under_roc(probabilities_BC[:, column], label_B == column) for column in columns])
+    return float(np.nanmean(areas)) if np.isfinite(areas).any() else float("nan")
+
+
 def reliability(probabilities_BC: Float, label_B: Int64, bins: int = ECE_BINS) -> NDArray[np.float64]:
     """Reliability table, shape (bins, 3): objects, mean confidence and accuracy per bin (NaN where empty)."""
     confidence = probabilities_BC.max(1).astype(np.float64)
@@ -83,13 +107,24 @@ def ece(probabilities_BC: Float, label_B: Int64, bins: int = ECE_BINS) -> float:
 
 
 def scores(probabilities_BC: Float, label_B: Int64) -> dict[str, float]:
-    """Every reported score of one set of predictions."""
+    """Every score that needs no taxonomy; all NaN without objects.
+
+    Raises
+    ------
+    ValueError
+        When a probability is not a finite number: a NaN would otherwise count as the most probable class.
+    """
+    if not np.isfinite(probabilities_BC).all():
+        raise ValueError("probabilities must be finite numbers")
+    if not len(label_B):
+        return dict.fromkeys(SCORES, float("nan"))
     counts = confusion(label_B, probabilities_BC.argmax(1), probabilities_BC.shape[1])
     return {
         "macro_f1": macro_f1(counts),
         "balanced_accuracy": balanced_accuracy(counts),
         "accuracy": top_k(probabilities_BC, label_B, 1),
         "top_2": top_k(probabilities_BC, label_B, 2),
+        "auroc": auroc(probabilities_BC, label_B),
         "log_loss": log_loss(probabilities_BC, label_B),
         "brier": brier(probabilities_BC, label_B),
         "ece": ece(probabilities_BC, label_B),

@@ -1,8 +1,10 @@
 """When an LSST-like survey looks at one position: nights, bands and depths of its visits, for many objects at once.
 
 Notable: what is imitated is what a classifier can trip over: season gaps, weather, moon (u and g in dark time, z and
-Y in bright time), pairs of visits in two bands within half an hour, and deep fields with five times the visits. Rates
-follow the wide survey's 56/80/184/184/160/160 visits in u g r i z Y over ten years (LSST Science Requirements, LPM-17).
+Y in bright time), pairs of visits half an hour apart in the same or neighbouring bands, nights with two pairs where
+fields overlap, rolling (a field is busy in one year and all but rests in the next), and deep fields with five times
+the visits. The rate is the wide survey's 825 visits in ten years (LSST Science Requirements, LPM-17) and its overlaps;
+band pairs, visits per night and depths are close to those of 5,000 ELAsTiCC supernovae (depths to 0.1 mag).
 Nothing here knows the class of the object.
 """
 
@@ -15,15 +17,28 @@ from training.simulate.photometry import Floats, Ints
 
 SURVEY_START = 60600.0  # MJD TAI
 SURVEY_NIGHTS = 1095
-DEEP_FRACTION = 0.1
+DEEP_FRACTION = 0.05
 MOON_PERIOD = 29.53
-VISIT_SHARE: Floats = np.array([56.0, 80.0, 184.0, 184.0, 160.0, 160.0]) / 824.0
-# dark-time preference of each band: the share is multiplied by exp(tilt * darkness), darkness in [-1, 1]
-DARK_TILT: Floats = np.array([1.6, 0.7, 0.15, 0.0, -0.45, -0.6])
-# 5-sigma point-source depth of one 30 s visit, AB (Ivezic et al. 2019, ApJ 873, 111, table 2, rounded)
-DEPTH: Floats = np.array([23.9, 25.0, 24.7, 24.0, 23.3, 22.1])
+# share of each pair of bands among the pairs of visits, by band index in u g r i z Y
+PAIRS: dict[tuple[int, int], float] = {
+    (3, 4): 0.202, (2, 3): 0.185, (4, 5): 0.178, (1, 2): 0.159, (5, 5): 0.126, (0, 2): 0.075, (0, 1): 0.020,
+    (2, 2): 0.019, (3, 3): 0.016, (4, 4): 0.014, (1, 1): 0.006,
+}  # fmt: skip
+PAIR_BANDS: Ints = np.array(list(PAIRS), dtype=np.int64)
+PAIR_SHARE: Floats = np.array(list(PAIRS.values()))
+BAND_SHARE: Floats = 0.5 * PAIR_SHARE @ (PAIR_BANDS[:, :, None] == np.arange(6)).sum(axis=1, dtype=np.float64)
+# dark-time preference of each band: the share is multiplied by exp(tilt * darkness), darkness in [-1, 1]; the u filter
+# is in the changer for the half month about new moon only
+DARK_TILT: Floats = np.array([4.0, 0.7, 0.15, 0.0, -0.45, -0.6])
+VISITS_A_NIGHT: Floats = np.array([0.165, 0.53, 0.08, 0.225])  # chance of 1, 2, 3, 4
+MEAN_VISITS_A_NIGHT = float(VISITS_A_NIGHT @ np.arange(1.0, 5.0))
+VISITS_A_YEAR = 90.0  # of the wide survey, over all bands
+BUSY, RESTING = 1.75, 0.25  # rolling: a field's rate in alternate years over its mean
+# 5-sigma point-source depth of one 30 s visit at new moon, AB, before the losses of `_depths`
+DEPTH: Floats = np.array([24.0, 24.9, 24.5, 23.9, 23.2, 22.6])
 MOON_LOSS: Floats = np.array([0.6, 0.5, 0.3, 0.15, 0.05, 0.05])  # depth lost at full moon, mag
-VISIT_GAP = 0.011  # days between consecutive visits of one night
+DEEP_GAP = 0.011  # days between bands of a deep field's sequence
+SLOTS = 6  # places for visits in one night
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +55,19 @@ class Visits:
     depth: Floats
 
 
-def visits(rng: np.random.Generator, n: int, start: Floats | None = None, end: Floats | None = None) -> Visits:
-    """Draw the visits of ``n`` positions over three years, kept to [start, end] (f64[n], MJD) where given."""
-    deep = rng.random(n) < DEEP_FRACTION
+def visits(
+    rng: np.random.Generator,
+    n: int,
+    start: Floats | None = None,
+    end: Floats | None = None,
+    *,
+    deep_fraction: float = DEEP_FRACTION,
+) -> Visits:
+    """Draw the visits of ``n`` positions over three years, kept to [start, end] (f64[n], MJD) where given.
+
+    ``deep_fraction`` of the positions lie in deep fields, the rest in the wide survey.
+    """
+    deep = rng.random(n) < deep_fraction
     observed = _nights(rng, n, deep)
     day: Floats = SURVEY_START + np.arange(SURVEY_NIGHTS, dtype=np.float64)
     if start is not None:
@@ -51,60 +76,66 @@ def visits(rng: np.random.Generator, n: int, start: Floats | None = None, end: F
         observed &= day[None, :] <= end[:, None]
     owner, night = np.nonzero(observed)
     darkness = np.cos(2.0 * np.pi * (night + rng.uniform(0.0, MOON_PERIOD, n)[owner]) / MOON_PERIOD)
-    chosen = _bands(rng, darkness, deep[owner])
-    mjd = _times(rng, n, day[night], owner, chosen)
-    depth = _depths(rng, n, owner, darkness)
-    row, band = np.nonzero(chosen)
-    order = np.lexsort((mjd[row, band], owner[row]))
-    row, band = row[order], band[order]
-    return Visits(n=n, owner=owner[row], mjd=mjd[row, band], band=band.astype(np.int64), depth=depth[row, band])
+    slot_band = _bands(rng, darkness, deep[owner])
+    slot_mjd = _times(rng, n, day[night], owner, deep[owner])
+    night_depth = _depths(rng, n, owner)
+    row, slot = np.nonzero(slot_band >= 0)
+    order = np.lexsort((slot_mjd[row, slot], owner[row]))
+    row, slot = row[order], slot[order]
+    band = slot_band[row, slot]
+    moon = 0.5 * (1.0 - darkness[row]) * MOON_LOSS[band]
+    depth = DEPTH[band] + night_depth[row] - moon + 0.08 * rng.standard_normal(len(row))
+    return Visits(n=n, owner=owner[row], mjd=slot_mjd[row, slot], band=band, depth=depth)
 
 
 def _nights(rng: np.random.Generator, n: int, deep: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Nights with at least one visit, bool[n, SURVEY_NIGHTS]: in season, clear, and scheduled."""
     day = np.arange(SURVEY_NIGHTS)[None, :]
     season_length = rng.uniform(150.0, 230.0, (n, 1))
-    in_season = (day + rng.uniform(0.0, 365.25, (n, 1))) % 365.25 < season_length
-    spells = rng.random((n, SURVEY_NIGHTS // 4 + 2)) < 0.8  # weather comes in spells of four nights
+    year, day_of_year = np.divmod(day + rng.uniform(0.0, 365.25, (n, 1)), 365.25)
+    spells = rng.random((n, SURVEY_NIGHTS // 4 + 2), dtype=np.float32) < 0.8  # weather comes in spells of four nights
     clear = np.repeat(spells, 4, axis=1)[:, :SURVEY_NIGHTS]
-    # 82 visits a year in pairs over ~190 nights, 80 % of them clear, is one night in 3.7; fields differ by a third
-    wide = 41.0 / (0.8 * season_length) * np.exp(0.3 * rng.standard_normal((n, 1)))
-    chance = np.where(deep[:, None], 0.6, np.minimum(wide, 0.9))
-    return in_season & clear & (rng.random((n, SURVEY_NIGHTS)) < chance)
+    rolling = np.where((year + rng.integers(2, size=(n, 1))) % 2 == 0, BUSY, RESTING)
+    rate = VISITS_A_YEAR / MEAN_VISITS_A_NIGHT / (0.8 * season_length) * np.exp(0.15 * rng.standard_normal((n, 1)))
+    chance = np.where(deep[:, None], 0.6, np.minimum(rate * rolling, 0.9))
+    return (day_of_year < season_length) & clear & (rng.random((n, SURVEY_NIGHTS), dtype=np.float32) < chance)
 
 
-def _bands(rng: np.random.Generator, darkness: Floats, deep: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Bands of each night, bool[nights, 6]: a first band and usually its neighbour, or most bands in deep fields."""
-    weight = VISIT_SHARE * np.exp(DARK_TILT * darkness[:, None])
+def _bands(rng: np.random.Generator, darkness: Floats, deep: NDArray[np.bool_]) -> Ints:
+    """Band of each visit of each night, i64[nights, SLOTS], -1 for none: up to two pairs, or most bands if deep."""
+    n = len(darkness)
+    tilt = DARK_TILT[PAIR_BANDS].mean(axis=1)
+    weight = PAIR_SHARE * np.exp(tilt * darkness[:, None]) / np.i0(tilt)  # the mean over a month is the share
     cumulative = np.cumsum(weight / weight.sum(axis=1, keepdims=True), axis=1)
-    first = (rng.random((len(darkness), 1)) > cumulative[:, :5]).sum(axis=1)
-    step = np.where(rng.random(len(darkness)) < 0.5, 1, -1)
-    step = np.where(first == 0, 1, np.where(first == 5, -1, step))
-    second = np.where(rng.random(len(darkness)) < 0.88, first + step, first)
-    rows = np.arange(len(darkness))
-    chosen = np.zeros((len(darkness), 6), dtype=bool)
-    chosen[rows, first] = True
-    chosen[rows, second] = True
-    every = rng.random(chosen.shape) < 0.8 * weight / weight.max(axis=1, keepdims=True)
-    return np.where(deep[:, None], every | chosen, chosen)
+    first, second = ((rng.random((n, 1)) > cumulative[:, :-1]).sum(axis=1) for _ in range(2))
+    count = 1 + np.searchsorted(np.cumsum(VISITS_A_NIGHT)[:-1], rng.random(n), side="right")
+    wide = np.full((n, SLOTS), -1, dtype=np.int64)
+    wide[:, :4] = rng.permuted(np.stack([PAIR_BANDS[first], PAIR_BANDS[second]], axis=1), axis=2).reshape(n, 4)
+    wide[np.arange(SLOTS) >= count[:, None]] = -1
+    share = BAND_SHARE * np.exp(DARK_TILT * darkness[:, None])
+    seen = rng.random((n, SLOTS)) < 0.9 * np.sqrt(share / share.max(axis=1, keepdims=True))
+    sequence = np.where(seen | ~seen.any(axis=1, keepdims=True), np.arange(SLOTS), -1)
+    return np.where(deep[:, None], sequence, wide)
 
 
-def _times(rng: np.random.Generator, n: int, day: Floats, owner: Ints, chosen: NDArray[np.bool_]) -> Floats:
-    """MJD of each (night, band): the field's time of night, then visits some 16 to 30 minutes apart."""
+def _times(rng: np.random.Generator, n: int, day: Floats, owner: Ints, deep: NDArray[np.bool_]) -> Floats:
+    """MJD of each visit, f64[nights, SLOTS]: the field's time of night, pairs some 34 minutes apart."""
     begin: Floats = day + rng.uniform(0.05, 0.2, n)[owner] + rng.uniform(0.0, 0.12, len(day))
-    sequence = rng.random(chosen.shape).argsort(axis=1)
-    mjd: Floats = begin[:, None] + VISIT_GAP * (1.0 + rng.random((len(day), 1))) * sequence
+    repeat, overlap = rng.uniform(0.0215, 0.0255, len(day)), rng.uniform(0.003, 0.014, len(day))
+    zero = np.zeros(len(day))
+    pairs = np.stack([zero, repeat, overlap, overlap + repeat, zero, zero], axis=1)
+    sequence = DEEP_GAP * rng.random((len(day), SLOTS)).argsort(axis=1)
+    mjd: Floats = begin[:, None] + np.where(deep[:, None], sequence, pairs)
     return mjd
 
 
-def _depths(rng: np.random.Generator, n: int, owner: Ints, darkness: Floats) -> Floats:
-    """5-sigma depth f64[nights, 6]: nominal, less a template and blending loss per field, moon, and seeing per night.
+def _depths(rng: np.random.Generator, n: int, owner: Ints) -> Floats:
+    """What each night adds to the nominal depth, f64[nights] mag: a template and blending loss per field, and seeing.
 
-    The field loss of 0.2 to 1 mag spans what separates nominal single-visit depths from those measured on difference
-    images with shallow templates.
+    The field loss of 0.3 to 0.9 mag spans what separates nominal single-visit depths from those measured on difference
+    images with shallow templates. Bad seeing has a long tail, good seeing an end.
     """
-    field_loss = rng.uniform(0.2, 1.0, n)[owner]
-    seeing = np.minimum(0.25 * rng.standard_normal(len(owner)), 0.4) - 0.1 * rng.exponential(1.0, len(owner))
-    moon = 0.5 * (1.0 - darkness)[:, None] * MOON_LOSS
-    depth: Floats = DEPTH - (field_loss - seeing)[:, None] - moon + 0.08 * rng.standard_normal((len(owner), 6))
-    return depth
+    field_loss = rng.uniform(0.3, 0.9, n)[owner]
+    seeing = np.minimum(0.25 * rng.standard_normal(len(owner)), 0.2) - 0.08 * rng.exponential(1.0, len(owner))
+    gain: Floats = seeing - field_loss
+    return gain

@@ -1,8 +1,8 @@
 """Which points a difference-imaging survey would detect, and which of them an alert history holds.
 
-Notable: the detection chance is a logistic curve in |S/N|, one half at 5.3, which is what difference-image detections
-of the ELAsTiCC challenge follow. An object exists for the survey once it has two detections. Its history then runs
-from 30 days before the first detection (forced photometry reaches no further back) to the last detection.
+Notable: the detection chance is a logistic curve in |S/N|, one half at 5, which is what difference-image detections of
+the ELAsTiCC challenge follow to 3 % between S/N 3 and 12. An object exists for the survey once it has two detections.
+Its history then runs from 30 days before the first detection (forced photometry reaches no further back) to the last.
 """
 
 import numpy as np
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from training.simulate.cadence import Visits
 from training.simulate.photometry import Floats
 
-HALF_EFFICIENCY_SNR = 5.3
-EFFICIENCY_WIDTH = 0.8
-MINIMUM_SNR = 4.0
+HALF_EFFICIENCY_SNR = 5.0
+EFFICIENCY_WIDTH = 1.0
+MINIMUM_SNR = 3.0
 MINIMUM_DETECTIONS = 2
 PRE_TRIGGER_DAYS = 30.0
 

@@ -22,7 +22,7 @@ from training.simulate.packets import elasticc_packet, lsst_packet
 from training.simulate.ztf import at_ztf_depth, ztf_name, ztf_packet
 
 SEED = 98_765
-CANDIDATES = 64  # objects of a class to choose from
+CANDIDATES = 512  # objects of a class to choose from
 
 Packet: TypeAlias = Callable[[LabelledObject, int, Schema], bytes]
 

@@ -180,6 +180,31 @@ def test_fractions_must_share_out_everything(tmp_path: Path, fractions: tuple[fl
         split_indices(data, fractions)
 
 
+def test_objects_of_one_parent_are_never_on_two_sides(tmp_path: Path) -> None:
+    objects = [replace(an_object(n, 1), parent=f"parent-{n % 100}" if n < 900 else "") for n in range(1000)]
+    data = written(tmp_path / "data.parquet", objects)
+    assert data.parent == [o.parent for o in objects]
+    sides: dict[str, set[str]] = {}
+    for side, rows in split_indices(data).items():
+        for row in rows:
+            sides.setdefault(data.family[row], set()).add(side)
+    assert len(sides) == 200
+    assert all(len(found) == 1 for found in sides.values())
+    assert set.union(*sides.values()) == {"train", "validation", "test"}
+
+
+def test_files_from_before_there_were_parents_are_read_as_ever(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.parquet", tmp_path / "new.parquet"
+    data = written(new, many())
+    pq.write_table(pq.read_table(new).drop_columns(["parent"]), old)
+    again = read_dataset(old)
+    assert again.object_id == data.object_id
+    assert again.family == again.object_id
+    np.testing.assert_array_equal(again.flux, data.flux)
+    for part, rows in split_indices(data).items():
+        np.testing.assert_array_equal(split_indices(again)[part], rows)
+
+
 def test_a_fraction_of_zero_takes_nothing(tmp_path: Path) -> None:
     data = written(tmp_path / "data.parquet", [an_object(n, 1) for n in range(50)])
     assert [len(rows) for rows in split_indices(data, (1.0, 0.0, 0.0)).values()] == [50, 0, 0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.bundle import CARD, BundleError, load_bundle
+from models.bundle import CARD, BundleError, load_bundle, write_manifest
 from support.pipeline import PER_CLASS, Pipeline
 from training.export.card import PICTURE, read_report, write_card
 from training.export.figures import draw_confusion
@@ -49,6 +49,22 @@ def test_a_bundle_without_scores_says_so(tiny_bundle: Path, tmp_path: Path) -> N
     assert "Not scored yet." in card_of(copy)
     assert "the network's own" in card_of(copy)
     assert not (copy / PICTURE).exists()
+
+
+def test_a_bundle_trained_on_an_import_says_where_the_curves_came_from(tiny_bundle: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, copy)
+    report = {"objects_read": 1200, "objects_written": 1100, "dropped_objects": {"too few detections": 100}}
+    told = {"format": "ztf-supernovae", "licence": "CC0", "rules": {}, "report": report}
+    manifest = load_bundle(copy).manifest
+    data = manifest.data | {"source": "ZTF", "import": told, "pretrained": "runs/default-0"}
+    write_manifest(copy, manifest.model_copy(update={"data": data}))
+    write_card(copy)
+    card = " ".join(card_of(copy).split())
+    assert "Light curves of ZTF (`python -m training import ztf-supernovae`), terms: CC0. Of 1,200 objects" in card
+    assert "too few detections (100)" in card
+    assert "started from the weights of the run `runs/default-0`" in card
+    assert "imulat" not in card
 
 
 def test_one_run_has_no_spread(pipeline: Pipeline, tmp_path: Path) -> None:

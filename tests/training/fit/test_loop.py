@@ -1,5 +1,7 @@
 """The loop by itself, on a task of a few numbers: resume, scores, averages, devices, decay groups."""
 
+import io
+import logging
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,11 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
 from training.fit.checkpoints import CHECKPOINT, RunError, load_best, load_checkpoint, read_log
-from training.fit.loop import Step, Task, fit, lr_factor, to_device, update_average
+from training.fit.loop import Step, Task, fit, to_device
+from training.fit.optimise import lr_factor, update_average
 from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
 
 
@@ -86,6 +90,34 @@ def test_another_configuration_in_the_folder_is_refused(tmp_path: Path) -> None:
     fit(network(), Line(), config(10), tmp_path, config(10), progress=False)
     with pytest.raises(RunError, match="another run"):
         fit(network(), Line(), config(20), tmp_path, config(20), progress=False)
+
+
+def test_written_to_a_file_a_run_is_silent(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    fit(network(), Line(), config(10), tmp_path, config(10), progress=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_on_a_terminal_there_is_a_bar_and_warnings_stand_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    class Warned(Line):
+        def line(self, step: int, means: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
+            logging.getLogger("training").warning("look at step %d", step)
+            return {}
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    fit(network(), Warned(), config(10), tmp_path, config(10))
+    shown = terminal.getvalue().replace("\r", "\n").splitlines()
+    assert "look at step 5" in [line.strip() for line in shown]
+    last = [line for line in shown if line.startswith("line:")][-1]
+    assert "10/10" in last
+    assert "loss=" in last
+    assert "best=-" in last  # minus an error
 
 
 def test_decay_spares_biases_where_asked(tmp_path: Path) -> None:

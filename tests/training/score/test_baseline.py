@@ -9,9 +9,12 @@ import pytest
 from models.lightcurve import LightCurve, Limits, featurise
 from models.metadata import METADATA_COLUMNS
 from support.pipeline import Pipeline
-from support.toy_dataset import write_toy_dataset
+from support.toy_dataset import TOY_CLASSES, toy_objects, write_toy_dataset
+from training.data.augment import View
+from training.data.batches import Example, view_examples
+from training.data.dataset import read_dataset, split_indices, write_dataset
 from training.recipes.astro_moe import debug
-from training.score.baseline import baseline
+from training.score.baseline import FEATURE_SETS, FOREST_TREES, FeatureSet, baseline, matrix, train_trees
 from training.score.features import FEATURES, features
 
 
@@ -60,15 +63,44 @@ def test_a_constant_band_has_no_skewness() -> None:
 
 def test_trees_learn_easy_classes_and_are_scored_on_the_test_split(tmp_path: Path) -> None:
     data = write_toy_dataset(tmp_path / "toy.parquet", 240)
-    report = baseline(debug(), data, examples=300)
+    report = baseline(debug(), data, feature_set="summary", examples=300)
     assert report["views"]["everything"]["macro_f1"]["mean"] > 0.8
     assert report["views"]["no metadata"]["macro_f1"]["mean"] < report["views"]["everything"]["macro_f1"]["mean"]
     assert report["models"][0]["features"] == len(FEATURES)
 
 
+@pytest.mark.parametrize("feature_set", FEATURE_SETS)
+def test_a_forest_learns_them_from_any_features(tmp_path: Path, feature_set: FeatureSet) -> None:
+    dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 160))
+    forest = train_trees(dataset, debug(), 200, "forest", feature_set)
+    test = split_indices(dataset)["test"]
+    examples = view_examples(dataset, test, debug().data, View())
+    predicted_NC = forest.predict(examples)
+    np.testing.assert_allclose(predicted_NC.sum(1), 1.0)
+    assert (predicted_NC.argmax(1) == dataset.label[test]).mean() > 0.7
+    assert forest.iterations == FOREST_TREES
+
+
+def test_classes_are_those_of_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "own.parquet"
+    write_dataset(path, toy_objects(80), classes=TOY_CLASSES)
+    dataset = read_dataset(path)
+    trees = train_trees(dataset, debug(), 60, "forest")
+    examples = view_examples(dataset, np.arange(3), debug().data, View())
+    assert trees.predict(examples).shape == (3, len(TOY_CLASSES))
+
+
+def test_both_sets_together_hold_the_metadata_once() -> None:
+    curve = LightCurve.from_columns([1.0, 2.0], [5.0, 9.0], [1.0, 1.0], ["g", "g"])
+    example = [Example(featurise(curve, Limits(), "FLUXCAL", METADATA_COLUMNS), 0)]
+    summary, package, union = (matrix(example, name) for name in ("summary", "light-curve", "union"))
+    assert union.shape[1] == summary.shape[1] + package.shape[1] - len(METADATA_COLUMNS)
+    np.testing.assert_array_equal(union[:, : summary.shape[1]], summary)
+
+
 def test_it_answers_the_networks_questions(pipeline: Pipeline) -> None:
     trees, network = (json.loads(path.read_text()) for path in (pipeline.baseline, pipeline.report))
     assert trees["data"] == network["data"]
-    for series in ("views", "detections", "detections_no_metadata"):
+    for series in ("views", "detections", "detections_no_metadata", "days", "days_no_metadata"):
         for view, scores in trees[series].items():
             assert scores["objects"]["mean"] == network[series][view]["objects"]["mean"]

@@ -6,6 +6,9 @@ import sklearn.metrics as sk
 from numpy.typing import NDArray
 
 from training.score.metrics import (
+    SCORES,
+    area_under_roc,
+    auroc,
     balanced_accuracy,
     brier,
     confusion,
@@ -42,6 +45,33 @@ def test_scores_agree_with_scikit_learn(predictions: tuple[NDArray[np.float64], 
     assert top_k(probabilities_BC, label_B, 2) == pytest.approx(sk.top_k_accuracy_score(label_B, probabilities_BC, k=2))
     squared = ((probabilities_BC - np.eye(CLASSES)[label_B]) ** 2).sum(1).mean()
     assert brier(probabilities_BC, label_B) == pytest.approx(squared)
+
+
+def test_auroc_agrees_with_scikit_learn(predictions: tuple[NDArray[np.float64], NDArray[np.int64]]) -> None:
+    probabilities_BC, label_B = predictions
+    expected = sk.roc_auc_score(label_B, probabilities_BC, multi_class="ovr", average="macro")
+    assert auroc(probabilities_BC, label_B) == pytest.approx(expected)
+    coarse_B = probabilities_BC[:, 0].round(1)  # many ties
+    assert area_under_roc(coarse_B, label_B == 0) == pytest.approx(sk.roc_auc_score(label_B == 0, coarse_B))
+
+
+def test_auroc_leaves_out_classes_without_two_sides() -> None:
+    rng = np.random.default_rng(0)
+    probabilities_BC, label_B = rng.dirichlet(np.ones(3), 40), rng.integers(0, 2, 40)
+    sides = [sk.roc_auc_score(label_B == label, probabilities_BC[:, label]) for label in (0, 1)]
+    assert auroc(probabilities_BC, label_B) == pytest.approx(np.mean(sides))
+    assert np.isnan(auroc(probabilities_BC, np.zeros(40, dtype=np.int64)))
+
+
+def test_no_objects_have_no_scores() -> None:
+    empty = scores(np.zeros((0, CLASSES)), np.zeros(0, dtype=np.int64))
+    assert tuple(empty) == SCORES
+    assert np.isnan(list(empty.values())).all()
+
+
+def test_probabilities_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        scores(np.array([[np.nan, 0.5]]), np.array([0]))
 
 
 def test_classes_that_never_occur_do_not_count() -> None:

@@ -1,0 +1,98 @@
+"""A run folder is enough to train the same weights again, and says what it was made with."""
+
+import json
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.toy_dataset import write_toy_dataset
+from training.data.dataset import read_dataset
+from training.fit import provenance
+from training.fit.checkpoints import (
+    BEST,
+    CHECKPOINT,
+    CONFIG,
+    LOG,
+    STARTS,
+    RunConfig,
+    fingerprint,
+    load_checkpoint,
+    open_run,
+    read_config,
+    sha256,
+)
+from training.fit.train import train
+from training.recipes.astro_moe import debug, debug_pretraining
+from training.recipes.schema import Recipe, ScheduleConfig, ValidationConfig
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy_dataset(tmp_path_factory.mktemp("data") / "toy.parquet", 120)
+
+
+def tiny(base: Recipe) -> Recipe:
+    return base.model_copy(
+        update={
+            "batch": base.batch.model_copy(update={"size": 8, "pool": 2}),
+            "schedule": ScheduleConfig(steps=4, warmup_steps=1),
+            "validation": ValidationConfig(every=2, objects=8, log_every=2),
+            "threads": 1,
+            "seed": 5,
+        }
+    )
+
+
+def test_the_folder_trains_the_same_weights_again(data: Path, tmp_path: Path) -> None:
+    train(tiny(debug_pretraining()), data, tmp_path / "before", progress=False)
+    first, again = tmp_path / "first", tmp_path / "again"
+    train(tiny(debug()), data, first, pretrained=tmp_path / "before", progress=False)
+    assert {path.name for path in first.iterdir()} == {CONFIG, STARTS, LOG, CHECKPOINT, BEST}
+    told = read_config(first)  # everything below comes from the folder and the files that it names
+    assert told.data == fingerprint(data, len(read_dataset(data)))
+    assert told.pretrained is not None
+    assert told.pretrained_sha256 == sha256(Path(told.pretrained) / BEST)
+    train(told.recipe, data, again, pretrained=Path(told.pretrained), progress=False)
+    one, other = (load_checkpoint(folder / CHECKPOINT) for folder in (first, again))
+    assert all(torch.equal(value, other.network[name]) for name, value in one.network.items())
+    assert sha256(first / BEST) == sha256(again / BEST)
+    assert (first / CONFIG).read_bytes() == (again / CONFIG).read_bytes()
+
+
+def test_every_start_is_noted(data: Path, tmp_path: Path) -> None:
+    train(tiny(debug()), data, tmp_path, max_minutes=1e-9, progress=False)
+    train(tiny(debug()), data, tmp_path, progress=False)
+    starts = [json.loads(line) for line in (tmp_path / STARTS).read_text().splitlines()]
+    assert [line["step"] for line in starts] == [0, 0]
+    assert starts[0]["packages"]["torch"] == version("torch")
+    assert (starts[0]["threads"], starts[0]["processes"]) == (1, 1)
+    assert starts[0].keys() >= {"time", "command", "commit", "python", "platform", "processor", "cores"}
+
+
+def test_the_commit_says_whether_the_tree_differs_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert provenance.commit() is None
+    who = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    (tmp_path / "file").write_text("1")
+    for command in (("init", "-q"), ("add", "file"), (*who, "commit", "-qm", "First")):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert provenance.commit() == head.stdout.strip()
+    (tmp_path / "file").write_text("2")
+    assert provenance.commit() == head.stdout.strip() + "+"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.commit() is None
+
+
+def test_a_folder_of_an_older_version_is_the_same_run(data: Path, tmp_path: Path) -> None:
+    """It lacks the fields that have come since."""
+    config = RunConfig(recipe=tiny(debug()), data=fingerprint(data, 120))
+    open_run(tmp_path, config)
+    stored = json.loads((tmp_path / CONFIG).read_text())
+    del stored["pretrained_sha256"], stored["recipe"]["forecasting"]
+    (tmp_path / CONFIG).write_text(json.dumps(stored))
+    assert open_run(tmp_path, config) is None

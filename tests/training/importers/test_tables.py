@@ -1,0 +1,189 @@
+"""Tables by a map of columns: rows or lists, CSV or Parquet, sorted or not, nested, damaged."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.importers import cleaned, nested_table, write_hats, write_text
+from training.importers.columns import ColumnMap, tables_in
+from training.importers.raw import ImportFormatError, RawObject
+from training.importers.surveys import hats_partitions
+from training.importers.tables import Layout, read_about, read_tables
+
+FLUXES = ColumnMap(id="id", mjd="t", band="b", flux="f", flux_err="e")
+NESTED = ColumnMap(id="id", mjd="lc.t", band="lc.b", flux="lc.f", flux_err="lc.e")
+ROWS = "id,t,b,f,e\n7,60000,g,1,0.5\n7,60001,r,2,0.5\n8,60000,g,3,0.5\n9,60000,g,,0.5\n9,60001,i,5,0.5\n"
+
+
+def read(path: Path, columns: ColumnMap = FLUXES, **options: Any) -> list[RawObject]:
+    return list(read_tables([path], Layout(columns, **options)))
+
+
+@pytest.mark.parametrize("name", ["points.csv", "points.csv.gz"])
+def test_rows_become_objects(tmp_path: Path, name: str) -> None:
+    found = read(write_text(tmp_path / name, ROWS), unit=1e3, time_offset=0.5)
+    assert [(raw.object_id, len(raw.mjd)) for raw in found] == [("7", 2), ("8", 1), ("9", 2)]
+    assert found[0].mjd.tolist() == [60_000.5, 60_001.5]
+    assert found[0].flux.tolist() == [1e3, 2e3]
+    assert found[0].flux_err.tolist() == [500.0, 500.0]
+    assert list(found[2].band) == ["g", "i"]
+    assert np.isnan(found[2].flux[0])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_an_object_may_reach_over_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr("training.importers.columns.BATCH_ROWS", rows)
+    table = {"id": ["a"] * 4 + ["b"], "t": np.arange(5.0), "b": ["g"] * 5, "f": np.ones(5), "e": np.ones(5)}
+    pq.write_table(pa.table(table), tmp_path / "x.parquet")
+    found = read(tmp_path / "x.parquet")
+    assert [(raw.object_id, raw.mjd.tolist()) for raw in found] == [("a", [0, 1, 2, 3]), ("b", [4])]
+
+
+def test_scattered_rows_stop_the_import_or_are_sorted_first(tmp_path: Path) -> None:
+    header, *rows = ROWS.splitlines()
+    path = write_text(tmp_path / "x.csv", "\n".join([header, *rows[::2], *rows[1::2]]) + "\n")
+    with pytest.raises(ImportFormatError, match=r"rows of 7 are not together.*--unsorted"):
+        read(path)
+    found = {raw.object_id: sorted(raw.mjd) for raw in read(path, unsorted=True)}
+    assert found == {"7": [60_000, 60_001], "8": [60_000], "9": [60_000, 60_001]}
+
+
+def test_a_large_csv_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow reads 32 blocks ahead: what it holds must not grow with the file."""
+    monkeypatch.setattr("training.importers.columns.BLOCK_BYTES", 1 << 12)
+    row = "{},60000.125,g,12345.678901,0.125\n"
+    path = write_text(tmp_path / "x.csv", "id,t,b,f,e\n" + "".join(row.format(n // 100) for n in range(60_000)))
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in read_tables([path], Layout(FLUXES))]
+    assert len(held) == 600
+    assert path.stat().st_size > 2_000_000
+    assert max(held) < 1_000_000
+
+
+def test_magnitudes_limits_and_flags(tmp_path: Path) -> None:
+    columns = ColumnMap(id="id", mjd="t", band="b", mag="m", mag_err="e", upper_limit="ul", detected="d")
+    text = "id,t,b,m,e,ul,d\na,60000,g,20,0.1,0,True\na,60001,g,21,,1,f\na,60002,g,20,0.1,0,False\n"
+    kept, report = cleaned(read(write_text(tmp_path / "x.csv", text), columns)[0])
+    np.testing.assert_allclose(kept.flux, [36_307.8] * 2, rtol=1e-5)
+    assert kept.detected.tolist() == [True, False]
+    assert report.dropped_points == {"upper limit": 1}
+
+
+def test_a_table_may_be_of_one_band(tmp_path: Path) -> None:
+    columns = ColumnMap(id="id", mjd="t", band="=r", flux="f", flux_err="e")
+    assert list(read(write_text(tmp_path / "x.csv", ROWS), columns)[0].band) == ["r", "r"]
+
+
+def test_labels_and_metadata_come_from_a_table_of_objects(tmp_path: Path) -> None:
+    objects = write_text(tmp_path / "objects.csv", "name,kind,z,zp\n7,SN,0.1,0.2\n9,,,\n")
+    about = read_about(objects, "name", {"label": "kind", "redshift": "z"}, {"z_final": "zp"})
+    found = read(write_text(tmp_path / "x.csv", ROWS), about=about)
+    assert [raw.label for raw in found] == ["SN", "", ""]
+    assert (found[0].redshift, found[0].metadata) == (0.1, {"z_final": 0.2})
+    assert np.isnan(found[1].redshift)
+    assert np.isnan(found[2].metadata["z_final"])
+
+
+@pytest.mark.parametrize("of_structs", [False, True])
+def test_nested_columns_of_both_kinds(tmp_path: Path, of_structs: bool) -> None:
+    pq.write_table(nested_table([2**60 + 1, 5], of_structs=of_structs), tmp_path / "x.parquet")
+    found = read(tmp_path / "x.parquet", NESTED)
+    assert [raw.object_id for raw in found] == [str(2**60 + 1), "5"]
+    assert found[1].mjd.tolist() == [60_001, 60_002, 60_003]
+    assert found[1].flux.tolist() == [0, 100, 200]
+    assert list(found[1].band) == ["g", "r", "i"]
+
+
+def test_lists_with_a_struct_of_metadata(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "t": [[1.0], None],
+            "b": [["g"], None],
+            "f": [[1.0], None],
+            "e": [[1.0], None],
+            "host": [{"mwebv": 0.1, "ra": 5.0}, {"mwebv": None, "ra": 5.0}],
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    first, second = read(tmp_path / "x.parquet", metadata_struct="host")
+    assert first.metadata == {"mwebv": 0.1}
+    assert len(second.mjd) == 0
+    assert cleaned(second)[1].dropped_objects == {"no usable points": 1}
+    with pytest.raises(ImportFormatError, match="t is not a struct"):
+        read(tmp_path / "x.parquet", metadata_struct="t")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("id,t,b,f,e\n", "is empty"),
+        ("id,t,b,flux,e\n1,2,g,3,4\n", "no column f; it has id, t, b, flux, e"),
+        ("id,t,b,f,e\n1,2,g,bright,4\n", "cannot be read"),
+        ("id,t,b,f,e\n1,2,g,3,4\n1,2,g\n", "cannot be read"),
+    ],
+)
+def test_damaged_csv_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ImportFormatError, match=rf"x\.csv.*{message}"):
+        read(write_text(tmp_path / "x.csv", text))
+
+
+def test_truncated_files_are_named(tmp_path: Path) -> None:
+    packed = write_text(tmp_path / "x.csv.gz", ROWS * 1000)
+    packed.write_bytes(packed.read_bytes()[:-200])
+    pq.write_table(nested_table([1]), tmp_path / "x.parquet")
+    (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-50])
+    with pytest.raises(ImportFormatError, match=r"x\.csv\.gz"):
+        read(packed)
+    with pytest.raises(ImportFormatError, match=r"x\.parquet cannot be read"):
+        read(tmp_path / "x.parquet", NESTED)
+
+
+def test_columns_of_the_wrong_type_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    good = {"id": ["a"], "t": [1.0], "b": ["g"], "f": [1.0], "e": [1.0]}
+    for change, message in (
+        ({"id": [1e17]}, "id holds floating-point numbers"),
+        ({"f": ["x"]}, "f does not hold numbers"),
+        ({"t": [[1.0]]}, "f, e is not a column of lists"),
+    ):
+        pq.write_table(pa.table(good | change), path)
+        with pytest.raises(ImportFormatError, match=message):
+            read(path)
+    pq.write_table(nested_table([1]), path)
+    with pytest.raises(ImportFormatError, match=r"no column lc\.nope: 'nope' is not a field"):
+        read(path, ColumnMap(id="id", mjd="lc.nope", band="lc.b", flux="lc.f", flux_err="lc.e"))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{}, {"flux": "f"}, {"flux": "f", "flux_err": "e", "mag": "m", "mag_err": "x"}, {"mag": "m"}],
+)
+def test_a_map_names_one_kind_of_brightness(parts: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="flux and flux_err, or mag and mag_err"):
+        ColumnMap(id="id", mjd="t", band="b", **parts)
+
+
+@pytest.mark.parametrize("collection", [False, True])
+def test_hats_partitions_are_read_in_order_and_margins_left_out(tmp_path: Path, collection: bool) -> None:
+    paths = hats_partitions(write_hats(tmp_path, collection=collection))
+    found = list(read_tables(paths, Layout(NESTED)))
+    assert [raw.object_id for raw in found] == [str(2**60 + 1), "7", "8"]
+    assert all(len(raw.mjd) == 3 for raw in found)
+
+
+def test_a_folder_without_partitions_is_no_hats_catalogue(tmp_path: Path) -> None:
+    write_text(tmp_path / "x.csv", ROWS)
+    with pytest.raises(ImportFormatError, match="not a HATS catalogue"):
+        hats_partitions(tmp_path)
+    assert tables_in(tmp_path) == [tmp_path / "x.csv"]
+    with pytest.raises(ImportFormatError, match="does not exist"):
+        tables_in(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ImportFormatError, match="no Parquet or CSV"):
+        tables_in(tmp_path / "empty")

@@ -1,0 +1,145 @@
+"""ZTF archives: signs, zero points, times and exposures, against arithmetic here and against what the service reads."""
+
+import gzip
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+
+from service.alerts.packet import Packet
+from service.alerts.reader import read_packet
+from support.importers import avro, cleaned, write_alerts, ztf_alert
+from training.importers.raw import ImportFormatError
+from training.importers.tables import About
+from training.importers.ztf import read_alerts
+
+JD = 2_459_000.5
+SAMPLES = Path(__file__).resolve().parents[3] / "service" / "samples"
+
+
+def only(path: Path, **options: Any) -> Any:
+    (raw,) = read_alerts(path, **options)
+    return cleaned(raw, min_detections=0)
+
+
+@pytest.mark.parametrize(("flag", "sign"), [("t", 1.0), ("1", 1.0), ("f", -1.0), ("0", -1.0)])
+def test_magnitudes_have_a_sign_and_an_error(tmp_path: Path, flag: str, sign: float) -> None:
+    kept, _ = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD, isdiffpos=flag)]))
+    flux = 3631e9 * 10 ** (-0.4 * 20.0)
+    np.testing.assert_allclose(kept.flux, [sign * flux], rtol=1e-4)
+    np.testing.assert_allclose(kept.flux_err, [flux * 0.1 * np.log(10) / 2.5], rtol=1e-4)
+    assert kept.detected.tolist() == [True]
+
+
+def test_times_are_tai_at_mid_exposure(tmp_path: Path) -> None:
+    kept, _ = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD)]))
+    np.testing.assert_allclose(kept.mjd, [59_000.0 + (37.0 + 15.0) / 86_400.0], rtol=0, atol=1e-8)
+    kept, _ = only(write_alerts(tmp_path / "b", [ztf_alert("Z1", JD, exptime=300.0)]))
+    np.testing.assert_allclose(kept.mjd, [59_000.0 + (37.0 + 150.0) / 86_400.0], rtol=0, atol=1e-8)
+
+
+def test_limits_and_points_without_a_sign_are_counted(tmp_path: Path) -> None:
+    history: list[dict[str, Any]] = [
+        {"jd": JD - 3, "fid": 2},
+        {"jd": JD - 2, "fid": 2, "magpsf": 19.0, "sigmapsf": 0.1, "isdiffpos": "?"},
+    ]
+    kept, report = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD, history)]))
+    assert len(kept.mjd) == 1
+    assert report.dropped_points == {"upper limit": 1, "no sign of the difference": 1}
+
+
+def test_forced_photometry_stands_for_its_exposure_which_stays_detected(tmp_path: Path) -> None:
+    good = {"forcediffimflux": 50.0, "forcediffimfluxunc": 5.0, "magzpsci": 26.4, "procstatus": "0"}
+    forced = [
+        {"jd": JD, "fid": 1, **good},
+        {"jd": JD - 5, "fid": 1, **good},
+        {"jd": JD - 6, "fid": 1, **good, "procstatus": "0,61"},
+        {"jd": JD - 7, "fid": 1, **good, "forcediffimflux": -99999.0},
+        {"jd": JD - 8, "fid": 1, **good, "magzpsci": None},
+    ]
+    kept, report = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD) | {"fp_hists": forced}]))
+    np.testing.assert_allclose(kept.flux, [5000.0, 5000.0], rtol=1e-5)
+    np.testing.assert_allclose(kept.flux_err, [500.0, 500.0], rtol=1e-5)
+    assert kept.detected.tolist() == [False, True]
+    assert report.dropped_points == {
+        "forced photometry with a warning": 1,
+        "forced photometry without a flux": 2,
+        "another row of the exposure": 1,
+    }
+
+
+@pytest.mark.parametrize("name", ["alerts", "night.tar.gz"])
+def test_the_last_alert_or_all_of_them(tmp_path: Path, name: str) -> None:
+    def point(day: int) -> dict[str, Any]:
+        return {"jd": JD + day, "fid": 1, "magpsf": 20.0, "sigmapsf": 0.1, "isdiffpos": "t"}
+
+    alerts = [
+        ztf_alert("Z1", JD + 40, [point(39)]),
+        ztf_alert("Z2", JD + 5),
+        ztf_alert("Z1", JD, []),
+        ztf_alert("Z1", JD + 39, [point(0), point(20)]),
+    ]
+    path = write_alerts(tmp_path / name, alerts)
+    last = {raw.object_id: cleaned(raw)[0] for raw in read_alerts(path, about={"Z2": About("SN")})}
+    assert {name: len(kept.mjd) for name, kept in last.items()} == {"Z1": 2, "Z2": 1}
+    assert (last["Z1"].class_name, last["Z2"].class_name) == ("", "SN")
+    whole = {raw.object_id: cleaned(raw)[0] for raw in read_alerts(path, keep="all")}
+    np.testing.assert_allclose(np.diff(whole["Z1"].mjd), [20, 19, 1], atol=1e-6)
+
+
+def test_what_is_trained_on_is_what_is_served() -> None:
+    """The packets the service ships, read by both."""
+    paths = sorted(SAMPLES.glob("ztf_*.avro"))
+    assert paths
+    for path in paths:
+        (packet,) = read_packet(path.read_bytes())
+        assert isinstance(packet, Packet)
+        curve = packet.curve
+        assert curve is not None
+        kept, _ = only(path)
+        order = np.lexsort((curve.band, curve.mjd))
+        np.testing.assert_allclose(kept.mjd, curve.mjd[order], rtol=0, atol=1e-8)
+        np.testing.assert_allclose(kept.flux, curve.flux[order], rtol=1e-6)
+        np.testing.assert_allclose(kept.flux_err, curve.flux_err[order], rtol=1e-6)
+        np.testing.assert_array_equal(kept.band, curve.band[order])
+        np.testing.assert_array_equal(kept.detected, curve.detected[order])
+
+
+def test_a_tar_cut_between_two_members_is_named(tmp_path: Path) -> None:
+    """Read forwards, such a file looks like a shorter archive."""
+    packed = write_alerts(tmp_path / "night.tar.gz", [ztf_alert(f"Z{n}", JD + n) for n in range(4)])
+    whole = tmp_path / "night.tar"
+    whole.write_bytes(gzip.decompress(packed.read_bytes()))
+    assert len(list(read_alerts(whole))) == 4
+    with tarfile.open(whole) as archive:
+        third = archive.getmembers()[2].offset
+    whole.write_bytes(whole.read_bytes()[:third])
+    with pytest.raises(ImportFormatError, match=r"night.tar is truncated.*no end"):
+        list(read_alerts(whole))
+
+
+def test_damaged_foreign_and_missing_archives_are_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.avro"
+    broken.write_bytes(avro(ztf_alert("Z1", JD))[:-30])
+    with pytest.raises(ImportFormatError, match=r"broken.avro is truncated"):
+        list(read_alerts(broken))
+    broken.write_bytes(b"")
+    with pytest.raises(ImportFormatError, match=r"broken.avro is truncated"):
+        list(read_alerts(broken))
+    tar = write_alerts(tmp_path / "night.tar.gz", [ztf_alert(f"Z{n}", JD + n) for n in range(50)])
+    tar.write_bytes(tar.read_bytes()[:2000])
+    with pytest.raises(ImportFormatError, match=r"night.tar.gz"):
+        list(read_alerts(tar))
+    foreign = {"type": "record", "name": "other", "fields": [{"name": "objectId", "type": "string"}]}
+    with broken.open("wb") as file:
+        fastavro.writer(file, foreign, [{"objectId": "Z1"}])
+    with pytest.raises(ImportFormatError, match="not a ZTF alert"):
+        list(read_alerts(broken))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ImportFormatError, match="holds no alerts"):
+        list(read_alerts(tmp_path / "empty"))
+    with pytest.raises(ImportFormatError, match="does not exist"):
+        list(read_alerts(tmp_path / "nowhere"))

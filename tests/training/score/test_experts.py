@@ -1,0 +1,91 @@
+"""What experts serve: counts by token against the loads that the network tells, and against a plain loop."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.astro_moe import AstroMoE, AstroMoEConfig
+from models.lightcurve import BANDS
+from support.pipeline import Pipeline
+from support.toy_dataset import write_toy_dataset
+from training.data.augment import View
+from training.data.batches import Example, collate, view_examples
+from training.data.dataset import read_dataset
+from training.recipes.schema import DataConfig
+from training.score.experts import shares_by_batch, shares_by_token, specialisation
+from training.score.predictions import open_model, outputs_of
+
+SMALL = {"d_model": 16, "n_heads": 2, "n_blocks": 2, "d_ff": 16, "n_experts": 4, "n_input_experts": 3, "tab_blocks": 1}
+
+
+def small(**changes: object) -> AstroMoE:
+    torch.manual_seed(0)
+    config = AstroMoEConfig.model_validate({**SMALL, "d_tab": 16, "tab_heads": 2, "tab_ff": 16, **changes})
+    return AstroMoE(config).eval()
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> list[Example]:
+    dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 12))
+    return view_examples(dataset, np.arange(12), DataConfig(), View())
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("padding", [False, True])
+def test_input_experts_against_their_router(examples: list[Example], pooling: str, padding: bool) -> None:
+    network = small(pooling=pooling, aux_counts_padding=padding)
+    mixtures = shares_by_token(network, examples, 20)
+    assert [mixture.name for mixture in mixtures] == ["input experts", "block 1", "block 2"]
+    counts = np.zeros((len(BANDS), 3))
+    for example in examples:
+        batch = collate([example])
+        observed = network.observations(batch.flux_BL, batch.flux_err_BL, batch.mask_BL)[0]
+        chosen = network.embed.router(observed).expert_NK  # type: ignore[operator]
+        for band, experts in zip(batch.band_BL[0].tolist(), chosen.tolist(), strict=True):
+            counts[band, experts] += 1
+    np.testing.assert_allclose(mixtures[0].by_band, counts / counts.sum(1, keepdims=True))
+
+
+def test_tokens_of_blocks_add_up_to_the_loads(examples: list[Example]) -> None:
+    network = small(pooling="mean")  # without [CLS] every token is an observation
+    alone = [example for example in examples if example.label == examples[0].label]
+    loads = outputs_of(network, alone).expert_load_SX
+    assert loads is not None
+    mixtures = shares_by_token(network, alone, 20)
+    for load, mixture in zip(loads.numpy(), mixtures[1:], strict=True):
+        np.testing.assert_allclose(mixture.by_class[examples[0].label], load / load.sum())
+        assert np.isnan(np.delete(mixture.by_class, examples[0].label, axis=0)).all()
+
+
+def test_hooks_are_gone_afterwards(examples: list[Example]) -> None:
+    network = small()
+    shares_by_token(network, examples, 20)
+    assert not any(part._forward_hooks for part in network.modules())
+
+
+def test_a_dense_network_has_no_experts(examples: list[Example]) -> None:
+    assert shares_by_token(small(n_experts=0, n_input_experts=0), examples, 20) == []
+    blocks = shares_by_token(small(n_input_experts=0), examples, 20)
+    assert [mixture.name for mixture in blocks] == ["block 1", "block 2"]
+
+
+def test_a_bundle_is_asked_class_by_class(pipeline: Pipeline) -> None:
+    dataset = read_dataset(pipeline.data)
+    model = open_model(pipeline.bundle, dataset)
+    rows = np.concatenate([np.flatnonzero(dataset.label == label)[:6] for label in (0, 1)])
+    mixtures = shares_by_batch(pipeline.bundle, model, dataset, rows, 20)
+    assert mixtures[0].name == "input experts"
+    for mixture in mixtures:
+        np.testing.assert_allclose(np.nansum(mixture.by_class, axis=1)[:2], 1.0)
+        assert np.isnan(mixture.by_class[2:]).all()
+
+
+def test_a_run_tells_more_than_a_bundle(pipeline: Pipeline) -> None:
+    dataset = read_dataset(pipeline.data)
+    models = [open_model(path, dataset) for path in (pipeline.bundle, pipeline.run)]
+    found = specialisation(models, dataset, np.arange(40), 20)
+    assert found is not None
+    assert (found.model, found.measured) == (pipeline.run.name, "tokens")
+    assert specialisation([], dataset, np.arange(40), 20) is None

@@ -1,0 +1,80 @@
+"""Out-of-distribution scores against scikit-learn and plain definitions."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestNeighbors
+
+from training.score.novelty import SHRINKAGE, fit_reference, novelty_scores, strangeness
+
+Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
+
+
+def cloud(seed: int, labels: tuple[int, ...], n: int = 60, width: int = 6) -> Drawn:
+    """Points about one centre for every label, wider in some directions than in others."""
+    rng = np.random.default_rng(seed)
+    label_N = np.repeat(labels, n)
+    centre = 4 * np.random.default_rng(99).normal(size=(10, width))
+    return centre[label_N] + rng.normal(size=(len(label_N), width)) * np.linspace(0.3, 2, width), label_N
+
+
+def test_mahalanobis_by_definition() -> None:
+    (train, label), (test, _) = cloud(0, (0, 1, 2)), cloud(1, (0, 3), 10)
+    means = np.stack([train[label == one].mean(0) for one in range(3)])
+    residual = train - means[label]
+    covariance = residual.T @ residual / len(train)
+    shrunk = (1 - SHRINKAGE) * covariance + SHRINKAGE * np.trace(covariance) / 6 * np.eye(6)
+    inverse = np.linalg.inv(shrunk)
+    expected = [min(np.sqrt((z - mean) @ inverse @ (z - mean)) for mean in means) for z in test]
+    np.testing.assert_allclose(fit_reference(train, label).mahalanobis(test), expected, rtol=1e-9)
+
+
+def test_neighbours_agree_with_scikit_learn() -> None:
+    (train, label), (test, _) = cloud(0, (0, 1, 2)), cloud(1, (0, 3), 10)
+    unit, unit_test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (train, test))
+    distance, _ = NearestNeighbors(n_neighbors=7).fit(unit).kneighbors(unit_test)
+    np.testing.assert_allclose(fit_reference(train, label).neighbours(test, k=7), distance[:, -1], atol=1e-7)
+
+
+def test_more_neighbours_than_objects_is_the_farthest() -> None:
+    train, label = cloud(0, (0,), 3)
+    assert fit_reference(train, label).neighbours(train, k=50).shape == (3,)
+
+
+def test_left_out_classes_look_strange() -> None:
+    (train, label), (test, true) = cloud(0, (0, 1, 2)), cloud(1, (0, 1, 2, 3, 4))
+    uniform = np.full((len(test), 3), 1 / 3)
+    strange = strangeness(fit_reference(train, label), test, uniform)
+    found = novelty_scores(strange, true, np.array([3, 4]))
+    assert found["Mahalanobis"]["all"] > 0.95
+    assert found["entropy"]["all"] == found["1 - largest probability"]["all"] == 0.5
+    assert found["Mahalanobis"]["all"] == pytest.approx(roc_auc_score(true >= 3, strange["Mahalanobis"]))
+    alone = true != 4
+    expected = roc_auc_score(true[alone] == 3, strange["nearest neighbours"][alone])
+    assert found["nearest neighbours"]["by_class"][3] == pytest.approx(expected)
+
+
+def test_entropy_of_certainty_is_nothing() -> None:
+    train, label = cloud(0, (0, 1))
+    strange = strangeness(fit_reference(train, label), train[:2], np.array([[1.0, 0.0], [0.5, 0.5]]))
+    assert strange["entropy"] == pytest.approx([0.0, np.log(2)], abs=1e-9)
+
+
+def test_identical_embeddings_have_a_finite_distance() -> None:
+    reference = fit_reference(np.ones((5, 3)), np.zeros(5, dtype=np.int64))
+    assert np.isfinite(reference.mahalanobis(np.array([[1.0, 1.0, 2.0]]))).all()
+    assert np.isfinite(reference.neighbours(np.zeros((1, 3)))).all()
+
+
+def test_too_little_or_broken_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        fit_reference(np.zeros((1, 3)), np.zeros(1, dtype=np.int64))
+    with pytest.raises(ValueError, match="finite"):
+        fit_reference(np.full((3, 3), np.nan), np.zeros(3, dtype=np.int64))
+
+
+def test_nothing_left_out_has_no_area() -> None:
+    found = novelty_scores({"score": np.arange(3.0)}, np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    assert np.isnan(found["score"]["all"])
+    assert found["score"]["by_class"] == {}

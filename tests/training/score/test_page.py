@@ -1,0 +1,110 @@
+"""The page: one file, nothing from outside, and every number it shows is the report's."""
+
+import copy
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pipeline import Pipeline
+from training.score.html import table, value
+from training.score.page import page, read_baselines, write_page
+
+VOID = {"meta", "img", "br"}
+
+
+class Balanced(HTMLParser):
+    """Fails on a tag that is closed out of order, and gathers headings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        self.sources += [content for name, content in attrs if name == "src" and content]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def report(pipeline: Pipeline) -> Any:
+    return json.loads(pipeline.report.read_text())
+
+
+@pytest.fixture(scope="module")
+def drawn(pipeline: Pipeline, report: Any) -> str:
+    return page(report, read_baselines([pipeline.baseline]))
+
+
+def test_the_page_stands_alone(drawn: str) -> None:
+    parser = Balanced()
+    parser.feed(drawn)
+    assert parser.open == []
+    assert len(parser.sources) >= 10
+    assert all(source.startswith("data:image/") for source in parser.sources)
+    assert "<script" not in drawn
+    assert not re.search(r"""(href|src)="(?!#|data:)""", drawn)
+
+
+def test_it_shows_the_scores_and_the_baseline_beside(drawn: str, report: Any, pipeline: Pipeline) -> None:
+    trees = json.loads(pipeline.baseline.read_text())
+    for source in (report, trees):
+        for scores in source["views"].values():
+            assert value(scores["macro_f1"]) in drawn
+    for heading in (
+        "Against time",
+        "Classes against time",
+        "Levels",
+        "Confusion",
+        "Calibration",
+        "Abstention",
+        "Stability",
+        "Experts",
+    ):
+        assert heading in drawn
+    assert "boosted trees" in drawn
+
+
+@pytest.fixture(scope="module")
+def bare(report: Any) -> str:
+    """A page of a survey with a flat taxonomy, of models of which little was measured, and with a name to beware of."""
+    less = copy.deepcopy(report)
+    less |= {"conformal": None, "experts": None, "embedding": None, "stability": {"days": None, "detections": None}}
+    less |= {"levels": {}, "families": less["classes"]}
+    less["models"][0]["name"] = less["data"]["name"] = "<script>alert(1)</script>"
+    return page(less)
+
+
+def test_what_was_not_measured_says_so(bare: str) -> None:
+    assert bare.count("Not measured") == 3  # sets, novelty, stability
+    assert "None of these models is a mixture" in bare
+    assert "Not drawn" in bare
+    assert "this taxonomy has none" in bare
+
+
+def test_names_cannot_break_out_of_the_page(bare: str) -> None:
+    assert "<script" not in bare
+    assert "&lt;script" in bare
+
+
+def test_scores_of_other_objects_are_not_put_beside(report: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="same objects"):
+        write_page(tmp_path / "page.html", report, [{"data": {}}])
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_rows_begin_with_their_heading() -> None:
+    assert '<tr><th scope="row">a</th><td>1</td></tr>' in table(["name", "score"], [["a", "1"]])
+
+
+def test_numbers_as_they_are_written() -> None:
+    assert value({"mean": 0.1234, "spread": None}) == "0.123"
+    assert value({"mean": 0.1234, "spread": 0.01}, 2) == "0.12 ± 0.01"
+    assert value({"mean": None, "spread": None}) == "–"

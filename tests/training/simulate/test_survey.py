@@ -1,0 +1,169 @@
+"""Cadence, noise, detection rules, distances and units: the parts of the simulator that know no class."""
+
+import numpy as np
+import pytest
+
+from training.simulate import cadence, cosmology, detection, noise, photometry, population
+from training.simulate.cadence import Visits
+
+
+@pytest.fixture(scope="module")
+def visits() -> Visits:
+    return cadence.visits(np.random.default_rng(1), 200)
+
+
+def flat_visits(mjd: list[float], owner: list[int] | None = None) -> Visits:
+    n = len(mjd)
+    owners = np.array(owner or [0] * n)
+    return Visits(int(owners.max()) + 1, owners, np.array(mjd), np.full(n, 2), np.full(n, 24.0))
+
+
+def test_ab_magnitudes_and_nanojanskys() -> None:
+    np.testing.assert_allclose(photometry.magnitude_to_njy(np.array([31.4, 8.9])), [1.0, 1e9])  # 8.9 mag is 1 Jy
+    magnitude = np.array([14.0, 24.5])
+    np.testing.assert_allclose(photometry.njy_to_magnitude(photometry.magnitude_to_njy(magnitude)), magnitude)
+
+
+def test_a_hot_body_is_blue_and_a_cool_one_red() -> None:
+    colours = photometry.colours_of_temperature(np.array([20_000.0, 3_500.0]))
+    assert colours[0, 1] < 0 < colours[1, 1]
+    assert colours[0, 4] > 0 > colours[1, 4]
+    np.testing.assert_array_equal(colours[:, 2], 0.0)
+
+
+def test_distances_agree_with_the_closed_form() -> None:
+    """Luminosity distances for H0 70, Omega_m 0.3: 460.3, 2832.9 and 6607.7 Mpc at z 0.1, 0.5 and 1."""
+    modulus = cosmology.distance_modulus(np.array([0.1, 0.5, 1.0]))
+    np.testing.assert_allclose(10.0 ** (modulus / 5.0 - 5.0), [460.3, 2832.9, 6607.7], rtol=1e-3)
+
+
+def test_the_volume_is_the_integral_of_its_element() -> None:
+    grid = np.linspace(0.0, 1.0, 2001)
+    element = cosmology.volume_element(grid)
+    integral = np.sum(0.5 * (element[1:] + element[:-1]) * np.diff(grid))
+    sphere = 4.0 / 3.0 * np.pi * cosmology.comoving_distance(np.array([1.0]))[0] ** 3
+    assert integral == pytest.approx(sphere, rel=1e-4)
+
+
+def test_nearby_redshifts_fill_the_volume() -> None:
+    """At low redshift the number inside z grows as z cubed."""
+    z = population.redshifts(np.random.default_rng(0), 40_000, 0.0, 0.05, 1.0)
+    assert z.min() >= 0.0
+    assert z.max() <= 0.05
+    assert (z < 0.025).mean() == pytest.approx(0.125, abs=0.01)
+
+
+def test_a_rate_that_rises_pushes_events_away() -> None:
+    means = [population.redshifts(np.random.default_rng(0), 5_000, 0.01, 2.0, index).mean() for index in (0.0, 3.0)]
+    assert means[0] < means[1]
+
+
+def test_dust_is_thicker_inside_the_galaxy() -> None:
+    outside, inside = (population.milky_way_dust(np.random.default_rng(0), 5_000, g) for g in (False, True))
+    assert 0.01 < np.median(outside) < 0.03 < np.median(inside) < 0.1
+    assert min(outside.min(), inside.min()) > 0.0
+
+
+def test_visits_are_sorted_and_distinct(visits: Visits) -> None:
+    assert (np.diff(visits.owner) >= 0).all()
+    assert (np.diff(visits.mjd)[np.diff(visits.owner) == 0] >= 0).all()
+    keys = np.stack([visits.owner.astype(float), visits.mjd, visits.band.astype(float)])
+    assert np.unique(keys, axis=1).shape[1] == len(visits.mjd)
+
+
+def test_the_wide_survey_visits_a_field_about_80_times_a_year(visits: Visits) -> None:
+    per_year = np.bincount(visits.owner, minlength=200) / (cadence.SURVEY_NIGHTS / 365.25)
+    assert 60 < np.median(per_year) < 100
+    assert (per_year > 250).mean() == pytest.approx(cadence.DEEP_FRACTION, abs=0.06)
+
+
+def test_bands_share_the_visits_as_stated(visits: Visits) -> None:
+    share = np.bincount(visits.band, minlength=6) / len(visits.band)
+    assert cadence.BAND_SHARE.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(share, cadence.BAND_SHARE, atol=0.05)
+    assert share[0] < share[1] < share[2:].min()
+
+
+def test_the_u_filter_is_seen_about_new_moon_only(visits: Visits) -> None:
+    """Within a wide field, the phases of the moon at its u visits crowd into half the month, those in z do not."""
+
+    def crowding(band: int) -> float:
+        lengths = []
+        for owner in range(visits.n):
+            phase = visits.mjd[(visits.owner == owner) & (visits.band == band)] / cadence.MOON_PERIOD
+            if len(phase) > 5:
+                lengths.append(abs(np.exp(2j * np.pi * phase).mean()))
+        return float(np.median(lengths))
+
+    assert crowding(0) > 0.6 > 0.4 > crowding(4)
+
+
+@pytest.mark.parametrize("deep", [0.0, 1.0])
+def test_a_survey_may_be_all_wide_or_all_deep(deep: float) -> None:
+    seen = cadence.visits(np.random.default_rng(2), 30, deep_fraction=deep)
+    per_year = np.bincount(seen.owner, minlength=30) / (cadence.SURVEY_NIGHTS / 365.25)
+    assert ((per_year > 200) == (deep == 1.0)).all()
+
+
+def test_fields_are_busy_and_at_rest_in_turn() -> None:
+    seen = cadence.visits(np.random.default_rng(4), 100, deep_fraction=0.0)
+    year = ((seen.mjd - cadence.SURVEY_START) // 183).astype(int)
+    count = np.zeros((100, year.max() + 1))
+    np.add.at(count, (seen.owner, year), 1)
+    assert np.median(count.max(axis=1)) > 2.0 * np.median(count.mean(axis=1))
+
+
+def test_fields_are_seen_in_seasons_and_nights_in_pairs(visits: Visits) -> None:
+    for owner in range(20):
+        mjd = visits.mjd[visits.owner == owner]
+        assert 120.0 < np.diff(mjd).max() < 360.0  # the months behind the Sun, longer in a year of rest
+        gaps = np.diff(mjd)
+        assert (gaps < 0.1).mean() > 0.3
+
+
+def test_a_window_is_kept_to_the_night() -> None:
+    start = np.array([61_000.0, 61_100.0])
+    seen = cadence.visits(np.random.default_rng(3), 2, start, start + 300.0)
+    assert (seen.mjd >= start[seen.owner]).all()
+    assert (seen.mjd <= start[seen.owner] + 301.0).all()
+
+
+def test_a_source_at_the_depth_has_signal_to_noise_five() -> None:
+    n = 20_000
+    visits = Visits(1, np.zeros(n, np.int64), np.arange(n, dtype=float), np.full(n, 2), np.full(n, 24.5))
+    true = photometry.magnitude_to_njy(visits.depth)
+    flux, error = noise.observe(np.random.default_rng(0), visits, true, np.zeros(n))
+    assert np.median(true / error) == pytest.approx(5.0, rel=0.05)
+    assert np.std((flux - true) / error) == pytest.approx(1.0, abs=0.05)
+
+
+def test_light_that_a_difference_hides_still_makes_noise() -> None:
+    visits = flat_visits([60_000.0] * 4)
+    steady = np.array([0.0, 1e4, 1e5, 1e6])
+    _, error = noise.observe(np.random.default_rng(0), visits, np.zeros(4), steady)
+    assert (np.diff(error) > 0).all()
+    assert error[3] > 0.005 * steady[3]
+
+
+def test_detection_follows_signal_to_noise_of_either_sign() -> None:
+    rng, n = np.random.default_rng(0), 4_000
+    chance = [detection.detect(rng, np.full(n, snr), np.ones(n)).mean() for snr in (0.0, 2.9, 4.0, 5.0, 7.0, 20.0)]
+    assert chance[0] == chance[1] == 0.0
+    assert 0.2 < chance[2] < chance[3] < chance[4]
+    assert chance[3] == pytest.approx(0.5, abs=0.03)
+    assert chance[5] == 1.0
+    assert detection.detect(rng, np.full(n, -20.0), np.ones(n)).all()
+
+
+def test_history_runs_from_30_days_before_the_first_detection_to_the_last() -> None:
+    visits = flat_visits([0.0, 19.9, 20.1, 50.0, 60.0, 70.0, 80.0])
+    inside, trigger = detection.history(visits, np.array([False, False, False, True, False, True, False]))
+    assert inside.tolist() == [False, False, True, True, True, True, False]
+    assert trigger.tolist() == [50.0]
+
+
+def test_one_detection_is_not_an_object() -> None:
+    visits = flat_visits([0.0, 1.0, 0.0, 1.0, 0.0], owner=[0, 0, 1, 1, 2])
+    inside, trigger = detection.history(visits, np.array([True, False, True, True, False]))
+    assert inside.tolist() == [False, False, True, True, False]
+    assert trigger.tolist() == [0.0, 0.0, np.inf]

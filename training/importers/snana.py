@@ -1,0 +1,227 @@
+"""SNANA simulations as FITS: the training sets of ELAsTiCC and PLAsTiCC (``*_HEAD.FITS[.gz]``, ``*_PHOT.FITS[.gz]``).
+
+A HEAD file has a row for each object, whose points are rows PTROBS_MIN to PTROBS_MAX (from 1, both included) of the
+PHOT file beside it; an end-of-event row (MJD = -777) stands between objects. Fluxes are FLUXCAL (zero point 27.5).
+
+Notable:
+
+- PHOTFLAG bits: 4096 detection, 2048 the detection that triggered, 1024 saturated (left out);
+- the training set reaches far beyond what an alert would hold. ``window`` cuts it as the stream would: from 30 days
+  before the trigger to the last detection (ATAT, Cabrera-Vives+ 2024, A&A 689, A289);
+- the model is the name of the folder (``ELASTICC_TRAIN_SNIa-SALT2``); the 32 models become the 20 classes of ATAT, in
+  which SNIIb is SN-like/Other though the survey's truth table counts it as a II;
+- object numbers start anew in every model, and those of Cepheid and d-Sct collide with others: these two get a prefix,
+  1000000 and 2000000, as in ATAT. Other collisions are left out by the import and counted;
+- the metadata hold REDSHIFT_HELIO, the simulation's best redshift estimate, as ``z_final``; the true redshift
+  (SIM_REDSHIFT_HELIO) goes beside the curve.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.lightcurve import Int64
+from models.metadata import METADATA_COLUMNS
+from training.importers.fits import Rows, Table, open_table, text
+from training.importers.raw import NJY_PER_UNIT, ImportFormatError, RawObject
+
+DETECTION: Final = 4096
+TRIGGER: Final = 2048
+SATURATED: Final = 1024
+END_OF_EVENT: Final = -777.0
+PRE_TRIGGER_DAYS: Final = 30.0
+
+ID_PREFIX: Final = {"Cepheid": "1000000", "d-Sct": "2000000"}
+
+ELASTICC_CLASSES: Final = {
+    "AGN": "AGN",
+    "CART": "CART",
+    "Cepheid": "Cepheid",
+    "d-Sct": "Delta Scuti",
+    "dwarf-nova": "Dwarf Novae",
+    "EB": "EB",
+    "ILOT": "ILOT",
+    "KN_B19": "KN",
+    "KN_K17": "KN",
+    "Mdwarf-flare": "M-dwarf Flare",
+    "PISN": "PISN",
+    "RRL": "RR Lyrae",
+    "SLSN-I+host": "SLSN",
+    "SLSN-I_no_host": "SLSN",
+    "SNIa-91bg": "91bg",
+    "SNIa-SALT2": "Ia",
+    "SNIax": "Iax",
+    "SNIb+HostXT_V19": "Ib/c",
+    "SNIb-Templates": "Ib/c",
+    "SNIc+HostXT_V19": "Ib/c",
+    "SNIc-Templates": "Ib/c",
+    "SNIcBL+HostXT_V19": "Ib/c",
+    "SNII+HostXT_V19": "II",
+    "SNII-NMF": "II",
+    "SNII-Templates": "II",
+    "SNIIn+HostXT_V19": "II",
+    "SNIIn-MOSFIT": "II",
+    "SNIIb+HostXT_V19": "SN-like/Other",
+    "TDE": "TDE",
+    "uLens-Binary": "uLens",
+    "uLens-Single-GenLens": "uLens",
+    "uLens-Single_PyLIMA": "uLens",
+}
+
+_RENAMED = {"zphot": "PHOTOZ", "zphot_err": "PHOTOZ_ERR", "zspec": "SPECZ", "zspec_err": "SPECZ_ERR"}
+_FINAL = {"z_final": "REDSHIFT_HELIO", "z_final_err": "REDSHIFT_HELIO_ERR"}
+
+
+def snana_name(column: str) -> str:
+    """SNANA's name of a metadata column: ``hostgal_mag_u`` is HOSTGAL_MAG_u, ``hostgal2_zphot`` HOSTGAL2_PHOTOZ."""
+    if column in _FINAL:
+        return _FINAL[column]
+    host, _, quantity = column.partition("_")
+    if quantity in _RENAMED:
+        return f"{host.upper()}_{_RENAMED[quantity]}"
+    band = re.fullmatch(r"(mag|magerr)_([ugrizY])", quantity)
+    return f"{host.upper()}_{band[1].upper()}_{band[2]}" if band else column.upper()
+
+
+COLUMNS: Final = {name: snana_name(name) for name in METADATA_COLUMNS}
+
+
+def head_files(source: Path) -> list[Path]:
+    """The HEAD files of ``source``, itself or below it; ImportFormatError when there are none."""
+    pattern = re.compile(r".*HEAD\.FITS(\.gz)?", re.IGNORECASE)
+    found = [source] if source.is_file() else sorted(path for path in source.rglob("*") if pattern.fullmatch(path.name))
+    if not found:
+        raise ImportFormatError(f"{source} holds no HEAD.FITS files")
+    return found
+
+
+def read_snana(source: Path, *, label_column: str | None = None, window: bool = True) -> Iterator[RawObject]:
+    """The objects of all HEAD and PHOT files of ``source``, in the order of their points.
+
+    Parameters
+    ----------
+    label_column : column of the HEAD to take the label from, such as SIM_TYPE_INDEX; None: the name of the model.
+    window : keep only what an alert would hold.
+
+    Raises
+    ------
+    ImportFormatError
+        When a file is missing, truncated, lacks a column, or its pointers do not fit its points.
+    """
+    for head in head_files(source):
+        model = model_of(head.parent.name)
+        rows = _rows(head, {"SNID", "PTROBS_MIN", "PTROBS_MAX"} | ({label_column} if label_column else set()))
+        labels = text_of(rows[label_column]) if label_column else [model] * len(rows)
+        names = [ID_PREFIX.get(model, "") + name for name in text_of(rows["SNID"])]
+        known = [{ours: float(rows[theirs][n]) for ours, theirs in _present(rows).items()} for n in range(len(rows))]
+        redshift = _redshift(rows)
+        for at, points in _events(_phot_file(head), rows["PTROBS_MIN"].astype(int), rows["PTROBS_MAX"].astype(int)):
+            yield _object(names[at], labels[at], known[at], float(redshift[at]), points, window)
+
+
+def model_of(folder: str) -> str:
+    """The model a folder is named after, the longest of the known ones it ends with; else the folder's own name."""
+    known = [model for model in ELASTICC_CLASSES if re.search(rf"(^|[_.]){re.escape(model)}$", folder)]
+    return max(known, key=len) if known else folder
+
+
+def text_of(values: Rows) -> list[str]:
+    """A column of names, or of whole numbers as text."""
+    return text(values) if values.dtype.kind == "S" else [str(value) for value in values.tolist()]
+
+
+def _rows(head: Path, needed: set[str]) -> Rows:
+    with open_table(head) as table:
+        _require(table, needed)
+        return np.concatenate([np.empty(0, dtype=table.row), *table.blocks()])
+
+
+def _require(table: Table, needed: set[str]) -> None:
+    if missing := sorted(needed - set(table.row.names or ())):
+        raise ImportFormatError(f"{table.path} has no column {', '.join(missing)}")
+
+
+def _present(rows: Rows) -> dict[str, str]:
+    return {ours: theirs for ours, theirs in COLUMNS.items() if theirs in (rows.dtype.names or ())}
+
+
+def _redshift(rows: Rows) -> NDArray[np.float64]:
+    if "SIM_REDSHIFT_HELIO" not in (rows.dtype.names or ()):
+        return np.full(len(rows), np.nan)
+    found = rows["SIM_REDSHIFT_HELIO"].astype(np.float64)
+    return np.where(found < 0, np.nan, found)
+
+
+def _phot_file(head: Path) -> Path:
+    stem = re.sub(r"HEAD(\.FITS(?:\.gz)?)$", r"PHOT\1", head.name, flags=re.IGNORECASE)
+    for name in (stem, stem.removesuffix(".gz"), f"{stem}.gz"):
+        if (head.parent / name).is_file() and name != head.name:
+            return head.parent / name
+    raise ImportFormatError(f"{head.parent / stem} is missing beside {head.name}")
+
+
+def _events(path: Path, first: Int64, last: Int64) -> Iterator[tuple[int, Rows]]:
+    """Row of the HEAD and its points, read forwards; the rows between the events are passed over."""
+    order = [int(at) for at in np.argsort(first, kind="stable")]
+    with open_table(path) as table:
+        _require(table, {"MJD", "FLUXCAL", "FLUXCALERR", "PHOTFLAG"})
+        _check_pointers(path, first[order], last[order], table.length)
+        blocks, held, start = table.blocks(), np.empty(0, dtype=table.row), 0  # held begins at row ``start``
+        for at in order:
+            begin, end = int(first[at]) - 1, int(last[at])
+            while start + len(held) < end:
+                held, start = held[max(begin - start, 0) :], max(start, min(begin, start + len(held)))
+                held = np.concatenate([held, next(blocks)])
+            yield at, held[begin - start : end - start]
+
+
+def _check_pointers(path: Path, first: Int64, last: Int64, length: int) -> None:
+    if len(first) and (first[0] < 1 or last.max() > length or (first[1:] <= last[:-1]).any() or (last < first).any()):
+        raise ImportFormatError(f"{path}: PTROBS_MIN and PTROBS_MAX of its HEAD do not fit its {length} rows")
+
+
+def _object(
+    name: str, label: str, metadata: Mapping[str, float], redshift: float, points: Rows, window: bool
+) -> RawObject:
+    flag, mjd = points["PHOTFLAG"].astype(np.int64), points["MJD"].astype(np.float64)
+    detected = (flag & DETECTION) != 0
+    rejected: dict[str, Any] = {
+        "end-of-event row (-777)": mjd == END_OF_EVENT,
+        "saturated": (flag & SATURATED) != 0,
+    }
+    if window:
+        rejected["outside the alert window"] = ~in_window(mjd, flag)
+    return RawObject(
+        object_id=name,
+        mjd=mjd,
+        flux=points["FLUXCAL"].astype(np.float64) * NJY_PER_UNIT["FLUXCAL"],
+        flux_err=points["FLUXCALERR"].astype(np.float64) * NJY_PER_UNIT["FLUXCAL"],
+        band=_bands(points),
+        detected=detected,
+        label=label,
+        metadata=metadata,
+        redshift=redshift,
+        rejected=rejected,
+    )
+
+
+def in_window(mjd: NDArray[np.float64], flag: Int64) -> NDArray[np.bool_]:
+    """What the last alert holds: 30 days before the trigger to the last detection; nothing without a detection."""
+    detected = (flag & DETECTION) != 0
+    if not detected.any():
+        return np.zeros(len(mjd), dtype=np.bool_)
+    triggers = (flag & TRIGGER) != 0
+    trigger = mjd[triggers if triggers.any() else detected].min()
+    return np.asarray((mjd >= trigger - PRE_TRIGGER_DAYS) & (mjd <= mjd[detected].max()))
+
+
+def _bands(points: Rows) -> list[str]:
+    """Band letters; the survey's prefix (``LSST-u``) is left off."""
+    name = "BAND" if "BAND" in (points.dtype.names or ()) else "FLT"
+    if name not in (points.dtype.names or ()):
+        raise ImportFormatError("the PHOT file has neither a BAND nor a FLT column")
+    return [band.rpartition("-")[2] for band in text(points[name])]

@@ -1,0 +1,281 @@
+"""Tables of points (one row a point) and of objects (points in lists), Parquet or CSV, by a map of columns.
+
+Notable:
+
+- a table of points is read in one pass and an object ends where the next id begins. Rows that are not grouped by id
+  would silently cut objects in two, so an id that comes back stops the import; ``unsorted`` first sorts such a table
+  through temporary files, a share of the ids at a time;
+- labels, redshifts and metadata stand in the table itself or in a table of objects (``objects``), which is held in
+  memory;
+- memory holds one batch, the open object and, with ``unsorted``, 1/64 of the table.
+"""
+
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from models.lightcurve import Float64
+from models.metadata import METADATA_COLUMNS
+from training.importers.columns import ColumnMap, as_flags, as_numbers, as_text, column, metadata_of, read_batches
+from training.importers.raw import ImportFormatError, RawObject, flux_of
+
+SHARES = 64
+POINT_PARTS = ("mjd", "band", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
+TEXT_PARTS = ("id", "band", "label", "parent", "detected", "upper_limit")
+
+Rejections = Callable[[pa.RecordBatch], dict[str, NDArray[np.bool_]]]
+
+
+class About(NamedTuple):
+    """What is known of an object beside its points."""
+
+    label: str = ""
+    redshift: float = float("nan")
+    metadata: Mapping[str, float] = {}
+    parent: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How to read one kind of table.
+
+    ``unit`` nJy of one unit of flux; ``time_offset`` days added to the times; ``metadata`` our name to theirs;
+    ``metadata_struct`` a struct column whose fields carry our names; ``extra`` further columns that ``rejections``
+    looks at; ``about`` gives what another table knows of an id, instead of the columns of this one.
+    """
+
+    columns: ColumnMap
+    unit: float = 1.0
+    time_offset: float = 0.0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata_struct: str | None = None
+    extra: tuple[str, ...] = ()
+    rejections: Rejections | None = None
+    about: Mapping[str, About] | None = None
+    unsorted: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Every column that is read."""
+        struct = [self.metadata_struct] if self.metadata_struct else []
+        return list(dict.fromkeys([*self.columns.used().values(), *self.metadata.values(), *struct, *self.extra]))
+
+    @property
+    def text(self) -> frozenset[str]:
+        """The columns that are text in a CSV file."""
+        used = self.columns.used()
+        return frozenset(used[part] for part in TEXT_PARTS if part in used)
+
+
+def read_tables(paths: list[Path], layout: Layout) -> Iterator[RawObject]:
+    """The objects of all files in turn; files may hold points or objects, and no object reaches over two of them.
+
+    Raises
+    ------
+    ImportFormatError
+        When a file is damaged or empty, lacks a column, or holds the points of one id in two places.
+    """
+    for path in paths:
+        batches = read_batches(path, layout.names, layout.text)
+        first = next(batches, None)
+        if first is None:
+            raise ImportFormatError(f"{path} is empty")
+        every = _chain(first, batches)
+        if _is_list(column(first, layout.columns.mjd).type):
+            yield from _from_lists(every, layout)
+        elif layout.unsorted:
+            yield from _sorted_first(every, layout)
+        else:
+            yield from _from_rows(every, layout, str(path))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def read_about(path: Path, key: str, columns: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, About]:
+    """A table of objects by id.
+
+    Parameters
+    ----------
+    key : its column of ids. columns : columns of ``label``, ``redshift`` and ``parent``, where it has them.
+    """
+    names = list(dict.fromkeys([key, *columns.values(), *metadata.values()]))
+    text = frozenset({key, *(columns[part] for part in TEXT_PARTS if part in columns)})
+    return {
+        name: about
+        for batch in read_batches(path, names, text)
+        for name, about in zip(
+            as_text(column(batch, key), key), _about(batch, columns, metadata_of(batch, metadata)), strict=True
+        )
+    }
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _about(batch: pa.RecordBatch, columns: Mapping[str, str], metadata: Mapping[str, Float64]) -> Iterator[About]:
+    """What a batch says of the object of each row."""
+    label, parent = (
+        as_text(column(batch, columns[part]), columns[part]) if part in columns else np.full(len(batch), "", np.object_)
+        for part in ("label", "parent")
+    )
+    redshift = np.full(len(batch), np.nan)
+    if "redshift" in columns:
+        redshift = as_numbers(column(batch, columns["redshift"]), columns["redshift"])
+    for row in range(len(batch)):
+        known = {name: float(values[row]) for name, values in metadata.items()}
+        yield About(label[row], float(redshift[row]), known, parent[row])
+
+
+def _struct_paths(batch: pa.RecordBatch, layout: Layout) -> dict[str, str]:
+    """Our metadata among the fields of the layout's struct, and the mapped columns, which win."""
+    if layout.metadata_struct is None:
+        return dict(layout.metadata)
+    kind = column(batch, layout.metadata_struct).type
+    if not pa.types.is_struct(kind):
+        raise ImportFormatError(f"column {layout.metadata_struct} is not a struct")
+    present = {kind.field(index).name for index in range(kind.num_fields)}
+    found = {name: f"{layout.metadata_struct}.{name}" for name in METADATA_COLUMNS if name in present}
+    return {**found, **layout.metadata}
+
+
+def _from_lists(batches: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[RawObject]:
+    used = layout.columns.used()
+    for batch in batches:
+        ids = as_text(column(batch, layout.columns.id), layout.columns.id)
+        known = list(_about(batch, used, metadata_of(batch, _struct_paths(batch, layout))))
+        lists = {part: column(batch, used[part]) for part in POINT_PARTS if part in used}
+        if flat := [used[part] for part, values in lists.items() if not _is_list(values.type)]:
+            raise ImportFormatError(f"points are in lists, but {', '.join(flat)} is not a column of lists")
+        for row, name in enumerate(ids):
+            points = {part: values[row].values for part, values in lists.items()}
+            about = known[row] if layout.about is None else layout.about.get(name)
+            yield _object(name, _parts(points, used), about, layout)
+
+
+def _parts(points: Mapping[str, pa.Array | None], used: Mapping[str, str]) -> dict[str, NDArray[Any]]:
+    """Numpy columns of the parts, ``used`` being their names in the source; a null list has no points."""
+    readers: dict[str, Any] = {"band": as_text, "detected": as_flags, "upper_limit": as_flags}
+    none: pa.Array = pa.array([], type=pa.string())  # every reader takes an empty column of text
+    return {
+        part: readers.get(part, as_numbers)(none if values is None else values, used[part])
+        for part, values in points.items()
+    }
+
+
+@dataclass
+class _Open:
+    """The object whose rows are being read."""
+
+    name: str
+    about: About
+    pieces: list[dict[str, NDArray[Any]]]
+
+    def parts(self) -> dict[str, NDArray[Any]]:
+        return {part: np.concatenate([piece[part] for piece in self.pieces]) for part in self.pieces[0]}
+
+
+def _from_rows(batches: Iterator[pa.RecordBatch], layout: Layout, source: str) -> Iterator[RawObject]:
+    ended: set[str] = set()
+    current: _Open | None = None
+    for name, about, piece in _runs(batches, layout):
+        if current is not None and current.name == name:
+            current.pieces.append(piece)
+            continue
+        if name in ended:
+            raise ImportFormatError(
+                f"{source}: the rows of {name} are not together; sort by id or pass --unsorted true"
+            )
+        if current is not None:
+            ended.add(current.name)
+            yield _object(current.name, current.parts(), current.about, layout)
+        current = _Open(name, about, [piece])
+    if current is not None:
+        yield _object(current.name, current.parts(), current.about, layout)
+
+
+def _runs(batches: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[tuple[str, About, dict[str, NDArray[Any]]]]:
+    """Stretches of rows of one id, never reaching over a batch."""
+    used = layout.columns.used()
+    for batch in batches:
+        if not len(batch):
+            continue
+        ids = as_text(column(batch, layout.columns.id), layout.columns.id)
+        parts = _parts({part: column(batch, used[part]) for part in POINT_PARTS if part in used}, used)
+        parts |= {f"!{reason}": bad for reason, bad in (layout.rejections or _none)(batch).items()}
+        starts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
+        heads = batch.take(pa.array(starts))
+        known = list(_about(heads, used, metadata_of(heads, _struct_paths(heads, layout))))
+        for start, end, about in zip(starts, [*starts[1:], len(ids)], known, strict=True):
+            found = about if layout.about is None else layout.about.get(ids[start], About())
+            yield str(ids[start]), found, {part: values[start:end] for part, values in parts.items()}
+
+
+def _none(_: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
+    return {}
+
+
+def _object(name: str, parts: Mapping[str, NDArray[Any]], about: About | None, layout: Layout) -> RawObject:
+    known, only = about or About(), layout.columns.only_band
+    if "mag" in parts:
+        flux, flux_err = flux_of(parts["mag"], parts["mag_err"])
+    else:
+        flux, flux_err = parts["flux"] * layout.unit, parts["flux_err"] * layout.unit
+    rejected = {part[1:]: values for part, values in parts.items() if part.startswith("!")}
+    if "upper_limit" in parts:
+        rejected["upper limit"] = parts["upper_limit"]
+    return RawObject(
+        object_id=name,
+        mjd=parts["mjd"] + layout.time_offset,
+        flux=flux,
+        flux_err=flux_err,
+        band=parts["band"] if only is None else [only] * len(flux),
+        detected=parts.get("detected"),
+        label=known.label,
+        metadata=known.metadata,
+        redshift=known.redshift,
+        rejected=rejected,
+        parent=known.parent,
+    )
+
+
+def _sorted_first(batches: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[RawObject]:
+    """Share the rows out by id over temporary files, then read each file sorted."""
+    with tempfile.TemporaryDirectory(prefix="import-") as folder, ExitStack() as stack:
+        writers: dict[int, Any] = {}
+        paths = [Path(folder) / f"{share}.parquet" for share in range(SHARES)]
+        for batch in batches:
+            for share, rows in _shares(batch, layout.columns.id):
+                if share not in writers:
+                    writers[share] = stack.enter_context(pq.ParquetWriter(paths[share], batch.schema))
+                writers[share].write_batch(rows)
+        stack.close()
+        for share in sorted(writers):
+            table = pq.read_table(paths[share])
+            order = pc.sort_indices(column_of(table, layout.columns.id))
+            yield from _from_rows(iter(table.take(order).to_batches()), layout, str(paths[share]))
+
+
+def column_of(table: pa.Table, name: str) -> pa.Array:
+    """A column of a table in one piece."""
+    return column(table.combine_chunks().to_batches()[0], name)
+
+
+def _shares(batch: pa.RecordBatch, key: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    ids = as_text(column(batch, key), key)
+    share = np.array([zlib.crc32(name.encode()) % SHARES for name in ids], dtype=np.int64)
+    for number in np.unique(share):
+        yield int(number), batch.take(pa.array(np.flatnonzero(share == number)))

@@ -1,0 +1,119 @@
+"""Prediction sets with stated coverage: split conformal prediction, for all objects or for every class.
+
+A threshold q is the ceil((n + 1)(1 - alpha))-th smallest nonconformity score of n calibration objects; a class belongs
+to the set of an object when its score does not exceed q. The true class is then in the set with probability at least
+1 - alpha, whatever the network, *for objects drawn as the calibration objects were*: thresholds fitted to complete
+light curves promise nothing about alerts with two detections, so fit them to what will be asked.
+
+- ``lac`` (Sadinle et al. 2019): 1 - p of the class; the smallest sets, empty where no class is probable enough;
+- ``aps`` (Romano et al. 2020): summed probability of all more probable classes; sets that grow with the doubt;
+- ``raps`` (Angelopoulos et al. 2021): aps plus a penalty for every rank beyond ``free_ranks``.
+
+Notable: aps and raps draw a random share of the class's own probability; here the share is always 0, so that the same
+alert always gets the same set, and that the most probable class is always in it (with a share of 1 the surest objects
+would get empty sets). The guarantee holds for any fixed score. With ``by_class`` each class has its own threshold from
+its own calibration objects, which guarantees the coverage of rare classes too; a class with too few of them (fewer than
+1 / alpha - 1) is in every set.
+
+Legend: B objects, C classes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.lightcurve import Bool, Int64
+from training.score.metrics import Float
+
+Kind = Literal["lac", "aps", "raps"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conformal:
+    """A fitted rule: ``threshold_C`` float64 (C,), infinite where a class is always included."""
+
+    kind: Kind
+    alpha: float
+    threshold_C: NDArray[np.float64]
+    penalty: float
+    free_ranks: int
+
+    def sets(self, probabilities_BC: Float) -> Bool:
+        """Which classes are in the set of each object, bool (B, C)."""
+        inside_BC: Bool = nonconformity(probabilities_BC, self.kind, self.penalty, self.free_ranks) <= self.threshold_C
+        return inside_BC
+
+
+def nonconformity(
+    probabilities_BC: Float, kind: Kind, penalty: float = 0.01, free_ranks: int = 3
+) -> NDArray[np.float64]:
+    """Score of every class of every object, shape (B, C): the larger, the less it fits."""
+    p_BC = probabilities_BC.astype(np.float64)
+    if kind == "lac":
+        return np.asarray(1.0 - p_BC)
+    order_BC = np.argsort(-p_BC, axis=1, kind="stable")
+    ordered_BC = np.take_along_axis(p_BC, order_BC, axis=1)
+    above_BC = np.zeros_like(p_BC)
+    ordered_BC[:, :-1].cumsum(1, out=above_BC[:, 1:])
+    if kind == "raps":
+        above_BC += penalty * np.maximum(0, np.arange(1, p_BC.shape[1] + 1) - free_ranks)
+    score_BC = np.empty_like(p_BC)
+    np.put_along_axis(score_BC, order_BC, above_BC, axis=1)
+    return score_BC
+
+
+def fit_conformal(
+    probabilities_BC: Float,
+    label_B: Int64,
+    *,
+    alpha: float = 0.1,
+    kind: Kind = "lac",
+    by_class: bool = False,
+    penalty: float = 0.01,
+    free_ranks: int = 3,
+) -> Conformal:
+    """Fit thresholds on calibration objects that neither trained the network nor are scored.
+
+    Raises
+    ------
+    ValueError
+        When ``alpha`` is not between 0 and 1, without objects, or with probabilities that are not finite.
+    """
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha must lie between 0 and 1, not {alpha}")
+    if not len(label_B) or not np.isfinite(probabilities_BC).all():
+        raise ValueError("conformal sets need at least one calibration object, and finite probabilities")
+    score_B = nonconformity(probabilities_BC, kind, penalty, free_ranks)[np.arange(len(label_B)), label_B]
+    classes = probabilities_BC.shape[1]
+    if by_class:
+        threshold_C = np.array([_quantile(score_B[label_B == label], alpha) for label in range(classes)])
+    else:
+        threshold_C = np.full(classes, _quantile(score_B, alpha))
+    return Conformal(kind, alpha, threshold_C, penalty, free_ranks)
+
+
+def _quantile(score_B: NDArray[np.float64], alpha: float) -> float:
+    rank = int(np.ceil((len(score_B) + 1) * (1 - alpha) - 1e-9))
+    return float(np.sort(score_B)[rank - 1]) if rank <= len(score_B) else float("inf")
+
+
+def set_scores(inside_BC: Bool, label_B: Int64) -> dict[str, float]:
+    """Coverage, that of the least covered class, mean size, and the shares of empty and single-class sets."""
+    names = ("coverage", "worst_class_coverage", "mean_size", "empty", "single")
+    if not len(label_B):
+        return dict.fromkeys(names, float("nan"))
+    covered_B, size_B = inside_BC[np.arange(len(label_B)), label_B], inside_BC.sum(1)
+    by_class = [covered_B[label_B == label].mean() for label in np.unique(label_B)]
+    values = (covered_B.mean(), min(by_class), size_B.mean(), (size_B == 0).mean(), (size_B == 1).mean())
+    return {name: float(value) for name, value in zip(names, values, strict=True)}
+
+
+def class_coverage(inside_BC: Bool, label_B: Int64) -> NDArray[np.float64]:
+    """Coverage of every class, NaN for one without objects, shape (C,)."""
+    support_C = np.bincount(label_B, minlength=inside_BC.shape[1])
+    covered_C = np.bincount(label_B, inside_BC[np.arange(len(label_B)), label_B], minlength=inside_BC.shape[1])
+    coverage_C = np.full(len(support_C), np.nan)
+    np.divide(covered_C, support_C, out=coverage_C, where=support_C > 0)
+    return coverage_C

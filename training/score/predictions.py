@@ -1,0 +1,190 @@
+"""Models that answer, and their answers: each (model, objects, view) is computed once and kept.
+
+Notable:
+
+- a bundle answers through onnxruntime, as it is served; a run folder through torch, with a temperature fitted on the
+  validation split, as its export would have it;
+- examples are made once per view for all models that featurise alike;
+- embeddings are kept for the views that ask for them only: over all views of all models they would be gigabytes.
+
+Legend: N objects, C classes, E embedding width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from models.bundle import MANIFEST, load_bundle
+from models.lightcurve import Int64, RaggedBatch
+from models.network import Output
+from models.runtime import open_session, run
+from training.data.augment import View
+from training.data.batches import Example, collate, view_examples
+from training.data.dataset import Dataset
+from training.fit.checkpoints import load_network
+from training.recipes.schema import DataConfig
+from training.score.calibrate import calibrate, softmax
+from training.score.metrics import Float
+
+BATCH = 32
+
+
+class Answers(NamedTuple):
+    """Calibrated probabilities (N, C), and embeddings (N, E) of models that have one."""
+
+    probabilities_NC: Float
+    embedding_NE: Float | None = None
+
+
+Predict = Callable[[Sequence[Example]], Answers]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Something that answers examples, and how its examples are to be made; ``path`` is its bundle or run folder."""
+
+    name: str
+    seed: int | None
+    data: DataConfig
+    predict: Predict
+    path: Path | None = None
+
+
+class Predictions(NamedTuple):
+    """One model's answers about the objects that show a detection in a view; ``rows_N`` are their dataset rows."""
+
+    rows_N: Int64
+    label_N: Int64
+    probabilities_NC: Float
+    embedding_NE: Float | None
+
+    @property
+    def top_N(self) -> Int64:
+        """Most probable class of each object."""
+        top_N: Int64 = self.probabilities_NC.argmax(1).astype(np.int64)
+        return top_N
+
+
+def open_model(path: Path, dataset: Dataset) -> Model:
+    """Open a bundle or a run folder; ``dataset`` provides the validation split that calibrates a run.
+
+    Raises
+    ------
+    ValueError
+        For a bundle that does not classify, or one of other classes than the dataset's.
+    """
+    return _open_bundle(path, dataset) if (path / MANIFEST).exists() else _open_run(path, dataset)
+
+
+def _open_bundle(path: Path, dataset: Dataset) -> Model:
+    bundle = load_bundle(path)
+    manifest = bundle.manifest
+    if manifest.task != "classification":
+        raise ValueError(f"{path} is a {manifest.task} bundle; only classifiers are evaluated")
+    if manifest.classes.names != dataset.classes:
+        raise ValueError(f"{path} knows {', '.join(manifest.classes.names)}; the data {', '.join(dataset.classes)}")
+    session = open_session(bundle.model)
+    recipe_data = DataConfig.model_validate(manifest.recipe["data"])
+    data = recipe_data.model_copy(update={"limits": manifest.limits, "flux_unit": manifest.flux_unit})
+
+    def answer(examples: Sequence[Example]) -> Answers:
+        outputs = run(session, RaggedBatch.collate([example.tokens for example in examples]).padded())
+        return Answers(outputs["probabilities"], outputs["embedding"])
+
+    return Model(f"{manifest.name} {manifest.version}", manifest.recipe.get("seed"), data, answer, path)
+
+
+def _open_run(path: Path, dataset: Dataset) -> Model:
+    network, config = load_network(path)
+    if config.recipe.network.n_classes != len(dataset.classes):
+        raise ValueError(f"{path} has {config.recipe.network.n_classes} classes, the data {len(dataset.classes)}")
+    temperature = calibrate(network, dataset, config.recipe).temperature
+
+    def answer(examples: Sequence[Example]) -> Answers:
+        output = outputs_of(network, examples)
+        logits_BC, embedding_BE = (tensor.float().numpy() for tensor in (output.logits_BC, output.embedding_BE))
+        return Answers(softmax(logits_BC, temperature), embedding_BE)
+
+    return Model(path.name, config.recipe.seed, config.recipe.data, answer, path)
+
+
+@torch.inference_mode()
+def outputs_of(network: nn.Module, examples: Sequence[Example]) -> Output:
+    """Everything that a classifier says about one batch of examples."""
+    output: Output = network(*collate(examples).inputs_of(network))
+    return output
+
+
+def predict_in_order(predict: Predict, examples: Sequence[Example]) -> Answers:
+    """Answers about all examples, in their order, computed in batches of similar length.
+
+    Raises
+    ------
+    ValueError
+        Without examples, or when an answer holds a number that is not finite.
+    """
+    if not examples:
+        raise ValueError("there are no examples to predict")
+    order = np.argsort([len(example.tokens) for example in examples], kind="stable")
+    parts = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
+    answers = [predict([examples[index] for index in part]) for part in parts]
+    back = np.argsort(order)
+    probabilities_NC = np.concatenate([answer.probabilities_NC for answer in answers])[back]
+    embeddings = [answer.embedding_NE for answer in answers if answer.embedding_NE is not None]
+    if not np.isfinite(probabilities_NC).all():
+        raise ValueError("a model answered with probabilities that are not finite")
+    return Answers(probabilities_NC, np.concatenate(embeddings)[back] if embeddings else None)
+
+
+def labels(examples: Sequence[Example]) -> Int64:
+    """Class indices of examples."""
+    return np.array([example.label for example in examples], dtype=np.int64)
+
+
+@dataclass(slots=True)
+class Panel:
+    """Models side by side on one dataset; asks each of them every question once."""
+
+    dataset: Dataset
+    models: Sequence[Model]
+    _answers: dict[tuple[int, View, bytes], Predictions] = field(default_factory=dict)
+    _examples: tuple[tuple[str, View, bytes], tuple[Int64, list[Example]]] | None = None
+
+    def ask(self, rows_N: Int64, view: View, *, embeddings: bool = False) -> list[Predictions]:
+        """Every model's predictions about the objects of ``rows_N`` that show a detection in a view."""
+        return [self._ask(number, rows_N, view, embeddings) for number in range(len(self.models))]
+
+    def first(self, rows_N: Int64, view: View, *, embeddings: bool = False) -> Predictions:
+        """Predictions of the first model alone."""
+        return self._ask(0, rows_N, view, embeddings)
+
+    def _ask(self, number: int, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
+        key = (number, view, rows_N.tobytes())
+        known = self._answers.get(key)
+        if known is None or (embeddings and known.embedding_NE is None):
+            known = self._answers[key] = self._predict(self.models[number], rows_N, view, embeddings)
+        return known
+
+    def _predict(self, model: Model, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
+        kept_N, examples = self._view(model.data, rows_N, view)
+        if not examples:
+            return Predictions(kept_N, kept_N, np.zeros((0, 1)), None)
+        answers = predict_in_order(model.predict, examples)
+        embedding_NE = answers.embedding_NE if embeddings else None
+        return Predictions(kept_N, labels(examples), answers.probabilities_NC, embedding_NE)
+
+    def _view(self, config: DataConfig, rows_N: Int64, view: View) -> tuple[Int64, list[Example]]:
+        """Examples of one view, and their rows; those of the last view asked for are kept for the next model."""
+        key = (config.model_dump_json(), view, rows_N.tobytes())
+        if self._examples is None or self._examples[0] != key:
+            shown = [
+                (row, view_examples(self.dataset, rows_N[[place]], config, view)) for place, row in enumerate(rows_N)
+            ]
+            kept = np.array([row for row, examples in shown if examples], dtype=np.int64)
+            self._examples = key, (kept, [example for _, examples in shown for example in examples])
+        return self._examples[1]

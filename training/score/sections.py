@@ -1,0 +1,228 @@
+"""The parts of a report that go beyond scores of one view: each a function of a panel of models, as plain JSON.
+
+Notable: what a person decides by (abstention, sets, strangeness) is measured on the objects that the scores are
+measured on; thresholds of conformal sets come from the validation split, of the same view. Where a part cannot be
+measured (no validation objects, no embedding, no mixture) it is None and the page says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.lightcurve import Int64
+from training.data.augment import View
+from training.score.abstention import COVERAGES, abstention
+from training.score.conformal import class_coverage, fit_conformal, set_scores
+from training.score.embedding import neighbour_map, principal_components
+from training.score.experts import specialisation
+from training.score.metrics import confusion, f1_per_class, reliability
+from training.score.novelty import fit_reference, novelty_scores, strangeness
+from training.score.predictions import Panel, Predictions
+from training.score.stability import stability
+
+Scores = dict[str, float]
+ALPHA = 0.1
+KINDS = ("lac", "aps", "raps")
+LOW, HIGH = 5, 95  # percentiles over runs
+EARLY = {"everything": View(), **{f"{n} detection{'s' * (n > 1)}": View(detections=n) for n in (1, 3, 10)}}
+
+
+def spread(values: Sequence[Scores]) -> dict[str, dict[str, Any]]:
+    """Mean, sample standard deviation (None for one model) and single values of each score; None where not a number."""
+    return {
+        name: {
+            "mean": number(np.mean([value[name] for value in values])),
+            "spread": number(np.std([value[name] for value in values], ddof=1)) if len(values) > 1 else None,
+            "values": [number(value[name]) for value in values],
+        }
+        for name in values[0]
+    }
+
+
+def number(value: Any) -> float | None:
+    """A JSON number; None for NaN and infinities, which JSON does not know."""
+    return float(value) if np.isfinite(value) else None
+
+
+def numbers(values: NDArray[Any]) -> list[Any]:
+    """A nested list of JSON numbers, rounded to six decimals."""
+    return [numbers(value) if np.ndim(value) else number(round(float(value), 6)) for value in values]
+
+
+def curve(values: Sequence[NDArray[Any]]) -> dict[str, Any]:
+    """Mean and sample standard deviation, point by point, of one curve of every model."""
+    several = np.array([np.asarray(value, dtype=np.float64) for value in values])
+    return {"mean": numbers(several.mean(0)), "spread": numbers(several.std(0, ddof=1)) if len(several) > 1 else None}
+
+
+def abstention_section(panel: Panel, rows: Int64) -> dict[str, Any]:
+    """Accuracy and macro-F1 against coverage, in complete and in short light curves."""
+    views = {}
+    for name, view in EARLY.items():
+        curves = [abstention(told.probabilities_NC, told.label_N) for told in panel.ask(rows, view) if len(told.rows_N)]
+        if curves:
+            keys = ("threshold", "accuracy", "macro_f1", "classes")
+            views[name] = {key: curve([getattr(one, key) for one in curves]) for key in keys}
+    return {"coverage": list(COVERAGES), "views": views}
+
+
+def reliability_section(panel: Panel, rows: Int64) -> dict[str, Any]:
+    """Reliability tables of the first model by number of detections."""
+    told = {name: panel.first(rows, view) for name, view in EARLY.items()}
+    return {name: numbers(reliability(one.probabilities_NC, one.label_N)) for name, one in told.items() if len(one[0])}
+
+
+def class_f1_section(panel: Panel, rows: Int64, series: Mapping[str, View]) -> dict[str, list[float | None]]:
+    """F1 of every class at each step of a series, mean over models; None where a class neither occurs nor is said."""
+    classes = len(panel.dataset.classes)
+    found = {}
+    for step, view in series.items():
+        told = [confusion(one.label_N, one.top_N, classes) for one in panel.ask(rows, view) if len(one.rows_N)]
+        if told:
+            found[step] = numbers(np.mean([f1_per_class(counts) for counts in told], axis=0))
+    return found
+
+
+def confusion_section(panel: Panel, rows: Int64, classes: int) -> dict[str, Any]:
+    """Percent of each true class, over the runs: median and percentiles of every cell; None for absent classes."""
+    percents = []
+    for told in panel.ask(rows, View()):
+        counts = confusion(told.label_N, told.top_N, classes).astype(np.float64)
+        support = counts.sum(1, keepdims=True)
+        percents.append(np.divide(100 * counts, support, out=np.full_like(counts, np.nan), where=support > 0))
+    low, median, high = np.percentile(percents, [LOW, 50, HIGH], axis=0)
+    found = {"median": numbers(median), "low": numbers(low), "high": numbers(high)}
+    return {"runs": len(percents), "percentiles": [LOW, HIGH], **found}
+
+
+def stability_section(panel: Panel, rows: Int64, series: Mapping[str, View]) -> dict[str, Any] | None:
+    """Flips and settling along one series, whose keys are the steps; the flip rate of every class, first model."""
+    told = [panel.ask(rows, view) for view in series.values()]
+    steps = [float(step) for step in series]
+    results, by_class = [], {}
+    for place in range(len(panel.models)):
+        top_NK, label_N = _followed([step[place] for step in told])
+        if not len(top_NK):
+            return None
+        results.append(stability(top_NK, label_N, steps))
+        if place == 0:
+            found = {
+                label: stability(top_NK[label_N == label], label_N[label_N == label], steps) for label in set(label_N)
+            }
+            by_class = {int(label): [number(one.flip_rate), number(one.median_step)] for label, one in found.items()}
+    single = ("flip_rate", "flips_per_object", "never_flipped", "median_step", "median_step_right")
+    curves = {"stable": [one.stable_K for one in results], "stable_and_right": [r.stable_and_right_K for r in results]}
+    scalars = spread([{name: getattr(one, name) for name in single} for one in results])
+    return {"steps": steps, **scalars, **{name: curve(values) for name, values in curves.items()}, "by_class": by_class}
+
+
+def _followed(told: Sequence[Predictions]) -> tuple[Int64, Int64]:
+    """Top classes (N, K) and labels (N,) of the objects that every step shows."""
+    common = told[0].rows_N
+    for step in told[1:]:
+        common = np.intersect1d(common, step.rows_N, assume_unique=True)
+    kept = [np.isin(step.rows_N, common) for step in told]
+    tops = [step.top_N[mask] for step, mask in zip(told, kept, strict=True)]
+    return np.stack(tops, axis=1), told[0].label_N[kept[0]]
+
+
+def conformal_section(
+    panel: Panel, rows: Int64, validation: Int64, detections: Mapping[str, View]
+) -> dict[str, Any] | None:
+    """Sets fitted on validation objects: every kind on complete light curves, the smallest kind by detections."""
+    fitted, asked = panel.ask(validation, View()), panel.ask(rows, View())
+    if not len(fitted[0].rows_N) or not len(asked[0].rows_N):
+        return None
+    methods, coverage_C, thresholds = {}, {}, {}
+    for kind in KINDS:
+        for by_class in (False, True):
+            rules = [_fit(told, kind, by_class) for told in fitted]
+            inside = [rule.sets(told.probabilities_NC) for rule, told in zip(rules, asked, strict=True)]
+            name = f"{kind}{', by class' * by_class}"
+            methods[name] = spread([set_scores(one, told.label_N) for one, told in zip(inside, asked, strict=True)])
+            coverage_C[name] = numbers(class_coverage(inside[0], asked[0].label_N))
+            thresholds[name] = numbers(rules[0].threshold_C)
+    early = {step: _early_sets(panel, rows, validation, view) for step, view in detections.items()}
+    return {
+        "stated_coverage": 1 - ALPHA,
+        "validation_objects": len(fitted[0].rows_N),
+        "methods": methods,
+        "class_coverage": coverage_C,
+        "thresholds": thresholds,
+        "detections": {step: found for step, found in early.items() if found},
+    }
+
+
+def _fit(told: Predictions, kind: Any, by_class: bool) -> Any:
+    return fit_conformal(told.probabilities_NC, told.label_N, alpha=ALPHA, kind=kind, by_class=by_class)
+
+
+def _early_sets(panel: Panel, rows: Int64, validation: Int64, view: View) -> dict[str, Any] | None:
+    """Sets of one view with thresholds of that view, and the coverage that thresholds of complete curves leave."""
+    fitted, complete = panel.ask(validation, view), panel.ask(validation, View())
+    asked = panel.ask(rows, view)
+    if not all(len(told.rows_N) for told in (*fitted, *asked)):
+        return None
+    values = []
+    for own, full, told in zip(fitted, complete, asked, strict=True):
+        found = set_scores(_fit(own, "lac", False).sets(told.probabilities_NC), told.label_N)
+        misused = set_scores(_fit(full, "lac", False).sets(told.probabilities_NC), told.label_N)
+        values.append({**found, "coverage_with_complete_thresholds": misused["coverage"]})
+    return spread(values)
+
+
+def novelty_section(panel: Panel, rows: Int64, new_rows: Int64, reference: Int64) -> dict[str, Any] | None:
+    """AUROC of every out-of-distribution score, left-out classes against known ones, mean over models."""
+    if not len(new_rows):
+        return None
+    found = []
+    for known, new, trained in zip(*(_embedded(panel, part) for part in (rows, new_rows, reference)), strict=True):
+        if any(told.embedding_NE is None for told in (known, new, trained)):
+            return None
+        both = [np.concatenate(pair) for pair in zip(known[1:], new[1:], strict=True)]
+        strange = strangeness(fit_reference(trained.embedding_NE, trained.label_N), both[2], both[1])
+        found.append(novelty_scores(strange, both[0], np.unique(new.label_N)))
+    scores = {
+        name: {
+            "all": spread([{"auroc": one[name]["all"]} for one in found])["auroc"],
+            "by_class": {label: spread([one[name]["by_class"] for one in found])[label] for label in by["by_class"]},
+        }
+        for name, by in found[0].items()
+    }
+    return {"objects": len(new_rows), "scores": scores}
+
+
+def _embedded(panel: Panel, rows: Int64) -> list[Predictions]:
+    return panel.ask(rows, View(), embeddings=True)
+
+
+def embedding_section(panel: Panel, rows: Int64, *, tsne: bool) -> dict[str, Any] | None:
+    """Map of the first model's embedding of complete light curves; None when it has none or too few objects."""
+    told = panel.first(rows, View(), embeddings=True)
+    if told.embedding_NE is None or len(told.rows_N) < 3:
+        return None
+    maps = {"principal components": principal_components(told.embedding_NE)}
+    if tsne:
+        maps["t-SNE"] = neighbour_map(told.embedding_NE)
+    return {
+        name: {
+            "label": told.label_N[place.chosen_M].tolist(),
+            "x": numbers(place.place_M2[:, 0]),
+            "y": numbers(place.place_M2[:, 1]),
+            "explained": place.explained,
+        }
+        for name, place in maps.items()
+    }
+
+
+def experts_section(panel: Panel, rows: Int64, classes: int) -> dict[str, Any] | None:
+    """Which bands and classes each expert serves; None without mixtures."""
+    found = specialisation(panel.models, panel.dataset, rows, classes)
+    if found is None:
+        return None
+    mixtures = [
+        {"name": one.name, "by_band": numbers(one.by_band), "by_class": numbers(one.by_class)} for one in found.mixtures
+    ]
+    return {"model": found.model, "measured": found.measured, "mixtures": mixtures}
