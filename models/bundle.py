@@ -7,8 +7,8 @@ its golden outputs come back from the execution provider in use. No pickle, no d
 The manifest's ``task`` says what the graph answers, whatever the architecture. Every graph takes some of the inputs
 that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly when the manifest names metadata columns.
 
-- ``classification``: ``probabilities`` [batch, classes], calibrated, and ``embedding`` [batch, embedding_dim]; a
-  mixture of experts also tells its loads;
+- ``classification``: ``probabilities`` [batch, classes], calibrated, and ``embedding`` [batch, embedding_dim]; with a
+  ``novelty`` in the manifest also ``novelty`` [batch]; a mixture of experts also tells its loads;
 - ``forecast``: it takes the inputs of :func:`models.forecast.pad_queries` as well and answers ``forecast_flux`` and
   ``forecast_flux_err`` [batch, queries] in the manifest's flux unit (in ONNX no output may be called ``flux``, since an
   input is).
@@ -25,6 +25,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from models.confidence import Calibration, Novelty, PredictionSets
 from models.lightcurve import BANDS, FluxUnit, Limits
 from models.runtime import run
 from models.taxonomy import Taxonomy
@@ -59,20 +60,12 @@ class Parameters(_Frozen):
     active: int
 
 
-class Calibration(_Frozen):
-    """How the probabilities were calibrated; the temperature itself is inside the graph."""
-
-    method: Literal["none", "temperature"]
-    temperature: float = Field(gt=0)
-    ece: float | None = None
-    split: str | None = None
-
-
 class Manifest(_Frozen):
     """What a bundle is and how to feed it.
 
-    ``taxonomy``, ``embedding_dim`` and ``calibration`` describe a classifier; a forecaster has none of them. ``bands``
-    are those the network knows; whichever they are, it gets the indices of :data:`models.lightcurve.BANDS`.
+    ``taxonomy``, ``embedding_dim`` and ``calibration`` describe a classifier, ``novelty`` and ``prediction_sets`` what
+    it may tell besides; a forecaster has none of them. ``bands`` are those the network knows; whichever they are, it
+    gets the indices of :data:`models.lightcurve.BANDS`.
     """
 
     format_version: Literal[1] = 1
@@ -90,6 +83,8 @@ class Manifest(_Frozen):
     embedding_dim: int = Field(default=0, ge=0)
     parameters: Parameters
     calibration: Calibration = Calibration(method="none", temperature=1.0)
+    novelty: Novelty | None = None
+    prediction_sets: PredictionSets | None = None
     recipe: dict[str, Any]
     data: dict[str, Any]
     metrics: dict[str, Any]
@@ -110,6 +105,8 @@ class Manifest(_Frozen):
             raise ValueError("a classifier needs a taxonomy and the width of its embedding")
         if self.task == "forecast" and (self.taxonomy is not None or self.embedding_dim):
             raise ValueError("a forecaster has neither a taxonomy nor an embedding")
+        if self.task == "forecast" and (self.novelty is not None or self.prediction_sets is not None):
+            raise ValueError("a forecaster has neither a novelty nor prediction sets")
         return self
 
     @property

@@ -22,6 +22,7 @@ from service.inference.batching import Prediction, Program, Question, Waiting
 from service.inference.engine import Engine
 from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, InferenceFailed
 from service.metrics import Metrics
+from service.statistics import ModelStatistics
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +69,8 @@ class Outcome:
 
     ``prediction`` is present exactly when the network answered (``classified``, ``forecast``); ``reason``
     (machine-readable) and ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected
-    light curve. The rest describes what the network saw: ``missing_metadata`` counts the columns that were missing.
+    light curve. The rest describes what the network saw: ``missing_metadata`` counts the columns that were missing,
+    ``detections`` the observations that the survey calls detected.
     """
 
     status: Status
@@ -79,6 +81,7 @@ class Outcome:
     truncated: bool = False
     points_per_band: tuple[int, ...] = ()
     missing_metadata: int = 0
+    detections: int = 0
     featurise_seconds: float = 0.0
 
 
@@ -95,12 +98,16 @@ class DataPlane(Generic[ItemT]):
     Parameters
     ----------
     program : the engine's; says how the network wants its input.
+    statistics : of the model; the engine's runs are recorded there as well.
     """
 
-    def __init__(self, engine: Engine, program: Program[ItemT], metrics: Metrics) -> None:
+    def __init__(
+        self, engine: Engine, program: Program[ItemT], metrics: Metrics, statistics: ModelStatistics | None = None
+    ) -> None:
         self._engine = engine
         self._program = program
         self._metrics = metrics
+        self.statistics = statistics or ModelStatistics()
         self._featurising = asyncio.Lock()  # one thread at a time: a second would only fight for the interpreter
 
     async def ask(
@@ -117,9 +124,20 @@ class DataPlane(Generic[ItemT]):
         """
         options = options or AskOptions()
         sound = [item for item in items if not isinstance(item, _REFUSED)]
-        answered = iter(await self._answer(sound, options.deadline) if sound else ())
+        answered = iter(await self._timed(sound, options.deadline) if sound else ())
         outcomes = [_refused(item) if isinstance(item, _REFUSED) else next(answered) for item in items]
         self._count(outcomes, options.surveys)
+        return outcomes
+
+    async def _timed(self, items: Sequence[ItemT], deadline: float | None) -> list[Outcome]:
+        started = monotonic()
+        try:
+            outcomes = await self._answer(items, deadline)
+        except (EngineFailure, asyncio.CancelledError):
+            self.statistics.record_request([False] * len(items), monotonic() - started)
+            raise
+        asked = [outcome for outcome in outcomes if outcome.status != "abstained"]  # those never reach the network
+        self.statistics.record_request((outcome.prediction is not None for outcome in asked), monotonic() - started)
         return outcomes
 
     def _count(self, outcomes: Sequence[Outcome], surveys: str | Sequence[str]) -> None:
@@ -187,6 +205,7 @@ class DataPlane(Generic[ItemT]):
             truncated=tokens.truncated,
             points_per_band=tokens.points_per_band,
             missing_metadata=item.missing_metadata,
+            detections=int(np.count_nonzero(tokens.detected)),
             featurise_seconds=item.seconds,
         )
         if isinstance(result, Prediction):

@@ -33,7 +33,7 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 lets the system choose one")
     docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
     api_keys: tuple[KeyDigest, ...] = Field(
-        (), description="JSON list of sha256 hex digests of accepted API keys; empty leaves /v1 open"
+        (), description="JSON list of sha256 hex digests of accepted API keys; empty leaves /v1 and /v2 open"
     )
     log_level: LogLevel = Field("info", description="least severe level that is logged")
     log_format: Literal["auto", "json", "text"] = Field(
@@ -56,11 +56,13 @@ class Settings(BaseSettings):
     max_requests: int = Field(512, ge=1, description="requests in progress beyond which 429 is answered")
     max_connections: int = Field(2048, ge=1, description="open connections beyond which new ones get 503")
 
-    max_json_bytes: int = Field(8 * MIB, ge=1, description="bytes in a JSON body")
+    max_json_bytes: int = Field(8 * MIB, ge=1, description="bytes in a body of light curves, or in a line of a stream")
     max_alert_bytes: int = Field(64 * MIB, ge=1, description="bytes in a body of alert packets")
+    max_tensor_bytes: int = Field(64 * MIB, ge=1, description="bytes in a body of tensors (/v2), also decompressed")
     max_held_bytes: int = Field(512 * MIB, ge=1, description="bytes of all request bodies held at once")
     max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="bytes of one alert packet once decompressed")
     max_curves: int = Field(1000, ge=1, description="light curves in one request")
+    max_stream_curves: int = Field(1_000_000, ge=1, description="light curves in one stream (application/x-ndjson)")
     max_packets: int = Field(1000, ge=1, description="alert packets in one request")
     max_points: int = Field(20_000, ge=1, description="observations in one light curve")
     max_queries: int = Field(MAX_QUERIES, ge=1, description="times asked for in one forecast")

@@ -16,3 +16,12 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from support.bundles import untrained_bundle
 
     return untrained_bundle(tmp_path_factory.mktemp("bundle") / "tiny" / "0.0.1").path
+
+
+@pytest.fixture(scope="session")
+def confident_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with novelty, prediction sets and a temperature that follows the length."""
+    pytest.importorskip("torch", reason="making a bundle needs the [train] extra")
+    from support.bundles import export_confident
+
+    return export_confident(tmp_path_factory.mktemp("bundle") / "confident" / "0.0.1").path

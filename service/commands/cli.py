@@ -1,4 +1,7 @@
-"""The command line: ``nightjar serve | classify | check | demo | settings`` (``python -m service ...`` is the same)."""
+"""The command line: ``nightjar serve | classify | check | simulate | demo | settings``.
+
+``python -m service ...`` is the same.
+"""
 
 import sys
 from contextlib import closing
@@ -21,6 +24,7 @@ from service.commands import table
 from service.commands.check import check
 from service.commands.client import SAMPLES, Answer, Client, ClientError, packets_in
 from service.commands.process import ServiceDied, running
+from service.commands.simulate import FAILURES, Simulate
 from service.http.server import serve
 from service.settings import ENV_PREFIX, ClientSettings, Settings, settings_table
 
@@ -86,6 +90,7 @@ class Nightjar(BaseSettings):
     serve: CliSubCommand[Serve]
     classify: CliSubCommand[Classify]
     check: CliSubCommand[Check]
+    simulate: CliSubCommand[Simulate]
     demo: CliSubCommand[Demo]
     settings: CliSubCommand[ShowSettings]
 
@@ -119,6 +124,6 @@ def main(arguments: list[str] | None = None) -> None:
     except SettingsError as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(2)
-    except (BundleError, ProviderError, ClientError, ServiceDied) as error:
+    except (BundleError, ProviderError, ClientError, ServiceDied, *FAILURES) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)

@@ -20,7 +20,7 @@ from service.http import openapi
 from service.http.errors import problem_of
 from service.http.lifecycle import Service
 from service.http.middleware import Edge, Gate
-from service.http.routes import about, alerts, classify, forecast, health, models
+from service.http.routes import about, alerts, classify, forecast, health, models, oip
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
 embeddings out. With a forecasting model it also says what flux to expect. Every problem is an
@@ -47,7 +47,9 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     app.add_middleware(Gate, keys=settings.api_keys, max_requests=settings.max_requests)
     app.add_middleware(Edge, metrics=service.metrics)
-    for router in (classify.router, alerts.router, forecast.router, models.router, health.router, about.problems):
+    for router in (
+        classify.router, alerts.router, forecast.router, models.router, oip.router, health.router, about.problems
+    ):  # fmt: skip
         app.include_router(router)
     if settings.docs:
         app.include_router(about.pages)

@@ -1,4 +1,4 @@
-"""The way of a JSON request for light curves, whatever is asked about them: receive, parse, ask, write."""
+"""The way of a request for light curves, whatever is asked and in whatever format: receive, parse, ask, write."""
 
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
@@ -7,16 +7,22 @@ from typing import TypeVar
 
 from fastapi import Request, Response
 
+from models.lightcurve import LightCurve
 from service.dataplane import AskOptions, DataPlane, Outcome
-from service.http import errors, openapi
+from service.http import errors
 from service.http.errors import ProblemError
 from service.http.fields import FieldError
-from service.http.forms import ForecastOptions
+from service.http.formats.answers import Answers
+from service.http.formats.table import JSON, Format
+from service.http.forms import ForecastOptions, Options
 from service.http.lifecycle import Service, service_of
-from service.http.receive import Body, media_type, unless_gone
-from service.http.requests import Asked, InvalidCurve, parse_json
+from service.http.receive import Body, unless_gone
+from service.http.requests import Asked, InvalidCurve
 from service.http.timing import Stopwatch
+from service.http.writers import ClassWriter
+from service.settings import Settings
 
+T = TypeVar("T")
 ItemT = TypeVar("ItemT", bound=Sized)
 OptionsT = TypeVar("OptionsT", bound=ForecastOptions)
 
@@ -29,6 +35,8 @@ async def answer(
     plane: DataPlane[ItemT],
     read: Callable[[object], Asked[ItemT, OptionsT]],
     write: Callable[[Asked[ItemT, OptionsT], Sequence[Outcome]], bytes],
+    sent: Format = JSON,
+    wanted: Format = JSON,
 ) -> Response:
     """Answer one request.
 
@@ -36,40 +44,57 @@ async def answer(
     ----------
     read : makes items of a parsed body, or raises ProblemError.
     write : makes a reply of the items and what became of them.
+    sent, wanted : formats of the body and of the reply.
     """
     arrived, service = monotonic(), service_of(request)
     settings = service.settings
-    media_type(request, (openapi.JSON_TYPE,))
     with Body(request, service.budget) as body:
         data = await body.read(settings.max_json_bytes, settings.body_timeout)
         stopwatch = Stopwatch(service.metrics)
-        asked = await _parse(data, read, service, stopwatch)
+        parse = partial(_read, data, sent, read, settings, stopwatch)
+        asked = await _here_or_there(parse, service, sent.slow_start or len(data) > INLINE_BYTES)
         deadline = arrived + (asked.options.deadline_ms or settings.default_deadline_ms) / 1000
         outcomes = await unless_gone(request, plane.ask(asked.items, AskOptions(deadline, SURVEY)))
     if asked.bare and outcomes[0].status == "failed":  # a request that is a single curve has no other answer to give
         raise ProblemError(errors.INTERNAL, outcomes[0].detail)
     stopwatch.restart()
-    content = write(asked, outcomes)
+    content = await _here_or_there(partial(write, asked, outcomes), service, wanted.slow_start)
     stopwatch.lap("encode")
-    return Response(content, media_type=openapi.JSON_TYPE, headers={"Server-Timing": stopwatch.header(outcomes)})
+    return Response(content, media_type=wanted.media_type, headers={"Server-Timing": stopwatch.header(outcomes)})
 
 
-async def _parse(
-    data: bytes, read: Callable[[object], Asked[ItemT, OptionsT]], service: Service, stopwatch: Stopwatch
-) -> Asked[ItemT, OptionsT]:
-    if len(data) <= INLINE_BYTES:
-        return _read(data, read, stopwatch)
-    return await service.off_loop(partial(_read, data, read, stopwatch))
+async def _here_or_there(work: Callable[[], T], service: Service, there: bool) -> T:
+    """Result of ``work``, done on the event loop or in a thread."""
+    return await service.off_loop(work) if there else work()
 
 
 def _read(
-    data: bytes, read: Callable[[object], Asked[ItemT, OptionsT]], stopwatch: Stopwatch
+    data: bytes,
+    sent: Format,
+    read: Callable[[object], Asked[ItemT, OptionsT]],
+    settings: Settings,
+    stopwatch: Stopwatch,
 ) -> Asked[ItemT, OptionsT]:
-    document = parse_json(data)
+    assert sent.read is not None
+    document = sent.read(data, settings)
     stopwatch.lap("decode")
     asked = read(document)
     stopwatch.lap("validate")
     return asked
+
+
+def classified(
+    replies: ClassWriter,
+    items: Sequence[LightCurve | InvalidCurve],
+    outcomes: Sequence[Outcome],
+    options: Options,
+) -> Answers:
+    """What is said of light curves, ready to be written in any format."""
+    results = [
+        replies.result(outcome, {"object_id": item.object_id}, faults(item), options.embedding, options.coverage)
+        for item, outcome in zip(items, outcomes, strict=True)
+    ]
+    return Answers(replies.provenance, replies.classes, replies.groups, replies.embedding_dim, results, options)
 
 
 def faults(item: object) -> tuple[FieldError, ...]:

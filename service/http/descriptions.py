@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
-from models.bundle import Bundle, Calibration
+from models.bundle import Bundle
+from models.confidence import Calibration, Novelty, PredictionSets
 from models.lightcurve import FluxUnit, Limits
 from service.http.replies import ClassifierProvenance, Provenance, Reply
 from service.http.writers import classifier_provenance, provenance
@@ -38,6 +39,8 @@ class ClassifierDescription(_Description, ClassifierProvenance):
     classes: list[ClassName]
     embedding_dim: int
     calibration_details: Calibration
+    novelty: Novelty | None = Field(description="how to read the novelty of a reply; null where it has none")
+    prediction_sets: PredictionSets | None = Field(description="thresholds of the sets; null where there are none")
 
 
 class ForecasterDescription(_Description):
@@ -64,6 +67,8 @@ def describe(bundle: Bundle, provider: str) -> ClassifierDescription | Forecaste
         classes=[ClassName(name=leaf.name, id=leaf.id, path=list(leaf.path)) for leaf in manifest.taxonomy.classes],
         embedding_dim=manifest.embedding_dim,
         calibration_details=manifest.calibration,
+        novelty=manifest.novelty,
+        prediction_sets=manifest.prediction_sets,
     )
 
 

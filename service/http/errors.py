@@ -19,6 +19,7 @@ from service.http.fields import MAX_FIELD_ERRORS, FieldError, field_errors
 from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 
 MEDIA_TYPE = "application/problem+json"
+OPEN_INFERENCE = "/v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ MALFORMED = Kind("malformed", 400, "Malformed request", "The body is empty, cut 
 UNAUTHORIZED = Kind("unauthorized", 401, "API key required", "Send a known key as a bearer token or as X-API-Key.")
 NOT_FOUND = Kind("not-found", 404, "Not found", "No such page or method of this interface; see /docs.")
 NOT_ALLOWED = Kind("method-not-allowed", 405, "Method not allowed", "The Allow header lists what this address answers.")
+NOT_ACCEPTABLE = Kind("not-acceptable", 406, "Not acceptable", "The Accept header names no format of this interface.")
 TIMEOUT = Kind("request-timeout", 408, "Request came too slowly", "The body did not arrive in the time allowed.")
 TOO_LARGE = Kind("too-large", 413, "Request too large", "More bytes, curves or packets than this service accepts.")
 UNSUPPORTED = Kind("unsupported-media-type", 415, "Unsupported media type", "This type or coding is not read here.")
@@ -53,8 +55,8 @@ DEADLINE = Kind("deadline", 504, "Deadline passed", "The answer could not be giv
 KINDS: dict[str, Kind] = {
     kind.slug: kind
     for kind in (
-        MALFORMED, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, TIMEOUT, TOO_LARGE, UNSUPPORTED, INVALID, OVERLOADED,
-        HEADERS_TOO_LARGE, INTERNAL, UNAVAILABLE, DEADLINE,
+        MALFORMED, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, NOT_ACCEPTABLE, TIMEOUT, TOO_LARGE, UNSUPPORTED, INVALID,
+        OVERLOADED, HEADERS_TOO_LARGE, INTERNAL, UNAVAILABLE, DEADLINE,
     )
 }  # fmt: skip
 _BY_STATUS = {kind.status: kind for kind in KINDS.values()}
@@ -74,6 +76,7 @@ class Problem(BaseModel):
     errors: list[FieldError] = Field(description=f"values at fault, at most {MAX_FIELD_ERRORS}")
     limit: int | None = Field(None, description="the limit that was exceeded")
     retry_after: int | None = Field(None, description="seconds, as in the Retry-After header")
+    error: str | None = Field(None, description="under /v2 only, where clients read this member: errors, or the detail")
 
 
 class ProblemError(Exception):
@@ -126,6 +129,12 @@ def _kind_of(status: int) -> Kind:
 
 def problem_response(error: ProblemError, path: str, request_id: str) -> Response:
     """Render a problem document with the headers its kind calls for."""
+    document = orjson.dumps(problem_document(error, path, request_id))
+    return Response(document, error.kind.status, _headers(error), MEDIA_TYPE)
+
+
+def problem_document(error: ProblemError, path: str, request_id: str) -> dict[str, object]:
+    """The fields of a :class:`Problem`."""
     problem: dict[str, object] = {
         "type": error.kind.type,
         "title": error.kind.title,
@@ -136,7 +145,14 @@ def problem_response(error: ProblemError, path: str, request_id: str) -> Respons
         "errors": [field.model_dump() for field in error.errors],
     }
     problem |= {name: value for name in ("limit", "retry_after") if (value := getattr(error, name)) is not None}
-    return Response(orjson.dumps(problem), error.kind.status, _headers(error), MEDIA_TYPE)
+    if path.startswith(OPEN_INFERENCE):
+        problem["error"] = _in_one_line(error)
+    return problem
+
+
+def _in_one_line(error: ProblemError) -> str:
+    """What a client of the Open Inference Protocol shows of a problem: the values at fault, if any are."""
+    return "; ".join(f"{field.pointer}: {field.detail}" for field in error.errors) or error.detail
 
 
 def _headers(error: ProblemError) -> dict[str, str]:

@@ -1,16 +1,18 @@
-"""What the body of a JSON request may hold, as models. Nothing is coerced; a name that is not here is refused.
+"""What a request for light curves may hold, as models. Nothing is coerced; a name that is not here is refused.
 
 They validate one light curve at a time and describe whole bodies in the OpenAPI document; :mod:`service.http.requests`
-reads bodies.
+reads bodies. A column is a list of numbers or, from a format that has such a thing, their bytes or an array
+(:mod:`service.http.packed`), which validation leaves an array.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from models.lightcurve import FluxUnit
 from models.metadata import METADATA_COLUMNS
+from service.http import packed
 
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_ID_LENGTH = 200
@@ -50,8 +52,7 @@ AnyCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schem
 AnyForecastCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/ForecastCurveIn"}, {}]})]
 
 
-def _column(description: str) -> Any:
-    return Field(min_length=1, fail_fast=True, description=description)
+_LISTED = Field(min_length=1, fail_fast=True)
 
 
 class _Strict(BaseModel):
@@ -62,22 +63,32 @@ class LightCurveIn(_Strict):
     """One object's observations, as columns of equal length, in any order."""
 
     object_id: Identifier = ""
-    mjd: list[Number] = _column("mid-exposure times, MJD (TAI), days")
-    flux: list[Number] = _column("difference fluxes, in flux_unit; may be negative")
-    flux_err: list[Number] = _column("standard errors of flux, in flux_unit; greater than zero")
-    band: list[BandName] = _column("LSST band names; y and Y are the same")
-    detected: list[bool] | None = Field(
-        None, fail_fast=True, description="detection flags; without them, |flux| >= 5 flux_err counts as detected"
+    mjd: Annotated[list[Number], _LISTED, packed.column("mjd")] = Field(
+        description="mid-exposure times, MJD (TAI), days"
     )
-    metadata: Annotated[dict[str, Number | None], WithJsonSchema(_METADATA_SCHEMA)] = {}
+    flux: Annotated[list[Number], _LISTED, packed.column("flux")] = Field(
+        description="difference fluxes, in flux_unit; may be negative"
+    )
+    flux_err: Annotated[list[Number], _LISTED, packed.column("flux_err")] = Field(
+        description="standard errors of flux, in flux_unit; greater than zero"
+    )
+    band: Annotated[list[BandName], _LISTED, packed.column("band")] = Field(
+        description="LSST band names; y and Y are the same"
+    )
+    detected: Annotated[list[bool] | None, Field(fail_fast=True), packed.FLAGS] = Field(
+        None, description="detection flags; without them, |flux| >= 5 flux_err counts as detected"
+    )
+    metadata: Annotated[dict[str, Number | None], packed.METADATA, WithJsonSchema(_METADATA_SCHEMA)] = Field(
+        default_factory=dict
+    )
     flux_unit: FluxUnit = Field("nJy", description="nJy has AB zero point 31.4, FLUXCAL 27.5")
 
 
 class ForecastIn(_Strict):
     """Where the flux is wanted: columns of equal length, in any order, also before or within the light curve."""
 
-    mjd: list[Number] = _column("times, MJD (TAI), days")
-    band: list[BandName] = _column("LSST band names; y and Y are the same")
+    mjd: Annotated[list[Number], _LISTED] = Field(description="times, MJD (TAI), days")
+    band: Annotated[list[BandName], _LISTED] = Field(description="LSST band names; y and Y are the same")
 
 
 class ForecastCurveIn(LightCurveIn):
@@ -95,7 +106,28 @@ class ForecastOptions(_Strict):
 class Options(ForecastOptions):
     """What the caller wants besides the classification."""
 
+    coverage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="how often the prediction set shall hold the true class: the model's next larger stated coverage "
+        "is taken, every class beyond the largest; default: the model's own (0.9 as exported)",
+    )
     embedding: bool = Field(False, description="return the network's embedding of each light curve")
+    embedding_dtype: Literal["float32", "float16"] = Field(
+        "float32", description="precision of the embedding; float16 keeps three digits in half the bytes"
+    )
+    embedding_encoding: Literal["list", "base64"] = Field(
+        "list",
+        description="how JSON and NDJSON hold the embedding: numbers, or base64 of its little-endian bytes; "
+        "in msgpack it is those bytes, in Arrow a list of that type",
+    )
+
+
+class ClassifyQuery(Options):
+    """The same as parameters of the address: what holds where a body has no ``options``, or leaves one out."""
+
+    model_config = ConfigDict(strict=False)  # parameters are text
 
 
 class OneCurve(LightCurveIn):

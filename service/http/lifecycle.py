@@ -22,13 +22,14 @@ from service.dataplane import DataPlane
 from service.http.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from service.http.receive import BodyBudget
 from service.http.writers import ClassWriter, ForecastWriter
-from service.inference.batching import Program
+from service.inference.batching import Program, RunReport
 from service.inference.engine import Engine
 from service.inference.loaded import LoadedModel, load_model
 from service.inference.programs import Classification, Forecasting, ForecastItem
 from service.inference.scheduling import BatchLimits
 from service.metrics import Metrics
 from service.settings import Settings
+from service.statistics import ModelStatistics
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT", bound=Sized)
@@ -132,6 +133,12 @@ class Service:
         writer_of: Callable[[Bundle], WriterT],
     ) -> Served[ItemT, WriterT]:
         task, program = loaded.bundle.manifest.task, program_of(loaded.bundle.manifest)
+        count, statistics = self.metrics.run_recorder(task), ModelStatistics()
+
+        def record(report: RunReport, predicted_seconds: float) -> None:
+            count(report, predicted_seconds)
+            statistics.record_run(report)
+
         engine = Engine(
             loaded.run,
             program,
@@ -139,13 +146,13 @@ class Service:
             workers=self.settings.concurrent_runs,
             limits=BatchLimits(max_tokens=self.settings.max_batch_tokens),
             max_queued_seconds=self.settings.max_queued_seconds,
-            on_run=self.metrics.run_recorder(task),
+            on_run=record,
             on_death=self._engine_died,
         )
         await engine.start()
         self.metrics.watch(task, engine)
         self.metrics.set_model(loaded.bundle, loaded.provider, loaded.load_seconds)
-        plane = DataPlane(engine, program, self.metrics)
+        plane = DataPlane(engine, program, self.metrics, statistics)
         return Served(loaded.bundle, engine, plane, writer_of(loaded.bundle))
 
     def _engine_died(self, error: BaseException) -> None:
@@ -188,9 +195,14 @@ class Service:
         return [model.engine for model in (self._classifier, self._forecaster) if model is not None]
 
     @property
+    def served(self) -> list[ServedClassifier | ServedForecaster]:
+        """Every model that answers. Raises ProblemError (503) while there is none."""
+        return [self.classifier, *([self._forecaster] if self._forecaster else [])]
+
+    @property
     def bundles(self) -> list[Bundle]:
         """What is served. Raises ProblemError (503) while there is nothing."""
-        return [self.classifier.bundle, *([self._forecaster.bundle] if self._forecaster else [])]
+        return [model.bundle for model in self.served]
 
     @property
     def classifier(self) -> ServedClassifier:

@@ -2,7 +2,7 @@
 
 Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide that a client has left.
 :class:`Edge` is the outermost layer: request id, metrics, log, and the one place where exceptions become replies.
-:class:`Gate` guards ``/v1``: API key, then a bound on the requests in progress.
+:class:`Gate` guards ``/v1`` and the models of ``/v2``, but for probes: API key, then a bound on requests in progress.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from service.metrics import Metrics
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
 RETRY_AFTER_FULL = 1
 UNMATCHED = "unmatched"
-GUARDED = "/v1/"
+_GUARDED = re.compile(r"/v1/|/v2/models/(?!.+/ready$)")
 _ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 log = structlog.get_logger(__name__)
@@ -65,7 +65,7 @@ class Edge:
 
     def _problem(self, error: BaseException, path: str) -> ProblemError:
         problem = problem_of(error)
-        if path.startswith(GUARDED):  # a probe that asks whether we are ready is not turned away
+        if is_guarded(path):  # a probe that asks whether we are ready is not turned away
             self.metrics.rejected.labels(problem.kind.slug).inc()
         if problem.kind is INTERNAL:
             log.error("unexpected exception", exc_info=error)
@@ -80,6 +80,11 @@ class Edge:
         tell("request", method=scope["method"], route=route, status=status, seconds=round(seconds, 6))
 
 
+def is_guarded(path: str) -> bool:
+    """Whether a path is one where work is done: it needs a key, where keys are asked for, and room."""
+    return _GUARDED.match(path) is not None
+
+
 def _request_id(scope: Scope) -> str:
     """The client's own id where it is harmless to repeat, else a new one."""
     for name, value in scope["headers"]:
@@ -89,7 +94,7 @@ def _request_id(scope: Scope) -> str:
 
 
 class Gate:
-    """Lets a request to ``/v1`` in when it shows a known key and there is room for it."""
+    """Lets a guarded request in when it shows a known key and there is room for it."""
 
     def __init__(self, app: ASGIApp, keys: Collection[str], max_requests: int) -> None:
         self.app = app
@@ -99,7 +104,7 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        if scope["type"] != "http" or not scope["path"].startswith(GUARDED):
+        if scope["type"] != "http" or not is_guarded(scope["path"]):
             await self.app(scope, receive, send)
             return
         if self.keys and not self._known(_presented_key(scope)):

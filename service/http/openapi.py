@@ -11,8 +11,10 @@ from pydantic.json_schema import models_json_schema
 from service.http import multipart
 from service.http.descriptions import ModelsReply
 from service.http.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
+from service.http.formats.table import ARROW, LINES, MSGPACK, available
 from service.http.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
-from service.http.middleware import GUARDED
+from service.http.middleware import is_guarded
+from service.http.oip import forms as oip
 from service.http.replies import AlertsReply, ClassifyReply, ForecastReply
 from service.settings import Settings
 
@@ -22,9 +24,12 @@ REF = "#/components/schemas/{model}"
 PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary")
 JSON_TYPE = "application/json"
 _REQUESTS: tuple[type[BaseModel], ...] = (
-    LightCurveIn, OneCurve, ManyCurves, ForecastCurveIn, OneForecast, ManyForecasts
+    LightCurveIn, OneCurve, ManyCurves, ForecastCurveIn, OneForecast, ManyForecasts, oip.InferRequest
 )  # fmt: skip
-_REPLIES: tuple[type[BaseModel], ...] = (ClassifyReply, ForecastReply, AlertsReply, ModelsReply, Problem)
+_REPLIES: tuple[type[BaseModel], ...] = (
+    ClassifyReply, ForecastReply, AlertsReply, ModelsReply, Problem, oip.InferReply, oip.ServerMetadata,
+    oip.ModelMetadata, oip.ModelConfiguration, oip.ModelReady, oip.StatisticsReply,
+)  # fmt: skip
 
 _BYTES = {"type": "string", "format": "binary", "minLength": 1}
 _PARTS = {"type": "object", "minProperties": 1, "description": "each part is the bytes of one packet, under any name"}
@@ -42,7 +47,17 @@ def _body(one: type[BaseModel], many: type[BaseModel], example: Document) -> Doc
     return {"required": True, "content": {JSON_TYPE: {"schema": schema, "example": example}}}
 
 
+_LINES = {"type": "string", "minLength": 1, "description": "JSON texts, each in a line of its own"}
+
+
+def _other_formats(schema: Document) -> Document:
+    """What JSON of a schema is in the other formats that are there; msgpack alone has the structure of JSON."""
+    schemas = {**dict.fromkeys(MSGPACK, schema), LINES: _LINES, ARROW: _BYTES}
+    return {each.media_type: {"schema": schemas[each]} for each in available().values() if each in schemas}
+
+
 CLASSIFY_BODY = _body(OneCurve, ManyCurves, _CURVE | {"options": {"embedding": False}})
+CLASSIFY_BODY["content"] |= _other_formats(CLASSIFY_BODY["content"][JSON_TYPE]["schema"])
 FORECAST_BODY = _body(
     OneForecast, ManyForecasts, _CURVE | {"forecast": {"mjd": [60318.0, 60319.0, 60319.0], "band": ["r", "g", "r"]}}
 )
@@ -51,6 +66,30 @@ ALERTS_BODY: Document = {
     "description": "One packet as it left the survey, or several as the parts of a multipart body.",
     "content": {name: {"schema": _BYTES} for name in PACKET_TYPES}
     | {name: {"schema": _PARTS} for name in multipart.MEDIA_TYPES},
+}
+
+_TENSORS = {
+    "id": "1",
+    "inputs": [
+        {"name": name, "datatype": datatype, "shape": [3], "data": _CURVE[name]}
+        for name, datatype in (("mjd", "FP64"), ("flux", "FP32"), ("flux_err", "FP32"), ("band", "BYTES"))
+    ],
+    "outputs": [{"name": "probabilities"}, {"name": "status"}],
+}
+INFER_BODY: Document = {
+    "required": True,
+    "description": "JSON, or JSON followed by the bytes of tensors as the binary tensor extension has it.",
+    "content": {
+        JSON_TYPE: {"schema": {"$ref": REF.format(model="InferRequest")}, "example": _TENSORS},
+        PACKET_TYPES[0]: {"schema": _BYTES},
+    },
+}
+INFER_REPLY: Document = {
+    "description": "Outputs in the order asked; those sent as bytes follow the JSON part.",
+    "content": {
+        JSON_TYPE: {"schema": {"$ref": REF.format(model="InferReply")}},
+        PACKET_TYPES[0]: {"schema": _BYTES},
+    },
 }
 
 
@@ -64,6 +103,10 @@ def reply(model: type[BaseModel], description: str) -> Document:
     """Description of a JSON reply, for a route's ``responses``."""
     schema = {"$ref": REF.format(model=model.__name__)}
     return {"description": description, "content": {JSON_TYPE: {"schema": schema}}}
+
+
+CLASSIFY_REPLY = reply(ClassifyReply, "One result per light curve, in order; each has a status of its own.")
+CLASSIFY_REPLY["content"] |= _other_formats(CLASSIFY_REPLY["content"][JSON_TYPE]["schema"])
 
 
 def document(app: FastAPI, settings: Settings) -> Document:
@@ -92,9 +135,9 @@ def _tell_limits(built: Document, settings: Settings) -> None:
     for column in schemas["ForecastIn"]["properties"].values():
         column["maxItems"] = settings.max_queries
     deadlines = [schemas[options]["properties"]["deadline_ms"] for options in ("Options", "ForecastOptions")]
-    for parameter in built["paths"]["/v1/alerts"]["post"]["parameters"]:
-        if parameter["name"] == "deadline_ms":
-            deadlines.append(parameter["schema"])
+    for _, _, operation in operations(built):
+        parameters = operation.get("parameters", ())
+        deadlines += [each["schema"] for each in parameters if each["name"] == "deadline_ms"]
     for deadline in deadlines:
         deadline["anyOf"][0]["maximum"] = settings.max_deadline_ms
 
@@ -105,7 +148,7 @@ def _require_keys(built: Document) -> None:
         "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     }
     for _, path, operation in operations(built):
-        if path.startswith(GUARDED):
+        if is_guarded(path):
             operation["security"] = [{"bearer": []}, {"key": []}]
             operation["responses"] |= {str(status): told for status, told in problems(UNAUTHORIZED).items()}
 

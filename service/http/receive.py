@@ -6,7 +6,7 @@ handler run to its end for nobody.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -80,10 +80,15 @@ class Body:
             raise ProblemError(MALFORMED, "the body is empty")
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
+    def charge(self, size: int) -> None:
+        """Charge bytes that were made of the body, its decompressed form. Raises ProblemError (429)."""
+        self._budget.take(size)
+        self._size += size
+
     def _check_declared(self, limit: int) -> None:
         declared = self._request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
 
     async def _read_chunk(self, limit: int) -> bool:
         """Whether there is more to come."""
@@ -92,28 +97,37 @@ class Body:
             raise ClientGone
         if chunk := message.get("body", b""):
             if self._size + len(chunk) > limit:
-                raise _too_large(limit)
-            self._budget.take(len(chunk))
-            self._size += len(chunk)
+                raise too_large(limit)
+            self.charge(len(chunk))
             self._chunks.append(chunk)
         return bool(message.get("more_body", False))
 
 
-def _too_large(limit: int) -> ProblemError:
+def too_large(limit: int) -> ProblemError:
+    """The problem (413) of a body longer than ``limit`` bytes."""
     return ProblemError(TOO_LARGE, f"the body is longer than {limit} bytes", limit=limit)
 
 
-def media_type(request: Request, accepted: Iterable[str]) -> str:
+def content_coding(request: Request, accepted: Collection[str] = ()) -> str:
+    """How the body is compressed, in lower case; empty when it is not. Raises ProblemError (415) if not accepted."""
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding in ("", "identity"):
+        return ""
+    if coding not in accepted:
+        instead = f"or with one of: {', '.join(accepted)}" if accepted else "only"
+        raise ProblemError(UNSUPPORTED, f"bodies are read without a Content-Encoding {instead}")
+    return coding
+
+
+def media_type(request: Request, accepted: Iterable[str], codings: Collection[str] = ()) -> str:
     """Media type of the body, without parameters and in lower case; empty when the client sent none.
 
     Raises
     ------
     ProblemError
-        415 for a type that is not accepted, or for a compressed body.
+        415 for a type that is not accepted, or for a body compressed otherwise than in one of ``codings``.
     """
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
-        raise ProblemError(UNSUPPORTED, "bodies with a Content-Encoding are not read; send it uncompressed")
+    content_coding(request, codings)
     name = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     accepted = tuple(accepted)
     if name and name not in accepted:

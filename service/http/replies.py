@@ -46,7 +46,19 @@ class _Classification(_Seen):
     confidence: float = Field(description="its probability")
     probabilities: dict[str, float] = Field(description="of every class; they sum to 1")
     hierarchy: dict[str, float] = Field(description="of every group of classes above them")
-    embedding: list[float] | None = Field(None, description="only when asked for")
+    novelty: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="how unusual the light curve looks: the share of known objects that look less so; absent where the "
+        "model cannot tell",
+    )
+    prediction_set: list[str] | None = Field(
+        None,
+        description="classes that it may be, the most probable first; absent where the model states no coverage",
+    )
+    coverage: float | None = Field(None, description="how often such a set holds the true class, as the model states")
+    embedding: list[float] | str | None = Field(None, description="only when asked for; text when it is base64")
 
 
 class _Unclassified(Reply):

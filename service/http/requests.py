@@ -1,32 +1,28 @@
-"""From a JSON body to light curves: nothing is coerced, every fault is pointed at, a bad curve fails alone.
+"""From a parsed body to light curves: nothing is coerced, every fault is pointed at, a bad curve fails alone.
 
 Two forms of body: one bare curve, or ``{"light_curves": [...]}``; either may carry ``options``. A boolean, a string,
 NaN or 1e999 where a number belongs is refused, and so is a name that is not in :mod:`service.http.forms`. The envelope
-is checked first and each curve apart from the others.
+is checked first and each curve apart from the others. What format a body came in is of no concern here.
 """
 
-import json
-import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Generic, TypeVar
 
-import orjson
 from pydantic import ValidationError
 
+from models.bulk import Columns, light_curves
 from models.forecast import check_queries
 from models.lightcurve import LightCurve, LightCurveError
 from models.metadata import METADATA_COLUMNS, clean_metadata
-from service.http.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+from service.http import packed
+from service.http.errors import INVALID, TOO_LARGE, ProblemError
 from service.http.fields import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
 from service.http.forms import MAX_ID_LENGTH, ForecastCurveIn, ForecastIn, ForecastOptions, LightCurveIn, Options
 from service.inference.programs import ForecastItem
 from service.settings import Settings
-
-_NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{309}")
 
 _KNOWN_METADATA = frozenset(METADATA_COLUMNS)
 _ENVELOPE = frozenset({"light_curves", "options"})
@@ -54,63 +50,63 @@ class Asked(Generic[ItemT, OptionsT]):
     bare: bool = False
 
 
-def parse_json(body: bytes) -> object:
-    """Parse one JSON document. Raises ProblemError (400) with the place of the first fault.
-
-    Numbers that JSON cannot hold come through as NaN or infinity: Python writes them unasked, and the field that holds
-    one is better named by the check of the light curve, which fails alone, than by a column of the text.
-    """
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        if _NOT_FINITE.search(body):
-            with suppress(ValueError, RecursionError):
-                return json.loads(body.decode())
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ProblemError(MALFORMED, f"the body is not one valid UTF-8 JSON document: {where}") from None
-
-
-def read_classify(document: object, settings: Settings) -> Asked[LightCurve, Options]:
+def read_classify(
+    document: object, settings: Settings, defaults: Mapping[str, object] | None = None
+) -> Asked[LightCurve, Options]:
     """Check a parsed body and build its light curves.
+
+    Parameters
+    ----------
+    defaults : options that hold where the body does not say otherwise.
 
     Raises
     ------
     ProblemError
         422 for a fault of the envelope, or of the curve when it is the bare form; 413 for too many curves.
     """
-    return _read(document, settings, Options, partial(_read_item, LightCurveIn, _build_curve, settings))
+    read_items = partial(read_curves, settings=settings)
+    return _read(document, settings, partial(_read_options, Options, settings, defaults or {}), read_items)
 
 
 def read_forecast(document: object, settings: Settings, bands: Sequence[str]) -> Asked[ForecastItem, ForecastOptions]:
     """Check a parsed body and build its light curves and queries, the latter in ``bands`` only; raises likewise."""
 
-    def build(form: ForecastCurveIn) -> ForecastItem:
-        return _build_forecast(form, bands, settings.max_queries)
+    def build(forms: Sequence[ForecastCurveIn]) -> list[ForecastItem | LightCurveError]:
+        return [_build_forecast(form, bands, settings.max_queries) for form in forms]
 
-    return _read(document, settings, ForecastOptions, partial(_read_item, ForecastCurveIn, build, settings))
+    read_items = partial(_read_items, ForecastCurveIn, build, settings)
+    return _read(document, settings, partial(_read_options, ForecastOptions, settings, {}), read_items)
 
 
-ReadItem = Callable[[object, str], ItemT | InvalidCurve]
+def read_curves(
+    values: Sequence[object], parents: Sequence[str], settings: Settings
+) -> list[LightCurve | InvalidCurve]:
+    """Check parsed light curves and build them; ``parents`` are the pointers to where they stand in the body."""
+    return _read_items(LightCurveIn, _build_curves, settings, values, parents)
 
 
 def _read(
-    document: object, settings: Settings, options: type[OptionsT], read_item: ReadItem[ItemT]
+    document: object,
+    settings: Settings,
+    read_options: Callable[[object], OptionsT],
+    read_items: Callable[[Sequence[object], Sequence[str]], list[ItemT | InvalidCurve]],
 ) -> Asked[ItemT, OptionsT]:
     if not isinstance(document, dict):
         raise ProblemError(INVALID, errors=[field_error("", "model_type")])
     if "light_curves" in document:
-        return _read_many(document, settings, options, read_item)
+        curves = _check_envelope(document, settings)
+        wanted = read_options(document.get("options", {}))
+        return Asked(tuple(read_items(curves, [f"/light_curves/{i}" for i in range(len(curves))])), wanted)
     columns = {name: value for name, value in document.items() if name != "options"}
-    wanted = _read_options(document.get("options", {}), settings, options)
-    item = read_item(columns, "")
+    wanted = read_options(document.get("options", {}))
+    (item,) = read_items([columns], [""])
     if isinstance(item, InvalidCurve):
         raise ProblemError(INVALID, errors=item.errors)
     return Asked((item,), wanted, bare=True)
 
 
-def _read_many(
-    document: dict[str, object], settings: Settings, options: type[OptionsT], read_item: ReadItem[ItemT]
-) -> Asked[ItemT, OptionsT]:
+def _check_envelope(document: dict[str, object], settings: Settings) -> list[object]:
+    """The light curves of a body that holds many."""
     curves = document["light_curves"]
     if unknown := _unknown_names(document, _ENVELOPE):
         raise ProblemError(INVALID, errors=unknown)
@@ -121,15 +117,14 @@ def _read_many(
     if len(curves) > settings.max_curves:
         limit = settings.max_curves
         raise ProblemError(TOO_LARGE, f"{len(curves)} light curves, at most {limit} in one request", limit=limit)
-    wanted = _read_options(document.get("options", {}), settings, options)
-    return Asked(tuple(read_item(curve, f"/light_curves/{i}") for i, curve in enumerate(curves)), wanted)
+    return curves
 
 
-def _read_options(value: object, settings: Settings, model: type[OptionsT]) -> OptionsT:
+def _read_options(model: type[OptionsT], settings: Settings, defaults: Mapping[str, object], value: object) -> OptionsT:
     if isinstance(value, dict) and (unknown := _unknown_names(value, model.model_fields, "/options")):
         raise ProblemError(INVALID, errors=unknown)
     try:
-        options = model.model_validate(value)
+        options = model.model_validate({**defaults, **value} if isinstance(value, dict) else value)
     except ValidationError as error:
         raise ProblemError(INVALID, errors=field_errors(error.errors(), "/options")) from None
     check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
@@ -143,41 +138,62 @@ def check_deadline(deadline_ms: int | None, pointer: str, settings: Settings) ->
         raise ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason="deadline_too_long", detail=detail)])
 
 
-def _read_item(
-    form: type[FormT], build: Callable[[FormT], ItemT], settings: Settings, value: object, parent: str
-) -> ItemT | InvalidCurve:
-    """Build an item, or say what is wrong with it; ``parent`` is where it stands in the body."""
-    errors = _cheap_faults(value, form, settings, parent)
-    if not errors:
-        try:
-            return build(form.model_validate(value))
-        except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)
-            errors = field_errors(found, parent)
-        except LightCurveError as error:
-            errors = [FieldError(pointer=parent + error.pointer, reason=error.reason, detail=str(error))]
-    return InvalidCurve(errors, _echoed_id(value))
+def _read_items(
+    form: type[FormT],
+    build: Callable[[Sequence[FormT]], Sequence[ItemT | LightCurveError]],
+    settings: Settings,
+    values: Sequence[object],
+    parents: Sequence[str],
+) -> list[ItemT | InvalidCurve]:
+    """Build items, or say what is wrong with each; ``parents`` are where they stand in the body."""
+    checked = [_check(form, settings, value, parent) for value, parent in zip(values, parents, strict=True)]
+    built = iter(build([found for found in checked if not isinstance(found, list)]))
+    items: list[ItemT | InvalidCurve] = []
+    for value, parent, found in zip(values, parents, checked, strict=True):
+        item = InvalidCurve(found, _echoed_id(value)) if isinstance(found, list) else next(built)
+        if isinstance(item, LightCurveError) and not isinstance(item, InvalidCurve):
+            fault = FieldError(pointer=parent + item.pointer, reason=item.reason, detail=str(item))
+            item = InvalidCurve([fault], _echoed_id(value))
+        items.append(item)
+    return items
 
 
-def _build_curve(curve: LightCurveIn) -> LightCurve:
-    return LightCurve.from_columns(
-        curve.mjd,
-        curve.flux,
-        curve.flux_err,
-        curve.band,
-        curve.detected,
-        clean_metadata(curve.metadata),
-        curve.object_id,
-        curve.flux_unit,
+def _check(form: type[FormT], settings: Settings, value: object, parent: str) -> FormT | list[FieldError]:
+    """What the form makes of a value, or its faults."""
+    if errors := _cheap_faults(value, form, settings, parent):
+        return errors
+    try:
+        return form.model_validate(value)
+    except ValidationError as error:
+        return field_errors(error.errors(include_url=False, include_context=False, include_input=False), parent)
+
+
+def _build_curves(forms: Sequence[LightCurveIn]) -> list[LightCurve | LightCurveError]:
+    return light_curves([_columns(form) for form in forms])
+
+
+def _columns(form: LightCurveIn) -> Columns:
+    return Columns(
+        form.mjd,
+        form.flux,
+        form.flux_err,
+        form.band,
+        form.detected,
+        clean_metadata(form.metadata),
+        form.object_id,
+        form.flux_unit,
     )
 
 
-def _build_forecast(form: ForecastCurveIn, bands: Sequence[str], limit: int) -> ForecastItem:
-    curve = _build_curve(form)
+def _build_forecast(form: ForecastCurveIn, bands: Sequence[str], limit: int) -> ForecastItem | LightCurveError:
+    try:
+        curve = _columns(form).light_curve()
+    except LightCurveError as error:
+        return error
     try:
         mjd, band = check_queries(form.forecast.mjd, form.forecast.band, bands, limit)
     except LightCurveError as error:
-        raise LightCurveError(f"/forecast{error.pointer}", error.reason, str(error)) from None
+        return LightCurveError(f"/forecast{error.pointer}", error.reason, str(error))
     return ForecastItem(curve, mjd, band, form.flux_unit)
 
 
@@ -204,7 +220,7 @@ def _long_columns(
     return [
         FieldError(pointer=f"{parent}/{name}", reason=reason, detail=f"at most {limit} {counted} are accepted")
         for name, column in columns.items()
-        if isinstance(column, list) and len(column) > limit
+        if packed.count(name, column) > limit
     ]
 
 

@@ -39,8 +39,10 @@ class ClassWriter:
 
     def __init__(self, bundle: Bundle) -> None:
         taxonomy = bundle.manifest.classes
-        self._names, self._ids = taxonomy.names, taxonomy.ids
-        self._groups, self._membership = _membership(taxonomy)
+        self.classes, self._ids = taxonomy.names, taxonomy.ids
+        self.groups, self._membership = _membership(taxonomy)
+        self.embedding_dim = bundle.manifest.embedding_dim
+        self._sets = bundle.manifest.prediction_sets
         self.provenance = classifier_provenance(bundle)
 
     def result(
@@ -49,6 +51,7 @@ class ClassWriter:
         identity: Mapping[str, object],
         errors: Sequence[FieldError] | None = None,
         embedding: bool = False,
+        coverage: float | None = None,
     ) -> dict[str, Any]:
         """One result.
 
@@ -56,6 +59,7 @@ class ClassWriter:
         ----------
         identity : what names the item: ``object_id`` and, for a packet, where it comes from.
         errors : values at fault in a light curve; None for a packet, whose reply has no such list.
+        coverage : of the prediction set; the model's own by default.
         """
         if outcome.prediction is None:
             return _failure(outcome, identity, errors)
@@ -67,14 +71,26 @@ class ClassWriter:
         result = {
             "status": outcome.status,
             **identity,
-            "class": self._names[top],
+            "class": self.classes[top],
             "class_id": self._ids[top],
             "confidence": values[top],
-            "probabilities": dict(zip(self._names, values, strict=True)),
-            "hierarchy": dict(zip(self._groups, (self._membership @ probabilities).tolist(), strict=True)),
+            "probabilities": dict(zip(self.classes, values, strict=True)),
+            "hierarchy": dict(zip(self.groups, (self._membership @ probabilities).tolist(), strict=True)),
+            **self._confidence(outcome, probabilities, coverage),
             **_seen(outcome),
         }
         return result | {"embedding": outcome.prediction.outputs["embedding"]} if embedding else result
+
+    def _confidence(self, outcome: Outcome, probabilities: Float64, coverage: float | None) -> dict[str, Any]:
+        """Novelty and prediction set of a model that has them."""
+        told: dict[str, Any] = {}
+        if outcome.prediction is not None and "novelty" in outcome.prediction.outputs:
+            told["novelty"] = float(outcome.prediction.outputs["novelty"])
+        if self._sets is not None:
+            named = self._sets.named(probabilities, outcome.detections, coverage)
+            told["prediction_set"] = [self.classes[index] for index in named.classes.tolist()]
+            told["coverage"] = named.coverage
+        return told
 
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a whole reply."""
@@ -94,27 +110,28 @@ class ForecastWriter:
         """One result; ``item`` is None for a light curve that was rejected."""
         if outcome.prediction is None or item is None:
             return _failure(outcome, identity, errors)
-        order, outputs = query_order(item.mjd, item.band), outcome.prediction.outputs
+        outputs = outcome.prediction.outputs
         return {
             "status": outcome.status,
             **identity,
             "mjd": item.mjd,
             "band": [BANDS[index] for index in item.band.tolist()],
-            "flux": self._as_asked(outputs["forecast_flux"], order, item.flux_unit),
-            "flux_err": self._as_asked(outputs["forecast_flux_err"], order, item.flux_unit),
+            "flux": as_asked(outputs["forecast_flux"], item, self._unit),
+            "flux_err": as_asked(outputs["forecast_flux_err"], item, self._unit),
             "flux_unit": item.flux_unit,
             **_seen(outcome),
         }
 
-    def _as_asked(self, sorted_flux: NDArray[np.float32], order: NDArray[np.intp], unit: FluxUnit) -> Float64:
-        """Fluxes in the unit and in the order of the request."""
-        flux = np.empty(len(order))
-        flux[order] = njy_to(flux_to_njy(sorted_flux, self._unit), unit)
-        return flux
-
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a whole reply."""
         return _encode(self.provenance, results)
+
+
+def as_asked(sorted_flux: NDArray[np.float32], item: ForecastItem, unit: FluxUnit) -> Float64:
+    """Fluxes of a network, which are in its ``unit``, in the unit and in the order of the request."""
+    flux = np.empty(len(item.mjd))
+    flux[query_order(item.mjd, item.band)] = njy_to(flux_to_njy(sorted_flux, unit), item.flux_unit)
+    return flux
 
 
 def _failure(outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None) -> dict[str, Any]:

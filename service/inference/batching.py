@@ -105,6 +105,7 @@ class RunReport:
 
     ``tokens`` counts real observations and queries, ``length`` is what the questions were padded to. ``expert_load``
     holds assignments of real tokens to experts by graph output name, integers of shape (experts,) or (layers, experts).
+    ``split_seconds`` went by in copying the answers out of the outputs.
     """
 
     questions: Sequence[Question]
@@ -114,6 +115,7 @@ class RunReport:
     assemble_seconds: float
     run_seconds: float
     expert_load: Mapping[str, NDArray[np.int64]]
+    split_seconds: float = 0.0
 
     @property
     def size(self) -> int:
@@ -148,6 +150,7 @@ def _run_once(run: RunGraph, program: Program[Any], group: Sequence[Waiting]) ->
     outputs = run(inputs)
     ended = monotonic()
     rows = program.split(outputs, questions)
+    copied = monotonic()
     return RunReport(
         questions=questions,
         answers=[
@@ -161,6 +164,7 @@ def _run_once(run: RunGraph, program: Program[Any], group: Sequence[Waiting]) ->
         assemble_seconds=assembled - started,
         run_seconds=ended - assembled,
         expert_load={name: outputs[name] for name in EXPERT_LOADS if name in outputs},
+        split_seconds=copied - ended,
     )
 
 

@@ -93,6 +93,7 @@ def _check_outputs(bundle: Bundle, session: ort.InferenceSession, inputs: Arrays
         outputs = run(session, inputs)
     except Exception as error:  # onnxruntime raises a family of its own that share no base class
         raise BundleError(f"{bundle.path}: the graph does not run on what the manifest promises it: {error}") from error
-    for name, width in program.widths(inputs).items():
-        if name not in outputs or outputs[name].shape != (RAGGED.batch, width):
-            raise BundleError(f"{bundle.path}: the graph does not answer {name} of width {width}")
+    for name, row in program.rows(inputs).items():
+        if name not in outputs or outputs[name].shape != (RAGGED.batch, *row):
+            width = f" of width {row[0]}" if row else ", one number for each light curve"
+            raise BundleError(f"{bundle.path}: the graph does not answer {name}{width}")

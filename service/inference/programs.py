@@ -58,7 +58,7 @@ class _Program:
 
 
 class Classification(_Program):
-    """A light curve in, class probabilities and an embedding out."""
+    """A light curve in, class probabilities and an embedding out, and its novelty where the network tells it."""
 
     answered: Final = "classified"
 
@@ -78,17 +78,24 @@ class Classification(_Program):
         """Inputs of :meth:`models.lightcurve.RaggedBatch.padded`."""
         return RaggedBatch.collate([question.tokens for question in questions]).padded()
 
-    def widths(self, inputs: Arrays) -> dict[str, int]:
-        """Outputs that a graph must have, and how wide their rows are."""
-        return {"probabilities": len(self.manifest.classes.names), "embedding": self.manifest.embedding_dim}
+    def rows(self, inputs: Arrays) -> dict[str, tuple[int, ...]]:
+        """Outputs that a graph must have, and the shape of their rows."""
+        rows: dict[str, tuple[int, ...]] = {
+            "probabilities": (len(self.manifest.classes.names),),
+            "embedding": (self.manifest.embedding_dim,),
+        }
+        return rows if self.manifest.novelty is None else rows | {"novelty": ()}
 
     def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
-        """``probabilities`` (classes,) and ``embedding`` (dim,), both float32 and finite."""
-        probabilities, embedding = outputs["probabilities"], outputs["embedding"]
-        _check_rows(len(questions), probabilities, embedding)
-        finite = np.logical_and(np.isfinite(probabilities).all(axis=1), np.isfinite(embedding).all(axis=1))
+        """``probabilities`` (classes,), ``embedding`` (dim,) and perhaps ``novelty`` (), all float32 and finite."""
+        names = ("probabilities", "embedding") + (() if self.manifest.novelty is None else ("novelty",))
+        answered = {name: outputs[name] for name in names}
+        _check_rows(len(questions), *answered.values())
+        finite = np.logical_and.reduce(
+            [np.isfinite(value).all(axis=tuple(range(1, value.ndim))) for value in answered.values()]
+        )
         return [
-            {"probabilities": probabilities[row].copy(), "embedding": embedding[row].copy()} if finite[row] else None
+            {name: np.array(value[row]) for name, value in answered.items()} if finite[row] else None
             for row in range(len(questions))
         ]
 
@@ -120,10 +127,10 @@ class Forecasting(_Program):
         inputs = RaggedBatch.collate([question.tokens for question in questions]).padded()
         return inputs | pad_queries([question.queries for question in questions])
 
-    def widths(self, inputs: Arrays) -> dict[str, int]:
-        """Outputs that a graph must have, and how wide their rows are."""
+    def rows(self, inputs: Arrays) -> dict[str, tuple[int, ...]]:
+        """Outputs that a graph must have, and the shape of their rows."""
         queries = inputs["query_mask"].shape[1]
-        return {"forecast_flux": queries, "forecast_flux_err": queries}
+        return {"forecast_flux": (queries,), "forecast_flux_err": (queries,)}
 
     def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
         """``forecast_flux``, ``forecast_flux_err`` (queries,), finite and no error negative, in the network's unit."""

@@ -2,9 +2,13 @@
 
 Padding is what makes batching light curves dear on a CPU: lengths differ by a factor of a hundred, and in arrival
 order most of a padded batch is padding. So a free worker takes the oldest item and adds the items nearest to it in
-length, but each one only while the merged run is predicted to take less time than running the two apart. Every batch
-holds the oldest item, hence an item waits for at most as many batches as there were items before it; there is no
-timer. The predictions come from a cost model of five terms,
+length, but each one only while the merged run is predicted to take less time than running the two apart. Of the group
+that grows this way it runs as many, nearest first, as make the run shortest in proportion to running them all apart:
+the others will find better mates. Where nothing would be saved, the oldest runs alone.
+
+Every batch holds the oldest item, hence an item waits for at most as many batches as there were items before it.
+Priority is a head start in seconds, so that it cannot starve anybody either. There is no timer, unless
+``BatchLimits.max_delay`` asks for one. The predictions come from a cost model of five terms,
 
     seconds(B, L, N) = c0 + c1 * B * L + c2 * B * L**2 + c3 * B + c4 * N
 
@@ -14,8 +18,8 @@ fitted to this machine and this graph at warm-up, so a graph that packs its toke
 the batches that suit it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -92,11 +96,25 @@ def _non_negative_least_squares(terms: NDArray[np.float64]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueItem:
-    """One waiting light curve. Times are ``time.monotonic()`` seconds; ``deadline`` None means it may wait forever."""
+    """One waiting light curve.
+
+    Attributes
+    ----------
+    length : observations.
+    enqueued : time of arrival, ``time.monotonic()`` seconds.
+    deadline : time after which an answer is worth nothing; None: never.
+    priority : head start in seconds: it counts as if it had arrived that much earlier, and no more than that.
+    """
 
     length: int
     enqueued: float
     deadline: float | None
+    priority: float = field(default=0.0, kw_only=True)
+
+    @property
+    def rank(self) -> float:
+        """Place in the queue, the smallest first."""
+        return self.enqueued - self.priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,53 +126,122 @@ class BatchLimits:
     max_tokens : padded observations (batch times longest length); beyond about a thousand, activations leave the cache.
     max_items : light curves.
     window : how far behind the oldest item to look for mates; bounds the time one choice takes.
+    max_delay : seconds after the arrival of the oldest item during which a batch that is not full may be held back for
+        more mates; a worker asks again when something arrives, or when they are over.
+    shares : whether free workers share a short queue, see :meth:`shared`.
     """
 
     max_tokens: int = 1024
     max_items: int = 32
     window: int = 128
+    max_delay: float = 0.0
+    shares: bool = True
 
     def shared(self, waiting: int, workers: int) -> "BatchLimits":
         """Bounds on a batch while ``workers`` are free, the caller included: its share of a short queue.
 
-        Merging a short queue into one run saves work, but lets the other workers idle and everybody wait longer.
+        Merging a short queue into one run saves work, but lets the other workers idle and everybody wait longer. Where
+        a delay is asked for, waiting longer is what is wanted.
         """
         share = -(-waiting // workers)
-        return self if share >= self.max_items else replace(self, max_items=share)
+        shares = self.shares and self.max_delay == 0 and share < self.max_items
+        return replace(self, max_items=share) if shares else self
+
+
+Policy = Callable[[Sequence[QueueItem], float, CostModel, BatchLimits], list[int]]
+"""What :func:`choose` is one of: (queue, now, cost model, limits) to the indices of the next batch.
+
+It may answer nothing to a queue that is not empty only while ``now < queue[0].enqueued + limits.max_delay``.
+"""
 
 
 def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
-    """Indices of the items to run next, the oldest first.
+    """Indices of the items to run next, the first in the queue first; none to hold the batch back for more mates.
 
     Parameters
     ----------
-    queue : waiting items in order of arrival, none expired (see :func:`expired`); only the first ``limits.window`` are
-        looked at.
-    now : ``time.monotonic()``; a merge that is predicted to make any member miss its deadline is not made.
+    queue : waiting items by :attr:`QueueItem.rank`, which is their order of arrival unless priorities differ, none
+        expired (see :func:`expired`); only the first ``limits.window`` are looked at.
+    now : ``time.monotonic()``; neither a merge nor a delay that is predicted to make any member miss its deadline is
+        made.
     """
     if not queue:
         return []
     window = queue[: limits.window]
     anchor = window[0]
     chosen, length, tokens, latest = [0], anchor.length, anchor.length, _latest_end(anchor)
-    planned = cost.seconds(1, length)
+    planned = apart = cost.seconds(1, length)
+    best = _Prefix(1, length, 1.0, planned, latest)
     by_nearness = sorted(range(1, len(window)), key=lambda index: abs(window[index].length - anchor.length))
     for index in by_nearness:
         if len(chosen) >= limits.max_items:
             break
         item, batch = window[index], len(chosen) + 1
-        padded, end = max(length, item.length), min(latest, _latest_end(item))
+        padded, end, alone = max(length, item.length), min(latest, _latest_end(item)), cost.seconds(1, item.length)
         merged = cost.seconds(batch, padded, tokens + item.length)
-        saves = merged < planned + cost.seconds(1, item.length)
-        if saves and batch * padded <= limits.max_tokens and now + merged <= end:
+        if merged < planned + alone and batch * padded <= limits.max_tokens and now + merged <= end:
             chosen.append(index)
-            length, tokens, latest, planned = padded, tokens + item.length, end, merged
-    return chosen
+            length, tokens, latest, planned, apart = padded, tokens + item.length, end, merged, apart + alone
+            if planned / apart < best.share:
+                best = _Prefix(batch, length, planned / apart, planned, latest)
+    return [] if _held(best, anchor, now, limits) else chosen[: best.size]
+
+
+class _Prefix(NamedTuple):
+    """The first ``size`` of a group: padded length, time of the run over that of runs apart, time, latest end."""
+
+    size: int
+    length: int
+    share: float
+    seconds: float
+    latest: float
+
+
+def _held(group: _Prefix, anchor: QueueItem, now: float, limits: BatchLimits) -> bool:
+    release = anchor.enqueued + limits.max_delay
+    full = group.size >= limits.max_items or (group.size + 1) * group.length > limits.max_tokens
+    return now < release and not full and release + group.seconds <= group.latest
 
 
 def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int]:
     """Indices of the items that would miss their deadline even if they ran alone and at once."""
-    return [index for index, item in enumerate(queue) if now + cost.seconds(1, item.length) > _latest_end(item)]
+    return [
+        index
+        for index, item in enumerate(queue)
+        if item.deadline is not None and now + cost.seconds(1, item.length) > item.deadline
+    ]
+
+
+class Plan(NamedTuple):
+    """Indices of the items to run next, and of those it is too late for; either may be empty."""
+
+    batch: list[int]
+    late: list[int]
+
+
+def plan(
+    window: Sequence[QueueItem],
+    waiting: int,
+    now: float,
+    cost: CostModel,
+    limits: BatchLimits,
+    workers: int,
+    policy: Policy = choose,
+) -> Plan:
+    """What a worker that has become free does next.
+
+    Parameters
+    ----------
+    window : the first items of the queue by rank, ``limits.window`` of them or all.
+    waiting : items in the whole queue.
+    workers : workers that are free, this one included.
+    """
+    late = expired(window, now, cost)
+    gone = set(late)
+    alive = [index for index in range(len(window)) if index not in gone]
+    bounds = limits.shared(waiting - len(late), workers)
+    chosen = policy([window[index] for index in alive], now, cost, bounds)
+    return Plan([alive[index] for index in chosen], late)
 
 
 def _latest_end(item: QueueItem) -> float:

@@ -6,13 +6,16 @@ import numpy as np
 import torch
 
 from models.astro_moe import AstroMoE, AstroMoEConfig
-from models.bundle import Bundle, Calibration
-from models.lightcurve import BANDS, LightCurve, Tokens
+from models.bundle import Bundle
+from models.confidence import Calibration, PredictionSets, SetThresholds
+from models.lightcurve import BANDS, LightCurve, RaggedBatch, Tokens
 from models.metadata import METADATA_COLUMNS
 from training.data.batches import to_tokens
 from training.export.bundle import Release, export_bundle
 from training.fit.checkpoints import DataSource, RunConfig
 from training.recipes.catalogue import RECIPES
+from training.score.novelty import NoveltyFit, fit_novelty
+from training.score.served import ServedSample
 
 
 def random_curve(rng: np.random.Generator, n_points: int, metadata: bool = True, span: float = 200.0) -> LightCurve:
@@ -56,9 +59,38 @@ def tiny_network(seed: int = 0, **changes: object) -> AstroMoE:
 
 def untrained_bundle(folder: Path) -> Bundle:
     """Export a tiny network; the recipe recorded in the manifest is the debug one with the tiny sizes."""
+    return _export(folder, Release("tiny", "0.0.1", Calibration(method="none", temperature=1.0), data={}, metrics={}))
+
+
+def export_confident(folder: Path) -> Bundle:
+    """Export it with all that a bundle may say besides: a temperature by length, novelty and prediction sets."""
+    by_length = Calibration(
+        method="temperature_by_length", temperature=1.1, coefficients=(0.4, -0.2), lengths=(2, 120), split="none"
+    )
+    groups = (
+        SetThresholds(detections=0, largest=(0.9, 0.99), views=1),
+        SetThresholds(detections=5, largest=(0.8, 0.97), views=1),
+    )
+    sets = PredictionSets(coverages=(0.8, 0.9), default=0.9, groups=groups, split="none")
+    release = Release("confident", "0.0.1", by_length, data={}, metrics={}, novelty=_novelty(), prediction_sets=sets)
+    return _export(folder, release)
+
+
+def _export(folder: Path, release: Release) -> Bundle:
     network = tiny_network()
     recipe = RECIPES["debug"]().model_copy(update={"network": network.config})
     config = RunConfig(recipe=recipe, data=DataSource(name="none", sha256="0" * 64, objects=0))
-    release = Release("tiny", "0.0.1", Calibration(method="none", temperature=1.0), data={}, metrics={})
     bundle, _ = export_bundle(network, config, random_tokens(1), folder, release)
     return bundle
+
+
+def _novelty() -> NoveltyFit:
+    """What is usual for the tiny network among random light curves of three classes of its own choice."""
+    network, tokens = tiny_network(), random_tokens(7, 200)
+    batch = RaggedBatch.collate(tokens).padded()
+    with torch.no_grad():
+        output = network(*(torch.from_numpy(batch[name]) for name in network.input_names))
+    count = np.arange(len(tokens))
+    logits, embedding = output.logits_BC.numpy(), output.embedding_BE.numpy()
+    sample = ServedSample(logits, embedding, count % 3, count, count + 1, count)
+    return fit_novelty(sample, sample)

@@ -28,7 +28,6 @@ from models.bundle import (
     GOLDEN_TOLERANCE,
     MODEL,
     Bundle,
-    Calibration,
     Manifest,
     Parameters,
     TensorSpec,
@@ -36,6 +35,7 @@ from models.bundle import (
     write_golden,
     write_manifest,
 )
+from models.confidence import Calibration, PredictionSets
 from models.lightcurve import Tokens
 from models.metadata import METADATA_COLUMNS
 from models.parameters import count_parameters
@@ -45,6 +45,7 @@ from models.zoo import NetworkTask
 from training.export.graph import OPSET, write_graph
 from training.export.served import AXES, LOADS, Arrays, ServedForecaster, ServedNetwork, parity_batches
 from training.fit.checkpoints import RunConfig
+from training.score.novelty import NoveltyFit
 
 DTYPES = {"band": "int64", "mask": "bool", "query_band": "int64", "query_mask": "bool"}
 SERVED: dict[NetworkTask, type[ServedNetwork]] = {"classify": ServedNetwork, "forecast": ServedForecaster}
@@ -64,6 +65,8 @@ class Release:
     data: dict[str, Any]
     metrics: dict[str, Any]
     taxonomy: Taxonomy | None = ELASTICC
+    novelty: NoveltyFit | None = None
+    prediction_sets: PredictionSets | None = None
 
 
 def export_bundle(
@@ -90,7 +93,7 @@ def export_bundle(
         raise ExportError(
             f"a network trained to {config.recipe.task} is not served: train a classifier from its weights"
         )
-    served = SERVED[config.recipe.task](network.eval(), release.calibration.temperature).eval()
+    served = SERVED[config.recipe.task](network.eval(), release.calibration, release.novelty).eval()
     batches = parity_batches(tokens)
     with torch.no_grad():
         example = served.outputs(*served.arguments(batches[0]).values())
@@ -142,6 +145,8 @@ def _manifest(served: ServedNetwork, example: dict[str, Tensor], config: RunConf
         embedding_dim=example["embedding"].shape[1] if "embedding" in example else 0,
         parameters=Parameters(total=counts["total"], active=counts["active"]),
         calibration=release.calibration,
+        novelty=None if release.novelty is None else release.novelty.described,
+        prediction_sets=release.prediction_sets,
         recipe=config.recipe.model_dump(mode="json"),
         data=release.data,
         metrics=release.metrics,
@@ -157,7 +162,7 @@ def _input_spec(name: str) -> TensorSpec:
 
 
 def _output_spec(name: str, value: Tensor) -> TensorSpec:
-    shape: tuple[int | str, ...] = ("batch", value.shape[1])
+    shape: tuple[int | str, ...] = ("batch", *value.shape[1:])
     if name in LOADS:
         shape = tuple(value.shape)
     elif name.startswith("forecast"):

@@ -5,7 +5,7 @@ numbers are those that were measured. The scores go into the manifest, which is 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
+from training.export.confidence_card import confidence_sections
 from training.export.figures import draw_confusion
 from training.export.forecast_card import forecast_sections
+from training.export.markdown import table
 
 PICTURE = "confusion.png"
 SCORES = {
@@ -85,7 +87,7 @@ def write_card(path: Path, report: Report | None = None, baseline: Report | None
     else:
         scores = _scores(manifest, report, baseline)
         limits = IMPORTED_LIMITS if "import" in manifest.data else SIMULATED_LIMITS
-        sections = [_identity(manifest), _data(manifest), *scores, _calibration(manifest), USE, limits]
+        sections = [_identity(manifest), _data(manifest), *scores, *confidence_sections(manifest), USE, limits]
     (path / CARD).write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return write_manifest(path, manifest)
 
@@ -164,7 +166,7 @@ def _views(manifest: Manifest, report: Report) -> str:
 On the {data["split"]} split: {data["split_objects"]:,} objects that no training step saw{mix}.
 {_who(report["models"])} Expect lower scores on alerts of another survey or selection.
 
-{_table(header, rows)}
+{table(header, rows)}
 
 An object without a detection in a view is left out of it: no alert would have been sent."""
 
@@ -184,11 +186,11 @@ def _early(report: Report) -> str:
 
 Macro-F1 when the light curve ends at its n-th detection; objects with fewer are shown whole.
 
-{_table(["detections", "with metadata", "without"], rows)}
+{table(["detections", "with metadata", "without"], rows)}
 
 The same when it ends so many days after its first detection, with metadata:
 
-{_table(["days", "macro-F1"], days)}"""
+{table(["days", "macro-F1"], days)}"""
 
 
 def _against(report: Report, baseline: Report) -> str:
@@ -205,7 +207,7 @@ def _against(report: Report, baseline: Report) -> str:
 Macro-F1 of gradient-boosted trees on {trees["features"]} summary features and metadata, trained on
 {trees["examples"]:,} random views of the same training objects, scored on the same test objects.
 
-{_table(["what is shown", "this network", trees["name"]], rows)}"""
+{table(["what is shown", "this network", trees["name"]], rows)}"""
 
 
 def _classes(manifest: Manifest, report: Report) -> str:
@@ -214,24 +216,7 @@ def _classes(manifest: Manifest, report: Report) -> str:
 
 ![Confusion matrix of {manifest.name} {manifest.version}]({PICTURE})
 
-{_table(["class", "F1"], rows)}"""
-
-
-def _calibration(manifest: Manifest) -> str:
-    calibration, fit = manifest.calibration, manifest.metrics.get("calibration")
-    if calibration.method == "none" or fit is None:
-        return "## Calibration\n\nNone: the probabilities are the network's own."
-    return f"""## Calibration
-
-One temperature, {calibration.temperature:.3f}, inside the graph, fitted on random views of {fit["objects"]:,} objects
-of the {calibration.split} split: expected calibration error (15 bins) {fit["ece_before"]:.4f} before and
-{fit["ece_after"]:.4f} after. The probabilities assume equally common classes: multiply them by the rates of your
-survey relative to a uniform mix, and normalise, before adding them up over a population."""
-
-
-def _table(header: list[str], rows: Iterable[list[str]]) -> str:
-    lines = [header, ["---"] + ["---:"] * (len(header) - 1), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+{table(["class", "F1"], rows)}"""
 
 
 def _value(score: Report) -> str:

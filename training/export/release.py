@@ -1,31 +1,47 @@
-"""From a training run to a bundle: calibrate on the validation split, export, prove parity, record where it came from.
+"""From a training run to a bundle: fit what makes it believable, export, prove parity, record where it came from.
 
-A bundle is complete when it leaves here: it has a card, which ``python -m training card`` rewrites once there are
-scores.
+Calibration, prediction sets and novelty come from the validation split in views as served. A bundle is complete when it
+leaves here: it has a card, which ``python -m training card`` rewrites once there are scores.
 """
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import nn
 
-from models.bundle import Bundle, Calibration
+from models.bundle import Bundle
+from models.confidence import Calibration, PredictionSets
 from models.lightcurve import BANDS, LightCurve, Tokens
 from models.taxonomy import taxonomy_of
 from training.data.batches import draw_examples, draw_indices, usable_tokens
 from training.data.dataset import UNLABELLED, Dataset, read_dataset, read_notes, split_indices
 from training.export.bundle import Release, export_bundle
 from training.export.card import write_card
+from training.export.served import UNCALIBRATED
 from training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
-from training.score.calibrate import calibrate
+from training.recipes.schema import Recipe
+from training.score.calibrate import calibrated, fit_calibration
+from training.score.novelty import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty
+from training.score.served import ask_as_served
+from training.score.sets import fit_sets
 
 PARITY_CURVES = 200
 PARITY_NOISE = 100
 
 
+class Confidence(NamedTuple):
+    """What the validation split says of a classifier; ``metrics`` are the numbers behind it."""
+
+    calibration: Calibration
+    novelty: NoveltyFit
+    prediction_sets: PredictionSets
+    metrics: dict[str, Any]
+
+
 def release(run: Path, data: Path, out: Path, *, name: str, version: str, simulator_seed: int | None = None) -> Bundle:
-    """Export the best weights of a run as a bundle with a card; a classifier's temperature is calibrated.
+    """Export the best weights of a run as a bundle with a card; a classifier is calibrated.
 
     Parameters
     ----------
@@ -45,17 +61,30 @@ def release(run: Path, data: Path, out: Path, *, name: str, version: str, simula
     dataset = read_dataset(data)
     if fingerprint(data, len(dataset)).sha256 != config.data.sha256:
         raise RunError(f"{run} was trained on other data than {data}")
-    fit = calibrate(network, dataset, config.recipe) if config.recipe.task == "classify" else None
+    fit = fit_confidence(network, dataset, config.recipe) if config.recipe.task == "classify" else None
     described = Release(
         name=name,
         version=version,
-        calibration=fit.as_calibration() if fit else Calibration(method="none", temperature=1.0),
+        calibration=fit.calibration if fit else UNCALIBRATED,
         data=_provenance(dataset, config, simulator_seed) | imported_from(data),
-        metrics={"validation": _validation(run)} | ({"calibration": fit._asdict()} if fit else {}),
+        metrics={"validation": _validation(run)} | (fit.metrics if fit else {}),
         taxonomy=taxonomy_of(dataset.classes) if fit else None,
+        novelty=fit.novelty if fit else None,
+        prediction_sets=fit.prediction_sets if fit else None,
     )
     export_bundle(network, config, _parity_tokens(dataset, config), out, described)
     return write_card(out)
+
+
+def fit_confidence(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Confidence:
+    """Calibrate a classifier; fit prediction sets to its calibrated probabilities, and novelty to its embeddings."""
+    sample = ask_as_served(network, dataset, recipe, "validation")
+    fit = fit_calibration(sample)
+    p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
+    sets = fit_sets(p_NC, sample.label_N, sample.detections_N, sample.object_N)
+    training = ask_as_served(network, dataset, recipe, "train", per_class=REFERENCE_PER_CLASS)
+    metrics = {"calibration": fit.numbers(), "prediction_sets": {"coverage_of_one_threshold": sets.coverage_of_one}}
+    return Confidence(fit.calibration, fit_novelty(training, sample), sets.sets, metrics)
 
 
 def _provenance(dataset: Dataset, config: RunConfig, simulator_seed: int | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a bundle's graph computes around a network, by task, and the batches that prove the graph equal to it.
 
-- a classifier: softmax(logits / temperature), the embedding, and the expert loads of a network with mixtures;
+- a classifier: softmax(logits / temperature), the embedding, perhaps how unusual that is, and the expert loads of a
+  network with mixtures;
 - a forecaster: expected flux and its standard deviation at the queries.
 """
 
@@ -12,11 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.confidence import Calibration
 from models.forecast import Queries, pad_queries
 from models.lightcurve import BANDS, RaggedBatch, Tokens
 from models.network import INPUTS, QUERIES, Forecast, Output
+from training.export.confidence import Calibrated, NoveltyScore
+from training.score.novelty import NoveltyFit
 
 GOLDEN_CURVES = 12
+UNCALIBRATED = Calibration(method="none", temperature=1.0)
 LOADS = ("input_expert_load", "expert_load")
 AXES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(INPUTS, ("batch", "length")),
@@ -32,20 +37,24 @@ class ServedNetwork(nn.Module):
 
     task: ClassVar = "classification"
 
-    def __init__(self, network: nn.Module, temperature: float = 1.0) -> None:
+    def __init__(
+        self, network: nn.Module, calibration: Calibration = UNCALIBRATED, novelty: NoveltyFit | None = None
+    ) -> None:
         super().__init__()
-        self.network, self.temperature = network, temperature
+        self.network, self.calibrated = network, Calibrated(calibration)
+        self.novelty = None if novelty is None else NoveltyScore(novelty)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of :meth:`outputs`."""
         return tuple(self.outputs(*inputs).values())
 
     def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Probabilities [B, C], embedding [B, E] and, of a network with mixtures, loads [layers, experts], by name."""
+        """Probabilities [B, C], embedding [B, E], novelty [B] when there is one, loads [layers, experts], by name."""
         output: Output = self.network(*inputs)
         values = {
-            "probabilities": (output.logits_BC / self.temperature).softmax(-1),
+            "probabilities": self.calibrated(output.logits_BC, inputs[self.input_names.index("mask")]),
             "embedding": output.embedding_BE,
+            "novelty": None if self.novelty is None else self.novelty(output.embedding_BE),
             "input_expert_load": output.input_expert_load_1X,
             "expert_load": output.expert_load_SX,
         }

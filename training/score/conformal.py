@@ -88,13 +88,14 @@ def fit_conformal(
     score_B = nonconformity(probabilities_BC, kind, penalty, free_ranks)[np.arange(len(label_B)), label_B]
     classes = probabilities_BC.shape[1]
     if by_class:
-        threshold_C = np.array([_quantile(score_B[label_B == label], alpha) for label in range(classes)])
+        threshold_C = np.array([conformal_quantile(score_B[label_B == label], alpha) for label in range(classes)])
     else:
-        threshold_C = np.full(classes, _quantile(score_B, alpha))
+        threshold_C = np.full(classes, conformal_quantile(score_B, alpha))
     return Conformal(kind, alpha, threshold_C, penalty, free_ranks)
 
 
-def _quantile(score_B: NDArray[np.float64], alpha: float) -> float:
+def conformal_quantile(score_B: NDArray[np.float64], alpha: float) -> float:
+    """The ceil((n + 1)(1 - alpha))-th smallest of n scores, infinite where there are too few of them for that."""
     rank = int(np.ceil((len(score_B) + 1) * (1 - alpha) - 1e-9))
     return float(np.sort(score_B)[rank - 1]) if rank <= len(score_B) else float("inf")
 

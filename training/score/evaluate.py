@@ -31,6 +31,7 @@ from training.recipes.schema import DataConfig
 from training.score import sections
 from training.score.hierarchy import all_scores, levels
 from training.score.metrics import confusion, f1_per_class, reliability
+from training.score.novelty import REFERENCE_PER_CLASS
 from training.score.predictions import Panel, open_model
 
 DETECTIONS = (1, 2, 3, 5, 10, 20)
@@ -49,7 +50,6 @@ SERIES: dict[str, dict[str, View]] = {
     "days": {str(day): View(days_after_trigger=day) for day in DAYS},
     "days_no_metadata": {str(day): View(days_after_trigger=day, missing=NO_METADATA) for day in DAYS},
 }
-REFERENCE_PER_CLASS = 200
 
 
 def evaluate(

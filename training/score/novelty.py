@@ -5,7 +5,9 @@
 - beside them what needs no embedding: one minus the largest probability (Hendrycks & Gimpel 2017), and the entropy.
 
 For every score larger means stranger. It is measured with classes that were left out of training: the AUROC is the
-probability that one of their objects looks stranger than an object of a known class.
+probability that one of their objects looks stranger than an object of a known class. A bundle serves the first
+(:func:`fit_novelty`), as the share of validation objects that look less strange: nobody knows what a distance of 14
+means.
 
 Legend: N reference objects, B objects, C classes, E embedding width, K reference classes.
 """
@@ -16,11 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.confidence import Novelty
 from models.lightcurve import Bool, Int64
+from training.score.calibrate import DETECTION_GROUPS
 from training.score.metrics import Float, area_under_roc
+from training.score.served import ServedSample
 
 SHRINKAGE = 0.01  # of the covariance towards its mean variance: some directions of an embedding hardly vary
 NEIGHBOURS = 10
+FALSE_ALARMS = 0.01  # stated share of known objects beyond the threshold of a bundle
+REFERENCE_PER_CLASS = 200
 _CHUNK = 1024
 
 
@@ -88,6 +95,66 @@ def novelty_scores(strange: dict[str, NDArray[np.float64]], label_B: Int64, left
             "by_class": {label: area_under_roc(score_B[kept], new_B[kept]) for label, kept in alone.items()},
         }
     return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoveltyFit:
+    """What a bundle needs to tell how unusual an embedding is.
+
+    Attributes
+    ----------
+    reference : class means and spread of the training embeddings.
+    distance_Q, share_Q : distances, ascending, and the share of validation objects that are nearer, from 0 to 1.
+    described : for the manifest.
+    """
+
+    reference: Reference
+    distance_Q: NDArray[np.float64]
+    share_Q: NDArray[np.float64]
+    described: Novelty
+
+    def novelty(self, embedding_BE: Float) -> NDArray[np.float64]:
+        """Share of validation objects that look less strange, shape (B,), as the graph computes it but in float64."""
+        return np.interp(self.reference.mahalanobis(embedding_BE), self.distance_Q, self.share_Q)
+
+
+def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
+    """Learn the reference from training objects and what is usual from validation objects.
+
+    Raises
+    ------
+    ValueError
+        As :func:`fit_reference` does, and when all validation objects are equally far.
+    """
+    reference = fit_reference(training.embedding_NE, training.label_N)
+    distance_N = reference.mahalanobis(validation.embedding_NE)
+    distance_Q, share_Q = _shares(distance_N)
+    alarm_N = np.interp(distance_N, distance_Q, share_Q) > 1 - FALSE_ALARMS
+    group_N = np.searchsorted(DETECTION_GROUPS, validation.detections_N, side="right") - 1
+    described = Novelty(
+        threshold=1 - FALSE_ALARMS,
+        false_alarm_rate=float(alarm_N.mean()),
+        by_detections={
+            DETECTION_GROUPS[group]: float(alarm_N[group_N == group].mean()) for group in np.unique(group_N)
+        },
+        split="validation",
+        objects=len(np.unique(validation.object_N)),
+        reference_objects=len(np.unique(training.object_N)),
+    )
+    return NoveltyFit(reference, distance_Q, share_Q, described)
+
+
+def _shares(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Distinct quantiles and their shares: steps of a hundredth, and finer ones in the tail that alarms look at."""
+    tail = 1 - np.geomspace(0.01, 1 / max(len(distance_N), 101), 30)
+    share_Q = np.unique(np.concatenate([np.linspace(0, 1, 101), tail]))
+    quantile_Q = np.quantile(distance_N, share_Q).astype(np.float32)  # distinct in the precision of the graph
+    distance_Q, first = np.unique(quantile_Q, return_index=True)
+    if len(distance_Q) < 2:
+        raise ValueError("novelty cannot be told: all validation objects are equally far from the training objects")
+    share_Q = share_Q[first]
+    share_Q[-1] = 1.0
+    return distance_Q.astype(np.float64), share_Q
 
 
 def _unit(x_BE: Float) -> NDArray[np.float64]:

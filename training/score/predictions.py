@@ -2,8 +2,8 @@
 
 Notable:
 
-- a bundle answers through onnxruntime, as it is served; a run folder through torch, with a temperature fitted on the
-  validation split, as its export would have it;
+- a bundle answers through onnxruntime, as it is served; a run folder through torch, calibrated on the validation split,
+  as its export would have it;
 - examples are made once per view for all models that featurise alike;
 - embeddings are kept for the views that ask for them only: over all views of all models they would be gigabytes.
 
@@ -28,7 +28,7 @@ from training.data.batches import Example, collate, view_examples
 from training.data.dataset import Dataset
 from training.fit.checkpoints import load_network
 from training.recipes.schema import DataConfig
-from training.score.calibrate import calibrate, softmax
+from training.score.calibrate import calibrate, calibrated
 from training.score.metrics import Float
 
 BATCH = 32
@@ -103,12 +103,13 @@ def _open_run(path: Path, dataset: Dataset) -> Model:
     network, config = load_network(path)
     if config.recipe.network.n_classes != len(dataset.classes):
         raise ValueError(f"{path} has {config.recipe.network.n_classes} classes, the data {len(dataset.classes)}")
-    temperature = calibrate(network, dataset, config.recipe).temperature
+    calibration = calibrate(network, dataset, config.recipe).calibration
 
     def answer(examples: Sequence[Example]) -> Answers:
         output = outputs_of(network, examples)
         logits_BC, embedding_BE = (tensor.float().numpy() for tensor in (output.logits_BC, output.embedding_BE))
-        return Answers(softmax(logits_BC, temperature), embedding_BE)
+        length_B = np.array([len(example.tokens) for example in examples])
+        return Answers(calibrated(logits_BC, length_B, calibration), embedding_BE)
 
     return Model(path.name, config.recipe.seed, config.recipe.data, answer, path)
 

@@ -1,18 +1,21 @@
-"""``POST /v1/classify``: light curves as JSON, one or many."""
+"""``POST /v1/classify``: light curves, one or many, in any of the formats."""
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from models.lightcurve import LightCurve
 from service.dataplane import Outcome
 from service.http import errors, openapi
-from service.http.curves import answer, faults
-from service.http.forms import Options
+from service.http.curves import answer, classified
+from service.http.formats.table import FORMATS, Format, body_format, reply_format
+from service.http.forms import ClassifyQuery, Options
 from service.http.lifecycle import service_of
-from service.http.replies import ClassifyReply
-from service.http.requests import Asked, read_classify
+from service.http.receive import media_type
+from service.http.requests import Asked, check_deadline, read_classify
+from service.http.stream import CurveStream
 from service.http.writers import ClassWriter
 
 router = APIRouter()
@@ -23,31 +26,39 @@ router = APIRouter()
     summary="Classify light curves",
     response_class=Response,
     responses={
-        200: openapi.reply(ClassifyReply, "One result per light curve, in order; each has a status of its own."),
+        200: openapi.CLASSIFY_REPLY,
         **openapi.problems(
-            errors.MALFORMED, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
-            errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE, errors.DEADLINE,
+            errors.MALFORMED, errors.NOT_ACCEPTABLE, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED,
+            errors.INVALID, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE, errors.DEADLINE,
         ),
     },
     openapi_extra={"requestBody": openapi.CLASSIFY_BODY},
 )  # fmt: skip
-async def classify(request: Request) -> Response:
+async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -> Response:
     """Send one light curve, or many under `light_curves`.
 
     A single curve that breaks a rule is a problem (422) whose `errors` point at the values at fault. Among many, it is
     answered alone with status `rejected` while the others are classified. A curve without an observation in a band that
     the model knows is `abstained`. Times may come in any order.
+
+    The same in msgpack (`application/msgpack`), where a column may be the bytes of its little-endian values: `mjd`
+    float64, `flux`, `flux_err` and `metadata` float32, `band` and `detected` one byte each; as an Arrow IPC stream with
+    a row for each light curve; or as lines of JSON (`application/x-ndjson`), a light curve in each, answered line by
+    line while more are sent. `Accept` chooses the format of the reply, which else is that of the request. Options go
+    into the body or, where it has no place for them, into the address.
     """
     service = service_of(request)
-    model = service.classifier
-    read = partial(read_classify, settings=service.settings)
-    return await answer(request, model.plane, read, partial(_write, model.replies))
+    model, settings = service.classifier, service.settings
+    sent = body_format(media_type(request, FORMATS))
+    wanted = reply_format(request.headers.get("accept", ""), sent)
+    check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
+    if sent.read is None:
+        return CurveStream(request, query)
+    read = partial(read_classify, settings=settings, defaults=query.model_dump(exclude_unset=True))
+    return await answer(request, model.plane, read, partial(_write, model.replies, wanted), sent, wanted)
 
 
-def _write(replies: ClassWriter, asked: Asked[LightCurve, Options], outcomes: Sequence[Outcome]) -> bytes:
-    return replies.write(
-        [
-            replies.result(outcome, {"object_id": item.object_id}, faults(item), asked.options.embedding)
-            for item, outcome in zip(asked.items, outcomes, strict=True)
-        ]
-    )
+def _write(
+    replies: ClassWriter, wanted: Format, asked: Asked[LightCurve, Options], outcomes: Sequence[Outcome]
+) -> bytes:
+    return wanted.write(classified(replies, asked.items, outcomes, asked.options))

@@ -10,6 +10,7 @@ from service.http import errors, openapi
 from service.http.curves import answer, faults
 from service.http.forms import ForecastOptions
 from service.http.lifecycle import service_of
+from service.http.receive import media_type
 from service.http.replies import ForecastReply
 from service.http.requests import Asked, InvalidCurve, read_forecast
 from service.http.writers import ForecastWriter
@@ -41,6 +42,7 @@ async def forecast(request: Request) -> Response:
     """
     service = service_of(request)
     model = service.forecaster
+    media_type(request, (openapi.JSON_TYPE,))
     read = partial(read_forecast, settings=service.settings, bands=model.bundle.manifest.bands)
     return await answer(request, model.plane, read, partial(_write, model.replies))
 

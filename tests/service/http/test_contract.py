@@ -8,18 +8,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
+import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck
+from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 
 from service.http.app import create_app
+from service.http.formats import messagepack
+from service.http.formats.jsontext import LINES_TYPE
+from service.http.formats.table import ARROW_TYPE
 from service.http.lifecycle import Models, Service
 from service.http.openapi import PACKET_TYPES
 from service.inference.loaded import load_model
 from service.settings import Settings
-from support.edge import HOST, Network, live, loader, settings
+from support.edge import HOST, Network, curve, live, loader, settings
 from support.graph_bundles import forecaster_bundle
+from support.wire import arrow_stream, arrow_table, lines_body, msgpack_body, packed
 
 EXAMPLES = 15
 
@@ -48,6 +54,24 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 schemathesis.serializer.alias(list(PACKET_TYPES[1:]), PACKET_TYPES[0])
+# Bytes made up at random are in no format at all; what values do is tried in JSON, to which all formats lead.
+CURVES = [curve(), curve(3)]
+schemathesis.openapi.media_type(ARROW_TYPE, st.just(arrow_stream(arrow_table(CURVES))))
+schemathesis.openapi.media_type(LINES_TYPE, st.just(lines_body([*CURVES, "no curve"])))
+for name in messagepack.MEDIA_TYPES:
+    schemathesis.openapi.media_type(name, st.sampled_from([msgpack_body(CURVES), msgpack_body([packed(curve()), {}])]))
+
+
+@schemathesis.deserializer(*messagepack.MEDIA_TYPES)
+def from_msgpack(_: schemathesis.DeserializationContext, response: schemathesis.Response) -> Any:
+    return msgspec.to_builtins(msgspec.msgpack.decode(response.content))  # bytes become text, as the schema has them
+
+
+@schemathesis.deserializer(ARROW_TYPE, LINES_TYPE)
+def as_text(_: schemathesis.DeserializationContext, response: schemathesis.Response) -> str:
+    return response.content.decode("latin-1")
+
+
 schema = schemathesis.openapi.from_dict(create_app(Service(settings())).openapi(), config=config())
 
 

@@ -12,8 +12,9 @@ from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from service.http.errors import ProblemError
 from service.http.fields import FieldError
+from service.http.formats.jsontext import read as parse_json
 from service.http.forms import Options
-from service.http.requests import Asked, InvalidCurve, parse_json, read_classify
+from service.http.requests import Asked, InvalidCurve, read_classify
 from support.edge import curve, settings
 
 SETTINGS = settings(max_points=100, max_curves=5)

@@ -3,8 +3,11 @@
 import asyncio
 import random
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from service.inference.backlog import Backlog
 from service.inference.batching import Waiting
@@ -21,8 +24,15 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def entry(loop: asyncio.AbstractEventLoop, length: int = 10, deadline: float | None = None) -> Waiting:
-    return Waiting(length, 0.0, deadline, question(0, length), loop.create_future(), COST.seconds(1, length))
+def entry(
+    loop: asyncio.AbstractEventLoop,
+    length: int = 10,
+    deadline: float | None = None,
+    enqueued: float = 0.0,
+    priority: float = 0.0,
+) -> Waiting:
+    asked, seconds = question(0, length), COST.seconds(1, length)
+    return Waiting(length, enqueued, deadline, asked, loop.create_future(), seconds, priority=priority)
 
 
 def test_a_batch_is_removed_and_the_rest_keeps_its_order(loop: asyncio.AbstractEventLoop) -> None:
@@ -75,3 +85,71 @@ def test_taking_from_a_long_backlog_costs_no_more_than_from_a_short_one(loop: as
     for waiting in entries[:-1]:
         backlog.remove(waiting)
     assert backlog.take(0.0, COST, BatchLimits(), 1) == ([entries[-1]], [])
+
+
+def test_priority_is_a_head_start_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    backlog = Backlog()
+    plain = [entry(loop, enqueued=float(second)) for second in range(6)]
+    urgent = [entry(loop, enqueued=float(second), priority=3.5) for second in (4, 5)]
+    backlog.add([*plain[:5], urgent[0], plain[5], urgent[1]])
+    order = [backlog.take(9.0, COST, BatchLimits(max_items=1), 1)[0][0] for _ in range(8)]
+    assert order == [plain[0], urgent[0], plain[1], urgent[1], *plain[2:]]
+    assert (len(backlog), backlog.seconds) == (0, 0.0)
+
+
+def test_what_has_priority_is_found_behind_a_deep_queue(loop: asyncio.AbstractEventLoop) -> None:
+    backlog, urgent = Backlog(), entry(loop, enqueued=1.0, priority=60.0)
+    backlog.add([*(entry(loop) for _ in range(1000)), urgent])
+    assert backlog.take(1.0, COST, BatchLimits(), 1)[0][0] is urgent
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["arrive", "arrive", "withdraw", "take"]),
+        st.integers(1, 400),
+        st.sampled_from([None, 0.002, 0.05]),
+        st.sampled_from([0.0, 0.0, 1.0, 60.0]),
+    ),
+    max_size=120,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(steps, st.integers(1, 3), st.randoms(use_true_random=False))
+def test_each_entry_leaves_once_whatever_happens(
+    events: list[tuple[str, int, float | None, float]], workers: int, rng: random.Random
+) -> None:
+    """Arrivals, withdrawals, deadlines that pass and batches, in any order: one fate each, nothing kept."""
+    with closing(asyncio.new_event_loop()) as loop:
+        backlog, now = Backlog(), 0.0
+        came, left = list[Waiting](), list[Waiting]()
+        for event, length, patience, priority in [*events, *[("take", 1, None, 0.0)] * len(events)]:
+            now += 0.001
+            if event == "arrive":
+                came.append(entry(loop, length, patience and now + patience, now, priority))
+                backlog.add(came[-1:])
+            elif event == "withdraw" and came:
+                gone = rng.choice(came)
+                left += [gone] * backlog.remove(gone)
+            elif len(backlog):
+                batch, late = backlog.take(now, COST, BatchLimits(), workers)
+                assert batch or late
+                assert all(item.deadline is not None for item in late)
+                left += [*batch, *late]
+        assert len(backlog) == 0
+        assert sorted(map(id, left)) == sorted(map(id, came))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from([0.0, 2.0, 5.0])), min_size=1, max_size=60))
+def test_nobody_waits_for_more_batches_than_had_a_better_rank(arriving: list[tuple[int, float]]) -> None:
+    with closing(asyncio.new_event_loop()) as loop:
+        backlog = Backlog()
+        entries = [entry(loop, length, None, float(n), priority) for n, (length, priority) in enumerate(arriving)]
+        backlog.add(entries)
+        taken: dict[int, int] = {}
+        while len(backlog):
+            number = len(set(taken.values()))
+            taken |= {id(item): number for item in backlog.take(1e3, COST, BatchLimits(max_items=4), 1)[0]}
+        for item in entries:
+            assert taken[id(item)] < sum(other.rank <= item.rank for other in entries)

@@ -7,7 +7,8 @@ import onnx
 import pytest
 import torch
 
-from models.bundle import Calibration, load_bundle
+from models.bundle import load_bundle
+from models.confidence import Calibration
 from models.lightcurve import RaggedBatch
 from models.runtime import open_session, run
 from support.bundles import random_tokens, tiny_network, untrained_bundle
@@ -36,7 +37,7 @@ def test_the_graph_computes_only_chosen_experts(tiny_bundle: Path) -> None:
 
 def test_axes_are_dynamic(tiny_bundle: Path) -> None:
     session = open_session(tiny_bundle / "model.onnx")
-    served = ServedNetwork(tiny_network(), 1.0)
+    served = ServedNetwork(tiny_network())
     for count in (1, 2, 17):
         tokens = random_tokens(count, count)
         batch = RaggedBatch.collate(tokens).padded()
@@ -63,7 +64,7 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
         gate = network.light_curve.blocks[1].feed_forward.router.gate  # type: ignore[union-attr]
         gate.bias[2] = -1e6  # type: ignore[union-attr, operator]
     batches = parity_batches(random_tokens(1))
-    served = ServedNetwork(network, 1.0).eval()
+    served = ServedNetwork(network).eval()
     names = ["probabilities", "embedding", "input_expert_load", "expert_load"]
     write_graph(served, served.arguments(batches[0]), AXES, names, tmp_path / "model.onnx")
     with pytest.raises(ExportError, match=r"no token reached expert_load\[1, 2\]"):
@@ -73,7 +74,7 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
 def test_parity_fails_when_the_graph_is_another_network(tiny_bundle: Path) -> None:
     batches = parity_batches(random_tokens(1))
     with pytest.raises(ExportError, match="differ by"):
-        check_parity(ServedNetwork(tiny_network(seed=9), 1.0).eval(), tiny_bundle / "model.onnx", batches)
+        check_parity(ServedNetwork(tiny_network(seed=9)).eval(), tiny_bundle / "model.onnx", batches)
 
 
 def test_manifest_records_how_it_was_made(tiny_bundle: Path) -> None:

@@ -6,7 +6,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
-from training.score.novelty import SHRINKAGE, fit_reference, novelty_scores, strangeness
+from training.score.novelty import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, strangeness
+from training.score.served import ServedSample
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 
@@ -78,3 +79,40 @@ def test_nothing_left_out_has_no_area() -> None:
     found = novelty_scores({"score": np.arange(3.0)}, np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.int64))
     assert np.isnan(found["score"]["all"])
     assert found["score"]["by_class"] == {}
+
+
+def answered(embedding: NDArray[np.float64], label: NDArray[np.int64]) -> ServedSample:
+    """Objects of one view each, whose numbers of detections go from 0 to 9 and start again."""
+    n = len(label)
+    logits, objects = np.zeros((n, 3), np.float32), np.arange(n)
+    return ServedSample(logits, embedding.astype(np.float32), label, objects, objects + 1, objects % 10)
+
+
+def test_novelty_is_the_share_of_validation_objects_that_are_nearer() -> None:
+    training, validation = answered(*cloud(0, (0, 1, 2))), answered(*cloud(1, (0, 1, 2), 400))
+    fit = fit_novelty(training, validation)
+    known = fit_reference(training.embedding_NE, training.label_N).mahalanobis(validation.embedding_NE)
+    asked, _ = cloud(2, (0, 1, 5), 30)
+    distance = fit.reference.mahalanobis(asked)
+    expected = [(known < one).mean() for one in distance]
+    np.testing.assert_allclose(fit.novelty(asked), expected, atol=0.006)
+    np.testing.assert_allclose(fit.novelty(validation.embedding_NE), known.argsort().argsort() / 1199, atol=0.006)
+    assert fit.novelty(1e3 * np.ones((1, 6))).tolist() == [1.0]
+
+
+def test_alarms_are_counted_on_known_objects() -> None:
+    training, validation = answered(*cloud(0, (0, 1, 2))), answered(*cloud(1, (0, 1, 2), 400))
+    fit = fit_novelty(training, validation)
+    alarm = fit.novelty(validation.embedding_NE) > fit.described.threshold
+    assert fit.described.false_alarm_rate == alarm.mean() == pytest.approx(0.01, abs=0.002)
+    detections = validation.detections_N
+    expected = {0: detections < 2, 2: detections == 2, 3: (detections > 2) & (detections < 5), 5: detections >= 5}
+    assert fit.described.by_detections == pytest.approx({start: alarm[of].mean() for start, of in expected.items()})
+    assert (fit.described.objects, fit.described.reference_objects) == (1200, 180)
+    assert fit.novelty(cloud(3, (5,))[0]).mean() > 0.95
+
+
+def test_without_differences_there_is_no_novelty() -> None:
+    same = answered(np.ones((5, 3)), np.zeros(5, dtype=np.int64))
+    with pytest.raises(ValueError, match="equally far"):
+        fit_novelty(same, same)

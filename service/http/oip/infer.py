@@ -1,0 +1,142 @@
+"""The way of an inference request: receive, inflate, decode, ask the data plane, encode."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from fastapi import Request, Response
+from pydantic import ValidationError
+
+from service.dataplane import AskOptions, Outcome
+from service.http import openapi
+from service.http.compression import CODINGS, inflate
+from service.http.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+from service.http.fields import field_errors
+from service.http.formats import jsontext
+from service.http.lifecycle import Service, service_of
+from service.http.oip.forms import InferRequest, RequestParameters
+from service.http.oip.models import ModelOfTensors
+from service.http.oip.signature import Received, Wanted, check_inputs, choose_outputs, most_probable
+from service.http.oip.tensors import Array, decode, encode, fault, split_body
+from service.http.receive import Body, content_coding, media_type, unless_gone
+from service.http.requests import check_deadline
+from service.http.timing import Stopwatch
+from service.settings import Settings
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+BINARY_TYPE = "application/octet-stream"
+INLINE_BYTES = 4096  # at worst a hundred light curves of one observation, a few milliseconds of work
+SURVEY = "none"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A checked request: its time, its light curves, and which outputs go back and how."""
+
+    request: InferRequest
+    seconds: float
+    received: Received[Any]
+    outputs: Mapping[str, Wanted]
+
+
+async def infer(request: Request, model: ModelOfTensors) -> Response:
+    """Answer one request."""
+    arrived, service = monotonic(), service_of(request)
+    settings = service.settings
+    media_type(request, (openapi.JSON_TYPE, BINARY_TYPE), CODINGS)
+    header_length = _header_length(request)
+    with Body(request, service.budget) as body:
+        limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
+        data = await _read(request, body, limit, service)
+        stopwatch = Stopwatch(service.metrics)
+        read = partial(_understand, data, header_length, model, settings, stopwatch)
+        asked = read() if len(data) <= INLINE_BYTES else await service.off_loop(read)
+        options = AskOptions(arrived + asked.seconds, SURVEY)
+        outcomes = await unless_gone(request, model.plane.ask(asked.received.items, options))
+    stopwatch.restart()
+    response = _respond(asked, model, outcomes)
+    stopwatch.lap("encode")
+    response.headers["Server-Timing"] = stopwatch.header(outcomes)
+    return response
+
+
+def _header_length(request: Request) -> str | None:
+    values = request.headers.getlist(HEADER_LENGTH)
+    if len(values) > 1:
+        raise ProblemError(MALFORMED, f"{HEADER_LENGTH} is given {len(values)} times")
+    return values[0].strip() if values else None
+
+
+async def _read(request: Request, body: Body, limit: int, service: Service) -> bytes:
+    coding = content_coding(request, CODINGS)
+    data = await body.read(limit, service.settings.body_timeout)
+    return await inflate(data, coding, limit, body.charge, service.off_loop) if coding else data
+
+
+def _understand(
+    data: bytes, header_length: str | None, model: ModelOfTensors, settings: Settings, stopwatch: Stopwatch
+) -> Asked:
+    text, binary = split_body(data, header_length)
+    if len(text) > settings.max_json_bytes:
+        limit = settings.max_json_bytes
+        raise ProblemError(TOO_LARGE, f"the JSON part is longer than {limit} bytes", limit=limit)
+    request = _request(jsontext.read(text), model)
+    seconds = _seconds(request.parameters, settings)
+    outputs = choose_outputs(model.tensors.outputs, request.outputs, request.parameters.binary_data_output)
+    check_inputs(model.tensors.inputs, request.inputs)
+    tensors = decode(request.inputs, binary)
+    stopwatch.lap("decode")
+    received = model.tensors.read(tensors, request.parameters.flux_unit, settings)
+    stopwatch.lap("validate")
+    return Asked(request, seconds, received, outputs)
+
+
+def _request(document: object, model: ModelOfTensors) -> InferRequest:
+    try:
+        request = InferRequest.model_validate(document)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise ProblemError(INVALID, errors=field_errors(found)) from None
+    manifest = model.bundle.manifest
+    for name, said, is_so in (
+        ("model_name", request.model_name, manifest.name),
+        ("model_version", request.model_version, manifest.version),
+    ):
+        if said not in (None, is_so):
+            raise fault(f"/{name}", "not_one_of", f"the address leads to {is_so}")
+    return request
+
+
+def _seconds(parameters: RequestParameters, settings: Settings) -> float:
+    """Time that a request has, the shorter of two that it may name. Raises ProblemError (422) when that is too long."""
+    timeout, deadline_ms = parameters.timeout or 0, parameters.deadline_ms or 0
+    check_deadline(-(-timeout // 1000), "/parameters/timeout", settings)  # rounded up, and never a float too large
+    check_deadline(deadline_ms, "/parameters/deadline_ms", settings)
+    named = filter(None, (timeout / 1000, deadline_ms))
+    return min(named, default=settings.default_deadline_ms) / 1000
+
+
+def _respond(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> Response:
+    arrays = _outputs(asked, model, outcomes)
+    provenance = model.provenance
+    head: dict[str, object] = {"model_name": provenance["name"], "model_version": provenance["version"]}
+    if asked.request.id:
+        head["id"] = asked.request.id
+    head["parameters"] = {name: value for name, value in provenance.items() if name not in ("name", "version")}
+    binary = {name for name, wanted in asked.outputs.items() if wanted.binary}
+    content, header_length = encode(head, arrays, binary)
+    if header_length is None:
+        return Response(content, media_type=openapi.JSON_TYPE)
+    return Response(content, media_type=BINARY_TYPE, headers={HEADER_LENGTH: str(header_length)})
+
+
+def _outputs(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> dict[str, Array]:
+    """What was asked for, in that order."""
+    arrays = model.tensors.write(asked.outputs, asked.received, outcomes)
+    labels = {spec.name: spec.labels for spec in model.tensors.outputs}
+    return {
+        name: most_probable(arrays[name], labels[name], wanted.top) if wanted.top else arrays[name]
+        for name, wanted in asked.outputs.items()
+    }

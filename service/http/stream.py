@@ -1,0 +1,198 @@
+"""``POST /v1/classify`` as a stream: a light curve in every line that comes, a result in every line that goes.
+
+Results go out in order while light curves still come in, so a stream may be longer than memory:
+
+- what is held (lines, light curves being answered, results not yet sent) is bounded and charged to the budget of all
+  bodies. Beyond the bound nothing more is read, and TCP tells the client to wait; a client that leaves its results
+  unread is disconnected (``stall_timeout``);
+- a line that is not JSON, or no good light curve, is answered alone;
+- while the engine is full the stream waits, each light curve until its deadline. Only when there is no room for the
+  first of them is the request refused (429);
+- a client that goes away takes its waiting light curves with it.
+
+What ends a stream early (a line too long, none for ``body_timeout`` seconds, a service that stops) is a problem like
+any other before the first result is out, and ``{"problem": ...}`` in a last line after.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from fastapi import Request, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from service.http.errors import ProblemError, problem_document, problem_of
+from service.http.formats.jsontext import LINES_TYPE, dump
+from service.http.forms import Options
+from service.http.lifecycle import service_of
+from service.http.line_answers import LineAnswerer
+from service.http.receive import BodyBudget, ClientGone
+from service.http.receive_lines import LineBody
+
+GROUP_LINES = 64  # answered together: enough for the engine to choose among, few enough that the first is soon out
+GROUP_BYTES = 256 * 1024
+MOST_WAITING = 512
+"""Light curves of one stream in the engine at a time."""
+
+MODEL_HEADER = "Nightjar-Model"
+
+
+class CurveStream(Response):
+    """The reply to a stream, which reads the request while it is sent.
+
+    What ends the stream early is raised as well, after the client has been told: the middleware counts it.
+    """
+
+    def __init__(self, request: Request, options: Options) -> None:
+        self._service = service_of(request)
+        self._answerer = LineAnswerer(self._service, options)
+        super().__init__(media_type=LINES_TYPE, headers={MODEL_HEADER: self._answerer.model_name})
+        del self.headers["content-length"]  # 0 for a Response without content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        settings, head = self._service.settings, {"status": self.status_code, "headers": self.raw_headers}
+        output = _Output(send, {"type": "http.response.start", **head})
+        conversation = _Conversation(LineBody(receive, settings), output, self._answerer, settings.max_json_bytes)
+        try:
+            await conversation.run(self._service.budget)
+        except ClientGone:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if output.started:
+                problem = problem_document(problem_of(error), scope["path"], scope["state"]["request_id"])
+                await send(_part(dump({"problem": problem}) + b"\n", more=False))
+            raise
+
+
+class _Output:
+    """The way out: at most one part of the reply is being sent, the rest waits here."""
+
+    def __init__(self, send: Send, head: Message) -> None:
+        self._send, self._head = send, head
+        self._waiting: list[bytes] = []
+        self.task: asyncio.Task[None] | None = None
+        self.held = 0
+        self._sent_next = 0
+        self.started = False
+
+    def add(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self.held += len(data)
+
+    def push(self) -> None:
+        """Send what waits, unless something is still on its way; raises what sending raised."""
+        if self.task is not None and self.task.done():
+            self.task.result()
+            self.held -= self._sent_next
+            self.task = None
+        if self.task is None and self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting, self._sent_next = [], len(data)
+            self.task = asyncio.create_task(self._put(data))
+
+    async def _put(self, data: bytes) -> None:
+        if not self.started:
+            self.started = True
+            await self._send(self._head)
+        await self._send(_part(data, more=True))
+
+    async def end(self) -> None:
+        await self._send(_part(b"", more=False))
+
+
+def _part(data: bytes, more: bool) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Light curves being answered together."""
+
+    count: int
+    size: int
+    results: asyncio.Task[bytes]
+
+
+class _Conversation:
+    """Reads lines while there is room, has groups of them answered, sends results in order: one loop over three waits.
+
+    Parameters
+    ----------
+    most_held : bytes held beyond which nothing more is read.
+    """
+
+    def __init__(self, body: LineBody, output: _Output, answerer: LineAnswerer, most_held: int) -> None:
+        self._body, self._output, self._answerer = body, output, answerer
+        self._most_held = most_held
+        self._groups: deque[_Group] = deque()
+        self._reading: asyncio.Task[list[bytes] | None] = self._read_on()
+        self._ended = False
+        self._fault: ProblemError | None = None  # of the body; told when everything before it has been answered
+
+    async def run(self, budget: BodyBudget) -> None:
+        """Until everything is answered; raises ClientGone and whatever else ends it early."""
+        charged = 0
+        try:
+            while not self._turn():
+                budget.take(self._held - charged)
+                charged = self._held
+                await asyncio.wait(self._pending(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            budget.give_back(charged)
+            await self._stop()
+        if self._fault is not None:
+            raise self._fault
+        await self._output.end()
+
+    def _turn(self) -> bool:
+        """Do what can be done without waiting; whether that was all."""
+        while self._groups and self._groups[0].results.done():
+            self._output.add(self._groups.popleft().results.result())
+        self._output.push()
+        if self._reading.done() and (self._has_room() or self._reading.exception()):
+            self._read()
+        return self._ended and not self._groups and self._output.task is None
+
+    def _read(self) -> None:
+        try:
+            lines = self._reading.result()
+        except ProblemError as fault:
+            self._fault, lines = fault, None
+        if lines is None:
+            self._ended = True
+            self._reading = asyncio.create_task(self._body.watch())
+            return
+        patient = self._output.started or bool(self._groups)
+        work = asyncio.create_task(self._answerer.answer(lines, patient))
+        self._groups.append(_Group(len(lines), sum(map(len, lines)), work))
+        self._reading = self._read_on()
+
+    def _read_on(self) -> asyncio.Task[list[bytes] | None]:
+        return asyncio.create_task(self._body.group(GROUP_LINES, GROUP_BYTES))
+
+    @property
+    def _held(self) -> int:
+        return self._body.held + sum(group.size for group in self._groups) + self._output.held
+
+    def _has_room(self) -> bool:
+        if not self._groups and not self._output.held:
+            return True
+        return sum(group.count for group in self._groups) < MOST_WAITING and self._held < self._most_held
+
+    def _tasks(self) -> list[asyncio.Task[Any]]:
+        """Every task under way; of the groups the first is the next to be sent."""
+        tasks: list[asyncio.Task[Any] | None] = [self._reading, self._output.task]
+        return [*(task for task in tasks if task is not None), *(group.results for group in self._groups)]
+
+    def _pending(self) -> list[asyncio.Task[Any]]:
+        """What the next turn has to wait for."""
+        return [task for task in islice(self._tasks(), 3) if not task.done()]
+
+    async def _stop(self) -> None:
+        tasks = self._tasks()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

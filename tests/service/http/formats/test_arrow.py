@@ -1,0 +1,259 @@
+"""Arrow streams: every type that a writer may choose, held to the JSON interface; hostile streams are refused."""
+
+import struct
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.lightcurve import LightCurve
+from models.metadata import METADATA_COLUMNS
+from service.http.errors import ProblemError
+from service.http.formats import arrow_answers, arrow_curves
+from service.http.formats.answers import Answers
+from service.http.formats.flatbuffer import is_compressed
+from service.http.forms import Options
+from service.http.replies import CurveFailure, CurveResult
+from service.http.requests import InvalidCurve, read_classify
+from support.edge import curve, settings
+from support.wire import arrow_stream, arrow_table
+
+SETTINGS = settings(max_points=100, max_curves=5)
+CURVES = [
+    curve(4, object_id="a", detected=[True, False, True, True], metadata={"mwebv": 0.5, "z_final": None}),
+    curve(2, object_id="b", flux=[1.5, -2.5], detected=[False, True], metadata={"z_final": 0.25}),
+    curve(3, object_id="c", detected=[True] * 3, metadata={}),
+]
+NAMED = pa.struct([("mwebv", pa.float32()), ("z_final", pa.float64())])
+F4, F8 = pa.float32(), pa.float64()
+
+
+def read(body: bytes) -> tuple[LightCurve | InvalidCurve, ...]:
+    return read_classify(arrow_curves.read(body, SETTINGS.max_curves), SETTINGS).items
+
+
+def refusal(body: bytes) -> ProblemError:
+    with pytest.raises(ProblemError) as caught:
+        read(body)
+    return caught.value
+
+
+def stream(**types: Any) -> bytes:
+    return arrow_stream(arrow_table(CURVES, **types))
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {},
+        {"mjd": pa.large_list(F8), "flux": pa.large_list(F8), "flux_err": pa.list_(F8)},
+        {"band": pa.large_list(pa.large_string())},
+        {"band": pa.list_(pa.string_view()), "object_id": pa.string_view()},
+        {"band": pa.list_(pa.dictionary(pa.int8(), pa.string())), "object_id": pa.dictionary(pa.int32(), pa.string())},
+        {"metadata": NAMED},
+        {"metadata": pa.list_(F4, len(METADATA_COLUMNS))},
+        {"metadata": pa.large_list(F8)},
+    ],
+    ids=lambda types: str(list(types)),
+)
+def test_every_type_is_the_same_light_curve(types: dict[str, Any]) -> None:
+    expected = read_classify({"light_curves": CURVES}, SETTINGS).items
+    for ours, theirs in zip(read(stream(**types)), expected, strict=True):
+        assert isinstance(ours, LightCurve)
+        assert isinstance(theirs, LightCurve)
+        for name in ("mjd", "flux", "flux_err", "band", "detected"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+        assert (ours.object_id, ours.metadata) == (theirs.object_id, theirs.metadata)
+
+
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.int64(), pa.uint64()])
+def test_bands_as_indices_and_identifiers_as_integers(kind: Any) -> None:
+    table = arrow_table([{**CURVES[2], "band": [0, 1, 5], "object_id": 2**63 - 1}], band=pa.list_(kind))
+    (found,) = read(arrow_stream(table.set_column(0, "object_id", pa.array([2**63 - 1]))))
+    assert isinstance(found, LightCurve)
+    assert (found.band.tolist(), found.object_id) == ([0, 1, 5], "9223372036854775807")
+
+
+def test_a_slice_is_read_from_where_it_begins() -> None:
+    found = read(arrow_stream(arrow_table(CURVES).slice(1)))
+    assert [item.object_id for item in found] == ["b", "c"]
+
+
+def test_nulls() -> None:
+    rows: list[dict[str, Any]] = [dict(each) for each in CURVES]
+    rows[0] |= {"detected": None, "metadata": None, "object_id": None}
+    rows[1] |= {"flux": [1.0, None]}
+    rows[2] |= {"mjd": None, "band": ["g", None, "r"]}
+    first, second, third = read(arrow_stream(arrow_table(rows)))
+    assert isinstance(first, LightCurve)
+    assert (first.object_id, len(first.metadata), first.detected.tolist()) == ("", 0, [True] * 4)
+    assert isinstance(second, InvalidCurve)
+    assert [(error.pointer, error.reason) for error in second.errors] == [("/light_curves/1/flux/1", "not_a_number")]
+    assert isinstance(third, InvalidCurve)
+    faults = {(error.pointer, error.reason) for error in third.errors}
+    assert faults == {("/light_curves/2/mjd", "missing"), ("/light_curves/2/band/1", "not_a_string")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "types", "pointer", "reason"),
+    [
+        ({"flux": [1.0, np.nan, 2.0]}, {}, "/flux/1", "not_finite"),
+        ({"mjd": [60_000.0, np.inf, 2.0]}, {}, "/mjd/1", "not_finite"),
+        ({"flux": []}, {}, "/flux", "empty"),
+        ({"flux": [1.0]}, {}, "/flux", "length_mismatch"),
+        ({"flux_err": [1.0, 1.0, 0.0]}, {}, "/flux_err/2", "not_positive"),
+        ({"band": ["g", "q", "r"]}, {}, "/band/1", "unknown_band"),
+        ({"band": [1, 6, 0]}, {"band": pa.list_(pa.int8())}, "/band/1", "unknown_band"),
+        ({"band": [1, None, 7]}, {"band": pa.list_(pa.int8())}, "/band/1", "not_a_string"),
+        ({"metadata": {"mwebv": np.inf}}, {"metadata": NAMED}, "/metadata/mwebv", "not_finite"),
+        ({"object_id": "x" * 201}, {}, "/object_id", "too_long"),
+        ({"mjd": np.zeros(101)}, {}, "/mjd", "too_many_points"),
+    ],
+)
+def test_a_bad_row_fails_alone(changes: dict[str, Any], types: dict[str, Any], pointer: str, reason: str) -> None:
+    good = {**CURVES[2], "metadata": {}} | ({"band": [0, 1, 2]} if types.get("band") else {})
+    first, bad, last = read(arrow_stream(arrow_table([good, good | changes, good], **types)))
+    assert isinstance(bad, InvalidCurve)
+    assert (bad.errors[0].pointer, bad.errors[0].reason) == (f"/light_curves/1{pointer}", reason)
+    assert isinstance(first, LightCurve)
+    assert isinstance(last, LightCurve)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("mjd", pa.list_(F4)),  # a grain of minutes
+        ("mjd", pa.list_view(F8)),
+        ("mjd", pa.list_(pa.int64())),
+        ("flux", pa.list_(pa.float16())),
+        ("flux", pa.list_(pa.list_(F4))),
+        ("flux", pa.list_(pa.decimal128(12, 2))),
+        ("detected", pa.list_(pa.int8())),
+        ("metadata", pa.struct([("mwebv", pa.string())])),
+    ],
+)
+def test_other_types_are_refused_as_a_whole(column: str, kind: Any) -> None:
+    empty = pa.table({name: pa.array([], kind if name == column else None) for name in CURVES[0]})
+    faults = refusal(arrow_stream(empty)).errors
+    assert ("/" + column, "wrong_type") in {(fault.pointer, fault.reason) for fault in faults}
+
+
+def test_the_columns_are_checked() -> None:
+    table = arrow_table(CURVES)
+    for changed, fault in (
+        (table.append_column("mag", [[1, 2, 3]]), ("/mag", "unknown_field")),
+        (table.drop_columns("mjd"), ("/mjd", "missing")),
+        (table.append_column("mjd", table["mjd"]), ("", "ambiguous")),
+        (table.set_column(6, "metadata", pa.array([{"z": 1.0}] * 3)), ("/metadata/z", "unknown_field")),
+        (table.slice(0, 0), ("/light_curves", "empty")),
+    ):
+        error = refusal(arrow_stream(changed))
+        assert (error.kind.status, fault) == (422, (error.errors[0].pointer, error.errors[0].reason))
+
+
+def test_too_many_rows() -> None:
+    error = refusal(arrow_stream(arrow_table(CURVES * 2)))
+    assert (error.kind.status, error.limit) == (413, 5)
+
+
+GOOD = stream()
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_buffers_are_refused_before_they_are_decompressed(codec: str) -> None:
+    bomb = curve(1, object_id="0" * 10_000_000)
+    for table in (arrow_table([bomb]), arrow_table([bomb], object_id=pa.dictionary(pa.int8(), pa.string()))):
+        error = refusal(arrow_stream(table, compression=codec))
+        assert (error.kind.status, error.errors[0].reason) == (422, "compressed")
+
+
+def test_metadata_that_is_none_is_not_followed_anywhere() -> None:
+    for nonsense in (b"", b"\x01", b"\xff" * 64, struct.pack("<Ii", 4, -(2**31)) + bytes(64)):
+        with pytest.raises(struct.error):
+            is_compressed(nonsense)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"xx",
+        b"\xff" * 64,
+        GOOD[:100],
+        GOOD[:-400],
+        GOOD[8:],
+        b"ARROW1\0\0" + GOOD,
+        b"\xff\xff\xff\xff\xf0\xff\xff\x7f",
+    ],
+    ids=lambda body: repr(body[:8]),
+)
+def test_what_is_no_stream_is_refused(body: bytes) -> None:
+    assert refusal(body).kind.status == 400
+
+
+def test_offsets_out_of_range_are_refused() -> None:
+    offsets = np.array([0, 4, 6, 9], "<i4").tobytes()
+    table = arrow_table(CURVES)
+    body = arrow_stream(table).replace(offsets[:12], np.array([0, 4, 2**30], "<i4").tobytes())
+    assert body != arrow_stream(table)
+    assert refusal(body).kind.status == 400
+
+
+@given(st.data())
+def test_a_spoiled_stream_is_either_read_or_refused(data: st.DataObject) -> None:
+    body = bytearray(GOOD)
+    for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+        body[place] = data.draw(st.sampled_from([0, 1, 2, 127, 128, 255]))
+    try:
+        assert read(bytes(body[: data.draw(st.integers(0, len(body)))]))
+    except ProblemError as error:
+        if error.kind.status not in (400, 413, 422):
+            raise
+
+
+CLASSIFIED: dict[str, Any] = {
+    "status": "classified",
+    "object_id": "a",
+    "class": "x",
+    "class_id": 7,
+    "confidence": 0.75,
+    "novelty": 0.5,
+    "prediction_set": ["x", "y"],
+    "coverage": 0.9,
+    "probabilities": {"x": 0.75, "y": 0.25},
+    "hierarchy": {"all": 1.0},
+    "points_per_band": dict.fromkeys("ugrizY", 2),
+    "truncated": False,
+    "metadata_missing": 64,
+    "embedding": np.array([1.0, 1e30, -2.0], np.float32),
+}
+REJECTED = {"status": "rejected", "object_id": "b", "reason": "no", "detail": "nothing", "errors": []}
+
+
+def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
+    fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
+    options = Options(embedding=True)
+    table = pa.ipc.open_stream(arrow_answers.write(Answers({}, ("x", "y"), ("all",), 3, [REJECTED], options)))
+    assert set(table.schema.names) == fields
+
+
+@pytest.mark.parametrize("results", [[CLASSIFIED, REJECTED], [REJECTED], [CLASSIFIED]])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_answers(results: list[dict[str, Any]], dtype: Any) -> None:
+    options = Options(embedding=True, embedding_dtype=dtype)
+    table = pa.ipc.open_stream(
+        arrow_answers.write(Answers({"name": "m"}, ("x", "y"), ("all",), 3, results, options))
+    ).read_all()
+    assert orjson.loads(table.schema.metadata[b"model"]) == {"name": "m"}
+    assert table.schema.field("embedding").type == pa.list_(pa.from_numpy_dtype(dtype), 3)
+    for row, result in zip(table.to_pylist(), results, strict=True):
+        embedding = row.pop("embedding")
+        assert {name: value for name, value in row.items() if value is not None} == {
+            name: value for name, value in result.items() if name != "embedding"
+        }
+        wanted = None if result is REJECTED else [1.0, 65504.0 if dtype == "float16" else np.float32(1e30), -2.0]
+        assert embedding == wanted

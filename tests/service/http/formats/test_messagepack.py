@@ -1,0 +1,129 @@
+"""msgpack: columns as bytes or as lists, held to the JSON interface; hostile bytes are refused at no cost."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.lightcurve import LightCurve
+from models.metadata import METADATA_COLUMNS
+from service.http.errors import ProblemError
+from service.http.formats import messagepack
+from service.http.requests import InvalidCurve, read_classify
+from support.edge import curve, settings
+from support.wire import msgpack_body, packed
+
+SETTINGS = settings(max_points=100, max_curves=5)
+FULL = curve(4, detected=[True, False, True, True], metadata={"mwebv": 0.5, "z_final": None})
+
+
+def read(body: bytes) -> tuple[LightCurve | InvalidCurve, ...]:
+    return read_classify(messagepack.read(body), SETTINGS).items
+
+
+def one(**changes: Any) -> LightCurve | InvalidCurve:
+    """The light curve in the middle of three."""
+    _, found, _ = read(msgpack_body([packed(FULL), packed(FULL) | changes, packed(FULL)]))
+    return found
+
+
+def assert_same(ours: object, theirs: object) -> None:
+    assert isinstance(ours, LightCurve)
+    assert isinstance(theirs, LightCurve)
+    for name in ("mjd", "flux", "flux_err", "band", "detected"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    assert (ours.object_id, ours.metadata) == (theirs.object_id, theirs.metadata)
+
+
+def test_bytes_and_lists_are_the_same_light_curve() -> None:
+    (expected,) = read_classify({"light_curves": [FULL]}, SETTINGS).items
+    for body in (msgpack_body([packed(FULL)]), msgpack_body([FULL]), msgspec.msgpack.encode(packed(FULL))):
+        (found,) = read(body)
+        assert_same(found, expected)
+
+
+def test_names_of_bands_beside_bytes() -> None:
+    assert_same(one(band=FULL["band"], detected=FULL["detected"], metadata={"mwebv": 0.5}), one())
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"mjd": b"1234567"}, "/mjd", "partial_value"),
+    ({"flux": b"123"}, "/flux", "partial_value"),
+    ({"flux": b""}, "/flux", "empty"),
+    ({"flux": b"1234"}, "/flux", "length_mismatch"),
+    ({"mjd": np.array([60_000, np.nan, 60_002, 60_003]).tobytes()}, "/mjd/1", "not_finite"),
+    ({"flux": np.array([1, 2, np.inf, 3], "<f4").tobytes()}, "/flux/2", "not_finite"),
+    ({"flux": np.arange(4.0).tobytes()}, "/flux", "length_mismatch"),
+    ({"flux_err": np.array([1, 2, 3, -1], "<f4").tobytes()}, "/flux_err/3", "not_positive"),
+    ({"band": bytes([0, 1, 6, 2])}, "/band/2", "unknown_band"),
+    ({"band": b"gr"}, "/band/0", "unknown_band"),
+    ({"detected": bytes([0, 1, 2, 0])}, "/detected/2", "not_a_boolean"),
+    ({"detected": b"\x01"}, "/detected", "length_mismatch"),
+    ({"metadata": b"1234" * 63}, "/metadata", "wrong_length"),
+    ({"metadata": b"12345"}, "/metadata", "partial_value"),
+    ({"metadata": np.full(64, np.inf, "<f4").tobytes()}, f"/metadata/{METADATA_COLUMNS[0]}", "not_finite"),
+    ({"mjd": bytes(8 * 101)}, "/mjd", "too_many_points"),
+    ({"object_id": b"abcd"}, "/object_id", "not_a_string"),
+    ({"object_id": msgspec.msgpack.Ext(5, b"x")}, "/object_id", "not_a_string"),
+    ({"flux": [1.0, msgspec.msgpack.Ext(5, b"x"), 2.0, 3.0]}, "/flux/1", "not_a_number"),
+    ({"flux": [1.0, float("nan"), 2.0, 3.0]}, "/flux/1", "not_finite"),
+    ({"flux_unit": b"nJy"}, "/flux_unit", "not_one_of"),
+    ({"a/b": 1}, "/a~1b", "unknown_field"),
+]
+
+
+@pytest.mark.parametrize(("changes", "pointer", "reason"), BAD)
+def test_a_bad_curve_among_others_fails_alone(changes: dict[str, Any], pointer: str, reason: str) -> None:
+    found = one(**changes)
+    assert isinstance(found, InvalidCurve)
+    assert (found.errors[0].pointer, found.errors[0].reason) == (f"/light_curves/1{pointer}", reason)
+    assert found.object_id == ("" if "object_id" in changes else FULL["object_id"])
+
+
+def test_keys_that_are_no_text() -> None:
+    for key in (b"\x07", b"\xc0", b"\xc4\x01a", b"\x91\x01"):
+        with pytest.raises(ProblemError) as caught:
+            read(b"\x81" + key + b"\x01")
+        assert caught.value.errors[0].reason == "unknown_field"
+
+
+GOOD = msgpack_body([packed(FULL)])
+HOSTILE = {
+    "nothing": b"",
+    "cut short": GOOD[:-3],
+    "more than one document": GOOD + GOOD,
+    "4 GiB of list": b"\xdd\xff\xff\xff\xff",
+    "4 GiB of map": b"\xdf\xff\xff\xff\xff",
+    "4 GiB of bytes": b"\xc6\xff\xff\xff\xff",
+    "4 GiB of text": b"\xdb\xff\xff\xff\xff",
+    "a bomb of lists": b"\x91" * 1_000_000,
+    "a bomb of maps": b"\x81\xa1a" * 1_000_000,
+    "a bomb of big lists": b"\xdc\xff\xff" * 10_000,
+    "invalid UTF-8": b"\x81\xa1\xff\x01",
+    "a reserved byte": b"\xc1",
+    "a map as a key": b"\x81\x81\x01\x01\x01",
+    "a time that is none": b"\xd7\xff" + b"\xff" * 8,
+    "JSON": b'{"light_curves": []}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_not_msgpack_is_refused(name: str) -> None:
+    with pytest.raises(ProblemError) as caught:
+        messagepack.read(HOSTILE[name])
+    assert caught.value.kind.status == 400
+
+
+@given(st.data())
+def test_a_spoiled_body_is_either_read_or_refused(data: st.DataObject) -> None:
+    body = bytearray(GOOD)
+    for place in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+        body[place] = data.draw(st.integers(0, 255))
+    try:
+        assert read(bytes(body[: data.draw(st.integers(0, len(body)))]))
+    except ProblemError as error:
+        if error.kind.status not in (400, 413, 422):
+            raise

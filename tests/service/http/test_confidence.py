@@ -1,0 +1,135 @@
+"""Novelty and prediction sets in replies: of a bundle that has them, in every format, and of one that has not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from models.bundle import Bundle, load_bundle
+from models.lightcurve import LightCurve, RaggedBatch, featurise
+from models.runtime import open_session, run
+from service.http.lifecycle import Models
+from service.http.replies import AlertsReply, ClassifyReply
+from service.inference.loaded import load_model
+from service.inference.programs import Classification, program_of
+from support.edge import Live, Network, curve, live, loader
+from support.wire import results_of
+
+CURVES = [curve(n, flux=[100.0 + 900 * i for i in range(n)], object_id=str(n)) for n in (1, 4, 9, 30)]
+
+
+@pytest.fixture(scope="module")
+def bundle(confident_bundle: Path) -> Bundle:
+    return load_bundle(confident_bundle)
+
+
+@pytest.fixture(scope="module")
+def edge(bundle: Bundle) -> Iterator[Live]:
+    loaded = load_model(bundle.path)
+    with live(lambda settings: Models(loaded)) as edge:
+        yield edge
+
+
+def light_curve(sent: dict[str, Any]) -> LightCurve:
+    return LightCurve.from_columns(*(sent[name] for name in ("mjd", "flux", "flux_err", "band")))
+
+
+def test_novelty_and_sets_are_those_of_the_graph_and_the_manifest(edge: Live, bundle: Bundle) -> None:
+    manifest = bundle.manifest
+    sets = manifest.prediction_sets
+    assert sets is not None
+    status, reply = edge.classify({"light_curves": CURVES})
+    ClassifyReply.model_validate(reply, strict=True)
+    assert status == 200
+    for sent, result in zip(CURVES, reply["results"], strict=True):
+        tokens = featurise(light_curve(sent), manifest.limits, manifest.flux_unit, manifest.metadata_columns)
+        answers = run(open_session(bundle.model), RaggedBatch.collate([tokens]).padded())
+        assert result["novelty"] == pytest.approx(float(answers["novelty"][0]), abs=1e-4)
+        largest = sets.groups[int(tokens.detected.sum()) >= 5].largest[1]
+        p = result["probabilities"]
+        expected = {name for name, value in p.items() if 1 - value <= largest} | {result["class"]}
+        assert set(result["prediction_set"]) == expected
+        assert [p[name] for name in result["prediction_set"]] == sorted((p[name] for name in expected), reverse=True)
+        assert result["coverage"] == 0.9
+
+
+@pytest.mark.parametrize(("asked", "stated"), [(0.3, 0.8), (0.8, 0.8), (0.85, 0.9), (0.97, 1.0)])
+def test_the_coverage_is_the_clients_choice(edge: Live, asked: float, stated: float) -> None:
+    for path, body in (
+        ("/v1/classify", {**CURVES[2], "options": {"coverage": asked}}),
+        (f"/v1/classify?coverage={asked}", CURVES[2]),
+    ):
+        status, reply = edge.post(path, body)
+        (result,) = reply["results"]
+        assert (status, result["coverage"]) == (200, stated)
+        assert (len(result["prediction_set"]) == 20) >= (stated == 1.0)
+
+
+@pytest.mark.parametrize("coverage", [0, 1, -0.5, 1.5, "0.9"])
+def test_a_coverage_that_is_none_is_refused(edge: Live, coverage: object) -> None:
+    status, problem = edge.classify({**CURVES[0], "options": {"coverage": coverage}})
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/options/coverage")
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/x-ndjson", "application/msgpack", "application/vnd.apache.arrow.stream"]
+)
+def test_every_format_says_the_same(edge: Live, media_type: str) -> None:
+    body = orjson.dumps({"light_curves": CURVES})
+    headers = {"Content-Type": "application/json", "Accept": media_type}
+    status, told, answer = edge.ask("POST", "/v1/classify", body, headers)
+    assert (status, told["content-type"]) == (200, media_type)
+    _, reply = edge.classify(body)
+    for ours, theirs in zip(results_of(media_type, answer), reply["results"], strict=True):
+        assert ours["novelty"] == pytest.approx(theirs["novelty"], abs=1e-5)
+        assert (ours["prediction_set"], ours["coverage"]) == (theirs["prediction_set"], theirs["coverage"])
+
+
+def test_alerts_are_answered_alike(edge: Live) -> None:
+    packet = next((Path(__file__).parents[3] / "service" / "samples").glob("lsst_*")).read_bytes()
+    status, _, body = edge.ask("POST", "/v1/alerts", packet, {"Content-Type": "application/octet-stream"})
+    (result,) = AlertsReply.model_validate_json(body, strict=True).results
+    assert (status, result.status) == (200, "classified")
+    assert result.status == "classified"
+    assert result.novelty is not None
+    assert result.prediction_set is not None
+    assert (result.prediction_set[0], result.coverage) == (result.class_, 0.9)
+
+
+def test_the_model_says_how_to_read_them(edge: Live, bundle: Bundle) -> None:
+    _, _, body = edge.ask("GET", "/v1/models")
+    (model,) = orjson.loads(body)["models"]
+    assert bundle.manifest.novelty is not None
+    assert model["novelty"]["threshold"] == bundle.manifest.novelty.threshold
+    assert model["prediction_sets"]["coverages"] == [0.8, 0.9]
+    assert model["calibration_details"]["method"] == "temperature_by_length"
+
+
+def test_a_model_without_them_is_silent() -> None:
+    with live(loader(Network())) as edge:
+        _, reply = edge.classify({**CURVES[1], "options": {"coverage": 0.8}})
+        assert not {"novelty", "prediction_set", "coverage"} & reply["results"][0].keys()
+        _, _, body = edge.ask("GET", "/v1/models")
+        (model,) = orjson.loads(body)["models"]
+        assert (model["novelty"], model["prediction_sets"]) == (None, None)
+
+
+def test_a_novelty_that_is_no_number_fails_alone(bundle: Bundle) -> None:
+    loaded = load_model(bundle.path)
+    program = classification(bundle)
+    questions = [program.prepare(light_curve(sent)) for sent in CURVES[:2]]
+    outputs = loaded.run(program.assemble(questions))
+    outputs["novelty"] = np.array([np.nan, 0.25], dtype=np.float32)
+    first, second = program.split(outputs, questions)
+    assert first is None
+    assert second is not None
+    assert (second["novelty"].shape, float(second["novelty"])) == ((), 0.25)
+
+
+def classification(bundle: Bundle) -> Classification:
+    program = program_of(bundle.manifest)
+    assert isinstance(program, Classification)
+    return program

@@ -1,0 +1,177 @@
+"""``POST /v1/classify`` in every format over a real socket: the same numbers, the same faults, the same limits."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from service.http.formats.jsontext import LINES_TYPE
+from service.http.formats.table import ARROW_TYPE
+from service.http.forms import Options
+from service.http.lifecycle import load_configured
+from support.edge import Live, Network, curve, live, loader, wait_until
+from support.wire import (
+    JSON_TYPE,
+    MSGPACK_TYPE,
+    arrow_stream,
+    arrow_table,
+    lines_body,
+    msgpack_body,
+    packed,
+    results_of,
+)
+
+BODIES: dict[str, Any] = {
+    JSON_TYPE: lambda curves: json.dumps({"light_curves": curves}).encode(),
+    MSGPACK_TYPE: lambda curves: msgpack_body([packed(each) for each in curves]),
+    "application/vnd.msgpack": msgpack_body,
+    ARROW_TYPE: lambda curves: arrow_stream(arrow_table(curves)),
+    LINES_TYPE: lines_body,
+}
+LIMIT = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(loader(Network()), max_json_bytes=LIMIT, max_curves=100, max_points=5000) as edge:
+        yield edge
+
+
+def ask(edge: Live, sent: str, body: bytes, wanted: str = "", query: str = "") -> tuple[int, dict[str, str], bytes]:
+    headers = {"Content-Type": sent} | ({"Accept": wanted} if wanted else {})
+    return edge.ask("POST", f"/v1/classify{query}", body, headers)
+
+
+def drawn(count: int) -> list[dict[str, Any]]:
+    """Light curves whose numbers single precision holds, so that every format holds the same."""
+    rng = np.random.default_rng(1)
+    found = []
+    for index in range(count):
+        points = int(rng.integers(1, 60))
+        columns = {name: rng.uniform(1, 500, points).astype(np.float32).tolist() for name in ("flux", "flux_err")}
+        metadata = {"mwebv": 0.125, "z_final": None, "hostgal_zphot": -9.0} if index % 2 else {}
+        chosen: dict[str, Any] = columns | {"metadata": metadata, "object_id": str(index)}
+        found.append(curve(points, detected=(rng.random(points) > 0.5).tolist(), **chosen))
+    found[3]["flux_err"][0] = -1.0
+    return found
+
+
+@pytest.fixture(scope="module")
+def real(tiny_bundle: Path) -> Iterator[Live]:
+    with live(load_configured, bundle=tiny_bundle) as edge:
+        yield edge
+
+
+@pytest.fixture(scope="module")
+def expected(real: Live) -> list[dict[str, Any]]:
+    status, _, reply = ask(real, JSON_TYPE, BODIES[JSON_TYPE](drawn(20)), query="?embedding=true")
+    assert status == 200
+    return results_of(JSON_TYPE, reply)
+
+
+def numbers(result: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Everything the network said about a light curve."""
+    embedding = result["embedding"]
+    values = np.frombuffer(embedding, "<f4") if isinstance(embedding, bytes) else embedding
+    said = [result["confidence"], *result["probabilities"].values(), *result["hierarchy"].values(), *values]
+    return np.array(said, np.float64)
+
+
+@pytest.mark.parametrize("wanted", ["", JSON_TYPE, MSGPACK_TYPE, ARROW_TYPE, LINES_TYPE])
+@pytest.mark.parametrize("sent", BODIES)
+def test_the_same_numbers_in_every_format(real: Live, expected: list[dict[str, Any]], sent: str, wanted: str) -> None:
+    if sent == LINES_TYPE and wanted not in ("", LINES_TYPE):
+        return
+    status, headers, reply = ask(real, sent, BODIES[sent](drawn(20)), wanted, "?embedding=true")
+    assert (status, headers["content-type"]) == (200, wanted or sent)
+    results = results_of(headers["content-type"], reply)
+    for ours, theirs in zip(results, expected, strict=True):
+        if theirs["status"] == "rejected":
+            pointer = "/flux_err/0" if sent == LINES_TYPE else "/light_curves/3/flux_err/0"
+            assert (ours["status"], ours["errors"][0]["pointer"]) == ("rejected", pointer)
+            continue
+        names = ("status", "object_id", "class", "class_id", "points_per_band", "truncated", "metadata_missing")
+        assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
+        # Batches differ from request to request, and with them the rounding of float32 sums.
+        np.testing.assert_allclose(numbers(ours), numbers(theirs), rtol=1e-4, atol=1e-6)
+
+
+def test_the_model_is_named_in_every_format(real: Live) -> None:
+    _, _, text = ask(real, JSON_TYPE, BODIES[JSON_TYPE]([curve()]))
+    _, _, data = ask(real, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]))
+    assert msgspec.msgpack.decode(data)["model"] == json.loads(text)["model"]
+
+
+def test_embeddings(edge: Live) -> None:
+    body = {**curve(flux=[0.5] * 8), "options": {"embedding": True, "embedding_dtype": "float16"}}
+    asked = {**body, "options": {**body["options"], "embedding_encoding": "base64"}}
+    for sent, text in ((body, [0.5] * 4), (asked, base64.b64encode(np.full(4, 0.5, "<f2").tobytes()).decode())):
+        (result,) = edge.classify(sent)[1]["results"]
+        assert result["embedding"] == text
+    _, _, reply = ask(edge, JSON_TYPE, json.dumps(body).encode(), MSGPACK_TYPE)
+    assert results_of(MSGPACK_TYPE, reply)[0]["embedding"] == np.full(4, 0.5, "<f2").tobytes()
+
+
+def test_the_body_decides_over_the_address(edge: Live) -> None:
+    body = json.dumps({**curve(), "options": {"embedding": False}}).encode()
+    _, _, reply = ask(edge, JSON_TYPE, body, query="?embedding=true&embedding_dtype=float16")
+    assert "embedding" not in results_of(JSON_TYPE, reply)[0]
+
+
+@pytest.mark.parametrize(
+    "query", ["?embedding=perhaps", "?embedding_dtype=float8", "?deadline_ms=0", "?deadline_ms=9e9"]
+)
+def test_a_bad_option_in_the_address(edge: Live, query: str) -> None:
+    status, _, reply = ask(edge, MSGPACK_TYPE, BODIES[MSGPACK_TYPE]([curve()]), query=query)
+    (error,) = json.loads(reply)["errors"]
+    assert (status, error["pointer"]) == (422, "/query/" + query[1:].partition("=")[0])
+
+
+@pytest.mark.parametrize("sent", [MSGPACK_TYPE, ARROW_TYPE])
+def test_the_same_limits(edge: Live, sent: str) -> None:
+    body = BODIES[sent]([curve()])
+    many = BODIES[sent]([curve(1)] * 101)
+    for spoiled, expected in ((body + b"x" * LIMIT, 413), (many, 413), (b"", 400), (body[: len(body) // 2], 400)):
+        status, headers, reply = ask(edge, sent, spoiled)
+        assert (status, headers["content-type"]) == (expected, "application/problem+json")
+        assert json.loads(reply)["instance"] == "/v1/classify"
+    wait_until(lambda: edge.service.budget.held == 0)
+
+
+@pytest.mark.parametrize("sent", BODIES)
+def test_too_many_points(edge: Live, sent: str) -> None:
+    _, _, reply = ask(edge, sent, BODIES[sent]([curve(5001), curve()]))
+    first, second = results_of(sent, reply)
+    assert (first["status"], first["reason"], second["status"]) == ("rejected", "too_many_points", "classified")
+
+
+def test_a_bare_curve_in_msgpack(edge: Live) -> None:
+    body = msgspec.msgpack.encode({**packed(curve()), "options": {"deadline_ms": 5000}})
+    status, _, reply = ask(edge, MSGPACK_TYPE, body)
+    assert (status, results_of(MSGPACK_TYPE, reply)[0]["object_id"]) == (200, "SN 2099zz")
+    status, headers, reply = ask(edge, MSGPACK_TYPE, msgspec.msgpack.encode(packed(curve(flux_err=[0.0] * 8))))
+    assert (status, headers["content-type"]) == (422, "application/problem+json")
+    assert json.loads(reply)["errors"][0]["pointer"] == "/flux_err/0"
+
+
+@pytest.mark.parametrize("body", [b"\xdd\xff\xff\xff\xff" + b"\xc0" * 1000, b"\x91" * (LIMIT - 1)])
+def test_a_bomb_is_refused(edge: Live, body: bytes) -> None:
+    assert ask(edge, MSGPACK_TYPE, body)[0] == 400
+
+
+def test_an_unwanted_format_is_refused_before_the_body_is_read(edge: Live) -> None:
+    status, _, reply = ask(edge, JSON_TYPE, b"{}", "image/png")
+    assert (status, json.loads(reply)["type"]) == (406, "/problems/not-acceptable")
+
+
+def test_the_document_lists_every_format(edge: Live) -> None:
+    document = json.loads(edge.ask("GET", "/openapi.json")[2])
+    operation = document["paths"]["/v1/classify"]["post"]
+    assert set(operation["requestBody"]["content"]) == set(BODIES)
+    assert set(operation["responses"]["200"]["content"]) == set(BODIES)
+    assert {each["name"] for each in operation["parameters"]} == set(Options.model_fields)

@@ -1,0 +1,88 @@
+"""The same light curves and the same answers in every format."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from models.lightcurve import band_index
+from models.metadata import METADATA_COLUMNS
+from service.http.formats.jsontext import LINES_TYPE
+from service.http.formats.table import ARROW_TYPE
+from service.http.packed import DTYPES
+
+JSON_TYPE = "application/json"
+MSGPACK_TYPE = "application/msgpack"
+
+Curve = dict[str, Any]
+
+_LISTS: dict[str, Any] = {
+    "mjd": pa.list_(pa.float64()),
+    "flux": pa.list_(pa.float32()),
+    "flux_err": pa.list_(pa.float32()),
+    "band": pa.list_(pa.string()),
+    "detected": pa.list_(pa.bool_()),
+    "metadata": pa.list_(pa.float32()),
+}
+
+
+def packed(curve: Curve) -> Curve:
+    """A light curve with the bytes of its columns."""
+    return {name: _bytes(name, value) if name in DTYPES else value for name, value in curve.items()}
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    if name == "band":
+        value = [band_index(band) for band in value]
+    return np.array(metadata_row(value) if name == "metadata" else value, DTYPES[name]).tobytes()
+
+
+def metadata_row(metadata: Mapping[str, float | None]) -> list[float]:
+    """Metadata as the formats without names have them."""
+    found = [metadata.get(name) for name in METADATA_COLUMNS]
+    return [np.nan if value is None else value for value in found]
+
+
+def msgpack_body(curves: Sequence[Curve], options: Mapping[str, object] | None = None) -> bytes:
+    """A body of many light curves."""
+    return msgspec.msgpack.encode({"light_curves": list(curves), "options": options or {}})
+
+
+def lines_body(curves: Sequence[object]) -> bytes:
+    """A body of one light curve a line."""
+    return b"".join(json.dumps(curve).encode() + b"\n" for curve in curves)
+
+
+def arrow_table(curves: Sequence[Curve], **types: Any) -> Any:
+    """A table with a row for each light curve; ``types`` replace those of columns, a None leaves a column out."""
+    names = list(dict.fromkeys(name for curve in curves for name in curve))
+    chosen = {name: types.get(name, _LISTS.get(name)) for name in names}
+    rows = {name: [curve.get(name) for curve in curves] for name in names}
+    if chosen.get("metadata") is not None and not pa.types.is_struct(chosen["metadata"]):
+        rows["metadata"] = [None if row is None else metadata_row(row) for row in rows["metadata"]]
+    return pa.table({name: pa.array(rows[name], chosen[name]) for name in names})
+
+
+def arrow_stream(table: Any, **options: Any) -> bytes:
+    """A table as an IPC stream."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as stream:
+        stream.write_table(table, max_chunksize=2)
+    return sink.getvalue()
+
+
+def results_of(media_type: str, body: bytes) -> list[dict[str, Any]]:
+    """Results in the form of the JSON reply, whatever format they came in; an embedding as an array or as it is."""
+    if media_type == JSON_TYPE:
+        found: list[dict[str, Any]] = json.loads(body)["results"]
+        return found
+    if media_type == LINES_TYPE:
+        return [json.loads(line) for line in body.splitlines()]
+    if media_type == ARROW_TYPE:
+        rows = pa.ipc.open_stream(body).read_all().to_pylist()
+        return [{name: value for name, value in row.items() if value is not None} for row in rows]
+    return list(msgspec.msgpack.decode(body)["results"])

@@ -1,0 +1,70 @@
+"""What a bundle's graph adds to a network so that its answers can be believed: a temperature and a novelty.
+
+Both follow the formulas of ``models.confidence.Calibration`` and ``training.score.novelty`` in float32, with nothing in
+them but elementwise arithmetic, one product and reductions, so torch and onnxruntime agree to rounding.
+
+Legend: B batch, L length, C classes, K classes of the reference, E embedding, Q knots.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from models.confidence import Calibration
+from training.score.novelty import NoveltyFit
+
+
+class Calibrated(nn.Module):
+    """Logits divided by a temperature, the same for all light curves or a function of their length."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        super().__init__()
+        self.temperature = calibration.temperature
+        self.coefficients, self.lengths = calibration.coefficients, calibration.lengths
+
+    def forward(self, logits_BC: Tensor, mask_BL: Tensor) -> Tensor:
+        """Probabilities [B, C]."""
+        if self.lengths is None:
+            return (logits_BC / self.temperature).softmax(-1)
+        log_length_B = mask_BL.sum(1).clamp(*self.lengths).float().log()
+        log_temperature_B = torch.zeros_like(log_length_B)
+        for coefficient in reversed(self.coefficients):
+            log_temperature_B = log_temperature_B * log_length_B + coefficient
+        return (logits_BC / log_temperature_B.exp()[:, None]).softmax(-1)
+
+
+class NoveltyScore(nn.Module):
+    """Mahalanobis distance to the nearest class mean, as the share of validation objects that are nearer.
+
+    Embeddings are centred before they are whitened: differences of large numbers are what float32 is worst at.
+    """
+
+    centre_E: Tensor
+    whiten_EE: Tensor
+    mean_KE: Tensor
+    distance_Q: Tensor
+    width_Q: Tensor
+    step_Q: Tensor
+
+    def __init__(self, fit: NoveltyFit) -> None:
+        super().__init__()
+        centre_E = fit.reference.mean_KE.mean(0)
+        self.register_buffer("centre_E", _single(centre_E))
+        self.register_buffer("whiten_EE", _single(fit.reference.whiten_EE))
+        self.register_buffer("mean_KE", _single((fit.reference.mean_KE - centre_E) @ fit.reference.whiten_EE))
+        self.register_buffer("distance_Q", _single(fit.distance_Q[:-1]))
+        self.register_buffer("width_Q", _single(np.diff(fit.distance_Q)))
+        self.register_buffer("step_Q", _single(np.diff(fit.share_Q)))
+
+    def forward(self, embedding_BE: Tensor) -> Tensor:
+        """Novelty [B], from 0 to 1."""
+        white_BE = (embedding_BE - self.centre_E) @ self.whiten_EE
+        squared_BK = (white_BE[:, None] - self.mean_KE).square().sum(-1)
+        distance_B = squared_BK.amin(1).sqrt()
+        passed_BQ = (distance_B[:, None] - self.distance_Q) / self.width_Q
+        return (passed_BQ.clamp(0, 1) * self.step_Q).sum(1).clamp(0, 1)
+
+
+def _single(values: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))

@@ -1,0 +1,102 @@
+"""The sections of a classifier's card on how far to believe it: calibration, prediction sets, novelty.
+
+Written from the manifest; a bundle without one of them has no section about it.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+from models.bundle import Manifest
+from models.confidence import Calibration
+from training.export.markdown import table
+
+PRIORS = """The probabilities assume equally common classes: multiply them by the rates of your survey relative to a
+uniform mix, and normalise, before adding them up over a population."""
+
+
+def confidence_sections(manifest: Manifest) -> list[str]:
+    """What the manifest says, section by section."""
+    sections = [_calibration(manifest), _sets(manifest), _novelty(manifest)]
+    return [section for section in sections if section]
+
+
+def _calibration(manifest: Manifest) -> str:
+    calibration, fit = manifest.calibration, manifest.metrics.get("calibration")
+    if calibration.method == "none" or fit is None:
+        return "## Calibration\n\nNone: the probabilities are the network's own."
+    return f"""## Calibration
+
+{_method(calibration)}.
+It is inside the graph and was fitted on views of {fit["objects"]:,} objects of the {calibration.split} split.
+
+{_before_and_after(fit)}
+
+{PRIORS}"""
+
+
+def _method(calibration: Calibration) -> str:
+    if not calibration.coefficients:
+        return f"One temperature, {calibration.temperature:.3f}"
+    terms = " + ".join(
+        f"({value:.4f})" + ("", " ln n", " (ln n)^2")[power] for power, value in enumerate(calibration.coefficients)
+    )
+    return f"The temperature of n observations, exp({terms}); the best single one is {calibration.temperature:.3f}"
+
+
+def _before_and_after(fit: dict[str, Any]) -> str:
+    if "after" not in fit:  # as bundles of one temperature were written
+        return f"Expected calibration error: {fit['ece_before']:.4f} before, {fit['ece_after']:.4f} after."
+    names = {"all": "all", **_ranges([int(start) for start in fit["after"] if start != "all"])}
+    rows = (
+        [
+            name,
+            f"{fit['after'][key]['rows']:.0f}",
+            f"{fit['before'][key]['ece']:.4f}",
+            f"{fit['after'][key]['ece']:.4f}",
+            f"{fit['after'][key]['ece_by_chance']:.4f}",
+        ]
+        for key, name in names.items()
+    )
+    header = ["detections", "views", "ECE before", "after", "by chance"]
+    return f"""Expected calibration error of these views (15 bins), and what a perfectly calibrated network would have
+by chance:
+
+{table(header, rows)}"""
+
+
+def _sets(manifest: Manifest) -> str:
+    sets = manifest.prediction_sets
+    if sets is None:
+        return ""
+    names = _ranges([group.detections for group in sets.groups])
+    rows = ([names[str(group.detections)], *(f"{value:.4f}" for value in group.largest)] for group in sets.groups)
+    header = ["detections", *(f"{100 * coverage:g} %" for coverage in sets.coverages)]
+    return f"""## Prediction sets
+
+The most probable class, and every class whose probability is at least 1 minus the threshold, hold the true one as
+often as the column states ({100 * sets.default:g} % unless another is asked for), on average over objects and views
+like those of the {sets.split} split; not for every class, nor for objects of other classes.
+
+{table(header, rows)}"""
+
+
+def _novelty(manifest: Manifest) -> str:
+    novelty = manifest.novelty
+    if novelty is None:
+        return ""
+    names = _ranges(list(novelty.by_detections))
+    rows = ([name, f"{novelty.by_detections[int(key)]:.4f}"] for key, name in names.items())
+    alarms = f"{100 * novelty.false_alarm_rate:.1f} %"
+    return f"""## Novelty
+
+The share of {novelty.objects:,} {novelty.split} objects, in such views, whose embedding is nearer (Mahalanobis) to the
+mean of its nearest class, over {novelty.reference_objects:,} training objects. Beyond {novelty.threshold:g} lie
+{alarms} of these views of known objects: false alarms. By number of detections:
+
+{table(["detections", "false alarms"], rows)}"""
+
+
+def _ranges(starts: list[int]) -> dict[str, str]:
+    """Names of groups by their first number: {"3": "3 to 4", "5": "5 or more"}."""
+    names = {str(start): str(start) if end == start + 1 else f"{start} to {end - 1}" for start, end in pairwise(starts)}
+    return names | {str(start): f"{start} or more" for start in starts[-1:]}
