@@ -36,7 +36,7 @@ def default() -> Recipe:
     learning = {"dropout": 0.0, "modulation_init_std": 0.125}  # 1 / sqrt(harmonics): modulations start near unit size
     return _with_network(astro_moe_tm(), "default", **compact, **learning).model_copy(
         update={
-            "schedule": ScheduleConfig(steps=7_200, warmup_steps=200, cycles=2),
+            "schedule": ScheduleConfig(steps=12_000, warmup_steps=200),
             "batch": BatchConfig(size=64, pool=16),
             "optimiser": OptimiserConfig(lr=1e-3, ema_decay=0.998),
             "validation": ValidationConfig(),
