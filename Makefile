@@ -5,6 +5,7 @@
 #   make serve                the same service, left running (NIGHTJAR_HOST, NIGHTJAR_PORT)
 #   make test                 install what the tests need, run them
 #   make bench                measure; writes build/bench.json
+#   make soak                 kill a hundred stream workers in the middle of their work, count what was lost (minutes)
 #
 # PYTHON picks the interpreter (3.11 or newer); PIP_ARGS is handed to every `pip install`.
 
@@ -25,7 +26,7 @@ torch_args = $$($(BIN)/python -m pip config list | grep -qE 'find-links|index-ur
 may_apt = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 apt_install = apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
 
-.PHONY: help demo serve test bench lock
+.PHONY: help demo serve test bench soak lock
 .DELETE_ON_ERROR:
 
 help:
@@ -40,10 +41,15 @@ serve: $(VENV)/.cpu
 test: $(VENV)/.test
 	@command -v promtool >/dev/null || { $(may_apt) && $(apt_install) prometheus >/dev/null; } \
 		|| echo "make test: Prometheus is not installed and cannot be installed here: its tests will be skipped"
+	@command -v redis-server >/dev/null || { $(may_apt) && $(apt_install) redis-server >/dev/null; } \
+		|| echo "make test: Redis is not installed and cannot be installed here: its tests will be skipped"
 	$(BIN)/python -m pytest -q
 
 bench: $(VENV)/.cpu
 	$(BIN)/python -m deploy.bench --output build/bench.json
+
+soak: $(VENV)/.test
+	SOAK_KILLS=100 $(BIN)/python -m pytest -q -s tests/service/stream/test_faults.py
 
 # Writes deploy/constraints.txt: the newest versions that satisfy pyproject.toml, for service, training and tests.
 lock: $(VENV)/.cpu
@@ -60,5 +66,5 @@ $(VENV)/.cpu: pyproject.toml deploy/constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml deploy/constraints.txt | $(BIN)/python
-	$(INSTALL) $(PIP_ARGS) $(torch_args) --editable '.[cpu,train,dev]'
+	$(INSTALL) $(PIP_ARGS) $(torch_args) --editable '.[cpu,otel,redis,stream,train,dev]'
 	@touch $(VENV)/.cpu $@

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-EXTRAS = ("cpu", "arrow", "train", "dev")  # not gpu: onnxruntime-gpu owns the same folder as onnxruntime
+# Not gpu: onnxruntime-gpu owns the same folder as onnxruntime.
+EXTRAS = ("cpu", "arrow", "otel", "redis", "stream", "train", "dev")
 HEADER = "# Written by `make lock`. The versions every install of this project uses; see deploy/lock.py."
 
 

@@ -53,13 +53,14 @@ def _options(threads: int) -> ort.SessionOptions:
     return options
 
 
-def run(session: ort.InferenceSession, inputs: Run) -> dict[str, NDArray[Any]]:
+def run(session: ort.InferenceSession, inputs: Run, options: ort.RunOptions | None = None) -> dict[str, NDArray[Any]]:
     """Run a session on the inputs it declares; others are ignored.
 
     Parameters
     ----------
     inputs : graph inputs by name, as :meth:`models.lightcurve.RaggedBatch.padded` makes them.
+    options : of this run; setting their ``terminate`` from another thread makes it raise.
     """
     names = [output.name for output in session.get_outputs()]
     feeds = {node.name: inputs[node.name] for node in session.get_inputs()}
-    return {name: np.asarray(value) for name, value in zip(names, session.run(names, feeds), strict=True)}
+    return {name: np.asarray(value) for name, value in zip(names, session.run(names, feeds, options), strict=True)}

@@ -12,17 +12,27 @@ from collections.abc import Sequence, Sized
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import structlog
 
 from models.lightcurve import LightCurveError
-from service.inference.batching import Prediction, Program, Question, Waiting
+from service.inference.batching import Prediction, Program, Question, Row, Waiting
 from service.inference.engine import Engine
-from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, InferenceFailed
+from service.inference.failures import (
+    DeadlineExceeded,
+    EngineClosed,
+    EngineDead,
+    EngineFailure,
+    InferenceFailed,
+    OutOfMemory,
+    RunAborted,
+    RunHung,
+)
 from service.metrics import Metrics
 from service.statistics import ModelStatistics
+from service.tracing.spans import add_runs, stage
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +45,8 @@ INLINE_CURVES, INLINE_POINTS = 8, 5_000
 FAILURE_REASONS: dict[type[EngineFailure], str] = {
     DeadlineExceeded: "deadline_exceeded",
     InferenceFailed: "inference_failed",
+    OutOfMemory: "out_of_memory",
+    RunHung: "run_hung",
 }
 """Reason codes of the status ``failed``."""
 
@@ -55,12 +67,16 @@ _REFUSED = (LightCurveError, Refusal)
 class AskOptions:
     """What applies to a whole request.
 
-    ``deadline`` is in ``time.monotonic()`` seconds. ``surveys`` labels the items in metrics: one name for all of
-    them or one for each.
+    ``deadline`` (``time.monotonic()`` seconds), ``priority`` and ``client`` are those of
+    :meth:`service.inference.engine.Engine.enqueue`. ``surveys`` labels the items in metrics: one name for all of them
+    or one for each. ``fall_back`` allows another model to answer when the one asked is full.
     """
 
     deadline: float | None = None
     surveys: str | Sequence[str] = "none"
+    priority: float = 0.0
+    client: str = ""
+    fall_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,12 +100,31 @@ class Outcome:
     detections: int = 0
     featurise_seconds: float = 0.0
 
+    @property
+    def kept(self) -> bool:
+        """Whether the answer is one that was given before."""
+        return self.prediction is not None and not self.prediction.batch_size
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
     question: Question
     missing_metadata: int
     seconds: float
+    key: bytes
+
+
+class Results(Protocol):
+    """Answers that a network gave before, by a digest of all that they depend on."""
+
+    def key(self, question: Question) -> bytes:
+        """The digest; called in a thread."""
+
+    async def find(self, keys: Sequence[bytes]) -> list[Row | None]:
+        """Answers to questions of these keys, in order, None where there is none. Never fails."""
+
+    def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
+        """Remember answers."""
 
 
 class DataPlane(Generic[ItemT]):
@@ -99,12 +134,19 @@ class DataPlane(Generic[ItemT]):
     ----------
     program : the engine's; says how the network wants its input.
     statistics : of the model; the engine's runs are recorded there as well.
+    results : where answers are kept and looked for; None where every question is asked anew.
     """
 
     def __init__(
-        self, engine: Engine, program: Program[ItemT], metrics: Metrics, statistics: ModelStatistics | None = None
+        self,
+        engine: Engine,
+        program: Program[ItemT],
+        metrics: Metrics,
+        statistics: ModelStatistics | None = None,
+        results: Results | None = None,
     ) -> None:
         self._engine = engine
+        self._results = results
         self._program = program
         self._metrics = metrics
         self.statistics = statistics or ModelStatistics()
@@ -119,20 +161,20 @@ class DataPlane(Generic[ItemT]):
         ------
         Overloaded, EngineClosed, EngineDead
             For the request as a whole; nothing of it is answered.
-        DeadlineExceeded
-            When the deadline passed before any light curve was answered; if some were, the others are ``failed``.
+        DeadlineExceeded, OutOfMemory, RunHung
+            When that is what kept every light curve from being answered; if some were, the others are ``failed``.
         """
         options = options or AskOptions()
         sound = [item for item in items if not isinstance(item, _REFUSED)]
-        answered = iter(await self._timed(sound, options.deadline) if sound else ())
+        answered = iter(await self._timed(sound, options) if sound else ())
         outcomes = [_refused(item) if isinstance(item, _REFUSED) else next(answered) for item in items]
         self._count(outcomes, options.surveys)
         return outcomes
 
-    async def _timed(self, items: Sequence[ItemT], deadline: float | None) -> list[Outcome]:
+    async def _timed(self, items: Sequence[ItemT], options: AskOptions) -> list[Outcome]:
         started = monotonic()
         try:
-            outcomes = await self._answer(items, deadline)
+            outcomes = await self._answer(items, options)
         except (EngineFailure, asyncio.CancelledError):
             self.statistics.record_request([False] * len(items), monotonic() - started)
             raise
@@ -146,20 +188,38 @@ class DataPlane(Generic[ItemT]):
         for labels, count in kinds.items():
             self._metrics.outcomes.labels(*labels).inc(count)
 
-    async def _answer(self, items: Sequence[ItemT], deadline: float | None) -> list[Outcome]:
+    async def _answer(self, items: Sequence[ItemT], options: AskOptions) -> list[Outcome]:
         # Before any work is spent; enqueueing asks again, with the lengths known and others possibly ahead by then.
-        self._engine.check_room(map(self._program.longest, items))
-        prepared = await self._prepare(items)
+        lengths = map(self._program.longest, items)
+        self._engine.check_room(lengths, priority=options.priority, client=options.client)
+        with stage("featurise"):
+            prepared = await self._prepare(items)
         usable = [item for item in prepared if isinstance(item, _Prepared)]
-        results = await self._wait([item.question for item in usable], deadline) if usable else []
+        self.statistics.record_stages({"featurise": sum(item.seconds for item in usable)})
+        results = await self._look_up(usable, options) if usable else []
+        add_runs(result for result in results if isinstance(result, Prediction))
         explained = iter(self._explain(usable, results))
         return [next(explained) if isinstance(item, _Prepared) else item for item in prepared]
 
-    async def _wait(self, questions: Sequence[Question], deadline: float | None) -> list[Prediction | EngineFailure]:
-        entries = self._engine.enqueue(questions, deadline)
+    async def _look_up(self, asked: Sequence[_Prepared], options: AskOptions) -> list[Prediction | EngineFailure]:
+        """What the network says, or said when it was asked the same before."""
+        if self._results is None:
+            return await self._wait([item.question for item in asked], options)
+        started, keys = monotonic(), [item.key for item in asked]
+        rows = await self._results.find(keys)
+        places = [place for place, row in enumerate(rows) if row is None]
+        self.statistics.record_lookup(len(rows) - len(places), len(places), monotonic() - started)
+        fresh = await self._wait([asked[place].question for place in places], options) if places else []
+        new = zip(places, fresh, strict=True)
+        self._results.keep([(keys[place], found.outputs) for place, found in new if isinstance(found, Prediction)])
+        rest = iter(fresh)
+        return [next(rest) if row is None else Prediction(row, 0, 0.0, 0.0, 0.0) for row in rows]
+
+    async def _wait(self, questions: Sequence[Question], options: AskOptions) -> list[Prediction | EngineFailure]:
+        entries = self._engine.enqueue(questions, options.deadline, priority=options.priority, client=options.client)
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if deadline is None else deadline - monotonic()):
+                async with asyncio.timeout(None if options.deadline is None else options.deadline - monotonic()):
                     for entry in entries:
                         with suppress(EngineFailure):
                             await entry.future
@@ -185,17 +245,18 @@ class DataPlane(Generic[ItemT]):
                 prepared.append(Outcome("abstained", reason=error.reason, detail=str(error)))
                 continue
             missing = int(np.count_nonzero(np.isnan(question.tokens.metadata)))
+            key = b"" if self._results is None else self._results.key(question)
             seconds = monotonic() - started
             self._metrics.stage("featurise", seconds)
-            prepared.append(_Prepared(question, missing, seconds))
+            prepared.append(_Prepared(question, missing, seconds, key))
         return prepared
 
     def _explain(self, prepared: Sequence[_Prepared], results: Sequence[Prediction | EngineFailure]) -> list[Outcome]:
         for result in results:
             if isinstance(result, EngineClosed | EngineDead):
                 raise result
-        if results and all(isinstance(result, DeadlineExceeded) for result in results):
-            raise DeadlineExceeded
+        if results and all(isinstance(result, DeadlineExceeded | RunAborted) for result in results):
+            raise results[0]  # type: ignore[misc]  # an exception, as has just been established
         return [self._outcome(item, result) for item, result in zip(prepared, results, strict=True)]
 
     def _outcome(self, item: _Prepared, result: Prediction | EngineFailure) -> Outcome:

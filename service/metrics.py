@@ -7,8 +7,10 @@ observation it leads to. What belongs to one engine carries its task as a label.
 """
 
 import asyncio
+from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 from prometheus_client import (
@@ -26,14 +28,18 @@ from models.bundle import Bundle, Task
 from models.lightcurve import BANDS
 from service.inference.batching import Prediction, Question, RunReport
 from service.inference.engine import Engine
+from service.inference.supervision import Fault
 
-STAGES = ("decode", "validate", "featurise", "queue", "assemble", "run", "encode")
+STAGES = ("receive", "decode", "validate", "featurise", "queue", "assemble", "run", "encode")
 
 SECONDS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 BATCH_TOKENS = tuple(2**power for power in range(2, 14))
 PADDING_RATIOS = (1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0)
 ERROR_RATIOS = (0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+DISTANCES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+AGES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, 7200.0, 86400.0)
+FAULT_OUTCOMES = ("recovered", "fatal")
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 
@@ -48,11 +54,13 @@ class Metrics:
         self._declare_requests()
         self._declare_batches()
         self._declare_content()
+        self._declare_models()
+        self._declare_stream()
         self._stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
         self._bands = [self.observations.labels(band) for band in BANDS]
-        self._classes: list[Counter] = []
         self._experts: dict[tuple[str, int], Counter] = {}
-        self._models: dict[Task, tuple[str, ...]] = {}
+        self._models: Tally[tuple[str, ...]] = Tally()
+        self._engines: dict[Task, list[Engine]] = {}
 
     def _kinds(self) -> tuple[partial[Counter], partial[Gauge], partial[Histogram]]:
         counter = partial(Counter, namespace="nightjar", registry=self.registry)
@@ -73,16 +81,24 @@ class Metrics:
         self.outcomes = counter(
             "outcomes_total", "Light curves and packets by what became of them.", ["survey", "status", "reason"]
         )
+        self.substitutes = counter(
+            "substitutes_total", "Requests answered by another model than usually: a canary or the fallback.", ["role"]
+        )
         self.withdrawn = counter("withdrawn_total", "Light curves given up: client gone or deadline passed.")
         self.loop_lag = histogram(
             "event_loop_lag_seconds", "How late the event loop woke a timer; it is sampled.", buckets=SECONDS
         )
 
     def _declare_batches(self) -> None:
-        _, gauge, histogram = self._kinds()
+        counter, gauge, histogram = self._kinds()
         self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.", ["task"])
         self.queue_seconds = gauge(
             "queue_work_seconds", "Predicted time until everything queued has been started on.", ["task"]
+        )
+        self.faults = counter(
+            "engine_faults_total",
+            "What went wrong with an engine; outcome: recovered, or fatal to the process.",
+            ["task", "fault", "outcome"],
         )
         self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest inference run under way.", ["task"])
         self.batch_size = histogram("batch_size", "Light curves in a run.", ["task"], buckets=BATCH_SIZES)
@@ -97,7 +113,7 @@ class Metrics:
         )
 
     def _declare_content(self) -> None:
-        counter, gauge, histogram = self._kinds()
+        counter, _, histogram = self._kinds()
         self.expert_load = counter(
             "expert_load_total", "Tokens sent to an expert; layer input is before block 0.", ["layer", "expert"]
         )
@@ -106,36 +122,121 @@ class Metrics:
         self.observations = counter("observations_total", "Observations that a network saw, by band.", ["band"])
         self.truncated = counter("truncated_total", "Light curves cut to the limits of the network.")
         self.missing_metadata = counter("missing_metadata_total", "Metadata values missing from light curves.")
+
+    def _declare_models(self) -> None:
+        counter, gauge, histogram = self._kinds()
         self.model_info = gauge(
             "model_info", "A model that is served; always 1.", ["task", "model", "version", "sha256", "provider"]
         )
         self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the model.", ["task"])
+        self.model_curves = counter(
+            "model_curves_total",
+            "Light curves by the model that was asked; role: current, or canary or fallback.",
+            ["model", "version", "role"],
+        )
+        self.model_loads = counter("model_loads_total", "Bundles of the repository loaded, or not.", ["outcome"])
+        self.models_failing = gauge("models_failing", "Bundles in the repository that cannot be served.")
+        self.cache_answers = counter(
+            "cache_answers_total", "Light curves by where their result was found; none: it was computed.", ["found"]
+        )
+        self.cache_bytes = gauge("cache_bytes", "Results held in memory.")
+        self.cache_errors = counter("cache_errors_total", "Failures of Redis, which holds results.")
+        self.shadow_curves = counter(
+            "shadow_curves_total",
+            "Light curves offered to a shadow model: agreed, disagreed, failed, or dropped unasked.",
+            ["outcome"],
+        )
+        self.shadow_distance = histogram(
+            "shadow_distance", "Total-variation distance of a shadow model's answer.", buckets=DISTANCES
+        )
+        self.shadow_seconds = histogram("shadow_seconds", "From a copy to the shadow model's answer.", buckets=SECONDS)
+
+    def _declare_stream(self) -> None:
+        counter, gauge, histogram = self._kinds()
+        self.stream_in = counter("stream_in_total", "Alerts that a worker took from a broker.", ["topic"])
+        self.stream_out = counter(
+            "stream_out_total",
+            "Alerts by how they left a worker: classified, abstained, dead, or returned to the broker.",
+            ["topic", "ending", "reason"],
+        )
+        self.stream_inflight = gauge("stream_inflight_messages", "Messages taken and not yet done.")
+        self.stream_lag = gauge("stream_lag_messages", "Messages that wait at the broker.", ["topic"])
+        self.stream_retries = counter(
+            "stream_retries_total", "Tries that failed and were repeated, by what was tried.", ["step"]
+        )
+        self.stream_seconds = histogram(
+            "stream_stage_duration_seconds", "Time of a batch of messages in one stage.", ["stage"], buckets=SECONDS
+        )
+        self.stream_broker_age = histogram(
+            "stream_broker_age_seconds", "From the broker's timestamp to the worker.", buckets=AGES
+        )
+        self.stream_alert_age = histogram(
+            "stream_alert_age_seconds",
+            "From mid-exposure to the acknowledged answer; replays are left out.",
+            ["survey"],
+            buckets=AGES,
+        )
 
     def stage(self, name: str, seconds: float) -> None:
         """Count time spent in one of :data:`STAGES`."""
         self._stages[name].observe(seconds)
 
+    def fault(self, task: Task, fault: Fault, recovered: bool) -> None:
+        """Count a fault of an engine."""
+        self.faults.labels(task, fault, FAULT_OUTCOMES[not recovered]).inc()
+
     def set_model(self, bundle: Bundle, provider: str, load_seconds: float) -> None:
-        """Name the model that its task is served by from now on."""
-        manifest = bundle.manifest
-        if manifest.task in self._models:
-            self.model_info.remove(*self._models[manifest.task])
-        self._models[manifest.task] = (manifest.task, manifest.name, manifest.version, bundle.sha256, provider)
-        self.model_info.labels(*self._models[manifest.task]).set(1)
-        self.model_load_seconds.labels(manifest.task).set(load_seconds)
-        if manifest.taxonomy is not None:  # in the order of its probabilities
-            self._classes = [self.predicted_class.labels(name) for name in manifest.taxonomy.names]
+        """Name a model that is served from now on."""
+        labels = _model_labels(bundle, provider)
+        self._models[labels] += 1
+        self.model_info.labels(*labels).set(1)
+        self.model_load_seconds.labels(bundle.manifest.task).set(load_seconds)
+
+    def unset_model(self, bundle: Bundle, provider: str) -> None:
+        """Forget a model that is served no more."""
+        labels = _model_labels(bundle, provider)
+        self._models[labels] -= 1
+        if not self._models[labels]:  # else another engine serves the same bundle
+            self.model_info.remove(*labels)
+
+    def model_counter(self, bundle: Bundle) -> Callable[[str, int], None]:
+        """What counts light curves that a model was asked about, given why it was this version, and how many."""
+        name, version = bundle.manifest.name, bundle.manifest.version
+        roles: dict[str, Counter] = {}
+
+        def count(role: str, items: int) -> None:
+            if role not in roles:
+                roles[role] = self.model_curves.labels(name, version, role or "current")
+            roles[role].inc(items)
+
+        return count
 
     def watch(self, task: Task, engine: Engine) -> None:
-        """Read the queue's gauges from an engine whenever they are scraped."""
-        self.queue_depth.labels(task).set_function(lambda: engine.depth)
-        self.queue_seconds.labels(task).set_function(lambda: engine.queued_seconds)
-        self.oldest_run_seconds.labels(task).set_function(lambda: engine.oldest_run_seconds)
+        """Read the queue's gauges from the engines of a task whenever they are scraped."""
+        engines = self._engines.setdefault(task, [])
+        engines.append(engine)
+        for fault, outcome in product(Fault, FAULT_OUTCOMES):  # at zero, so that the first one is seen as an increase
+            self.faults.labels(task, fault, outcome)
+        self.queue_depth.labels(task).set_function(lambda: sum(each.depth for each in engines))
+        self.queue_seconds.labels(task).set_function(lambda: max((each.queued_seconds for each in engines), default=0))
+        self.oldest_run_seconds.labels(task).set_function(
+            lambda: max((each.oldest_run_seconds for each in engines), default=0)
+        )
 
-    def run_recorder(self, task: Task) -> Callable[[RunReport, float], None]:
-        """What counts the runs of an engine, given each with its predicted seconds, in the engine's worker threads."""
+    def unwatch(self, task: Task, engine: Engine) -> None:
+        """Read an engine no more."""
+        self._engines[task].remove(engine)
+
+    def run_recorder(self, task: Task, classes: Sequence[str] = ()) -> Callable[[RunReport, float], None]:
+        """What counts the runs of an engine, given each with its predicted seconds, in the engine's worker threads.
+
+        Parameters
+        ----------
+        classes : of the model, in the order of its probabilities.
+        """
         histograms = (self.batch_size, self.batch_tokens, self.padding_ratio, self.cost_error)
         size, tokens, padding, error = (histogram.labels(task) for histogram in histograms)
+        by_class = [self.predicted_class.labels(name) for name in classes]
 
         def record(report: RunReport, predicted_seconds: float) -> None:
             padded = report.size * report.length
@@ -143,18 +244,18 @@ class Metrics:
             tokens.observe(padded)
             padding.observe(padded / report.tokens)
             error.observe(report.run_seconds / predicted_seconds)
-            self._record_content(report)
+            self._record_content(report, by_class)
 
         return record
 
-    def _record_content(self, report: RunReport) -> None:
+    def _record_content(self, report: RunReport, by_class: Sequence[Counter]) -> None:
         for output, loads_LE in report.expert_load.items():
             for layer, loads in enumerate(loads_LE.tolist()):
                 self._record_experts("input" if output == "input_expert_load" else str(layer), loads)
         self._record_observations(report.questions)
         for answer in report.answers:
             if isinstance(answer, Prediction):
-                self._record_prediction(answer)
+                self._record_prediction(answer, by_class)
 
     def _record_experts(self, layer: str, loads: list[int]) -> None:
         for expert, load in enumerate(loads):
@@ -169,7 +270,7 @@ class Metrics:
         self.missing_metadata.inc(int(np.count_nonzero(np.isnan([tokens.metadata for tokens in seen]))))
         self.truncated.inc(sum(tokens.truncated for tokens in seen))
 
-    def _record_prediction(self, prediction: Prediction) -> None:
+    def _record_prediction(self, prediction: Prediction, by_class: Sequence[Counter]) -> None:
         self._stages["queue"].observe(prediction.queue_seconds)
         self._stages["assemble"].observe(prediction.assemble_seconds)
         self._stages["run"].observe(prediction.run_seconds)
@@ -177,7 +278,8 @@ class Metrics:
         if probabilities is not None:
             top = int(probabilities.argmax())
             self.confidence.observe(float(probabilities[top]))
-            self._classes[top].inc()
+            if by_class:
+                by_class[top].inc()
 
     def render(self) -> bytes:
         """Text exposition; takes milliseconds, so not for the event loop."""
@@ -190,3 +292,8 @@ class Metrics:
             due = loop.time() + interval
             await asyncio.sleep(interval)
             self.loop_lag.observe(max(0.0, loop.time() - due))
+
+
+def _model_labels(bundle: Bundle, provider: str) -> tuple[str, ...]:
+    manifest = bundle.manifest
+    return manifest.task, manifest.name, manifest.version, bundle.sha256, provider

@@ -7,21 +7,27 @@ Markdown; the README holds that table and a test compares the two.
 
 import os
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.bundle import DEFAULT_BUNDLE
 from models.forecast import MAX_QUERIES
 from models.runtime import Provider
+from service.alerts.topics import TopicRule
+from service.repository.references import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"
 MIB = 1024 * 1024
 
 KeyDigest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Alias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+ModelName = Annotated[str, StringConstraints(pattern=PATTERN)]
 LogLevel = Literal["debug", "info", "warning", "error"]
+SinkFormat = Literal["nightjar", "elasticc", "alerce-avro", "alerce-json", "lasair"]
 
 
 class Settings(BaseSettings):
@@ -40,17 +46,65 @@ class Settings(BaseSettings):
         "auto", description="json: one object a line; text: for people; auto: text on a terminal, else json"
     )
 
+    otlp_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://[^\s/]+.*)?$",
+        description="where traces go by OTLP over HTTP, as `http://collector:4318/v1/traces`; needs the `otel` extra",
+    )
+    trace_ratio: float = Field(1.0, ge=0, le=1, description="share of requests traced whose caller has not decided")
+
     bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the bundle to serve")
     forecast_bundle: Path | None = Field(
         None, description="folder of a forecaster's bundle to serve as well, at /v1/forecast"
     )
+    fallback_bundle: Path | None = Field(
+        None, description="folder of a cheaper classifier's bundle; it answers, and says so, when the first is full"
+    )
+    repository: Path | None = Field(None, description="folder of more bundles to serve, as `name/version` or flat")
+    repository_poll: float = Field(
+        0, ge=0, description="seconds between looks for new versions in the repository; 0: only when told to"
+    )
+    aliases: dict[Alias, ModelName] = Field(
+        {}, description='JSON of other names for models, as `{"default": "mine", "ztf": "mine@1.2.0"}`'
+    )
+    cache_bytes: int = Field(64 * MIB, ge=0, description="bytes of results kept in memory; 0 keeps none, nor in Redis")
+    cache_redis_url: str = Field(
+        "", description="Redis that keeps results as well, as `redis://host:6379/0`; needs the `redis` extra"
+    )
+    cache_redis_seconds: int = Field(86_400, ge=1, description="seconds after which Redis forgets a result")
+
+    admin_port: int | None = Field(None, ge=0, le=65535, description="TCP port of the admin interface; without it none")
+    admin_host: str = Field("127.0.0.1", description="address of the admin interface; others than loopback need keys")
+    admin_socket: Path | None = Field(None, description="Unix socket of the admin interface, instead of a port")
+    admin_keys: tuple[KeyDigest, ...] = Field(
+        (), description="JSON list of sha256 hex digests of keys that the admin interface accepts; not those of /v1"
+    )
+
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
-    workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0 means one per usable core")
-    threads_per_run: int = Field(1, ge=1, description="onnxruntime threads inside one run")
+    workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0: found by autotune")
+    threads_per_run: int = Field(0, ge=0, description="onnxruntime threads inside one run; 0: found by autotune")
+    groups_in_flight: int = Field(
+        0, ge=0, description="batches at work or made ready at the same time; 0: found by autotune"
+    )
+    autotune: bool = Field(
+        True, description="try out at the first start what the three leave open; else a run of one thread on each core"
+    )
+    measurements_folder: Path | None = Field(
+        None,
+        description="where they are kept for the next start; none: `$XDG_CACHE_HOME/nightjar` or `~/.cache/nightjar`",
+    )
     schemas: Path | None = Field(None, description="folder with more Avro schemas, as `lsst/12.0.avsc`")
-    max_batch_tokens: int = Field(1024, ge=1, description="padded observations in one batch, a lone item excepted")
+    max_batch_tokens: int = Field(
+        0, ge=0, description="padded observations in one batch, a lone item excepted; 0: as measured at start"
+    )
+    max_delay_ms: float = Field(
+        0, ge=0, le=1000, description="milliseconds that a batch may be held back for more light curves"
+    )
 
     max_queued_seconds: float = Field(10, gt=0, description="seconds of queued work beyond which 429 is answered")
+    hung_run_seconds: float = Field(
+        10, gt=0, description="seconds below which no inference run counts as hung, however short its predicted time"
+    )
     default_deadline_ms: int = Field(30_000, ge=1, description="milliseconds a request has when it names no deadline")
     max_deadline_ms: int = Field(300_000, ge=1, description="most milliseconds a request may ask for")
     max_requests: int = Field(512, ge=1, description="requests in progress beyond which 429 is answered")
@@ -74,16 +128,67 @@ class Settings(BaseSettings):
     drain_delay: float = Field(5, ge=0, description="seconds between SIGTERM (not ready) and refusing connections")
     drain_timeout: int = Field(30, ge=0, description="seconds that requests in progress have to finish after that")
 
-    @property
-    def concurrent_runs(self) -> int:
-        """Number of inference runs at the same time."""
-        return self.workers or usable_cores()
+    @model_validator(mode="after")
+    def _guard_the_admin_interface(self) -> Self:
+        if self.admin_port is not None and not self.admin_keys and not is_loopback(self.admin_host):
+            raise ValueError("an admin interface on an address other than loopback needs admin_keys")
+        return self
 
 
-def usable_cores() -> int:
-    """Cores this process may run on, which a container or ``taskset`` can make fewer than the machine has."""
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; of names, localhost alone is believed to be one."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def usable_cores(control_group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores this process may use at a time: fewer than the machine has under ``taskset`` or in a container.
+
+    Parameters
+    ----------
+    control_group : folder of the container's limits, as Linux shows them (version 2).
+    """
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = map(int, (control_group / "cpu.max").read_text().split())
+    except (OSError, ValueError):  # there is no such thing here, or it says that there is no limit
+        return cores
+    return max(1, min(cores, quota // period))
+
+
+class StreamSettings(Settings):
+    """Settings of a stream worker: those of the service, and where alerts come from and go to."""
+
+    source: str = Field(
+        "",
+        description="where a worker takes alerts: `kafka://host:9092/topic?group=g`, `redis://host/stream`, `file:p`",
+    )
+    sink: str = Field("", description="where a worker publishes: `kafka://...`, `redis://...`, `file:results.jsonl`")
+    sink_format: SinkFormat = Field("nightjar", description="format of what a worker publishes")
+    dead_letters: str = Field(
+        "file:dead-letters/", description="where a worker keeps messages that it gives up: topic, stream or folder"
+    )
+    topics: dict[str, TopicRule] = Field(
+        {},
+        description='JSON object of topic patterns and what is known of them: `{"alerts-*": {"envelope": "bare", '
+        '"schema_name": "elasticc/0.9.1"}}`',
+    )
+    registry: str = Field(
+        "", pattern=r"^(https?://\S+)?$", description="URL of the schema registry for Confluent framing"
+    )
+    registry_cache: Path | None = Field(None, description="folder in which schemas from the registry are kept")
+    unknown_schema: Literal["wait", "dead"] = Field(
+        "wait", description="what becomes of alerts whose schema cannot be fetched: wait for it, or dead letters"
+    )
+    kafka_config: Path | None = Field(None, description="JSON file of more librdkafka properties, such as credentials")
+    batch_messages: int = Field(256, ge=1, description="messages that a worker takes from its source at once")
+    max_inflight_messages: int = Field(2048, ge=1, description="messages under way beyond which a worker takes no more")
+    max_deliveries: int = Field(5, ge=1, description="deliveries of a Redis entry beyond which it is a dead letter")
+    worker_port: int = Field(8081, ge=0, le=65535, description="TCP port of a worker's metrics and probes")
+    account_interval: float = Field(60, gt=0, description="seconds between log lines with a worker's account")
 
 
 class ClientSettings(BaseSettings):
@@ -98,14 +203,14 @@ class ClientSettings(BaseSettings):
 
 def unknown_settings(environment: Mapping[str, str]) -> list[str]:
     """Variables that carry the prefix but name no setting: most likely typing mistakes."""
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields | ClientSettings.model_fields}
+    known = {f"{ENV_PREFIX}{name.upper()}" for name in StreamSettings.model_fields | ClientSettings.model_fields}
     return sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
 
 
 def settings_table() -> str:
     """Markdown table of every setting: environment name, default, meaning."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in (Settings.model_fields | ClientSettings.model_fields).items():
+    for name, field in (StreamSettings.model_fields | ClientSettings.model_fields).items():
         rows.append(f"| `{ENV_PREFIX}{name.upper()}` | {_shown(field.default)} | {field.description} |")
     return "\n".join(rows) + "\n"
 
@@ -115,6 +220,6 @@ def _shown(default: object) -> str:
         return "the bundled model"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
-    if default in (None, (), ""):
+    if default in (None, (), "") or default == {}:
         return "none"
     return f"`{default}`"

@@ -1,12 +1,19 @@
 """Fixtures shared by every room."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 # Before anybody imports torch: on few cores its threads wait for each other longer than they work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A service that a test starts neither spends seconds on trying layouts out nor writes into the developer's home.
+os.environ.setdefault("NIGHTJAR_AUTOTUNE", "false")
+os.environ.setdefault(
+    "NIGHTJAR_MEASUREMENTS_FOLDER", str(Path(tempfile.gettempdir()) / f"nightjar-tests-{os.getuid()}")
+)
 
 
 @pytest.fixture(scope="session")

@@ -120,15 +120,12 @@ class Export(Command):
     data: Path = Field(description="the data file of the run; its validation split calibrates")
     name: str = Field(default="astro-moe", description="of the bundle")
     version: str = Field(default="1.0.0", description="semantic version of the bundle")
-    simulator_seed: int | None = Field(default=None, description="recorded in the card")
 
     def cli_cmd(self) -> None:
         """Export, then print what was written as JSON."""
         from training.export.release import release
 
-        bundle = release(
-            self.run, self.data, self.out, name=self.name, version=self.version, simulator_seed=self.simulator_seed
-        )
+        bundle = release(self.run, self.data, self.out, name=self.name, version=self.version)
         calibration = bundle.manifest.calibration.model_dump()
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256, "calibration": calibration})
 
@@ -190,6 +187,41 @@ class Baseline(Command):
         _write_report(self.report, report)
 
 
+class CrossValidate(Command):
+    """Train a recipe, and trees, on every fold of a real data set; score complete light curves. Resumable."""
+
+    recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe, as `describe` knows it")
+    data: Path = Field(description="Parquet file of `import`")
+    report: Path = Field(description="JSON file to write")
+    runs: Path | None = Field(default=None, description="folder for the runs; default runs/<recipe>-folds")
+    folds: int = Field(default=5, ge=2, description="number of folds")
+    seed: int = Field(default=0, ge=0, description="of the weights, the draws and the augmentation")
+    steps: int | None = Field(default=None, ge=1, description="instead of the recipe's")
+    pretrained: Path | None = Field(default=None, description="run folder whose weights every fold starts from")
+    network: bool = Field(default=True, description="false: the trees alone")
+    trees: list[Literal["boosted", "forest"]] = Field(default=["boosted", "forest"], description="on the same folds")
+    features: Literal["summary", "light-curve", "union"] = Field(default="union", description="of the trees")
+
+    def cli_cmd(self) -> None:
+        """Train what is missing, score, write the report and print its table."""
+        from training.score.folds import crossvalidate, table
+
+        named = _recipe(self.recipe)
+        schedule = named.schedule.model_copy(update={"steps": self.steps or named.schedule.steps})
+        runs = (self.runs or Path("runs") / f"{named.name}-folds") if self.network else None
+        report = crossvalidate(
+            named.model_copy(update={"seed": self.seed, "schedule": schedule}),
+            self.data,
+            runs,
+            folds=self.folds,
+            pretrained=self.pretrained,
+            trees=[(kind, self.features) for kind in self.trees],
+        )
+        self.report.parent.mkdir(parents=True, exist_ok=True)
+        self.report.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        print(table(report))
+
+
 class Card(Command):
     """Write the model card of a bundle from its manifest and the reports of `evaluate` and `baseline`."""
 
@@ -224,6 +256,7 @@ class Training(BaseSettings):
     export: CliSubCommand[Export]
     evaluate: CliSubCommand[Evaluate]
     baseline: CliSubCommand[Baseline]
+    crossvalidate: CliSubCommand[CrossValidate]
     card: CliSubCommand[Card]
     experiment: CliSubCommand[Experiments]
 

@@ -14,12 +14,12 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from deploy.bench import coldstart, memory, packets, report, throughput, twin
+from deploy.bench import coldstart, memory, packets, report, stream, throughput, twin
 from models.bundle import DEFAULT_BUNDLE
 from service.commands.client import SAMPLES, packets_in
 
-Part = Literal["throughput", "coldstart", "memory", "packets", "twin"]
-EVERY: tuple[Part, ...] = ("throughput", "coldstart", "memory", "packets", "twin")
+Part = Literal["throughput", "coldstart", "memory", "stream", "packets", "twin"]
+EVERY: tuple[Part, ...] = ("throughput", "coldstart", "memory", "stream", "packets", "twin")
 
 
 class Bench(BaseSettings):
@@ -33,6 +33,7 @@ class Bench(BaseSettings):
     curves: int = Field(1024, ge=32, description="light curves in a round of the throughput part")
     rounds: int = Field(7, ge=1, description="rounds of the throughput part")
     requests: int = Field(memory.TOTAL, ge=50, description="requests of the memory part")
+    stream_scale: float = Field(1.0, gt=0, le=1, description="share of the stream part's alerts, for a trial")
     starts: int = Field(5, ge=1, description="cold starts")
     alerts: Path | None = Field(None, description="folder of alert packets; without it that part is left out")
     dense_twin: Path | None = Field(None, description="bundle of the dense twin; without it that part is left out")
@@ -53,6 +54,8 @@ class Bench(BaseSettings):
             return coldstart.measure(self.bundle, self.starts, say)
         if part == "memory":
             return memory.measure(self.bundle, sample_packets(), self.requests, say)
+        if part == "stream":
+            return stream.measure(self.bundle, self.stream_scale, say)
         if part == "packets" and self.alerts is not None:
             return packets.measure(self.bundle, self.alerts, say)
         if part == "twin" and self.dense_twin is not None:

@@ -27,7 +27,7 @@ def marks(total: int) -> list[int]:
 def measure(bundle: Path, packets: Sequence[bytes], total: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``memory.*``, in MB (10**6 bytes): resident after every fifth, the peak, and the growth since the first."""
     statuses: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder, running(bundle) as service:
+    with tempfile.TemporaryDirectory() as folder, running(bundle, {"NIGHTJAR_CACHE_BYTES": "0"}) as service:
         plan = Path(folder, "plan")
         resident = {0: service.memory() / 1e6}
         planned = requests(total, packets, SEED)

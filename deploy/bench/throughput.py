@@ -43,7 +43,8 @@ def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) 
     cores = len(os.sched_getaffinity(0))
     drawn = columns(curves, SEED)
     bare = Bare.of(bundle, drawn)
-    with tempfile.TemporaryDirectory() as folder, running(bundle, {"NIGHTJAR_WORKERS": str(cores)}) as service:
+    chosen = {"NIGHTJAR_WORKERS": str(cores), "NIGHTJAR_CACHE_BYTES": "0"}  # the curves come again and again
+    with tempfile.TemporaryDirectory() as folder, running(bundle, chosen) as service:
         plan = Path(folder, "plan")
         write_plan(plan, [request("/v1/classify", orjson.dumps(curve)) for curve in drawn])
         error = check_answers(service, plan, drawn, bare)

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from models.lightcurve import LightCurve
+from models.lightcurve import MAX_ABS_MJD, LightCurve
 from models.metadata import clean_metadata
 from service.alerts import photometry
 from service.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
 from service.alerts.plans import Plan
+from service.alerts.steps import Table
 from service.alerts.surveys import Path
 
 Record = Mapping[str, Any]
@@ -20,49 +22,58 @@ _ID: Final = re.compile(r"[!-~]{1,64}")  # printable ASCII without spaces: ids g
 
 
 def build_packet(record: Record, plan: Plan, limits: ReadLimits) -> Packet:
-    """Turn a record, decoded through the plan's projection, into a packet.
+    """Turn a record, as the plan's decoder returns it, into a packet.
 
     Raises
     ------
     PacketError
         ``malformed_avro`` when an id is text that no survey would send, ``too_many_observations``.
     """
-    alert_id = _first_id(record, plan.alert_id)
     object_id = _first_id(record, plan.object_id)
-    if not object_id and (moving_id := _first_id(record, plan.moving_id)):
+    moving_id = "" if object_id else _first_id(record, plan.moving_id)
+    packet = Packet(
+        plan.survey, _version(record, plan), _first_id(record, plan.alert_id), object_id or moving_id, None,
+        source_id=_first_id(record, plan.source_id),
+    )  # fmt: skip
+    if moving_id:
         reason, detail = AbstainReason.SOLAR_SYSTEM_OBJECT, "the source belongs to a moving object"
-        return Packet(plan.survey, _version(record, plan), alert_id, moving_id, None, reason, detail)
-    parts = _photometry(record, plan, limits)
-    points = photometry.merge(parts)
-    if len(points) == 0:
-        reason, detail = AbstainReason.NO_USABLE_POINTS, _why_empty(parts)
-        return Packet(plan.survey, _version(record, plan), alert_id, object_id, None, reason, detail)
-    curve = LightCurve.from_columns(
-        points.mjd, points.flux, points.flux_err, points.band, points.detected, _metadata(record, plan), object_id
-    )
-    return Packet(plan.survey, _version(record, plan), alert_id, object_id, curve)
+        return replace(packet, reason=reason, detail=detail)
+    found = _photometry(record, plan, limits)
+    packet, parts = replace(packet, mjd=_alert_time(record, found)), list(found.values())
+    points = photometry.merge(parts) if parts else None
+    if points is None or len(points) == 0:
+        return replace(packet, reason=AbstainReason.NO_USABLE_POINTS, detail=_why_empty(parts))
+    columns = (points.mjd, points.flux, points.flux_err, points.band, points.detected)
+    return replace(packet, curve=LightCurve.from_columns(*columns, _metadata(record, plan), object_id))
 
 
-def _photometry(record: Record, plan: Plan, limits: ReadLimits) -> list[photometry.Photometry]:
-    """Each list of observations, converted, in the plan's order of preference."""
-    lists = [(place, _rows(record, place.path)) for place in plan.rows]
+def _alert_time(record: Record, found: Mapping[str, photometry.Photometry]) -> float | None:
+    """Mid-exposure of the detection that caused the alert: the one place that is no list."""
+    for path, part in found.items():
+        if isinstance(record[path], dict) and abs(part.mjd[0]) < MAX_ABS_MJD:
+            return float(part.mjd[0])
+    return None
+
+
+def _photometry(record: Record, plan: Plan, limits: ReadLimits) -> dict[str, photometry.Photometry]:
+    """Each list of observations that holds any, by its path, converted, in the plan's order of preference."""
+    lists = [(place, _table(record[place.path])) for place in plan.rows]
     total = sum(len(rows) for _, rows in lists)
     if total > limits.max_observations:
         detail = f"{total} observations, more than {limits.max_observations}"
         raise PacketError(RejectReason.TOO_MANY_OBSERVATIONS, detail)
-    return [place.convert(_columns(rows, place.names), place.detections) for place, rows in lists]
+    return {
+        place.path: place.convert({role: rows.columns[name] for role, name in place.names.items()}, place.detections)
+        for place, rows in lists
+        if len(rows)
+    }
 
 
-def _rows(record: Record, path: str) -> list[Record]:
-    """Observations in a field: a record, a list of records (null items among them), or nothing."""
-    value = record[path]
-    if isinstance(value, list):
-        return [row for row in value if row is not None]
-    return [] if value is None else [value]
-
-
-def _columns(rows: Sequence[Record], names: Mapping[str, str]) -> dict[str, list[Any]]:
-    return {role: [row[name] for row in rows] for role, name in names.items()}
+def _table(value: Record | Table | None) -> Table:
+    """Observations in a field: a single one, a list of them, or nothing."""
+    if isinstance(value, Table):
+        return value
+    return Table(0, {}) if value is None else Table(1, {name: [one] for name, one in value.items()})
 
 
 def _metadata(record: Record, plan: Plan) -> dict[str, float]:

@@ -41,6 +41,8 @@ class RejectReason(StrEnum):
     """The bytes end before the record does."""
     MALFORMED_AVRO = "malformed_avro"
     """The bytes contradict the schema, the container's framing or its checksums, or go on after the record."""
+    MALFORMED_JSON = "malformed_json"
+    """Text that is not one JSON object."""
     RECORD_TOO_LARGE = "record_too_large"
     """A bare record or a container block longer than the limit."""
     DECOMPRESSED_TOO_LARGE = "decompressed_too_large"
@@ -80,6 +82,8 @@ class Packet:
     alert_id, object_id : decimal digits or survey names, empty when the packet has none; never passed through a float.
     curve : the light curve, None when ``reason`` says why there is nothing to classify.
     detail : for people, beside ``reason``.
+    source_id : of the detection that caused the alert; in most surveys the same as ``alert_id``.
+    mjd : TAI, mid-exposure, of that detection; None when the packet does not say.
     """
 
     survey: Survey
@@ -89,6 +93,8 @@ class Packet:
     curve: LightCurve | None
     reason: AbstainReason | None = None
     detail: str = ""
+    source_id: str = ""
+    mjd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

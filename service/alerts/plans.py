@@ -1,7 +1,7 @@
 """A plan for reading the packets of one schema: the survey's table resolved against it, once.
 
 Everything that depends on the schema alone is decided here (which alias is in use, whether its type fits its role,
-which fields are worth decoding), so that reading a packet is a projection and a few list comprehensions.
+which fields are worth decoding), so that reading a packet is a few regular expressions and array operations.
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from models.metadata import METADATA_COLUMNS
 from service.alerts import admission, avro, shipped, surveys
+from service.alerts.decoder import Decoder
 from service.alerts.packet import PacketError, RejectReason, Survey
 from service.alerts.photometry import Convert
 
@@ -38,10 +39,10 @@ class Plan:
 
     survey: Survey
     version: str | None
-    schema: avro.Schema
-    reader: avro.AvroType
+    decoder: Decoder
     rows: tuple[Rows, ...]
     alert_id: tuple[surveys.Path, ...]
+    source_id: tuple[surveys.Path, ...]
     object_id: tuple[surveys.Path, ...]
     moving_id: tuple[surveys.Path, ...]
     version_at: tuple[surveys.Path, ...]
@@ -94,7 +95,8 @@ class _Resolver:
         layout = self.layout
         packet = self.schema.fields(self.schema.root)
         rows = tuple(self._rows(place) for place in layout.observations if place.path in packet)
-        alert_id = self._present(layout.alert_id, _WHOLE)
+        alert_id = self._present(layout.alert_id, _LABEL)
+        source_id = self._present(layout.source_id, _LABEL)
         object_id = self._present(layout.object_id, _LABEL)
         moving_id = self._present(layout.moving_id, _REAL)
         version_at = self._present(layout.version, frozenset({"string"}))
@@ -102,8 +104,8 @@ class _Resolver:
         survey, version = self._identity(rows)
         keep = {name: frozenset(names) for name, names in self.keep.items()}
         return Plan(
-            survey, version, self.schema, avro.project(self.schema, keep), rows,
-            alert_id, object_id, moving_id, version_at, layout.metadata if metadata else None, metadata,
+            survey, version, Decoder(self.schema, keep), rows,
+            alert_id, source_id, object_id, moving_id, version_at, layout.metadata if metadata else None, metadata,
         )  # fmt: skip
 
     def _rows(self, place: surveys.Observations) -> Rows:

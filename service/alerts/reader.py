@@ -8,12 +8,11 @@ bare ELAsTiCC record may begin with any byte, also zero.
     packets = read_packet(Path("alert.avro").read_bytes())
 """
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from service.alerts import avro, containers, plans, shipped
+from service.alerts import containers, plans, shipped
 from service.alerts.adapters import Record, build_packet
 from service.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
 
@@ -44,9 +43,9 @@ def read_packet(
     limits = limits or ReadLimits()
     try:
         if schema is not None:
-            return [_bare(data, 0, plans.for_name(schema, extra_schemas), limits)]
+            return [read_bare(data, 0, plans.for_name(schema, extra_schemas), limits)]
         if data.startswith(containers.MAGIC):
-            return list(_container(data, limits))
+            return list(read_container(data, limits))
         return [_sniff(data, extra_schemas, limits)]
     except PacketError as error:
         return [error]
@@ -59,10 +58,10 @@ def _sniff(data: bytes, extra: Path | None, limits: ReadLimits) -> Packet:
     failure: PacketError | None = None
     if framed is not None and shipped.exists(framed, extra):
         try:
-            return _bare(data, CONFLUENT_HEADER_BYTES, plans.for_name(framed, extra), limits)
+            return read_bare(data, CONFLUENT_HEADER_BYTES, plans.for_name(framed, extra), limits)
         except PacketError as error:
             failure = error
-    if packet := _sniff_bare(data, limits):
+    if packet := sniff_bare(data, limits):
         return packet
     raise failure or _unrecognised(framed)
 
@@ -73,11 +72,11 @@ def _confluent_schema(data: bytes) -> str | None:
     return shipped.confluent_name(int.from_bytes(data[1:CONFLUENT_HEADER_BYTES], "big"))
 
 
-def _sniff_bare(data: bytes, limits: ReadLimits) -> Packet | None:
+def sniff_bare(data: bytes, limits: ReadLimits) -> Packet | None:
     """Try the schemas that arrive bare; only one that uses up the bytes and yields a light curve is believed."""
     for name in SNIFFED_BARE_SCHEMAS:
         try:
-            packet = _bare(data, 0, plans.for_name(name), limits)
+            packet = read_bare(data, 0, plans.for_name(name), limits)
         except PacketError:
             continue
         if packet.curve is not None:
@@ -91,22 +90,21 @@ def _unrecognised(framed: str | None) -> PacketError:
     return PacketError(RejectReason.UNKNOWN_ENVELOPE, "not an Avro container, Confluent framing or a bare known record")
 
 
-def _bare(data: bytes, start: int, plan: plans.Plan, limits: ReadLimits) -> Packet:
+def read_bare(data: bytes, start: int, plan: plans.Plan, limits: ReadLimits) -> Packet:
+    """Read the record that fills ``data`` from ``start`` on; raises PacketError."""
     if len(data) - start > limits.max_record_bytes:
         raise PacketError(RejectReason.RECORD_TOO_LARGE, f"more than {limits.max_record_bytes} bytes", plan.survey)
-    stream = io.BytesIO(data)
-    stream.seek(start)
     try:
-        record = avro.read_record(stream, plan.schema, plan.reader)
-        if stream.tell() != len(data):
+        record, end = plan.decoder.read(data, start)
+        if end != len(data):
             raise _trailing(plan)
         return build_packet(record, plan, limits)
     except PacketError as error:
         raise _of_survey(error, plan) from None
 
 
-def _container(data: bytes, limits: ReadLimits) -> Iterator[PacketOutcome]:
-    """PacketOutcomes of a container; raises only before the first one."""
+def read_container(data: bytes, limits: ReadLimits) -> Iterator[PacketOutcome]:
+    """Read every record of a container; PacketError is raised only before the first, and yielded from there on."""
     header = containers.read_header(data)
     plan = plans.for_text(header.schema)
     room, empty = limits.max_records, True
@@ -125,12 +123,12 @@ def _container(data: bytes, limits: ReadLimits) -> Iterator[PacketOutcome]:
 
 def _block(block: containers.Block, plan: plans.Plan, room: int, limits: ReadLimits) -> Iterator[PacketOutcome]:
     """PacketOutcomes of at most ``room`` records of a block; nothing after a damaged record can be found again."""
-    stream = io.BytesIO(block.data)
+    end = 0
     try:
         for _ in range(min(block.count, room)):
-            record = avro.read_record(stream, plan.schema, plan.reader)
+            record, end = plan.decoder.read(block.data, end)
             yield _build(record, plan, limits)
-        if block.count <= room and stream.tell() != len(block.data):
+        if block.count <= room and end != len(block.data):
             raise _trailing(plan)
     except PacketError as error:
         yield _of_survey(error, plan)
@@ -149,4 +147,4 @@ def _of_survey(error: PacketError, plan: plans.Plan) -> PacketError:
 
 
 def _trailing(plan: plans.Plan) -> PacketError:
-    return PacketError(RejectReason.MALFORMED_AVRO, f"bytes are left after the {plan.schema.name} record")
+    return PacketError(RejectReason.MALFORMED_AVRO, f"bytes are left after the {plan.decoder.schema.name} record")

@@ -42,8 +42,9 @@ class Layout:
     ----------
     marks : top-level fields by which a packet of the family is known.
     observations : in order of preference for one exposure: forced photometry, the alert's own detection, history.
-    alert_id, object_id, moving_id : where an id may stand; the first that is neither null, 0 nor empty counts. A packet
-        with a moving id and no object id belongs to the solar system.
+    alert_id, source_id, object_id, moving_id : where an id may stand (of the alert, of the detection that caused it, of
+        its object); the first that is neither null, 0 nor empty counts. A packet with a moving id and no object id
+        belongs to the solar system.
     version : fields that state the schema version, for packets that brokers rewrote under another record name.
     metadata : record that holds metadata columns.
     """
@@ -51,6 +52,7 @@ class Layout:
     marks: tuple[str, ...]
     observations: tuple[Observations, ...]
     alert_id: tuple[Path, ...]
+    source_id: tuple[Path, ...]
     object_id: tuple[Path, ...]
     moving_id: tuple[Path, ...] = ()
     version: tuple[Path, ...] = ()
@@ -73,6 +75,7 @@ RUBIN: Final = Layout(
         Observations("prvDiaSources", True, _RUBIN_ROW, _RUBIN_EXTRA, rubin),
     ),
     alert_id=(("alertId",), ("diaSourceId",), ("diaSource", "diaSourceId")),
+    source_id=(("diaSource", "diaSourceId"),),
     object_id=(("diaObject", "diaObjectId"), ("diaSource", "diaObjectId")),
     moving_id=(("diaSource", "ssObjectId"), ("ssSource", "ssObjectId"), ("ssObject", "ssObjectId")),
     version=(("lsst_schema_version",),),
@@ -104,6 +107,7 @@ ZTF: Final = Layout(
         Observations("prv_candidates", True, _ZTF_ROW, _ZTF_EXTRA, ztf_magnitudes),
     ),
     alert_id=(("candid",), ("candidate", "candid")),
+    source_id=(("candid",), ("candidate", "candid")),
     object_id=(("objectId",),),
     version=(("schemavsn",),),
 )

@@ -1,4 +1,4 @@
-"""The command line: ``nightjar serve | classify | check | simulate | demo | settings``.
+"""The command line: ``nightjar serve | classify | worker | replay | check | simulate | demo | settings``.
 
 ``python -m service ...`` is the same.
 """
@@ -26,7 +26,9 @@ from service.commands.client import SAMPLES, Answer, Client, ClientError, packet
 from service.commands.process import ServiceDied, running
 from service.commands.simulate import FAILURES, Simulate
 from service.http.server import serve
-from service.settings import ENV_PREFIX, ClientSettings, Settings, settings_table
+from service.settings import ENV_PREFIX, ClientSettings, Settings, StreamSettings, settings_table
+from service.stream.worker import work
+from service.tracing.tracer import TracingError
 
 
 class Serve(Settings):
@@ -72,6 +74,22 @@ class Demo(BaseModel):
         print("service stopped")
 
 
+class StreamWorker(StreamSettings):
+    """Classify a stream of alerts: from Kafka, Redis or files to Kafka, Redis or files."""
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        sys.exit(work(self))
+
+
+class Replay(StreamSettings):
+    """Classify what a source holds now, and end: dead letters, a range of offsets or of times, files."""
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        sys.exit(work(self, replay=True))
+
+
 class ShowSettings(BaseModel):
     """Print every setting as a Markdown table."""
 
@@ -89,6 +107,8 @@ class Nightjar(BaseSettings):
 
     serve: CliSubCommand[Serve]
     classify: CliSubCommand[Classify]
+    worker: CliSubCommand[StreamWorker]
+    replay: CliSubCommand[Replay]
     check: CliSubCommand[Check]
     simulate: CliSubCommand[Simulate]
     demo: CliSubCommand[Demo]
@@ -124,6 +144,6 @@ def main(arguments: list[str] | None = None) -> None:
     except SettingsError as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(2)
-    except (BundleError, ProviderError, ClientError, ServiceDied, *FAILURES) as error:
+    except (BundleError, ProviderError, ClientError, ServiceDied, TracingError, *FAILURES) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)

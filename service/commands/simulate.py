@@ -57,8 +57,6 @@ class Simulate(BaseModel):
 
     def cli_cmd(self) -> None:
         """Run the command."""
-        if self.replay and self.max_delay_ms:
-            raise SimulateError("the engine holds no batch back: leave out --replay or --max-delay-ms")
         sweep = self._sweep()
         saturated, loads, bursts = self._results(sweep)
         results = [*saturated, *loads, *(result for burst in bursts for result in burst)]

@@ -8,24 +8,24 @@ Starlette turns exceptions into replies in three places; here they all travel to
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 
 from service.http import openapi
-from service.http.errors import problem_of
+from service.http.errors import to_the_edge
 from service.http.lifecycle import Service
 from service.http.middleware import Edge, Gate
 from service.http.routes import about, alerts, classify, forecast, health, models, oip
+from service.version import VERSION
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
 embeddings out. With a forecasting model it also says what flux to expect. Every problem is an
-`application/problem+json` document (RFC 9457) whose `errors` point at the values at fault. Replies carry `X-Request-ID`
-and, where work was done, `Server-Timing`."""
+`application/problem+json` document (RFC 9457) whose `errors` point at the values at fault. Replies carry
+`X-Request-ID`, `traceresponse` (W3C Trace Context) and, where work was done, `Server-Timing`. A request may say
+until when it is worth an answer (`Nightjar-Deadline-Ms`) and how urgent it is (`Priority`, RFC 9218)."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -33,7 +33,7 @@ def create_app(service: Service) -> FastAPI:
     settings = service.settings
     app = FastAPI(
         title="Nightjar",
-        version=_version(),
+        version=VERSION,
         summary="Real-time classification of astronomical alerts",
         description=DESCRIPTION,
         lifespan=_lifespan,
@@ -42,11 +42,11 @@ def create_app(service: Service) -> FastAPI:
         openapi_url="/openapi.json" if settings.docs else None,
         docs_url=None,
         redoc_url=None,
-        exception_handlers={HTTPException: _to_the_edge, RequestValidationError: _to_the_edge},
+        exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge},
     )
     app.state.service = service
     app.add_middleware(Gate, keys=settings.api_keys, max_requests=settings.max_requests)
-    app.add_middleware(Edge, metrics=service.metrics)
+    app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
     for router in (
         classify.router, alerts.router, forecast.router, models.router, oip.router, health.router, about.problems
     ):  # fmt: skip
@@ -58,20 +58,9 @@ def create_app(service: Service) -> FastAPI:
     return app
 
 
-def _version() -> str:
-    try:
-        return version("nightjar-alerts")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"
-
-
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     service: Service = app.state.service
     await service.start()
     yield {}
     await service.stop()
-
-
-async def _to_the_edge(request: Request, error: Exception) -> NoReturn:
-    raise problem_of(error) from error

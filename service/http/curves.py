@@ -1,6 +1,7 @@
 """The way of a request for light curves, whatever is asked and in whatever format: receive, parse, ask, write."""
 
 from collections.abc import Callable, Sequence, Sized
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import TypeVar
@@ -8,8 +9,9 @@ from typing import TypeVar
 from fastapi import Request, Response
 
 from models.lightcurve import LightCurve
-from service.dataplane import AskOptions, DataPlane, Outcome
+from service.dataplane import Outcome
 from service.http import errors
+from service.http.choosing import cache_status, role_header
 from service.http.errors import ProblemError
 from service.http.fields import FieldError
 from service.http.formats.answers import Answers
@@ -18,8 +20,10 @@ from service.http.forms import ForecastOptions, Options
 from service.http.lifecycle import Service, service_of
 from service.http.receive import Body, unless_gone
 from service.http.requests import Asked, InvalidCurve
+from service.http.terms import terms_of
 from service.http.timing import Stopwatch
 from service.http.writers import ClassWriter
+from service.repository.served import Lease
 from service.settings import Settings
 
 T = TypeVar("T")
@@ -27,14 +31,13 @@ ItemT = TypeVar("ItemT", bound=Sized)
 OptionsT = TypeVar("OptionsT", bound=ForecastOptions)
 
 INLINE_BYTES = 64 * 1024  # parsing more than this would keep the event loop from everybody else for over a millisecond
-SURVEY = "none"
 
 
 async def answer(
     request: Request,
-    plane: DataPlane[ItemT],
+    choose: Callable[[Asked[ItemT, OptionsT]], Lease[ItemT]],
     read: Callable[[object], Asked[ItemT, OptionsT]],
-    write: Callable[[Asked[ItemT, OptionsT], Sequence[Outcome]], bytes],
+    write: Callable[[Lease[ItemT], Asked[ItemT, OptionsT], Sequence[Outcome]], bytes],
     sent: Format = JSON,
     wanted: Format = JSON,
 ) -> Response:
@@ -42,25 +45,34 @@ async def answer(
 
     Parameters
     ----------
+    choose : the model to ask.
     read : makes items of a parsed body, or raises ProblemError.
-    write : makes a reply of the items and what became of them.
+    write : makes a reply of the items and what became of them, in the name of the model.
     sent, wanted : formats of the body and of the reply.
     """
     arrived, service = monotonic(), service_of(request)
     settings = service.settings
+    stopwatch = Stopwatch(service.metrics)
     with Body(request, service.budget) as body:
         data = await body.read(settings.max_json_bytes, settings.body_timeout)
-        stopwatch = Stopwatch(service.metrics)
+        stopwatch.lap("receive")
         parse = partial(_read, data, sent, read, settings, stopwatch)
         asked = await _here_or_there(parse, service, sent.slow_start or len(data) > INLINE_BYTES)
-        deadline = arrived + (asked.options.deadline_ms or settings.default_deadline_ms) / 1000
-        outcomes = await unless_gone(request, plane.ask(asked.items, AskOptions(deadline, SURVEY)))
+        terms = replace(terms_of(request, settings, arrived, asked.options.deadline_ms), fall_back=True)
+        with choose(asked) as lease:
+            outcomes = await unless_gone(request, lease.ask(asked.items, terms))
     if asked.bare and outcomes[0].status == "failed":  # a request that is a single curve has no other answer to give
         raise ProblemError(errors.INTERNAL, outcomes[0].detail)
     stopwatch.restart()
-    content = await _here_or_there(partial(write, asked, outcomes), service, wanted.slow_start)
+    content = await _here_or_there(partial(write, lease, asked, outcomes), service, wanted.slow_start)
     stopwatch.lap("encode")
-    return Response(content, media_type=wanted.media_type, headers={"Server-Timing": stopwatch.header(outcomes)})
+    stopwatch.tell(lease.served.plane.statistics)
+    headers = {
+        "Server-Timing": stopwatch.header(outcomes),
+        **cache_status(outcomes, service),
+        **role_header([lease], service),
+    }
+    return Response(content, media_type=wanted.media_type, headers=headers)
 
 
 async def _here_or_there(work: Callable[[], T], service: Service, there: bool) -> T:

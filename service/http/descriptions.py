@@ -1,5 +1,6 @@
 """What the service says about its models: ``GET /v1/models``."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, JsonValue
@@ -20,6 +21,7 @@ class ClassName(Reply):
 
 
 class _Description(Provenance):
+    aliases: list[str] = Field(description="other names that lead to this version")
     architecture: str
     provider: str
     bands: list[str] = Field(description="that the network knows; observations in others are left out")
@@ -55,15 +57,17 @@ class ModelsReply(Reply):
     models: list[ClassifierDescription | ForecasterDescription]
 
 
-def describe(bundle: Bundle, provider: str) -> ClassifierDescription | ForecasterDescription:
+def describe(
+    bundle: Bundle, provider: str, aliases: Sequence[str] = ()
+) -> ClassifierDescription | ForecasterDescription:
     """Everything a client may want to know about a bundle."""
-    manifest = bundle.manifest
+    manifest, shared = bundle.manifest, _shared(bundle, provider) | {"aliases": list(aliases)}
     if manifest.taxonomy is None:
-        return ForecasterDescription(task="forecast", **provenance(bundle), **_shared(bundle, provider))
+        return ForecasterDescription(task="forecast", **provenance(bundle), **shared)
     return ClassifierDescription(
         task="classification",
         **classifier_provenance(bundle),
-        **_shared(bundle, provider),
+        **shared,
         classes=[ClassName(name=leaf.name, id=leaf.id, path=list(leaf.path)) for leaf in manifest.taxonomy.classes],
         embedding_dim=manifest.embedding_dim,
         calibration_details=manifest.calibration,

@@ -8,15 +8,18 @@ raised by a library never reaches a client.
 from asyncio import CancelledError
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
+from typing import NoReturn
 
 import orjson
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from service.http.fields import MAX_FIELD_ERRORS, FieldError, field_errors
-from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded, RunAborted
 
 MEDIA_TYPE = "application/problem+json"
 OPEN_INFERENCE = "/v2"
@@ -43,6 +46,7 @@ NOT_FOUND = Kind("not-found", 404, "Not found", "No such page or method of this 
 NOT_ALLOWED = Kind("method-not-allowed", 405, "Method not allowed", "The Allow header lists what this address answers.")
 NOT_ACCEPTABLE = Kind("not-acceptable", 406, "Not acceptable", "The Accept header names no format of this interface.")
 TIMEOUT = Kind("request-timeout", 408, "Request came too slowly", "The body did not arrive in the time allowed.")
+CONFLICT = Kind("conflict", 409, "Not in this state", "What is served now, or the bundle itself, does not allow it.")
 TOO_LARGE = Kind("too-large", 413, "Request too large", "More bytes, curves or packets than this service accepts.")
 UNSUPPORTED = Kind("unsupported-media-type", 415, "Unsupported media type", "This type or coding is not read here.")
 INVALID = Kind("invalid", 422, "Invalid request", "Readable, but a value breaks a rule; errors points at each field.")
@@ -55,8 +59,8 @@ DEADLINE = Kind("deadline", 504, "Deadline passed", "The answer could not be giv
 KINDS: dict[str, Kind] = {
     kind.slug: kind
     for kind in (
-        MALFORMED, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, NOT_ACCEPTABLE, TIMEOUT, TOO_LARGE, UNSUPPORTED, INVALID,
-        OVERLOADED, HEADERS_TOO_LARGE, INTERNAL, UNAVAILABLE, DEADLINE,
+        MALFORMED, UNAUTHORIZED, NOT_FOUND, NOT_ALLOWED, NOT_ACCEPTABLE, TIMEOUT, CONFLICT, TOO_LARGE, UNSUPPORTED,
+        INVALID, OVERLOADED, HEADERS_TOO_LARGE, INTERNAL, UNAVAILABLE, DEADLINE,
     )
 }  # fmt: skip
 _BY_STATUS = {kind.status: kind for kind in KINDS.values()}
@@ -97,7 +101,7 @@ class ProblemError(Exception):
         self.detail = detail or kind.meaning
         self.errors = tuple(errors)[:MAX_FIELD_ERRORS]
         self.limit = limit
-        self.retry_after = None if retry_after is None else max(1, round(retry_after))
+        self.retry_after = None if retry_after is None else max(1, ceil(retry_after))
         self.allow = allow
 
 
@@ -114,12 +118,22 @@ def problem_of(error: BaseException) -> ProblemError:
             return ProblemError(OVERLOADED, retry_after=error.retry_after)
         case DeadlineExceeded():
             return ProblemError(DEADLINE)
+        case MemoryError():
+            detail = "there was not enough memory for this request"
+            return ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE)
+        case RunAborted():
+            return ProblemError(UNAVAILABLE, str(error), retry_after=RETRY_AFTER_UNAVAILABLE)
         case EngineClosed() | EngineDead():
             return ProblemError(UNAVAILABLE, retry_after=RETRY_AFTER_UNAVAILABLE)
         case CancelledError():  # nothing cancels a request but a shutdown whose patience has run out
             detail = "the service stopped before this request was answered"
             return ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE)
     return ProblemError(INTERNAL)
+
+
+async def to_the_edge(request: Request, error: Exception) -> NoReturn:
+    """An exception handler that leaves the reply to the outermost middleware."""
+    raise problem_of(error) from error
 
 
 def _kind_of(status: int) -> Kind:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from models.lightcurve import FluxUnit
 from models.metadata import METADATA_COLUMNS
 from service.http import packed
+from service.repository.references import MOST_CHARACTERS
 
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_ID_LENGTH = 200
@@ -128,6 +129,12 @@ class ClassifyQuery(Options):
     """The same as parameters of the address: what holds where a body has no ``options``, or leaves one out."""
 
     model_config = ConfigDict(strict=False)  # parameters are text
+
+    model: str = Field(
+        "",
+        max_length=MOST_CHARACTERS,
+        description="model to ask: `name`, `name@1.2.3` or an alias; `default` where none is named",
+    )
 
 
 class OneCurve(LightCurveIn):

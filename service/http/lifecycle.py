@@ -1,42 +1,40 @@
 """From nothing to ready, and from ready to gone.
 
 Starting (load the bundle, verify hashes and golden vectors, open the session, warm up) happens in a thread while the
-event loop already answers ``/healthz`` and ``/startupz``. A worker thread that dies makes the process not ready at once
-and ends it with a non-zero status: an orchestrator can replace it, a hung service nobody notices.
+event loop already answers ``/healthz`` and ``/startupz``. An engine that dies, or cannot go on for another reason (see
+:mod:`service.inference.supervision`), makes the process not ready at once and ends it with a non-zero status: an
+orchestrator can replace it, a hung service nobody notices.
 """
 
 import asyncio
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextvars import copy_context
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from starlette.requests import Request
 
-from models.bundle import Bundle, BundleError, Manifest
+from models.bundle import BundleError
 from models.lightcurve import LightCurve
 from models.runtime import ProviderError
-from service.dataplane import DataPlane
 from service.http.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from service.http.receive import BodyBudget
-from service.http.writers import ClassWriter, ForecastWriter
-from service.inference.batching import Program, RunReport
-from service.inference.engine import Engine
-from service.inference.loaded import LoadedModel, load_model
-from service.inference.programs import Classification, Forecasting, ForecastItem
-from service.inference.scheduling import BatchLimits
+from service.inference.programs import ForecastItem
 from service.metrics import Metrics
+from service.repository.loading import LoadOne, load_one
+from service.repository.remote import RedisUnavailable
+from service.repository.repository import LoadModels, ModelRepository, NotReady
+from service.repository.routing import FORECAST, UnknownModel
+from service.repository.served import Lease, Served, ServedClassifier
 from service.settings import Settings
-from service.statistics import ModelStatistics
+from service.tracing.tracer import tracer_of
+from service.version import VERSION
 
 T = TypeVar("T")
-ItemT = TypeVar("ItemT", bound=Sized)
-WriterT = TypeVar("WriterT")
 
 DECODE_THREADS = 2  # decoding holds the interpreter lock: more threads would only hold more memory
-STUCK_SECONDS = 60.0
 
 log = structlog.get_logger(__name__)
 
@@ -50,36 +48,6 @@ class State(StrEnum):
     FAILED = "failed"
 
 
-class Models(NamedTuple):
-    """What a process serves: a classifier and, where one is configured, a forecaster."""
-
-    classifier: LoadedModel
-    forecaster: LoadedModel | None = None
-
-
-def load_configured(settings: Settings) -> Models:
-    """Load the bundles that the settings name, on the provider they name."""
-    classifier = load_model(settings.bundle, settings.provider, settings.threads_per_run)
-    if settings.forecast_bundle is None:
-        return Models(classifier)
-    forecaster = load_model(settings.forecast_bundle, settings.provider, settings.threads_per_run, task="forecast")
-    return Models(classifier, forecaster)
-
-
-@dataclass(frozen=True, slots=True)
-class Served(Generic[ItemT, WriterT]):
-    """A bundle with everything that answers in its name."""
-
-    bundle: Bundle
-    engine: Engine
-    plane: DataPlane[ItemT]
-    replies: WriterT
-
-
-ServedClassifier = Served[LightCurve, ClassWriter]
-ServedForecaster = Served[ForecastItem, ForecastWriter]
-
-
 class Service:
     """One service process: its settings, its metrics and, once ready, its models.
 
@@ -87,19 +55,20 @@ class Service:
 
     Parameters
     ----------
-    load : how the models come into being; takes seconds, runs in a thread.
+    load : how the models of the settings come into being; takes seconds, runs in a thread.
+    load_bundle : the same of a bundle of the repository.
     """
 
-    def __init__(self, settings: Settings, load: Callable[[Settings], Models] | None = None) -> None:
+    def __init__(self, settings: Settings, load: LoadModels | None = None, load_bundle: LoadOne = load_one) -> None:
         self.settings = settings
-        self._load = load or load_configured
         self.metrics = Metrics()
         self.budget = BodyBudget(settings.max_held_bytes)
         self.decoders = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
+        self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio, VERSION)
+        self.models = ModelRepository(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
         self.state = State.STARTING
+        self._broken = ""
         self.on_failure: Callable[[], None] = lambda: None
-        self._classifier: ServedClassifier | None = None
-        self._forecaster: ServedForecaster | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -108,59 +77,25 @@ class Service:
 
     async def _boot(self) -> None:
         try:
-            await self._serve(await asyncio.to_thread(self._load, self.settings))
-        except (BundleError, ProviderError) as error:
+            await self.models.start()
+        except (BundleError, ProviderError, RedisUnavailable) as error:
             log.critical("the model cannot be served", reason=str(error))
-            self._fail()
+            self._fail("the model cannot be served")
         except Exception as error:  # whatever else keeps a process from serving must end it too
             log.critical("starting failed", exc_info=error)
-            self._fail()
+            self._fail("starting failed")
+        else:
+            self._ready()
 
-    async def _serve(self, models: Models) -> None:
-        if models.forecaster is not None:
-            self._forecaster = await self._serve_one(models.forecaster, Forecasting, ForecastWriter)
-        self._classifier = await self._serve_one(models.classifier, Classification, ClassWriter)
+    def _ready(self) -> None:
         if self.state is State.STARTING:
             self.state = State.READY
-        manifest = models.classifier.bundle.manifest
-        seconds = sum(model.load_seconds for model in models if model is not None)
-        log.info("ready", model=manifest.name, version=manifest.version, seconds=round(seconds, 3))
+        default = self.models.default
+        seconds = sum(model.loaded.load_seconds for model in self.models.served)
+        log.info("ready", model=default.reference.name, version=default.reference.version, seconds=round(seconds, 3))
 
-    async def _serve_one(
-        self,
-        loaded: LoadedModel,
-        program_of: Callable[[Manifest], Program[ItemT]],
-        writer_of: Callable[[Bundle], WriterT],
-    ) -> Served[ItemT, WriterT]:
-        task, program = loaded.bundle.manifest.task, program_of(loaded.bundle.manifest)
-        count, statistics = self.metrics.run_recorder(task), ModelStatistics()
-
-        def record(report: RunReport, predicted_seconds: float) -> None:
-            count(report, predicted_seconds)
-            statistics.record_run(report)
-
-        engine = Engine(
-            loaded.run,
-            program,
-            loaded.cost,
-            workers=self.settings.concurrent_runs,
-            limits=BatchLimits(max_tokens=self.settings.max_batch_tokens),
-            max_queued_seconds=self.settings.max_queued_seconds,
-            on_run=record,
-            on_death=self._engine_died,
-        )
-        await engine.start()
-        self.metrics.watch(task, engine)
-        self.metrics.set_model(loaded.bundle, loaded.provider, loaded.load_seconds)
-        plane = DataPlane(engine, program, self.metrics, statistics)
-        return Served(loaded.bundle, engine, plane, writer_of(loaded.bundle))
-
-    def _engine_died(self, error: BaseException) -> None:
-        log.critical("an inference thread died", exc_info=error)
-        self._fail()
-
-    def _fail(self) -> None:
-        self.state = State.FAILED
+    def _fail(self, reason: str) -> None:
+        self.state, self._broken = State.FAILED, reason
         self.on_failure()
 
     def begin_drain(self) -> None:
@@ -174,60 +109,72 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(engine.drain(self.settings.drain_timeout) for engine in self._engines))
-        await asyncio.gather(*(engine.stop() for engine in self._engines))
+        await self.models.stop()
         self.decoders.shutdown(wait=False, cancel_futures=True)
+        await asyncio.to_thread(self.tracer.close)
 
     @property
     def started(self) -> bool:
         """Whether the models have been loaded."""
-        return self._classifier is not None
+        return self.models.started
 
     @property
     def alive(self) -> bool:
-        """Whether no worker thread has died and no run hangs."""
-        if not self.started:
-            return self.state is not State.FAILED
-        return all(engine.alive and engine.oldest_run_seconds < STUCK_SECONDS for engine in self._engines)
+        """Whether the process can go on: every engine lives, and nothing else has failed for good."""
+        return self.state is not State.FAILED and all(engine.alive for engine in self.models.engines)
 
     @property
-    def _engines(self) -> list[Engine]:
-        return [model.engine for model in (self._classifier, self._forecaster) if model is not None]
-
-    @property
-    def served(self) -> list[ServedClassifier | ServedForecaster]:
-        """Every model that answers. Raises ProblemError (503) while there is none."""
-        return [self.classifier, *([self._forecaster] if self._forecaster else [])]
-
-    @property
-    def bundles(self) -> list[Bundle]:
-        """What is served. Raises ProblemError (503) while there is nothing."""
-        return [model.bundle for model in self.served]
+    def unready(self) -> str:
+        """Why no requests should be sent here now, in words; empty when they should."""
+        if self.state is State.READY:
+            return next((engine.trouble for engine in self.models.engines if engine.trouble), "")
+        return f"the service has failed: {self._broken}" if self._broken else f"the service is {self.state}"
 
     @property
     def classifier(self) -> ServedClassifier:
-        """The model that classifies. Raises ProblemError (503) while there is none."""
-        if self._classifier is None:
-            raise self.not_ready()
-        return self._classifier
+        """The model that classifies where a request names none. Raises ProblemError (503) while there is none."""
+        return self.lease_classifier().served
+
+    def lease_classifier(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
+        """As :meth:`ModelRepository.classifier`. Raises ProblemError: 503 while starting, 404 for an unknown name."""
+        try:
+            return self.models.classifier(name, survey=survey, key=key)
+        except NotReady:
+            raise self.not_ready() from None
+        except UnknownModel:
+            detail = "no classifier is served under this name: /v1/models lists those that are"
+            raise ProblemError(NOT_FOUND, detail) from None
+
+    def lease_forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
+        """As :meth:`ModelRepository.forecaster`; raises likewise."""
+        try:
+            return self.models.forecaster(name, key=key)
+        except NotReady:
+            raise self.not_ready() from None
+        except UnknownModel:
+            detail = "no forecaster is served under this name: /v1/models lists those that are"
+            if name in ("", FORECAST):
+                detail = "no forecasting model is configured here: its operator would set NIGHTJAR_FORECAST_BUNDLE"
+            raise ProblemError(NOT_FOUND, detail) from None
 
     @property
-    def forecaster(self) -> ServedForecaster:
-        """The model that forecasts. Raises ProblemError: 503 while starting, 404 when none is configured."""
-        if self._classifier is None:  # the last to be there
-            raise self.not_ready()
-        if self._forecaster is None:
-            detail = "no forecasting model is configured here: its operator would set NIGHTJAR_FORECAST_BUNDLE"
-            raise ProblemError(NOT_FOUND, detail)
-        return self._forecaster
+    def served(self) -> list[Served[Any]]:
+        """Every model that answers. Raises ProblemError (503) while there is none."""
+        try:
+            return self.models.served
+        except NotReady:
+            raise self.not_ready() from None
 
     async def off_loop(self, work: Callable[[], T]) -> T:
-        """Result of ``work``, done in one of a few threads: a burst waits for its turn instead of filling memory."""
-        return await asyncio.get_running_loop().run_in_executor(self.decoders, work)
+        """Result of ``work``, done in one of a few threads: a burst waits for its turn instead of filling memory.
+
+        What is logged there carries the id of the request that it is done for.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self.decoders, copy_context().run, work)
 
     def not_ready(self) -> ProblemError:
         """Return the problem that says where the process is in its life."""
-        return ProblemError(UNAVAILABLE, f"the service is {self.state}", retry_after=RETRY_AFTER_UNAVAILABLE)
+        return ProblemError(UNAVAILABLE, self.unready or None, retry_after=RETRY_AFTER_UNAVAILABLE)
 
 
 def service_of(request: Request) -> Service:

@@ -5,16 +5,21 @@ from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 
+from fastapi import Request
+
 from models.lightcurve import LightCurve
 from service.dataplane import FAILURE_REASONS, AskOptions, Outcome
-from service.http.curves import INLINE_BYTES, SURVEY, classified
+from service.http.curves import INLINE_BYTES, classified
 from service.http.fields import FieldError
 from service.http.formats.jsontext import parse, write_lines
 from service.http.forms import Options
-from service.http.lifecycle import Service
+from service.http.lifecycle import service_of
 from service.http.requests import InvalidCurve, read_curves
+from service.http.terms import terms_of
 from service.http.timing import Stopwatch
+from service.http.writers import class_writer
 from service.inference.failures import DeadlineExceeded, Overloaded
+from service.repository.served import Lease
 
 Item = LightCurve | InvalidCurve
 
@@ -22,14 +27,17 @@ Item = LightCurve | InvalidCurve
 class LineAnswerer:
     """Answers the lines of one stream."""
 
-    def __init__(self, service: Service, options: Options) -> None:
-        self._service, self._model, self._options = service, service.classifier, options
-        self._milliseconds = options.deadline_ms or service.settings.default_deadline_ms
+    def __init__(self, request: Request, lease: Lease[LightCurve], options: Options) -> None:
+        self._request, self._service = request, service_of(request)
+        self._lease, self._options = lease, options
+        self._replies = class_writer(lease)
+        self._terms()  # a deadline in a header may be none
 
     @property
     def model_name(self) -> str:
         """Which network answers, as a header says it."""
-        return "{name}/{version}; sha256={sha256}".format_map(self._model.replies.provenance)
+        told = "{name}/{version}; sha256={sha256}".format_map(self._replies.provenance)
+        return f"{told}; role={self._lease.role}" if self._lease.role else told
 
     async def answer(self, lines: Sequence[bytes], patient: bool) -> bytes:
         """One line for each, in order.
@@ -38,15 +46,20 @@ class LineAnswerer:
         ----------
         patient : wait while the engine is full instead of raising Overloaded.
         """
-        deadline = monotonic() + self._milliseconds / 1000
+        terms = self._terms()
         stopwatch = Stopwatch(self._service.metrics)
         read = partial(self._read, lines, stopwatch)
         items = read() if sum(map(len, lines)) <= INLINE_BYTES else await self._service.off_loop(read)
-        outcomes = await self._ask(items, deadline, patient)
+        outcomes = await self._ask(items, terms, patient)
         stopwatch.restart()
-        written = write_lines(classified(self._model.replies, items, outcomes, self._options))
+        written = write_lines(classified(self._replies, items, outcomes, self._options))
         stopwatch.lap("encode")
+        stopwatch.tell(self._lease.served.plane.statistics)
         return written
+
+    def _terms(self) -> AskOptions:
+        """Terms of light curves that come now."""
+        return terms_of(self._request, self._service.settings, monotonic(), self._options.deadline_ms)
 
     def _read(self, lines: Sequence[bytes], stopwatch: Stopwatch) -> list[Item]:
         documents = [_parsed(line) for line in lines]
@@ -57,23 +70,23 @@ class LineAnswerer:
         stopwatch.lap("validate")
         return items
 
-    async def _ask(self, items: Sequence[Item], deadline: float, patient: bool) -> list[Outcome]:
+    async def _ask(self, items: Sequence[Item], terms: AskOptions, patient: bool) -> list[Outcome]:
         while True:
             try:
-                return await self._model.plane.ask(items, AskOptions(deadline, SURVEY))
+                return await self._lease.ask(items, terms)
             except DeadlineExceeded as late:
                 return await self._too_late(items, late)
             except Overloaded as full:
                 if not patient:
                     raise
-                if (left := deadline - monotonic()) <= 0:
+                if (left := (terms.deadline or 0.0) - monotonic()) <= 0:
                     return await self._too_late(items, DeadlineExceeded())
                 await asyncio.sleep(min(full.retry_after, left))
 
     async def _too_late(self, items: Sequence[Item], late: DeadlineExceeded) -> list[Outcome]:
         """What becomes of light curves when their time has passed; bad ones are told what is wrong all the same."""
         failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(late))
-        bad = iter(await self._model.plane.ask([item for item in items if isinstance(item, InvalidCurve)]))
+        bad = iter(await self._lease.ask([item for item in items if isinstance(item, InvalidCurve)]))
         return [next(bad) if isinstance(item, InvalidCurve) else failed for item in items]
 
 

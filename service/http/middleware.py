@@ -1,7 +1,7 @@
 """What happens around every request, as pure ASGI middleware.
 
 Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide that a client has left.
-:class:`Edge` is the outermost layer: request id, metrics, log, and the one place where exceptions become replies.
+:class:`Edge` is the outermost layer: request id, trace, metrics, log, and where alone exceptions become replies.
 :class:`Gate` guards ``/v1`` and the models of ``/v2``, but for probes: API key, then a bound on requests in progress.
 """
 
@@ -9,8 +9,9 @@ import asyncio
 import hashlib
 import hmac
 import re
+from collections import Counter
 from collections.abc import Collection
-from time import perf_counter
+from time import monotonic
 from uuid import uuid4
 
 import structlog
@@ -18,11 +19,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.http.errors import INTERNAL, OVERLOADED, UNAUTHORIZED, ProblemError, problem_of, problem_response
 from service.http.receive import ClientGone
+from service.inference.admission import wait
 from service.metrics import Metrics
+from service.tracing.tracer import Answered, Tracer
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
 RETRY_AFTER_FULL = 1
+CLIENT_CHARACTERS = 16  # of its key's digest, for the queue and the log
 UNMATCHED = "unmatched"
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # replies repeat text of requests: never as a page
 _GUARDED = re.compile(r"/v1/|/v2/models/(?!.+/ready$)")
 _ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
@@ -32,26 +37,31 @@ log = structlog.get_logger(__name__)
 class Edge:
     """Names, counts, times and logs a request, and turns whatever escapes the application into a problem document."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracer: Tracer | None = None) -> None:
+        self.app, self.metrics, self.tracer = app, metrics, tracer or Tracer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; anything else (the lifespan) passes through."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = perf_counter(), 0
-        request_id = _request_id(scope)
+        started, status = monotonic(), 0
+        request_id, trace = _request_id(scope), self.tracer.context(scope["headers"])
+        named = [(b"x-request-id", request_id.encode()), (b"traceresponse", trace.response), _NO_SNIFFING]
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_named(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message["headers"], *named]
             await send(message)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id), self.metrics.inflight.track_inprogress():
+        with (
+            structlog.contextvars.bound_contextvars(request_id=request_id, trace_id=trace.trace_id),
+            self.tracer.recording(trace, is_guarded(scope["path"])) as recorded,
+            self.metrics.inflight.track_inprogress(),
+        ):
             try:
                 await self.app(scope, receive, send_named)
             except ClientGone:
@@ -61,7 +71,10 @@ class Edge:
                 if not status:  # else part of a reply is out already; uvicorn closes the connection
                     await problem_response(problem, scope["path"], request_id)(scope, receive, send_named)
                 status = problem.kind.status
-            self._record(scope, status, perf_counter() - started)
+            ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
+            self._record(scope["method"], route, status, ended - started)
+            answered = Answered(scope["method"], scope["path"], route, status, request_id, started, ended)
+            self.tracer.request(recorded, answered)
 
     def _problem(self, error: BaseException, path: str) -> ProblemError:
         problem = problem_of(error)
@@ -71,13 +84,12 @@ class Edge:
             log.error("unexpected exception", exc_info=error)
         return problem
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", UNMATCHED)
+    def _record(self, method: str, route: str, status: int, seconds: float) -> None:
         self.metrics.requests.labels(route, str(status)).inc()
         self.metrics.request_seconds.labels(route).observe(seconds)
         # A line for every alert of a stream would be a flood, so an answered request is logged for debugging only.
         tell = log.debug if status < 400 else log.info if status < 500 else log.warning
-        tell("request", method=scope["method"], route=route, status=status, seconds=round(seconds, 6))
+        tell("request", method=method, route=route, status=status, seconds=round(seconds, 6))
 
 
 def is_guarded(path: str) -> bool:
@@ -100,28 +112,43 @@ class Gate:
         self.app = app
         self.keys = tuple(bytes.fromhex(key) for key in keys)
         self.max_requests = max_requests
-        self.in_progress = 0
+        self.in_progress: Counter[str] = Counter()  # by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http" or not is_guarded(scope["path"]):
             await self.app(scope, receive, send)
             return
-        if self.keys and not self._known(_presented_key(scope)):
-            raise ProblemError(UNAUTHORIZED)
-        if self.in_progress >= self.max_requests:
+        client = self._client(scope)
+        if self._is_full(client):
             detail = f"{self.max_requests} requests are in progress"
             raise ProblemError(OVERLOADED, detail, limit=self.max_requests, retry_after=RETRY_AFTER_FULL)
-        self.in_progress += 1
+        scope.setdefault("state", {})["client"] = client
+        self.in_progress[client] += 1
         try:
             await self.app(scope, receive, send)
         finally:
-            self.in_progress -= 1
+            self.in_progress[client] -= 1
+            if not self.in_progress[client]:
+                del self.in_progress[client]
 
-    def _known(self, key: bytes) -> bool:
-        """Compare with every key, each in constant time, so that timing tells nothing about any of them."""
-        digest = hashlib.sha256(key).digest()
-        return sum(hmac.compare_digest(digest, known) for known in self.keys) > 0
+    def _client(self, scope: Scope) -> str:
+        """Who asks: the start of its key's digest, nobody in particular where no keys are asked for.
+
+        Every key is compared, each in constant time, so that timing tells nothing about any of them. Raises
+        ProblemError (401) for one that is not known.
+        """
+        if not self.keys:
+            return ""
+        digest = hashlib.sha256(_presented_key(scope)).digest()
+        if not sum(hmac.compare_digest(digest, known) for known in self.keys):
+            raise ProblemError(UNAUTHORIZED)
+        return digest.hex()[:CLIENT_CHARACTERS]
+
+    def _is_full(self, client: str) -> bool:
+        """Whether there is no room for one more request, counted as in a fair queue: others count up to one's own."""
+        others = [count for name, count in self.in_progress.items() if name != client]
+        return wait(self.in_progress[client] + 1, others, rate=1.0) > self.max_requests
 
 
 def _presented_key(scope: Scope) -> bytes:

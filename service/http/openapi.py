@@ -16,6 +16,7 @@ from service.http.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyFo
 from service.http.middleware import is_guarded
 from service.http.oip import forms as oip
 from service.http.replies import AlertsReply, ClassifyReply, ForecastReply
+from service.http.stats import StatsReply
 from service.settings import Settings
 
 Document = dict[str, Any]
@@ -27,7 +28,7 @@ _REQUESTS: tuple[type[BaseModel], ...] = (
     LightCurveIn, OneCurve, ManyCurves, ForecastCurveIn, OneForecast, ManyForecasts, oip.InferRequest
 )  # fmt: skip
 _REPLIES: tuple[type[BaseModel], ...] = (
-    ClassifyReply, ForecastReply, AlertsReply, ModelsReply, Problem, oip.InferReply, oip.ServerMetadata,
+    ClassifyReply, ForecastReply, AlertsReply, ModelsReply, StatsReply, Problem, oip.InferReply, oip.ServerMetadata,
     oip.ModelMetadata, oip.ModelConfiguration, oip.ModelReady, oip.StatisticsReply,
 )  # fmt: skip
 

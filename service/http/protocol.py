@@ -1,8 +1,9 @@
 """HTTP connections with limits on the clients that uvicorn waits for without end.
 
 Headers must arrive in time and in size, replies must be read, the number of connections is bounded, and what is not
-HTTP gets a problem document like every other fault. A request refused before its body was read gets a lingering close:
-closing at once would reset the connection, and the client, still sending, would never see why.
+HTTP gets a problem document like every other fault. What is neither header nor body (extensions of chunks, trailers
+behind the last of them) is parsed, kept by nobody, and bounded as well. A request refused before its body was read gets
+a lingering close: closing at once would reset the connection, and the client, still sending, would never see why.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
+import structlog
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -26,14 +28,21 @@ from service.http.errors import (
 )
 from service.settings import Settings
 
+log = structlog.get_logger(__name__)
+
 MAX_HEADER_BYTES = 64 * 1024
 LINGER_SECONDS = 2.0
+FRAMING = 8
+"""Bytes that may be spent on each byte of a body sent in chunks; a chunk of a single byte takes five more."""
 
 
 class EdgeConfig(uvicorn.Config):
-    """uvicorn's configuration, derived from the service's settings, which it carries along."""
+    """uvicorn's configuration, derived from the service's settings, which it carries along.
 
-    def __init__(self, app: Any, settings: Settings) -> None:
+    ``on_refusal`` is told the slug of every problem that is answered without the application.
+    """
+
+    def __init__(self, app: Any, settings: Settings, on_refusal: Callable[[str], None] = lambda _: None) -> None:
         super().__init__(
             app,
             host=settings.host,
@@ -48,7 +57,7 @@ class EdgeConfig(uvicorn.Config):
             timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=settings.drain_timeout,
         )
-        self.settings = settings
+        self.settings, self.on_refusal = settings, on_refusal
 
 
 class LingeringTransport(asyncio.Transport):
@@ -106,11 +115,13 @@ class LimitedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._settings = config.settings
+        self._settings, self._on_refusal = config.settings, config.on_refusal
         self._header_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
         self._header_bytes = 0
         self._refused = False
+        self._in_headers = False
+        self._unaccounted = 0  # bytes of the request at hand that belong neither to its headers nor to its body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         """Wait for the first request, or turn the connection away when there are too many."""
@@ -132,7 +143,11 @@ class LimitedProtocol(HttpToolsProtocol):
         """Parse, then see whether the headers of a request are still incomplete."""
         if self.transport.is_closing():
             return
+        self._unaccounted += len(data)
         super().data_received(data)
+        if self._unaccounted > MAX_HEADER_BYTES and self._header_timer is None:
+            self.transport.abort()  # in the midst of a request, or of the reply to it: there is no place for an answer
+            return
         if self._header_timer is None and (self.cycle is None or self.cycle.response_complete):
             self._await_headers()
         if self._header_timer is not None:
@@ -141,8 +156,24 @@ class LimitedProtocol(HttpToolsProtocol):
                 detail = f"the request line and headers are longer than {MAX_HEADER_BYTES} bytes"
                 self._refuse(ProblemError(HEADERS_TOO_LARGE, detail, limit=MAX_HEADER_BYTES))
 
+    def on_message_begin(self) -> None:
+        """Begin to count what a request is made of."""
+        self._in_headers, self._unaccounted = True, 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; what comes behind the body is a trailer, and must not pass for one (RFC 9110, 6.5.1)."""
+        if self._in_headers:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        """Hand on a piece of a body, which pays for the bytes it came in."""
+        self._unaccounted = max(0, self._unaccounted - FRAMING * len(body))
+        super().on_body(body)
+
     def on_headers_complete(self) -> None:
         """Headers are in: from here the application watches over the body."""
+        self._in_headers = False
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
@@ -188,7 +219,10 @@ class LimitedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._refused = True
-        response = problem_response(error, "", uuid4().hex)
+        request_id = uuid4().hex
+        self._on_refusal(error.kind.slug)
+        log.info("refused", status=error.kind.status, reason=error.kind.slug, request_id=request_id)
+        response = problem_response(error, "", request_id)
         lines = [f"HTTP/1.1 {error.kind.status} {error.kind.title}".encode()]
         lines += [name + b": " + value for name, value in response.raw_headers]
         self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))

@@ -23,6 +23,11 @@ class Provenance(Reply):
     name: str
     version: str
     sha256: str = Field(description="of the bundle's manifest, which holds the hash of every other file")
+    role: Literal["canary", "fallback"] | None = Field(
+        None,
+        description="canary: a version on trial, which answers a share of the requests; fallback: a cheaper model, "
+        "because the one asked had too much to do; absent otherwise",
+    )
 
 
 class ClassifierProvenance(Provenance):
@@ -82,6 +87,9 @@ class _PacketIdentity(Reply):
     survey: str = Field(description="lsst, elasticc, ztf, or unknown")
     schema_version: str
     alert_id: str
+    model: ClassifierProvenance | None = Field(
+        None, description="which network answered, where it is another than the one that the reply names"
+    )
 
 
 class PacketResult(_PacketIdentity, _Classification):

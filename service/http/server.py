@@ -2,21 +2,25 @@
 
 SIGTERM: not ready at once, still serving for ``drain_delay`` so that load balancers notice, then no new connections,
 requests in progress are finished, exit 0. SIGINT skips the pause. A second signal skips whatever is being waited for.
-A model that cannot be served, or an inference thread that dies, ends the process with status 1.
+A model that cannot be served, or an engine that cannot go on, ends the process with status 1.
 """
 
 import asyncio
+import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NoReturn
 
 import structlog
 import uvicorn
 
 from service import logs
+from service.http.admin.server import AdminServer
 from service.http.app import create_app
 from service.http.lifecycle import Service
 from service.http.protocol import EdgeConfig
@@ -29,8 +33,10 @@ class Server(uvicorn.Server):
     """uvicorn's server for one service; ``exit_status`` is set when :meth:`run` returns."""
 
     def __init__(self, service: Service) -> None:
-        super().__init__(EdgeConfig(create_app(service), service.settings))
+        refused = service.metrics.rejected.labels
+        super().__init__(EdgeConfig(create_app(service), service.settings, lambda slug: refused(slug).inc()))
         self.service = service
+        self.admin = AdminServer(service)
         self.exit_status = 0
         self._stopping = False
         service.on_failure = self.fail
@@ -49,6 +55,20 @@ class Server(uvicorn.Server):
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer, here and where models are administered."""
+        await super().startup(sockets)
+        try:
+            await self.admin.open()
+        except OSError as error:
+            log.critical("the admin interface cannot be served", reason=str(error))
+            self.fail()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End both."""
+        await self.admin.shut()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop: in good time at the first signal, sooner at every further one."""
@@ -78,4 +98,12 @@ def serve(settings: Settings) -> int:
         log.warning("unknown setting", name=name)
     server = Server(Service(settings))
     server.run()
-    return server.exit_status
+    if server.exit_status:
+        _leave(server.exit_status)
+    return 0
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process at once: a run that hangs cannot be joined, and a runtime torn down under it may crash."""
+    logging.shutdown()
+    os._exit(status)

@@ -23,9 +23,10 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from service.http.choosing import sticky_key
 from service.http.errors import ProblemError, problem_document, problem_of
 from service.http.formats.jsontext import LINES_TYPE, dump
-from service.http.forms import Options
+from service.http.forms import ClassifyQuery
 from service.http.lifecycle import service_of
 from service.http.line_answers import LineAnswerer
 from service.http.receive import BodyBudget, ClientGone
@@ -45,17 +46,22 @@ class CurveStream(Response):
     What ends the stream early is raised as well, after the client has been told: the middleware counts it.
     """
 
-    def __init__(self, request: Request, options: Options) -> None:
-        self._service = service_of(request)
-        self._answerer = LineAnswerer(self._service, options)
-        super().__init__(media_type=LINES_TYPE, headers={MODEL_HEADER: self._answerer.model_name})
+    def __init__(self, request: Request, query: ClassifyQuery) -> None:
+        self._request, self._service = request, service_of(request)
+        self._query, self._key = query, sticky_key(request)
+        super().__init__(media_type=LINES_TYPE)
         del self.headers["content-length"]  # 0 for a Response without content
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+        """Answer the request, all of it with the same version of the model."""
+        with self._service.lease_classifier(self._query.model, key=self._key) as lease:
+            await self._converse(LineAnswerer(self._request, lease, self._query), scope, receive, send)
+
+    async def _converse(self, answerer: LineAnswerer, scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers[MODEL_HEADER] = answerer.model_name
         settings, head = self._service.settings, {"status": self.status_code, "headers": self.raw_headers}
         output = _Output(send, {"type": "http.response.start", **head})
-        conversation = _Conversation(LineBody(receive, settings), output, self._answerer, settings.max_json_bytes)
+        conversation = _Conversation(LineBody(receive, settings), output, answerer, settings.max_json_bytes)
         try:
             await conversation.run(self._service.budget)
         except ClientGone:

@@ -6,6 +6,7 @@ other.
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import orjson
@@ -13,22 +14,25 @@ from numpy.typing import NDArray
 
 from models.bundle import Bundle
 from models.forecast import query_order
-from models.lightcurve import BANDS, Float64, FluxUnit, flux_to_njy, njy_to
+from models.lightcurve import BANDS, Float64, FluxUnit, LightCurve, flux_to_njy, njy_to
 from models.taxonomy import Taxonomy
 from service.dataplane import Outcome
 from service.http.fields import FieldError
 from service.inference.programs import ForecastItem
+from service.repository.routing import Role
+from service.repository.served import Lease, Served
 
 
-def provenance(bundle: Bundle) -> dict[str, str]:
+def provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
     """The fields of :class:`service.http.replies.Provenance`."""
-    return {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.sha256}
+    told = {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.sha256}
+    return told | {"role": role} if role else told
 
 
-def classifier_provenance(bundle: Bundle) -> dict[str, str]:
+def classifier_provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
     """The fields of :class:`service.http.replies.ClassifierProvenance`."""
     taxonomy = bundle.manifest.classes
-    return provenance(bundle) | {
+    return provenance(bundle, role) | {
         "taxonomy": f"{taxonomy.name}/{taxonomy.version}",
         "calibration": bundle.manifest.calibration.method,
     }
@@ -37,13 +41,13 @@ def classifier_provenance(bundle: Bundle) -> dict[str, str]:
 class ClassWriter:
     """Writes replies in the name of one classifier."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, role: Role = "") -> None:
         taxonomy = bundle.manifest.classes
         self.classes, self._ids = taxonomy.names, taxonomy.ids
         self.groups, self._membership = _membership(taxonomy)
         self.embedding_dim = bundle.manifest.embedding_dim
         self._sets = bundle.manifest.prediction_sets
-        self.provenance = classifier_provenance(bundle)
+        self.provenance = classifier_provenance(bundle, role)
 
     def result(
         self,
@@ -100,9 +104,9 @@ class ClassWriter:
 class ForecastWriter:
     """Writes replies in the name of one forecaster."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, role: Role = "") -> None:
         self._unit = bundle.manifest.flux_unit
-        self.provenance = provenance(bundle)
+        self.provenance = provenance(bundle, role)
 
     def result(
         self, outcome: Outcome, item: ForecastItem | None, identity: Mapping[str, object], errors: Sequence[FieldError]
@@ -125,6 +129,27 @@ class ForecastWriter:
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a whole reply."""
         return _encode(self.provenance, results)
+
+
+# A writer is made once for a model and a role, and goes with the model.
+_CLASS_WRITERS: WeakKeyDictionary[Served[LightCurve], dict[Role, ClassWriter]] = WeakKeyDictionary()
+_FORECAST_WRITERS: WeakKeyDictionary[Served[ForecastItem], dict[Role, ForecastWriter]] = WeakKeyDictionary()
+
+
+def class_writer(lease: Lease[LightCurve]) -> ClassWriter:
+    """What writes in the name of a classifier."""
+    writers = _CLASS_WRITERS.setdefault(lease.served, {})
+    if lease.role not in writers:
+        writers[lease.role] = ClassWriter(lease.bundle, lease.role)
+    return writers[lease.role]
+
+
+def forecast_writer(lease: Lease[ForecastItem]) -> ForecastWriter:
+    """What writes in the name of a forecaster."""
+    writers = _FORECAST_WRITERS.setdefault(lease.served, {})
+    if lease.role not in writers:
+        writers[lease.role] = ForecastWriter(lease.bundle, lease.role)
+    return writers[lease.role]
 
 
 def as_asked(sorted_flux: NDArray[np.float32], item: ForecastItem, unit: FluxUnit) -> Float64:

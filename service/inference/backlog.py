@@ -1,19 +1,41 @@
-"""The waiting light curves, by rank, and the work they are predicted to need. Not thread-safe by itself.
+"""The waiting light curves, in the order they are due, and the work they should need. Not thread-safe by itself.
 
-Rank is time of arrival less the head start of priority. Within one priority light curves come in order of rank, so each
-priority in use has its own queue, and the front of the whole is merged from theirs.
+Within one client they come by rank: time of arrival less the head start of priority. Each priority in use has its own
+lane, and the order of the whole is merged from theirs.
+
+Between clients the queue is fair: start-time fair queueing (Goyal, Vin & Cheng 1997), with predicted seconds for
+lengths of packets. Each client has a clock that advances by the work it is given; next is the one whose clock shows
+least, less the head start of its first light curve. One that was away starts at the least clock of those who were not,
+so nobody saves up time. Hence a client waits for its own share of the work, however much another one has sent, and with
+a single client all of this is first come, first served.
 
 Work is counted as if every light curve ran alone. Merging only ever saves time, so this is an upper bound, and it
 needs no re-planning of the queue when something arrives or leaves.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from heapq import merge
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain, islice
 
 from service.inference.batching import Waiting
-from service.inference.scheduling import BatchLimits, CostModel, Policy, choose, plan
+from service.inference.scheduling import BatchLimits, CostModel, Policy, choose, plan, release
+
+
+@dataclass(slots=True)
+class _Client:
+    """What one client has waiting; ``clock`` is the predicted seconds of work it was given, on the common scale."""
+
+    clock: float
+    # OrderedDict rather than dict: a dict whose first keys were deleted takes ever longer to find its first key.
+    lanes: dict[float, OrderedDict[int, Waiting]] = field(default_factory=dict)
+    size: int = 0
+    seconds: float = 0.0
+
+    def in_order(self) -> Iterator[Waiting]:
+        lanes = [lane.values() for lane in self.lanes.values()]
+        return iter(merge(*lanes, key=lambda entry: entry.rank) if len(lanes) > 1 else chain(*lanes))
 
 
 class Backlog:
@@ -21,54 +43,114 @@ class Backlog:
 
     def __init__(self, policy: Policy = choose) -> None:
         self._policy = policy
-        # OrderedDict rather than dict: a dict whose first keys were deleted takes ever longer to find its first key.
-        self._lanes: dict[float, OrderedDict[int, Waiting]] = {}
+        self._clients: dict[str, _Client] = {}  # those with something waiting
+        self._away: dict[str, float] = {}  # clocks of the others, where they are ahead
+        self._least = 0.0
         self._size = 0
-        self.seconds = 0.0
 
     def __len__(self) -> int:
         """Return the number of light curves waiting."""
         return self._size
 
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of all that waits."""
+        return sum((client.seconds for client in list(self._clients.values())), 0.0)
+
+    def shares(self, client: str) -> tuple[float, list[float]]:
+        """Predicted seconds of what a client has waiting, and of each of the others."""
+        others = [one.seconds for name, one in list(self._clients.items()) if name != client]
+        mine = self._clients.get(client)
+        return mine.seconds if mine else 0.0, others
+
+    def counts(self, client: str) -> tuple[int, list[int]]:
+        """The same as numbers of light curves."""
+        others = [one.size for name, one in list(self._clients.items()) if name != client]
+        mine = self._clients.get(client)
+        return mine.size if mine else 0, others
+
     def add(self, entries: Iterable[Waiting]) -> None:
         """Append in order of arrival."""
         for entry in entries:
-            self._lanes.setdefault(entry.priority, OrderedDict())[id(entry)] = entry
+            client = self._clients.get(entry.client) or self._welcome(entry.client)
+            client.lanes.setdefault(entry.priority, OrderedDict())[id(entry)] = entry
+            client.size += 1
+            client.seconds += entry.seconds
             self._size += 1
-            self.seconds += entry.seconds
 
     def remove(self, entry: Waiting) -> bool:
         """Whether the entry was still waiting, and is no more."""
-        lane = self._lanes.get(entry.priority, OrderedDict())
-        if lane.pop(id(entry), None) is None:
+        client = self._clients.get(entry.client)
+        lane = client.lanes.get(entry.priority) if client else None
+        if client is None or lane is None or lane.pop(id(entry), None) is None:
             return False
         if not lane:
-            del self._lanes[entry.priority]
+            del client.lanes[entry.priority]
+        client.size -= 1
+        client.seconds -= entry.seconds
         self._size -= 1
-        # Rounding errors of many additions must not pile up to a backlog that never empties.
-        self.seconds = self.seconds - entry.seconds if self._size else 0.0
+        if not client.size:  # and with it go the rounding errors of many additions
+            self._away[entry.client] = self._clients.pop(entry.client).clock
+        if not self._size:  # nobody is ahead of anybody
+            self._away.clear()
         return True
 
     def clear(self) -> list[Waiting]:
         """Remove and return everything."""
         entries = self._front(self._size)
-        self._lanes.clear()
+        self._clients.clear()
+        self._away.clear()
         self._size = 0
-        self.seconds = 0.0
         return entries
 
     def take(
         self, now: float, cost: CostModel, limits: BatchLimits, idle_workers: int
     ) -> tuple[list[Waiting], list[Waiting]]:
-        """Remove and return the next batch, and the entries found expired on the way (one of the two may be empty)."""
+        """Remove and return the next batch, and the entries found expired on the way (both may be empty)."""
         window = self._front(limits.window)
         chosen, late = plan(window, len(self), now, cost, limits, idle_workers, self._policy)
         batch, missed = [window[index] for index in chosen], [window[index] for index in late]
+        for entry in batch:
+            self._clients[entry.client].clock += entry.seconds
         for entry in (*missed, *batch):
             self.remove(entry)
+        self._advance()
         return batch, missed
 
+    def held_for(self, now: float, limits: BatchLimits) -> float | None:
+        """Seconds for which the policy may still hold back what waits; None when nothing does."""
+        window = self._front(limits.window)
+        return max(0.0, release(window, limits) - now) if window else None
+
     def _front(self, count: int) -> list[Waiting]:
-        """The first ``count`` entries by rank."""
-        lanes = [lane.values() for lane in self._lanes.values()]
-        return list(islice(merge(*lanes, key=lambda entry: entry.rank) if len(lanes) > 1 else chain(*lanes), count))
+        """The first ``count`` entries in the order they are due."""
+        if len(self._clients) < 2:
+            return list(islice(chain(*(client.in_order() for client in self._clients.values())), count))
+        front: list[Waiting] = []
+        due = []
+        for number, client in enumerate(self._clients.values()):
+            entries = client.in_order()
+            first = next(entries)
+            due.append((client.clock - first.priority, number, client.clock, first, entries))
+        heapify(due)
+        while due and len(front) < count:
+            _, number, clock, entry, entries = due[0]
+            front.append(entry)
+            if (following := next(entries, None)) is None:
+                heappop(due)
+            else:
+                clock += entry.seconds
+                heapreplace(due, (clock - following.priority, number, clock, following, entries))
+        return front
+
+    def _welcome(self, name: str) -> _Client:
+        clock = max(self._away.pop(name, 0.0), self._least)
+        self._clients[name] = _Client(clock)
+        return self._clients[name]
+
+    def _advance(self) -> None:
+        """Set the clock at which a client that comes now starts, and forget who is not ahead of it."""
+        if self._clients:
+            self._least = max(self._least, min(client.clock for client in self._clients.values()))
+        if self._away:
+            self._away = {name: clock for name, clock in self._away.items() if clock > self._least}

@@ -4,12 +4,14 @@ What goes into the graph and what comes out of it is the business of a :class:`P
 else, from the queue to the isolation of failures, is the same for all of them.
 
 A run that raises is bisected until the light curve that causes it fails alone, so that one poisonous curve never
-costs its batch mates their answers. A row that comes back not finite fails alone as well.
+costs its batch mates their answers; but for one that hung, whose halves may hang as well. A row that comes back not
+finite fails alone.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -18,8 +20,9 @@ from numpy.typing import NDArray
 
 from models.forecast import NO_QUERIES, Queries
 from models.lightcurve import Tokens
-from service.inference.failures import InferenceFailed
+from service.inference.failures import EngineFailure, InferenceFailed, RunHung, failure_of
 from service.inference.scheduling import QueueItem
+from service.tracing.spans import SpanRef, TracedRun, traced_run
 
 Arrays = dict[str, NDArray[Any]]
 RunGraph = Callable[[Arrays], Arrays]
@@ -81,6 +84,7 @@ class Prediction:
     outputs : the answer, as the program's ``split`` made it.
     batch_size : light curves in the run that gave the answer.
     queue_seconds, assemble_seconds, run_seconds : waiting for a worker; padding the batch; inference of the batch.
+    traced : the batch's span, when a request in it is traced.
     """
 
     outputs: Row
@@ -88,15 +92,22 @@ class Prediction:
     queue_seconds: float
     assemble_seconds: float
     run_seconds: float
+    traced: TracedRun | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting(QueueItem):
-    """A light curve in the engine: what is asked, the future of its answer, its predicted seconds when run alone."""
+    """A light curve in the engine.
+
+    What is asked, the future of its answer, its predicted seconds when run alone, who asks, and the span of the request
+    when it is traced.
+    """
 
     question: Question
     future: asyncio.Future[Prediction]
     seconds: float
+    client: str = field(default="", kw_only=True)
+    span: SpanRef | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +116,8 @@ class RunReport:
 
     ``tokens`` counts real observations and queries, ``length`` is what the questions were padded to. ``expert_load``
     holds assignments of real tokens to experts by graph output name, integers of shape (experts,) or (layers, experts).
-    ``split_seconds`` went by in copying the answers out of the outputs.
+    ``split_seconds`` went by in copying the answers out of the outputs. ``work_seconds`` is ``run_seconds`` by the
+    clock of the warm-up, which may leave out what other processes took.
     """
 
     questions: Sequence[Question]
@@ -116,6 +128,8 @@ class RunReport:
     run_seconds: float
     expert_load: Mapping[str, NDArray[np.int64]]
     split_seconds: float = 0.0
+    work_seconds: float = 0.0
+    traced: TracedRun | None = None
 
     @property
     def size(self) -> int:
@@ -123,48 +137,71 @@ class RunReport:
         return len(self.questions)
 
 
-Answer = Prediction | InferenceFailed
+Answer = Prediction | EngineFailure
 
 
-def answer(run: RunGraph, program: Program[Any], group: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """The network, and how it is run.
+
+    Attributes
+    ----------
+    run : graph inputs to graph outputs; several threads call it at once.
+    slot : held during a run; bounds how many there are at a time, while the threads that wait for it have the inputs of
+        the next run ready.
+    clock : seconds, by which the work of a run is measured; see :class:`RunReport`.
+    """
+
+    run: RunGraph
+    slot: AbstractContextManager[object] = field(default_factory=nullcontext)
+    clock: Callable[[], float] = monotonic
+
+
+def answer(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
     """Answers in the order of ``group``, and a report of every run that succeeded."""
     try:
-        report = _run_once(run, program, group)
+        report = _run_once(graph, program, group)
         return list(report.answers), [report]
+    except RunHung:
+        return [RunHung() for _ in group], []
     except Exception as error:  # whatever the runtime raises: its exceptions share no useful base class
         if len(group) == 1:
-            failure = InferenceFailed()
-            failure.__cause__ = error
-            return [failure], []
+            return [failure_of(error)], []
     middle = len(group) // 2
-    first, first_reports = answer(run, program, group[:middle])
-    second, second_reports = answer(run, program, group[middle:])
+    first, first_reports = answer(graph, program, group[:middle])
+    second, second_reports = answer(graph, program, group[middle:])
     return first + second, first_reports + second_reports
 
 
-def _run_once(run: RunGraph, program: Program[Any], group: Sequence[Waiting]) -> RunReport:
+def _run_once(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> RunReport:
     started = monotonic()
     questions = [entry.question for entry in group]
     inputs = program.assemble(questions)
     assembled = monotonic()
-    outputs = run(inputs)
-    ended = monotonic()
+    with graph.slot:
+        began, work = monotonic(), graph.clock()
+        outputs = graph.run(inputs)
+        work, ended = graph.clock() - work, monotonic()
     rows = program.split(outputs, questions)
     copied = monotonic()
+    waited = began - assembled + started  # less its arrival: for a worker and, with everything ready, for the slot
+    traced = traced_run((entry.span for entry in group), began)
     return RunReport(
         questions=questions,
         answers=[
             InferenceFailed()
             if row is None
-            else Prediction(row, len(group), started - entry.enqueued, assembled - started, ended - assembled)
+            else Prediction(row, len(group), waited - entry.enqueued, assembled - started, ended - began, traced)
             for row, entry in zip(rows, group, strict=True)
         ],
         tokens=sum(entry.length for entry in group),
         length=padded_length(inputs),
         assemble_seconds=assembled - started,
-        run_seconds=ended - assembled,
+        run_seconds=ended - began,
         expert_load={name: outputs[name] for name in EXPERT_LOADS if name in outputs},
         split_seconds=copied - ended,
+        work_seconds=work,
+        traced=traced,
     )
 
 

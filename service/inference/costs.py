@@ -1,4 +1,8 @@
-"""What a run costs on this machine: measured at warm-up, followed while serving."""
+"""What a run costs on this machine, measured at warm-up: the samples of the cost model, and the widest batch worth it.
+
+samples = measure(run, program)
+cost = CostModel.fit(samples)
+"""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -9,7 +13,7 @@ import numpy as np
 from models.lightcurve import LightCurve, band_index
 from service.inference.batching import Arrays, Question, RunGraph, padded_length
 from service.inference.programs import TaskProgram
-from service.inference.scheduling import CostModel, Sample
+from service.inference.scheduling import Sample
 
 
 class Shape(NamedTuple):
@@ -43,18 +47,23 @@ above say little about attention, whose cost grows with the square."""
 
 WARM_UP_SECONDS = 1.5
 MIN_SAMPLES = 6  # one more than the cost model has terms
-LIVE_WEIGHT = 0.02  # of one run in the live scale: a memory of about fifty runs
-PLAUSIBLE = 10.0  # beyond this ratio of measured to predicted, a run was interrupted rather than slow
+
+TYPICAL_LENGTH = 64
+WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
+"""Padded observations in a batch that are tried, as light curves of the typical length."""
+USUAL_WIDTH = 1024
+SLACK = 1.05  # of seconds for each observation: less than this is noise
+GAIN = 0.97  # what a batch wider than usual has to come down to: the others wait for its end, after all
 
 
-def warm_up(
+def measure(
     run: RunGraph,
     program: TaskProgram,
     repeats: int = 3,
     budget: float = WARM_UP_SECONDS,
     clock: Callable[[], float] = monotonic,
-) -> CostModel:
-    """Run the graph on made-up light curves of several shapes and fit the cost model to the best duration of each.
+) -> list[Sample]:
+    """Run the graph on made-up light curves of several shapes: the best duration of each.
 
     Every shape runs once untimed first, since the first run of a shape allocates. Once ``budget`` seconds are spent the
     remaining shapes are left out, but the first few are always measured.
@@ -69,12 +78,35 @@ def warm_up(
     for shape in warm_up_shapes(program.most_points):
         if monotonic() > end and len(samples) >= MIN_SAMPLES:
             break
-        questions = probe(program, shape)
-        inputs = program.assemble(questions)
-        run(inputs)
-        seconds = min(_timed(run, inputs, clock) for _ in range(repeats))
-        samples.append(Sample(len(questions), padded_length(inputs), sum(map(len, questions)), seconds))
-    return CostModel.fit(samples)
+        samples.append(measure_one(run, program, shape, repeats, clock))
+    return samples
+
+
+def measure_one(run: RunGraph, program: TaskProgram, shape: Shape, repeats: int, clock: Callable[[], float]) -> Sample:
+    """The best duration of one shape."""
+    questions = probe(program, shape)
+    inputs = program.assemble(questions)
+    run(inputs)
+    seconds = min(_timed(run, inputs, clock) for _ in range(repeats))
+    return Sample(len(questions), padded_length(inputs), sum(map(len, questions)), seconds)
+
+
+def widest(run: RunGraph, program: TaskProgram, repeats: int = 3, clock: Callable[[], float] = monotonic) -> int:
+    """Padded observations beyond which a batch has nothing to gain.
+
+    The cost model is a straight line in their number, and says nothing of the point at which activations leave a cache
+    or a memory. So batches of :data:`WIDTHS` are tried in turn, until an observation has become dearer, or, beyond the
+    usual width, until it has stopped becoming cheaper.
+    """
+    length = min(TYPICAL_LENGTH, program.most_points)
+    best, found = float("inf"), WIDTHS[0]
+    for width in WIDTHS:
+        sample = measure_one(run, program, Shape(max(1, width // length), length, length), repeats, clock)
+        dearness = sample.seconds / (sample.batch * sample.length)
+        if dearness > best * (SLACK if width <= USUAL_WIDTH else GAIN):
+            break
+        best, found = min(best, dearness), width
+    return found
 
 
 def warm_up_shapes(most_points: int) -> tuple[Shape, ...]:
@@ -103,22 +135,3 @@ def _timed(run: RunGraph, inputs: Arrays, clock: Callable[[], float]) -> float:
     started = clock()
     run(inputs)
     return clock() - started
-
-
-class LiveCost:
-    """The fitted cost model, scaled by an exponential average of measured over predicted durations.
-
-    The scale follows the machine: other processes, more workers sharing a cache, a clock that changes. It moves
-    admission and deadlines; which items to merge does not depend on it.
-    """
-
-    def __init__(self, fitted: CostModel) -> None:
-        self._fitted = fitted
-        self._scale = 1.0
-        self.model = fitted
-
-    def update(self, seconds: float, predicted: float) -> None:
-        """Learn from a run that took ``seconds`` where :attr:`model` predicted ``predicted``."""
-        ratio = min(max(seconds / predicted, 1 / PLAUSIBLE), PLAUSIBLE)
-        self._scale *= 1.0 + LIVE_WEIGHT * (ratio - 1.0)
-        self.model = self._fitted.scaled(self._scale)

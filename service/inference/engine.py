@@ -1,9 +1,10 @@
 """The engine: waiting light curves, worker threads, one network. Inference never runs on the event loop.
 
 Worker threads call the same session at the same time, each run on its own core. A worker binds its batch late: it asks
-:func:`service.inference.scheduling.choose` at the moment it is free, so whatever arrived meanwhile can join. The
-event loop and the workers meet in two places only: the backlog, under one lock, and one ``call_soon_threadsafe`` per
-finished batch that resolves the futures of all its light curves.
+its policy (:func:`service.inference.scheduling.choose`) at the moment it is free, so whatever arrived meanwhile can
+join. There may be more workers than runs at a time: when the queue is so long that choosing early loses nothing, the
+others have the inputs of the next runs ready. The event loop and the workers meet in two places only: the backlog,
+under one lock, and one ``call_soon_threadsafe`` per finished batch that resolves the futures of all its light curves.
 
 A caller that goes away takes its waiting light curves with it; those already running are computed and forgotten,
 and batch mates notice nothing. When a worker thread dies every light curve in the engine fails at once, ``alive``
@@ -15,15 +16,31 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
+from service.inference.admission import Door, DrainRate
 from service.inference.backlog import Backlog
-from service.inference.batching import Prediction, Program, Question, RunGraph, RunReport, Waiting, answer
-from service.inference.costs import LiveCost
-from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure, Overloaded
-from service.inference.scheduling import BatchLimits, CostModel
+from service.inference.batching import Graph, Prediction, Program, Question, RunGraph, RunReport, Waiting, answer
+from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, EngineFailure
+from service.inference.live import LiveCost
+from service.inference.scheduling import BatchLimits, CostModel, Policy, Sample, choose
+from service.tracing.spans import current_ref
 
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
+
+SHORTEST_WAIT = 1e-4  # seconds, of a worker that holds a batch back
+WATCH_SECONDS = 0.5
+
+
+class Guard(Protocol):
+    """What looks after the runs of an engine, as :class:`service.inference.supervision.Supervisor` does."""
+
+    @property
+    def trouble(self) -> str:
+        """Why no more work should be sent just now; empty when there is no reason."""
+
+    def watch(self, elapsed: float) -> BaseException | None:
+        """What is fatal, if anything is; called on the event loop every ``elapsed`` seconds."""
 
 
 class Engine:
@@ -34,11 +51,17 @@ class Engine:
     run : graph inputs to graph outputs; called from ``workers`` threads at once.
     program : what the graph's task makes of its inputs and outputs.
     cost : predicted seconds of a run on this machine, from warm-up.
-    max_queued_seconds : backlog beyond which :class:`Overloaded` is raised, in predicted seconds until it is
-        worked off. A request that finds the queue empty is taken whatever its size.
+    workers : runs at the same time.
+    groups : batches bound at the same time, those that wait for their run included; 0 means as many as ``workers``.
+    policy : which waiting light curves run together.
+    samples : the runs that ``cost`` was fitted to.
+    clock : seconds, as they were measured at warm-up.
+    max_queued_seconds : predicted wait beyond which :class:`Overloaded` is raised. A request that finds the queue empty
+        is taken whatever its size.
     max_queued_items : the same bound as a number of light curves.
     on_run : called in a worker thread after every run, with its report and its predicted seconds.
-    on_death : called on the event loop when a worker thread dies.
+    on_death : called on the event loop when the engine dies: of a worker thread, or of what its guard finds.
+    guard : asked every :data:`WATCH_SECONDS` whether something is fatal.
     """
 
     def __init__(
@@ -48,25 +71,35 @@ class Engine:
         cost: CostModel,
         *,
         workers: int,
+        groups: int = 0,
         limits: BatchLimits | None = None,
+        policy: Policy = choose,
+        samples: Sequence[Sample] = (),
+        clock: Callable[[], float] = monotonic,
         max_queued_seconds: float = 10.0,
         max_queued_items: int = 10_000,
         on_run: Callable[[RunReport, float], None] | None = None,
         on_death: Callable[[BaseException], None] | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        self._run, self._program = run, program
-        self._cost = LiveCost(cost)
+        threads = max(workers, groups)
+        slot = threading.Semaphore(workers) if threads > workers else contextlib.nullcontext()
+        self._graph, self._program = Graph(run, slot, clock), program
+        self._workers = workers
+        self._cost = LiveCost(cost, samples)
         self._limits = limits or BatchLimits()
-        self._max_queued_seconds, self._max_queued_items = max_queued_seconds, max_queued_items
-        self._on_run, self._on_death = on_run, on_death
-        self._backlog = Backlog()
-        self._changed = threading.Condition()  # guards the backlog and the three below
+        self._on_run, self._on_death, self._guard = on_run, on_death, guard
+        self._watching: asyncio.Task[None] | None = None
+        self._backlog = Backlog(policy)
+        self._drain_rate = DrainRate(workers)
+        self._door = Door(self._backlog, self._drain_rate, max_queued_seconds, max_queued_items)
+        self._changed = threading.Condition()  # guards the backlog, its drain rate and the three below
         self._running: dict[threading.Thread, tuple[float, list[Waiting]]] = {}
         self._idle = 0
         self._stopping = False
         self._accepting = False
         self._dead = False
-        self._threads = [threading.Thread(target=self._work, name=f"engine-{i}", daemon=True) for i in range(workers)]
+        self._threads = [threading.Thread(target=self._work, name=f"engine-{i}", daemon=True) for i in range(threads)]
 
     async def start(self) -> None:
         """Start the worker threads and accept work."""
@@ -74,11 +107,18 @@ class Engine:
         self._accepting = True
         for thread in self._threads:
             thread.start()
+        if self._guard is not None:
+            self._watching = asyncio.create_task(self._keep_watch(self._guard))
 
     @property
     def alive(self) -> bool:
         """False once a worker thread has died."""
         return not self._dead
+
+    @property
+    def trouble(self) -> str:
+        """Why no more work should be sent just now, in words; empty when there is no reason."""
+        return "" if self._guard is None else self._guard.trouble
 
     @property
     def accepting(self) -> bool:
@@ -99,7 +139,12 @@ class Engine:
     @property
     def queued_seconds(self) -> float:
         """Predicted seconds until everything that waits now has been started on."""
-        return self._backlog.seconds / len(self._threads)
+        return self._backlog.seconds / self._drain_rate.value
+
+    @property
+    def learned(self) -> list[Sample]:
+        """What runs are known to take, of every shape seen: from warm-up and since."""
+        return self._cost.samples()
 
     @property
     def oldest_run_seconds(self) -> float:
@@ -107,35 +152,47 @@ class Engine:
         # No lock, for probes must not wait for anything: list() of a dict's values is one step of the interpreter.
         return max((monotonic() - started for started, _ in list(self._running.values())), default=0.0)
 
-    def check_room(self, lengths: Iterable[int]) -> None:
+    def check_room(self, lengths: Iterable[int], *, priority: float = 0.0, client: str = "") -> None:
         """Raise what :meth:`enqueue` would raise for light curves of these lengths, before work is spent on them."""
         if self._dead:
             raise EngineDead
         if not self._accepting:
             raise EngineClosed
-        predicted = [self._cost.model.seconds(1, length) for length in lengths]
-        wait = self.queued_seconds + sum(predicted) / len(self._threads)
-        full = wait > self._max_queued_seconds or len(self._backlog) + len(predicted) > self._max_queued_items
-        if full and len(self._backlog):
-            raise Overloaded(retry_after=min(self.queued_seconds, max(wait - self._max_queued_seconds, 0.1)))
+        cost = self._cost.model
+        self._door.check([cost.seconds(1, length) for length in lengths], priority, client)
 
-    def enqueue(self, questions: Sequence[Question], deadline: float | None = None) -> list[Waiting]:
+    def enqueue(
+        self, questions: Sequence[Question], deadline: float | None = None, *, priority: float = 0.0, client: str = ""
+    ) -> list[Waiting]:
         """Queue light curves, all of them or none; the answers arrive in their futures.
 
         Parameters
         ----------
         deadline : ``time.monotonic()`` seconds after which an answer is worth nothing.
+        priority : head start in seconds. It also moves the bound on the wait that the caller may find.
+        client : who asks: those who wait share the engine fairly by this name.
 
         Raises
         ------
         Overloaded, EngineClosed, EngineDead
-            When nothing was queued. The futures may raise DeadlineExceeded, InferenceFailed, EngineClosed, EngineDead.
+            When nothing was queued. The futures may raise DeadlineExceeded, InferenceFailed, OutOfMemory, RunHung,
+            EngineClosed, EngineDead.
         """
         lengths = list(map(len, questions))
-        self.check_room(lengths)
-        now, cost = monotonic(), self._cost.model
+        self.check_room(lengths, priority=priority, client=client)
+        now, cost, span = monotonic(), self._cost.model, current_ref()
         entries = [
-            Waiting(length, now, deadline, question, self._loop.create_future(), cost.seconds(1, length))
+            Waiting(
+                length,
+                now,
+                deadline,
+                question,
+                self._loop.create_future(),
+                cost.seconds(1, length),
+                priority=priority,
+                client=client,
+                span=span,
+            )
             for question, length in zip(questions, lengths, strict=True)
         ]
         with self._changed:
@@ -182,12 +239,15 @@ class Engine:
     async def stop(self, timeout: float = 5.0) -> None:
         """Stop the workers after their runs under way; what still waits, or hangs, fails with EngineClosed."""
         self._accepting = False
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None  # its traceback would keep the engine, and the network, alive
         with self._changed:
             self._stopping = True
             left = self._backlog.clear()
             self._changed.notify_all()
         _settle([(entry, EngineClosed()) for entry in left])
-        end = monotonic() + timeout
+        end = monotonic() + (0.0 if self._dead else timeout)  # a thread that hangs is not waited for
         for thread in self._threads:
             if thread.ident is not None:
                 await asyncio.to_thread(thread.join, max(0.0, end - monotonic()))
@@ -195,38 +255,68 @@ class Engine:
             hanging = [entry for _, group in self._running.values() for entry in group]
         _settle([(entry, EngineClosed()) for entry in hanging])
 
+    async def _keep_watch(self, guard: Guard) -> None:
+        while not self._dead:
+            await asyncio.sleep(WATCH_SECONDS)
+            if (broken := guard.watch(WATCH_SECONDS)) is not None:
+                self._die(broken)
+
     def _work(self) -> None:
         try:
             while group := self._next_batch():
-                answers, reports = answer(self._run, self._program, group)
+                answers, reports = answer(self._graph, self._program, group)
                 self._deliver(list(zip(group, answers, strict=True)))
                 for report in reports:
                     self._learn(report)
+                self._finish(group)
         except BaseException as error:  # a SystemExit or a bug alike: this thread ends, and nobody else would notice
             self._die(error)
 
     def _next_batch(self) -> list[Waiting]:
         """Wait for work and bind a batch; empty when the engine stops."""
-        thread = threading.current_thread()
         with self._changed:
-            self._running.pop(thread, None)
             while not self._stopping:
-                batch, late = self._backlog.take(monotonic(), self._cost.model, self._limits, self._idle + 1)
-                if late:
-                    self._deliver([(entry, DeadlineExceeded()) for entry in late])
-                if batch:
-                    self._running[thread] = (monotonic(), batch)
-                    return batch
-                if not self._backlog:
-                    self._idle += 1
-                    self._changed.wait()
-                    self._idle -= 1
+                now, held = monotonic(), None
+                if self._may_bind():
+                    batch, late = self._backlog.take(now, self._cost.model, self._limits, self._free)
+                    if late:
+                        self._deliver([(entry, DeadlineExceeded()) for entry in late])
+                    if batch:
+                        return self._bind(now, batch)
+                    if late:
+                        continue
+                    self._drain_rate.idle()
+                    held = self._backlog.held_for(now, self._limits)
+                self._idle += 1
+                self._changed.wait(held if held is None else max(held, SHORTEST_WAIT))
+                self._idle -= 1
         return []
 
-    def _learn(self, report: RunReport) -> None:
-        predicted = self._cost.model.seconds(report.size, report.length, report.tokens)
+    def _may_bind(self) -> bool:
+        """Whether a batch chosen now would run at once, or be no better if it were chosen later."""
+        return len(self._running) < self._workers or len(self._backlog) >= self._limits.window
+
+    @property
+    def _free(self) -> int:
+        """Workers that could run something at once, the caller included."""
+        return max(1, min(self._idle + 1, self._workers - len(self._running)))
+
+    def _bind(self, now: float, batch: list[Waiting]) -> list[Waiting]:
+        self._running[threading.current_thread()] = (now, batch)
+        if len(self._running) >= self._workers:
+            self._drain_rate.busy(now)
+        return batch
+
+    def _finish(self, group: Sequence[Waiting]) -> None:
         with self._changed:
-            self._cost.update(report.run_seconds, predicted)
+            self._running.pop(threading.current_thread(), None)
+            self._drain_rate.cleared(monotonic(), sum(entry.seconds for entry in group))
+
+    def _learn(self, report: RunReport) -> None:
+        run = Sample(report.size, report.length, report.tokens, report.work_seconds)
+        predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
+        if self._cost.update(run, report.run_seconds):
+            self._cost.refit()  # nobody waits for it: the answers are out
         if self._on_run is not None:
             self._on_run(report, predicted)
 

@@ -27,6 +27,24 @@ class InferenceFailed(EngineFailure):
         super().__init__("the network failed on this light curve")
 
 
+class RunAborted(EngineFailure):
+    """Base of what kept a run from ending through no fault of the light curve: a later try may succeed."""
+
+
+class OutOfMemory(RunAborted):
+    """There was no memory to run this light curve, alone."""
+
+    def __init__(self) -> None:
+        super().__init__("there was not enough memory to run this light curve")
+
+
+class RunHung(RunAborted):
+    """The run that this light curve was in took many times as long as predicted, and was given up."""
+
+    def __init__(self) -> None:
+        super().__init__("the run took far too long and was given up")
+
+
 class EngineClosed(EngineFailure):
     """The engine is starting, draining or stopped and takes no work."""
 
@@ -39,3 +57,12 @@ class EngineDead(EngineFailure):
 
     def __init__(self) -> None:
         super().__init__("the inference engine has failed")
+
+
+def failure_of(error: Exception) -> EngineFailure:
+    """What a light curve is told whose run alone raised this."""
+    if isinstance(error, EngineFailure):
+        return error
+    failure = OutOfMemory() if isinstance(error, MemoryError) else InferenceFailed()
+    failure.__cause__ = error
+    return failure

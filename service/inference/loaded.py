@@ -1,19 +1,25 @@
 """A bundle that is ready to serve: hashes verified, golden outputs reproduced, session open, costs measured."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from time import monotonic, thread_time
+from time import monotonic
 from typing import NamedTuple
 
 import onnxruntime as ort
 
 from models.bundle import Bundle, BundleError, Task, load_bundle, verify_golden
-from models.runtime import Provider, open_session, run
+from models.runtime import Provider, ProviderError, open_session, run
 from service.inference.batching import Arrays, RunGraph
-from service.inference.costs import Shape, probe, warm_up
+from service.inference.calibration import calibrate, clock_of
+from service.inference.costs import USUAL_WIDTH, Shape, probe
+from service.inference.layout import ONE_BY_ONE, Layout
+from service.inference.measurements import Circumstances, Measurements, processor
 from service.inference.programs import TaskProgram, program_of
-from service.inference.scheduling import CostModel
+from service.inference.scheduling import CostModel, Sample
+from service.inference.sessions import SessionRun
+from service.settings import usable_cores
 
 RAGGED = Shape(2, 4, 2)
 
@@ -28,6 +34,10 @@ class LoadedModel:
     cost : predicted seconds of one run on this machine.
     golden_error : largest absolute difference from the bundle's golden outputs.
     load_seconds : time all of this took.
+    samples : the runs that ``cost`` was fitted to, by ``clock``.
+    max_tokens : padded observations beyond which a batch has nothing to gain.
+    layout : how the machine is best used for this model.
+    keep : remembers what runs are known to take, for the next start; to be called off the event loop.
     """
 
     bundle: Bundle
@@ -36,6 +46,11 @@ class LoadedModel:
     cost: CostModel
     golden_error: float
     load_seconds: float
+    samples: Sequence[Sample] = ()
+    clock: Callable[[], float] = monotonic
+    max_tokens: int = USUAL_WIDTH
+    layout: Layout = ONE_BY_ONE
+    keep: Callable[[Sequence[Sample]], None] = lambda _: None
 
 
 class OpenModel(NamedTuple):
@@ -47,8 +62,24 @@ class OpenModel(NamedTuple):
     golden_error: float
 
 
-def load_model(path: Path, provider: Provider = "cpu", threads: int = 1, task: Task = "classification") -> LoadedModel:
+def load_model(
+    path: Path,
+    provider: Provider = "cpu",
+    threads: int = 1,
+    task: Task = "classification",
+    *,
+    wish: Layout | None = None,
+    folder: Path | None = None,
+    tune: bool = False,
+) -> LoadedModel:
     """Load, verify and warm up; seconds of work, so not for the event loop.
+
+    Parameters
+    ----------
+    threads : of the runtime inside each run, where there is no ``wish``.
+    wish : how the machine is to be used.
+    folder : of what earlier starts have measured; None: everything is measured again.
+    tune : whether to try out what the wish leaves open, rather than take what is usual.
 
     Raises
     ------
@@ -57,25 +88,61 @@ def load_model(path: Path, provider: Provider = "cpu", threads: int = 1, task: T
     ProviderError
         When the provider is not available.
     """
-    started = monotonic()
-    bundle, session, program, golden_error = open_model(path, provider, threads)
+    started, wish = monotonic(), wish or Layout(threads=threads)
+    bundle, session, program, golden_error = open_model(path, provider, wish.threads or 1)
     if bundle.manifest.task != task:
         raise BundleError(f"{path}: made for {bundle.manifest.task}, not for {task}")
-    run_graph: RunGraph = partial(run, session)
-    cost = warm_up(run_graph, program, clock=thread_time if provider == "cpu" and threads == 1 else monotonic)
-    return LoadedModel(bundle, provider, run_graph, cost, golden_error, monotonic() - started)
+    first = SessionRun(session, partial(open_session, bundle.model, provider, wish.threads or 1))
+
+    @cache
+    def open_graph(threads: int) -> SessionRun:
+        again = partial(open_session, bundle.model, provider, threads)
+        return first if threads == (wish.threads or 1) else SessionRun(again(), again)
+
+    store = Measurements(folder, _circumstances(bundle, provider, wish))
+    measured = calibrate(open_graph, program, provider, wish, store.recall(), tune)
+    store.keep(measured)
+    layout = Layout(*measured.layout)
+    return LoadedModel(
+        bundle,
+        provider,
+        open_graph(layout.threads),
+        CostModel.fit(measured.samples),
+        golden_error,
+        monotonic() - started,
+        samples=measured.samples,
+        clock=clock_of(provider, layout.threads),
+        max_tokens=measured.max_tokens,
+        layout=layout,
+        keep=lambda samples: store.keep(measured.model_copy(update={"runs": tuple(map(tuple, samples))})),
+    )
+
+
+def _circumstances(bundle: Bundle, provider: Provider, wish: Layout) -> Circumstances:
+    return Circumstances(
+        processor=processor(), cores=usable_cores(), provider=provider, bundle=bundle.sha256, wish=tuple(wish)
+    )
 
 
 def open_model(path: Path, provider: Provider = "cpu", threads: int = 1) -> OpenModel:
     """Load and verify a bundle; raises as :func:`load_model` does."""
     bundle = load_bundle(path)
-    session = open_session(bundle.model, provider, threads)
+    session = _open(bundle, provider, threads)
     golden_error = verify_golden(bundle, session)
     program = program_of(bundle.manifest)
     inputs = program.assemble(probe(program, RAGGED))
     _check_inputs(bundle, session, inputs)
     _check_outputs(bundle, session, inputs, program)
     return OpenModel(bundle, session, program, golden_error)
+
+
+def _open(bundle: Bundle, provider: Provider, threads: int) -> ort.InferenceSession:
+    try:
+        return open_session(bundle.model, provider, threads)
+    except ProviderError:
+        raise
+    except Exception as error:  # onnxruntime raises a family of its own that share no base class
+        raise BundleError(f"{bundle.path}: the graph cannot be opened: {error}") from error
 
 
 def _check_inputs(bundle: Bundle, session: ort.InferenceSession, inputs: Arrays) -> None:

@@ -1,12 +1,13 @@
 """Which waiting light curves run together: pure functions of (queue, now, cost model), shared by server and tests.
 
 Padding is what makes batching light curves dear on a CPU: lengths differ by a factor of a hundred, and in arrival
-order most of a padded batch is padding. So a free worker takes the oldest item and adds the items nearest to it in
-length, but each one only while the merged run is predicted to take less time than running the two apart. Of the group
-that grows this way it runs as many, nearest first, as make the run shortest in proportion to running them all apart:
-the others will find better mates. Where nothing would be saved, the oldest runs alone.
+order most of a padded batch is padding. So a free worker takes the item that is due, the oldest unless priority or
+fairness say otherwise (:mod:`service.inference.backlog`), and adds the items nearest to it in length, but each one only
+while the merged run is predicted to take less time than running the two apart. Of the group that grows this way it runs
+as many, nearest first, as make the run shortest in proportion to running them all apart: the others will find better
+mates. Where nothing would be saved, the item runs alone.
 
-Every batch holds the oldest item, hence an item waits for at most as many batches as there were items before it.
+Every batch holds the item that is due, hence an item waits for at most as many batches as there were items before it.
 Priority is a head start in seconds, so that it cannot starve anybody either. There is no timer, unless
 ``BatchLimits.max_delay`` asks for one. The predictions come from a cost model of five terms,
 
@@ -25,6 +26,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+USUAL_ITEMS, WINDOW = 32, 128
 
 
 class Sample(NamedTuple):
@@ -127,13 +130,13 @@ class BatchLimits:
     max_items : light curves.
     window : how far behind the oldest item to look for mates; bounds the time one choice takes.
     max_delay : seconds after the arrival of the oldest item during which a batch that is not full may be held back for
-        more mates; a worker asks again when something arrives, or when they are over.
+        more mates; a worker asks again when something arrives, or when they are over (:func:`release`).
     shares : whether free workers share a short queue, see :meth:`shared`.
     """
 
     max_tokens: int = 1024
-    max_items: int = 32
-    window: int = 128
+    max_items: int = USUAL_ITEMS
+    window: int = WINDOW
     max_delay: float = 0.0
     shares: bool = True
 
@@ -148,10 +151,15 @@ class BatchLimits:
         return replace(self, max_items=share) if shares else self
 
 
+def most_items(max_tokens: int) -> int:
+    """Light curves in a batch where so many padded observations are worth it: as many short ones, within reason."""
+    return min(max(USUAL_ITEMS, max_tokens // 32), WINDOW)
+
+
 Policy = Callable[[Sequence[QueueItem], float, CostModel, BatchLimits], list[int]]
 """What :func:`choose` is one of: (queue, now, cost model, limits) to the indices of the next batch.
 
-It may answer nothing to a queue that is not empty only while ``now < queue[0].enqueued + limits.max_delay``.
+It may answer nothing to a queue that is not empty only while ``now < release(queue, limits)``.
 """
 
 
@@ -160,8 +168,8 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
 
     Parameters
     ----------
-    queue : waiting items by :attr:`QueueItem.rank`, which is their order of arrival unless priorities differ, none
-        expired (see :func:`expired`); only the first ``limits.window`` are looked at.
+    queue : waiting items in the order they are due, none expired (see :func:`expired`); only the first
+        ``limits.window`` are looked at.
     now : ``time.monotonic()``; neither a merge nor a delay that is predicted to make any member miss its deadline is
         made.
     """
@@ -184,7 +192,7 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
             length, tokens, latest, planned, apart = padded, tokens + item.length, end, merged, apart + alone
             if planned / apart < best.share:
                 best = _Prefix(batch, length, planned / apart, planned, latest)
-    return [] if _held(best, anchor, now, limits) else chosen[: best.size]
+    return [] if _held(best, window, now, cost, limits) else chosen[: best.size]
 
 
 class _Prefix(NamedTuple):
@@ -197,10 +205,19 @@ class _Prefix(NamedTuple):
     latest: float
 
 
-def _held(group: _Prefix, anchor: QueueItem, now: float, limits: BatchLimits) -> bool:
-    release = anchor.enqueued + limits.max_delay
+def release(queue: Sequence[QueueItem], limits: BatchLimits) -> float:
+    """When nothing may be held back any longer: the one that has waited longest has waited for ``max_delay``."""
+    return min(item.enqueued for item in queue[: limits.window]) + limits.max_delay
+
+
+def _held(group: _Prefix, window: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> bool:
+    """Whether to wait for more mates; not where that would cost anybody in sight their deadline."""
     full = group.size >= limits.max_items or (group.size + 1) * group.length > limits.max_tokens
-    return now < release and not full and release + group.seconds <= group.latest
+    if full or limits.max_delay == 0 or now >= (end := release(window, limits)):
+        return False
+    return end + group.seconds <= group.latest and all(
+        item.deadline is None or end + cost.seconds(1, item.length) <= item.deadline for item in window
+    )
 
 
 def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int]:
@@ -232,7 +249,7 @@ def plan(
 
     Parameters
     ----------
-    window : the first items of the queue by rank, ``limits.window`` of them or all.
+    window : the first items of the queue, ``limits.window`` of them or all.
     waiting : items in the whole queue.
     workers : workers that are free, this one included.
     """

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from service.inference.scheduling import CostModel, QueueItem, plan
+from service.inference.scheduling import CostModel, QueueItem, plan, release
 from service.simulation.rivals import Contender
 from service.simulation.traffic import Trace
 
@@ -94,10 +94,10 @@ class _Engine:
             for index in (*chosen, *late):
                 del self.waiting[window[index][0]]
             if not chosen and not late:
-                release = items[0].enqueued + limits.max_delay
-                if now >= release:
+                end = release(items, limits)
+                if now >= end:
                     raise PolicyError("the policy chose nothing although the delay is over")
-                return release
+                return end
         return np.inf
 
     def _start(self, numbers: list[int], now: float) -> None:

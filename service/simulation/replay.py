@@ -88,6 +88,8 @@ async def replay(
         model.cost,
         workers=workers,
         limits=limits,
+        samples=model.samples,
+        clock=model.clock,
         max_queued_seconds=ROOM,
         max_queued_items=ROOM,
         on_run=lambda report, _: runs.append(_as_run(report)),

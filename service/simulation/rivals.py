@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from service.inference.scheduling import BatchLimits, CostModel, Policy, QueueItem, choose
+from service.inference.scheduling import BatchLimits, CostModel, Policy, QueueItem, choose, release
 
 PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
 
@@ -46,7 +46,7 @@ def fifo(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchL
             break
         count, length = count + 1, padded
     full = count == limits.max_items or count < len(queue)
-    held = bool(queue) and not full and now < queue[0].enqueued + limits.max_delay
+    held = bool(queue) and not full and now < release(queue, limits)
     return [] if held else list(range(count))
 
 

@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench import memory, report, throughput
+from deploy.bench import alerts, memory, report, stream, throughput
 from deploy.bench.bare import Bare
 from deploy.bench.curves import LONGEST, columns, lengths
 from deploy.bench.mixed import requests
 from models.lightcurve import LightCurve
+from service.alerts.packet import Packet
+from service.alerts.reader import read_packet
+from support.redis import needs_redis
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,7 +64,7 @@ def test_a_wrong_answer_ends_the_measurement(tiny_bundle: Path, monkeypatch: pyt
 def test_bench_writes_flat_numbers(tiny_bundle: Path, tmp_path: Path) -> None:
     output = tmp_path / "out" / "bench.json"
     command = [sys.executable, "-m", "deploy.bench", f"--output={output}", f"--bundle={tiny_bundle}", "--requests=100"]
-    command += ["--curves=32", "--rounds=2", "--starts=1"]
+    command += ["--curves=32", "--rounds=2", "--starts=1", '--parts=["throughput", "coldstart", "memory"]']
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     written = json.loads(output.read_text())
@@ -70,10 +73,31 @@ def test_bench_writes_flat_numbers(tiny_bundle: Path, tmp_path: Path) -> None:
     assert written["http.max_abs_difference_to_bare"] <= 1e-4
     assert written["http.ratio_to_bare_all_cores"]["median"] > 0
     assert written["http.ratio_to_bare_one_caller"]["median"] > 0
+    assert written["coldstart.first_s"] > 0
     assert written["coldstart.ready_s"]["median"] > 0
     assert written["memory.replies.server_errors"] == 0
     assert written["memory.rss_mb.at_100"] > 0
     assert "commit" in written
+
+
+@needs_redis
+def test_the_stream_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTJAR_AUTOTUNE", "false")
+    monkeypatch.setattr(stream, "WORKERS", (1,))
+    monkeypatch.setattr(stream, "VISITS", (2000,))
+    monkeypatch.setattr(stream, "ARRIVAL_SECONDS", 0.2)
+    measured = stream.measure(tiny_bundle, 0.02, quiet)
+    assert 0 < float(str(measured["stream.decode_vs_fastavro"])) < 0.34
+    assert set(measured) >= {"stream.drain_per_s.workers_1", "stream.vs_bare", "stream.visit_2k_s", "stream.age_p99_ms"}
+    assert all(isinstance(value, float) and value > 0 for key, value in measured.items() if "growth" not in key)
+
+
+def test_a_visit_is_as_stated() -> None:
+    packets = [read_packet(data)[0] for data in alerts.visit(400)]
+    found = Counter(len(one.curve or ()) for one in packets if isinstance(one, Packet))
+    assert set(found) == {1 + detections + forced for _, detections, forced in alerts.MIX}
+    assert sum(found.values()) == 400
+    assert 0.6 < found[1] / 400 < 0.8
 
 
 def test_memory_is_read_after_every_fifth() -> None:

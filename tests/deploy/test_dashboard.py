@@ -50,7 +50,7 @@ def test_what_must_be_watched_is_on_it() -> None:
     }
     stages = [query for title, query in queries() if title.startswith("Stages")]
     assert [query.partition("(")[2].partition(",")[0] for query in stages] == ["0.50", "0.90", "0.99"]
-    assert STAGES[0] == "decode"
+    assert STAGES[0] == "receive"
     assert STAGES[-1] == "encode"
 
 

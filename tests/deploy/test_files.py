@@ -70,9 +70,11 @@ def test_a_stop_outlasts_the_services_drain() -> None:
     assert grace > drain
 
 
-def test_the_service_runs_as_many_workers_as_it_has_cores() -> None:
-    limits = SERVICES["service"]["deploy"]["resources"]["limits"]
-    assert SERVICES["service"]["environment"]["NIGHTJAR_WORKERS"] == limits["cpus"]
+def test_what_the_service_measures_outlives_its_container() -> None:
+    [volume] = SERVICES["service"]["volumes"]
+    name, folder = volume.split(":")
+    assert name in COMPOSE["volumes"]
+    assert f"NIGHTJAR_MEASUREMENTS_FOLDER={folder}" in (ROOT / "deploy" / "Dockerfile").read_text()
 
 
 def test_every_setting_named_in_a_file_exists() -> None:

@@ -41,7 +41,7 @@ def test_a_fresh_machine_gets_the_service_and_no_torch(target: str, tmp_path: Pa
 
 def test_a_fresh_machine_gets_what_the_tests_need(tmp_path: Path) -> None:
     commands = recipe("test", fresh=tmp_path / "venv")
-    assert "--editable '.[cpu,train,dev]'" in commands
+    assert "--editable '.[cpu,otel,redis,stream,train,dev]'" in commands
     assert commands.rstrip().endswith("-m pytest -q")
 
 
@@ -50,7 +50,7 @@ def test_a_path_with_a_space_is_one_argument(tmp_path: Path) -> None:
 
 
 def test_help_names_every_target_people_use() -> None:
-    assert [line.split()[1] for line in make("help").splitlines()] == ["demo", "demo", "serve", "test", "bench"]
+    assert [line.split()[1] for line in make("help").splitlines()] == ["demo", "demo", "serve", "test", "bench", "soak"]
 
 
 def test_continuous_integration_runs_what_readme_names() -> None:

@@ -53,7 +53,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
-    metrics.run_recorder(TASK)(report(), 2e-3)
+    metrics.run_recorder(TASK, CLASSES.names)(report(), 2e-3)
     expected = {
         ("nightjar_batch_size_sum", "task", TASK): 2,
         ("nightjar_batch_tokens_sum", "task", TASK): 20,
@@ -75,7 +75,7 @@ def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
 @pytest.mark.parametrize(("layer", "expert", "load"), [("input", "1", 6), ("0", "1", 12), ("1", "0", 16)])
 def test_expert_load_is_counted_by_layer(metrics: Metrics, layer: str, expert: str, load: float) -> None:
     for _ in range(2):
-        metrics.run_recorder(TASK)(report(), 2e-3)
+        metrics.run_recorder(TASK, CLASSES.names)(report(), 2e-3)
     assert value(metrics, "nightjar_expert_load_total", layer=layer, expert=expert) == 2 * load
 
 
@@ -97,14 +97,22 @@ async def test_the_queue_is_read_when_it_is_scraped(metrics: Metrics) -> None:
     await engine.stop()
 
 
-def test_another_model_replaces_the_one_before(metrics: Metrics) -> None:
-    metrics.set_model(bundle("1.0.1"), "cpu", load_seconds=0.5)
+def versions(metrics: Metrics) -> set[str]:
     samples = [sample for family in metrics.registry.collect() for sample in family.samples]
-    assert [item.labels["version"] for item in samples if item.name == "nightjar_model_info"] == ["1.0.1"]
+    return {item.labels["version"] for item in samples if item.name == "nightjar_model_info"}
+
+
+def test_models_are_named_while_they_are_served(metrics: Metrics) -> None:
+    metrics.set_model(bundle("1.0.1"), "cpu", load_seconds=0.5)
+    assert versions(metrics) == {"1.0.0", "1.0.1"}
+    metrics.set_model(bundle("1.0.0"), "cpu", load_seconds=0.5)  # by a second engine
+    for left in ({"1.0.0", "1.0.1"}, {"1.0.1"}):
+        metrics.unset_model(bundle("1.0.0"), "cpu")
+        assert versions(metrics) == left
 
 
 def test_what_is_scraped_parses_and_keeps_to_the_naming_rules(metrics: Metrics) -> None:
-    metrics.run_recorder(TASK)(report(), 2e-3)
+    metrics.run_recorder(TASK, CLASSES.names)(report(), 2e-3)
     families = list(text_string_to_metric_families(metrics.render().decode()))
     ours = [family for family in families if family.name.startswith("nightjar_")]
     assert len(ours) > 20

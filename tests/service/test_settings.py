@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service.settings import ClientSettings, Settings, settings_table, unknown_settings
+from service.settings import ClientSettings, Settings, StreamSettings, settings_table, unknown_settings, usable_cores
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-FIELDS = Settings.model_fields | ClientSettings.model_fields
+FIELDS = StreamSettings.model_fields | ClientSettings.model_fields
 
 
 def test_every_setting_says_what_it_means() -> None:
@@ -34,16 +34,31 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"port": 70000}, {"api_keys": ["secret"]}, {"provider": "tpu"}, {"max_curves": 0}, {"workers": -1}, {"prot": 1}],
+    [
+        {"port": 70000},
+        {"api_keys": ["secret"]},
+        {"provider": "tpu"},
+        {"max_curves": 0},
+        {"workers": -1},
+        {"prot": 1},
+        {"aliases": {"ZTF": "mine"}},
+        {"aliases": {"ztf": "../mine"}},
+        {"admin_keys": ["secret"]},
+        {"repository_poll": -1},
+    ],
 )
 def test_a_wrong_value_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Settings(**wrong)  # type: ignore[arg-type]
 
 
-def test_workers_follow_the_machine_unless_told() -> None:
-    assert Settings().concurrent_runs >= 1
-    assert Settings(workers=7).concurrent_runs == 7
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [("max 100000\n", 10**6), ("100000 100000\n", 1), ("150000 100000", 1), ("50000 100000", 1), ("nonsense", 10**6)],
+)
+def test_a_container_may_have_fewer_cores_than_its_host(tmp_path: Path, limit: str, most: int) -> None:
+    (tmp_path / "cpu.max").write_text(limit)
+    assert usable_cores(tmp_path) == min(usable_cores(tmp_path / "none"), most) >= 1
 
 
 def test_a_misspelt_variable_is_noticed() -> None:

@@ -16,11 +16,12 @@ import structlog
 
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC
-from service.http.lifecycle import Models, Service, State
+from service.http.lifecycle import Service, State
 from service.http.server import Server
 from service.inference.batching import Arrays
 from service.inference.loaded import LoadedModel
 from service.inference.scheduling import CostModel
+from service.repository.loading import Models
 from service.settings import Settings
 from support.graphs import EchoGraph, echo_manifest
 
@@ -56,9 +57,9 @@ def loader(network: Network, cost: CostModel = QUICK) -> Load:
 
 
 def settings(**changes: Any) -> Settings:
-    """Settings for a test: any port, no pauses, two workers."""
+    """Settings for a test: any port, no pauses, two workers, every question asked anew."""
     chosen: dict[str, Any] = {"host": HOST, "port": 0, "drain_delay": 0, "drain_timeout": 5, "workers": 2}
-    return Settings(**(chosen | changes))
+    return Settings(**(chosen | {"cache_bytes": 0} | changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Live:
 
 
 @contextmanager
-def live(load: Load, **changes: Any) -> Iterator[Live]:
+def live(load: Load | None, **changes: Any) -> Iterator[Live]:
     """A server on a port of its own, stopped at the end of the block."""
     service = Service(settings(**changes), load)
     server = Server(service)

@@ -75,8 +75,11 @@ def _present() -> Nodes:
     ]
 
 
-def _classifier(inputs: Sequence[str], embedding_dim: int) -> Nodes:
-    """``embedding`` and, from its first number, ``probabilities`` over 20 classes."""
+def _classifier(inputs: Sequence[str], embedding_dim: int, trouble: Nodes) -> Nodes:
+    """``embedding`` and, from its first number, ``probabilities`` over 20 classes.
+
+    What ``trouble`` makes, a tensor of that name which holds 0, is added on the way.
+    """
     means = [name for name in inputs if name not in ("mask", "metadata")]
     nodes = _constants() + _count() + [node for name in means for node in _mean(name)]
     features = ["n", *(f"mean_{name}" for name in means)]
@@ -90,7 +93,9 @@ def _classifier(inputs: Sequence[str], embedding_dim: int) -> Nodes:
         helper.make_node("MatMul", ["n", "ones"], ["filler"]),
         helper.make_node("Concat", [*features, "filler"], ["embedding"], axis=1),
         _constant("slopes", [0.01 * k for k in range(classes)], [1, classes]),
-        helper.make_node("MatMul", ["n", "slopes"], ["logits"]),
+        helper.make_node("MatMul", ["n", "slopes"], ["clear"]),
+        *(trouble or [_constant("trouble", [0.0], [])]),
+        helper.make_node("Add", ["clear", "trouble"], ["logits"]),
         helper.make_node("Softmax", ["logits"], ["probabilities"], axis=1),
     ]
 
@@ -128,11 +133,14 @@ def _bundle(folder: Path, nodes: Nodes, inputs: Sequence[str], outputs: Sequence
     return write_manifest(folder, manifest)
 
 
-def classifier_bundle(folder: Path, inputs: Sequence[str] = HISTORY, embedding_dim: int = 7, **changes: Any) -> Bundle:
+def classifier_bundle(
+    folder: Path, inputs: Sequence[str] = HISTORY, embedding_dim: int = 7, trouble: Nodes | None = None, **changes: Any
+) -> Bundle:
     """A classifier that takes ``inputs``; ``changes`` are fields of its manifest."""
     defaults = {"name": "counter", "embedding_dim": embedding_dim, "metadata_columns": ()}
     manifest = echo_manifest().model_copy(update=defaults | changes)
-    return _bundle(folder, _classifier(inputs, embedding_dim), inputs, ("probabilities", "embedding"), manifest)
+    nodes = _classifier(inputs, embedding_dim, trouble or [])
+    return _bundle(folder, nodes, inputs, ("probabilities", "embedding"), manifest)
 
 
 def forecaster_bundle(folder: Path, **changes: Any) -> Bundle:

@@ -28,7 +28,7 @@ def run_pipeline(folder: Path) -> Pipeline:
     started = time.process_time()
     main(f"simulate --out {data} --per-class {PER_CLASS} --seed 5 --workers 1".split())
     main(f"train debug --data {data} --out {run} --threads 1".split())
-    main(f"export {run} {bundle} --data {data} --name debug --version 0.1.0 --simulator-seed 5".split())
+    main(f"export {run} {bundle} --data {data} --name debug --version 0.1.0".split())
     main(f"evaluate {bundle} {run} --data {data} --report {report}".split())
     main(f"baseline --recipe debug --data {data} --report {baseline} --examples 200 --features summary".split())
     main(f"card {bundle} --report {report} --baseline {baseline}".split())

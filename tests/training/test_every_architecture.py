@@ -9,7 +9,7 @@ import pytest
 from models.bundle import Bundle, load_bundle, read_golden
 from models.lightcurve import BANDS
 from models.zoo import ARCHITECTURES
-from service.http.lifecycle import load_configured
+from service.repository.loading import load_configured
 from support.edge import curve, live
 from support.toy_dataset import write_toy_dataset
 from training.__main__ import main

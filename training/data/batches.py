@@ -121,10 +121,15 @@ def draw_examples(
     return examples
 
 
-def draw_indices(label_N: Int64, indices: Int64, size: int, *, balanced: bool, rng: np.random.Generator) -> Int64:
-    """Draw objects with replacement; balanced draws take every class present equally often, to within one."""
-    if not balanced:
-        return rng.choice(indices, size)
+def draw_indices(label_N: Int64, indices: Int64, size: int, *, balance: float, rng: np.random.Generator) -> Int64:
+    """Draw objects with replacement, classes in proportion to their share to the power ``1 - balance``.
+
+    With 1 every class present comes equally often, to within one.
+    """
+    if balance < 1:
+        _, place, count = np.unique(label_N[indices], return_inverse=True, return_counts=True)
+        weight = (count**-balance)[place]
+        return rng.choice(indices, size, p=weight / weight.sum()) if balance else rng.choice(indices, size)
     members = [indices[label_N[indices] == label] for label in np.unique(label_N[indices])]
     rounds = -(-size // len(members))
     classes = np.concatenate([rng.permutation(len(members)) for _ in range(rounds)])[:size]
@@ -142,7 +147,7 @@ def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: in
 def draw_pool(dataset: Dataset, indices: Int64, recipe: Recipe, rng: np.random.Generator) -> list[Example]:
     """Examples of one pool in the order in which they were drawn."""
     size = recipe.batch.size * recipe.batch.pool
-    drawn = draw_indices(dataset.label, indices, size, balanced=recipe.batch.balanced, rng=rng)
+    drawn = draw_indices(dataset.label, indices, size, balance=recipe.batch.balance, rng=rng)
     return draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
 
 

@@ -218,17 +218,18 @@ def read_dataset(path: Path) -> Dataset:
 
 
 def split_indices(
-    dataset: Dataset, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    dataset: Dataset, fractions: tuple[float, float, float] = (0.8, 0.1, 0.1), turn: float = 0.0
 ) -> dict[str, NDArray[np.int64]]:
     """Row numbers of the ``train``, ``validation`` and ``test`` objects.
 
-    The first 8 bytes of SHA-256 of its parent, or else of its own id, give each object a fixed place in [0, 1);
-    ``fractions`` cut that interval. Raises ValueError unless the three are >= 0 and sum to 1.
+    The first 8 bytes of SHA-256 of its parent, or else of its own id, give each object a fixed place on a circle of
+    circumference 1. ``fractions`` cut the circle and ``turn`` turns it: with a fifth for testing, turns of 0, 0.2, 0.4,
+    0.6 and 0.8 test every object once. Raises ValueError unless the fractions are >= 0 and sum to 1.
     """
     if min(fractions) < 0 or abs(sum(fractions) - 1.0) > 1e-9:
         raise ValueError(f"split fractions must be three numbers >= 0 that sum to 1, not {fractions}")
     place = np.array([_unit_hash(name) for name in dataset.family], dtype=np.float64)
-    part = np.searchsorted(np.cumsum(fractions)[:2], place, side="right")
+    part = np.searchsorted(np.cumsum(fractions)[:2], (place + turn) % 1.0, side="right")
     return {name: np.flatnonzero(part == index) for index, name in enumerate(SPLITS)}
 
 

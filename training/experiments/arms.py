@@ -130,7 +130,7 @@ def network_config(options: AstroMoEArm) -> AstroMoEConfig:
 def simulated(options: AstroMoEArm, recipe: Recipe) -> Problem:
     """The simulated set; the same test objects for every seed, in full and without metadata."""
     dataset = read_dataset(options.data)
-    split = split_indices(dataset, recipe.data.fractions)
+    split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
     test = np.sort(np.random.default_rng(0).permutation(split["test"])[: options.objects])
     tests = {name: _sorted(view_examples(dataset, test, recipe.data, v)) for name, v in SIMULATED_VIEWS.items()}
     return Problem(dataset, split, tests)

@@ -66,7 +66,7 @@ class HeadTask(Task):
         """Every class equally often."""
         while True:
             rng = np.random.default_rng((self.seed, step))
-            yield self.vectors.take(draw_indices(self.label_N, self.fold.train, BATCH, balanced=True, rng=rng))
+            yield self.vectors.take(draw_indices(self.label_N, self.fold.train, BATCH, balance=1.0, rng=rng))
             step += 1
 
     def loss(self, network: nn.Module, batch: Vectors) -> Step:

@@ -40,13 +40,12 @@ class Confidence(NamedTuple):
     metrics: dict[str, Any]
 
 
-def release(run: Path, data: Path, out: Path, *, name: str, version: str, simulator_seed: int | None = None) -> Bundle:
+def release(run: Path, data: Path, out: Path, *, name: str, version: str) -> Bundle:
     """Export the best weights of a run as a bundle with a card; a classifier is calibrated.
 
     Parameters
     ----------
     data : the data file the run was trained on; its validation split calibrates.
-    simulator_seed : recorded in the manifest and the card.
 
     Raises
     ------
@@ -66,7 +65,7 @@ def release(run: Path, data: Path, out: Path, *, name: str, version: str, simula
         name=name,
         version=version,
         calibration=fit.calibration if fit else UNCALIBRATED,
-        data=_provenance(dataset, config, simulator_seed) | imported_from(data),
+        data=_provenance(dataset, config) | origin_of(data),
         metrics={"validation": _validation(run)} | (fit.metrics if fit else {}),
         taxonomy=taxonomy_of(dataset.classes) if fit else None,
         novelty=fit.novelty if fit else None,
@@ -87,28 +86,29 @@ def fit_confidence(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Conf
     return Confidence(fit.calibration, fit_novelty(training, sample), sets.sets, metrics)
 
 
-def _provenance(dataset: Dataset, config: RunConfig, simulator_seed: int | None) -> dict[str, Any]:
+def _provenance(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
     """What the network was trained on."""
-    parts = split_indices(dataset, config.recipe.data.fractions)
+    parts = split_indices(dataset, config.recipe.data.fractions, config.recipe.data.turn)
     labelled = dataset.label[dataset.label != UNLABELLED]
     counts = np.bincount(labelled, minlength=len(dataset.classes))
     return {
         **config.data.model_dump(),
-        "source": "training.simulate",
-        "simulator_seed": simulator_seed,
         "pretrained": config.pretrained,
         "splits": {part: len(indices) for part, indices in parts.items()},
         "classes": dict(zip(dataset.classes, counts.tolist(), strict=True)),
     }
 
 
-def imported_from(data: Path) -> dict[str, Any]:
-    """Where an imported data file came from, as it says itself; nothing for a simulated one."""
+def origin_of(data: Path) -> dict[str, Any]:
+    """Where a data file came from, as it says itself: an import or a simulation."""
     notes = read_notes(data)
-    if "import" not in notes:
-        return {}
-    told = json.loads(notes["import"])
-    return {"source": told["survey"], "import": {name: told[name] for name in ("format", "licence", "rules", "report")}}
+    if "import" in notes:
+        told = json.loads(notes["import"])
+        kept = {name: told[name] for name in ("format", "licence", "rules", "report")}
+        return {"source": told["survey"], "import": kept}
+    told = json.loads(notes.get("simulation", "{}"))
+    names = {"version": "simulator_version", "seed": "simulator_seed", "options": "simulator_options"}
+    return {"source": "training.simulate"} | {name: told[key] for key, name in names.items() if key in told}
 
 
 def _validation(run: Path) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def _parity_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:
     """Random views of validation objects, all classes, and noise of every brightness that reaches the rarer experts."""
     recipe = config.recipe
     rng = np.random.default_rng(recipe.seed)
-    validation = split_indices(dataset, recipe.data.fractions)["validation"]
-    drawn = draw_indices(dataset.label, validation, PARITY_CURVES, balanced=True, rng=rng)
+    validation = split_indices(dataset, recipe.data.fractions, recipe.data.turn)["validation"]
+    drawn = draw_indices(dataset.label, validation, PARITY_CURVES, balance=1.0, rng=rng)
     examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
     noise = (usable_tokens(_noise(rng), recipe.data) for _ in range(PARITY_NOISE))
     return [example.tokens for example in examples] + [tokens for tokens in noise if tokens is not None]

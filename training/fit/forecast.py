@@ -84,7 +84,7 @@ class Forecasting(Task):
         """Batches of one pool, a function of (seed, number): drawn, cut, sorted by length, divided, shuffled."""
         rng, batch = np.random.default_rng((self.recipe.seed, number)), self.recipe.batch
         size = batch.size * batch.pool
-        drawn = draw_indices(self.dataset.label, self.train, size, balanced=batch.balanced, rng=rng)
+        drawn = draw_indices(self.dataset.label, self.train, size, balance=batch.balance, rng=rng)
         questions = self._questions(drawn, rng)
         places = np.array_split(np.arange(len(questions)), batch.pool)
         return [collate([questions[place] for place in places[part]]) for part in rng.permutation(batch.pool)]

@@ -106,7 +106,7 @@ def throughput(recipe: Recipe, data: Path, rounds: int, say: Callable[[str], Non
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
     dataset = read_dataset(data)
-    split = split_indices(dataset, recipe.data.fractions)
+    split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
     sides = {
         name: Side(recipe, dataset, split, partial(pool, dataset, split["train"], recipe))
         for name, pool in {"grouped": grouped_pool, "plain": plain_pool}.items()

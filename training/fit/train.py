@@ -64,7 +64,7 @@ def train(
     if recipe.task == "classify":
         require_labels(dataset, data)
         recipe = with_classes(recipe, len(dataset.classes))
-    split = split_indices(dataset, recipe.data.fractions)
+    split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
     if not len(split["train"]) or not len(split["validation"]):
         raise ValueError(f"{data} has too few objects for training and validation: {len(dataset)}")
     source, origin = fingerprint(data, len(dataset)), {}

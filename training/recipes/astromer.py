@@ -99,6 +99,6 @@ def _pretraining(recipe: Recipe, schedule: ScheduleConfig) -> Recipe:
             "masking": MaskingConfig(counting="sequential"),
             "reconstruction_loss": "rmse",
             "schedule": schedule,
-            "batch": recipe.batch.model_copy(update={"balanced": False}),
+            "batch": recipe.batch.model_copy(update={"balance": 0.0}),
         }
     )

@@ -112,7 +112,7 @@ def _pretraining(name: str, encoder: RoMAEEncoderConfig) -> Recipe:
         augmentation=AS_SEEN,
         masking=HALF_HIDDEN,
         schedule=ScheduleConfig(steps=400 * PRETRAINING_EPOCH, warmup_steps=2_000, final_fraction=0.0),
-        batch=BatchConfig(size=512, balanced=False),
+        batch=BatchConfig(size=512, balance=0.0),
         optimiser=OptimiserConfig(lr=4e-4, betas=(0.9, 0.95), weight_decay=0.05, clip_norm=10.0),
         validation=ValidationConfig(every=1_000, log_every=100),
     )

@@ -4,9 +4,9 @@ Notable: recipes are immutable and a misspelt field is an error; :class:`FitConf
 whatever is trained, and :class:`Recipe` adds the network, the data and the task of a light-curve run.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.astro_moe import AstroMoEConfig
 from models.lightcurve import BANDS, FluxUnit, Limits
@@ -32,6 +32,7 @@ class DataConfig(Frozen):
     flux_unit: FluxUnit = "FLUXCAL"
     bands: tuple[str, ...] = Field(default=BANDS, description="points in other bands do not exist for the network")
     fractions: Fraction = Field(default=(0.8, 0.1, 0.1), description="train, validation, test")
+    turn: float = Field(default=0.0, ge=0, lt=1, description="rotates the split: 0, 0.2, ... 0.8 are five folds")
 
 
 class BatchConfig(Frozen):
@@ -39,7 +40,21 @@ class BatchConfig(Frozen):
 
     size: int = Field(default=256, ge=1)
     pool: int = Field(default=4, ge=1, description="batches drawn together and grouped by length, to save padding")
-    balanced: bool = Field(default=True, description="classes equally often, whatever their share of the data")
+    balance: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="1: classes equally often; 0: as in the data; else share ** (1 - balance)",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_before_there_were_degrees(cls, values: Any) -> Any:
+        """Run folders of earlier versions say ``balanced``."""
+        if not isinstance(values, dict) or "balanced" not in values:
+            return values
+        others = {name: value for name, value in values.items() if name != "balanced"}
+        return others | {"balance": float(values["balanced"])}
 
 
 class OptimiserConfig(Frozen):

@@ -126,7 +126,7 @@ def train_trees(
 ) -> Trees:
     """Fit boosted trees, or a forest, on random views of training objects."""
     rng = np.random.default_rng(recipe.seed)
-    parts = split_indices(dataset, recipe.data.fractions)
+    parts = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
     train, validation = (
         _draw(dataset, parts[name], recipe, count, feature_set, rng)
         for name, count in (("train", examples), ("validation", max(1, examples // 10)))
@@ -165,7 +165,7 @@ def _draw(
     feature_set: FeatureSet,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.float32], Int64]:
-    drawn = draw_indices(dataset.label, indices, count, balanced=True, rng=rng)
+    drawn = draw_indices(dataset.label, indices, count, balance=1.0, rng=rng)
     examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
     return matrix(examples, feature_set), labels(examples)
 

@@ -87,7 +87,7 @@ def evaluate(
     report |= _in_full(panel, rows) | _further(panel, rows, tsne=tsne)
     report["conformal"] = None if split == "validation" else _conformal(panel, rows, unseen, objects)
     report["left_out"] = list(left_out)
-    train = split_indices(dataset, config.fractions)["train"]
+    train = split_indices(dataset, config.fractions, config.turn)["train"]
     reference = _reference(dataset, _apart(dataset, train, unseen)[0])
     report["novelty"] = sections.novelty_section(panel, rows, new_rows, reference)
     return report
@@ -116,7 +116,7 @@ def series_scores(panel: Panel, rows: Int64, views: Mapping[str, View]) -> dict[
 
 def sample_split(dataset: Dataset, config: DataConfig, split: str, objects: int | None) -> Int64:
     """Row numbers of a split, or of a sample of it that depends on nothing but its size."""
-    parts = split_indices(dataset, config.fractions)
+    parts = split_indices(dataset, config.fractions, config.turn)
     if split not in parts or not len(parts[split]):
         raise ValueError(f"there is no object in split {split!r}; splits are {', '.join(parts)}")
     if objects is None or objects >= len(parts[split]):

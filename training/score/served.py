@@ -59,7 +59,7 @@ def ask_as_served(
         When the split has no object with something to show.
     """
     rng = np.random.default_rng((recipe.seed, SERVED_DRAW))
-    rows = _chosen(dataset, split_indices(dataset, recipe.data.fractions)[split], per_class, rng)
+    rows = _chosen(dataset, split_indices(dataset, recipe.data.fractions, recipe.data.turn)[split], per_class, rng)
     asked = sorted(_views(dataset, rows, recipe, rng), key=lambda pair: len(pair[1].tokens))
     if not asked:
         raise ValueError(f"no object of split {split!r} has anything to show")

@@ -22,7 +22,6 @@ from service.statistics import RunTotals, Total, Totals
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "parameters", "statistics"]
 PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"
-NEVER = Duration(count=0, ns=0)  # answers are not cached
 
 
 def metadata(model: ModelOfTensors) -> ModelMetadata:
@@ -30,7 +29,7 @@ def metadata(model: ModelOfTensors) -> ModelMetadata:
     manifest = model.bundle.manifest
     return ModelMetadata(
         name=manifest.name,
-        versions=[manifest.version],
+        versions=list(model.versions),
         platform=PLATFORM,
         inputs=_tensors(model.tensors.inputs),
         outputs=_tensors(model.tensors.outputs),
@@ -75,7 +74,7 @@ def _meanings(manifest: Manifest) -> dict[str, object]:
 
 def statistics(model: ModelOfTensors) -> StatisticsOfModel:
     """Cumulative counts and times of a model."""
-    totals, manifest = model.plane.statistics.totals(), model.bundle.manifest
+    totals, manifest = model.lease.served.plane.statistics.totals(), model.bundle.manifest
     return StatisticsOfModel(
         name=manifest.name,
         version=manifest.version,
@@ -95,8 +94,8 @@ def _inferences(totals: Totals) -> InferStatistics:
         compute_input=_duration(totals.assembled),
         compute_infer=_duration(totals.ran),
         compute_output=_duration(totals.split),
-        cache_hit=NEVER,
-        cache_miss=NEVER,
+        cache_hit=_duration(totals.found),
+        cache_miss=_duration(totals.not_found),
     )
 
 

@@ -82,8 +82,14 @@ class RequestParameters(_Strict):
 
     timeout: int | None = Field(None, ge=0, description="answer within this many microseconds or not at all; 0: none")
     deadline_ms: int | None = Field(None, ge=1, description="the same in milliseconds")
+    priority: int = Field(0, ge=0, le=8, description="1 is the most urgent, 8 the least, 4 the usual; 0: not said here")
     flux_unit: FluxUnit = Field("nJy", description="of every flux in the request and in its reply")
     binary_data_output: bool = Field(False, description="send outputs as bytes unless they say otherwise")
+
+    @property
+    def urgency(self) -> int | None:
+        """The priority on the scale of the header, None where it is not said."""
+        return self.priority - 1 if self.priority else None
 
 
 class InferRequest(_Strict):

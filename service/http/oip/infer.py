@@ -9,8 +9,9 @@ from typing import Any
 from fastapi import Request, Response
 from pydantic import ValidationError
 
-from service.dataplane import AskOptions, Outcome
+from service.dataplane import Outcome
 from service.http import openapi
+from service.http.choosing import cache_status
 from service.http.compression import CODINGS, inflate
 from service.http.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from service.http.fields import field_errors
@@ -22,13 +23,13 @@ from service.http.oip.signature import Received, Wanted, check_inputs, choose_ou
 from service.http.oip.tensors import Array, decode, encode, fault, split_body
 from service.http.receive import Body, content_coding, media_type, unless_gone
 from service.http.requests import check_deadline
+from service.http.terms import terms_of
 from service.http.timing import Stopwatch
 from service.settings import Settings
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_TYPE = "application/octet-stream"
 INLINE_BYTES = 4096  # at worst a hundred light curves of one observation, a few milliseconds of work
-SURVEY = "none"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,29 +37,36 @@ class Asked:
     """A checked request: its time, its light curves, and which outputs go back and how."""
 
     request: InferRequest
-    seconds: float
+    milliseconds: float | None
     received: Received[Any]
     outputs: Mapping[str, Wanted]
 
 
 async def infer(request: Request, model: ModelOfTensors) -> Response:
     """Answer one request."""
+    with model.lease:
+        return await _infer(request, model)
+
+
+async def _infer(request: Request, model: ModelOfTensors) -> Response:
     arrived, service = monotonic(), service_of(request)
     settings = service.settings
     media_type(request, (openapi.JSON_TYPE, BINARY_TYPE), CODINGS)
     header_length = _header_length(request)
+    stopwatch = Stopwatch(service.metrics)
     with Body(request, service.budget) as body:
         limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
-        data = await _read(request, body, limit, service)
-        stopwatch = Stopwatch(service.metrics)
+        data = await _read(request, body, limit, service, stopwatch)
         read = partial(_understand, data, header_length, model, settings, stopwatch)
         asked = read() if len(data) <= INLINE_BYTES else await service.off_loop(read)
-        options = AskOptions(arrived + asked.seconds, SURVEY)
-        outcomes = await unless_gone(request, model.plane.ask(asked.received.items, options))
+        urgency = asked.request.parameters.urgency
+        terms = terms_of(request, settings, arrived, asked.milliseconds, urgency=urgency)
+        outcomes = await unless_gone(request, model.lease.ask(asked.received.items, terms))
     stopwatch.restart()
     response = _respond(asked, model, outcomes)
     stopwatch.lap("encode")
-    response.headers["Server-Timing"] = stopwatch.header(outcomes)
+    stopwatch.tell(model.lease.served.plane.statistics)
+    response.headers.update({"Server-Timing": stopwatch.header(outcomes), **cache_status(outcomes, service)})
     return response
 
 
@@ -69,9 +77,10 @@ def _header_length(request: Request) -> str | None:
     return values[0].strip() if values else None
 
 
-async def _read(request: Request, body: Body, limit: int, service: Service) -> bytes:
+async def _read(request: Request, body: Body, limit: int, service: Service, stopwatch: Stopwatch) -> bytes:
     coding = content_coding(request, CODINGS)
     data = await body.read(limit, service.settings.body_timeout)
+    stopwatch.lap("receive")
     return await inflate(data, coding, limit, body.charge, service.off_loop) if coding else data
 
 
@@ -83,14 +92,14 @@ def _understand(
         limit = settings.max_json_bytes
         raise ProblemError(TOO_LARGE, f"the JSON part is longer than {limit} bytes", limit=limit)
     request = _request(jsontext.read(text), model)
-    seconds = _seconds(request.parameters, settings)
+    milliseconds = _milliseconds(request.parameters, settings)
     outputs = choose_outputs(model.tensors.outputs, request.outputs, request.parameters.binary_data_output)
     check_inputs(model.tensors.inputs, request.inputs)
     tensors = decode(request.inputs, binary)
     stopwatch.lap("decode")
     received = model.tensors.read(tensors, request.parameters.flux_unit, settings)
     stopwatch.lap("validate")
-    return Asked(request, seconds, received, outputs)
+    return Asked(request, milliseconds, received, outputs)
 
 
 def _request(document: object, model: ModelOfTensors) -> InferRequest:
@@ -109,13 +118,13 @@ def _request(document: object, model: ModelOfTensors) -> InferRequest:
     return request
 
 
-def _seconds(parameters: RequestParameters, settings: Settings) -> float:
-    """Time that a request has, the shorter of two that it may name. Raises ProblemError (422) when that is too long."""
+def _milliseconds(parameters: RequestParameters, settings: Settings) -> float | None:
+    """Time that a request asks for, the shorter of two that it may name. Raises ProblemError (422) when too long."""
     timeout, deadline_ms = parameters.timeout or 0, parameters.deadline_ms or 0
     check_deadline(-(-timeout // 1000), "/parameters/timeout", settings)  # rounded up, and never a float too large
     check_deadline(deadline_ms, "/parameters/deadline_ms", settings)
     named = filter(None, (timeout / 1000, deadline_ms))
-    return min(named, default=settings.default_deadline_ms) / 1000
+    return min(named, default=None)
 
 
 def _respond(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> Response:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from models.lightcurve import LightCurve
 from service.dataplane import Outcome
 from service.http import errors, openapi
+from service.http.choosing import sticky_key
 from service.http.curves import answer, classified
 from service.http.formats.table import FORMATS, Format, body_format, reply_format
 from service.http.forms import ClassifyQuery, Options
@@ -16,7 +17,8 @@ from service.http.lifecycle import service_of
 from service.http.receive import media_type
 from service.http.requests import Asked, check_deadline, read_classify
 from service.http.stream import CurveStream
-from service.http.writers import ClassWriter
+from service.http.writers import class_writer
+from service.repository.served import Lease
 
 router = APIRouter()
 
@@ -28,7 +30,8 @@ router = APIRouter()
     responses={
         200: openapi.CLASSIFY_REPLY,
         **openapi.problems(
-            errors.MALFORMED, errors.NOT_ACCEPTABLE, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED,
+            errors.MALFORMED, errors.NOT_FOUND, errors.NOT_ACCEPTABLE, errors.TIMEOUT, errors.TOO_LARGE,
+            errors.UNSUPPORTED,
             errors.INVALID, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE, errors.DEADLINE,
         ),
     },
@@ -47,18 +50,23 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     line while more are sent. `Accept` chooses the format of the reply, which else is that of the request. Options go
     into the body or, where it has no place for them, into the address.
     """
-    service = service_of(request)
-    model, settings = service.classifier, service.settings
+    service, settings = service_of(request), service_of(request).settings
+    service.lease_classifier(query.model)  # an unknown model is told before anything is read
     sent = body_format(media_type(request, FORMATS))
     wanted = reply_format(request.headers.get("accept", ""), sent)
     check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
     if sent.read is None:
         return CurveStream(request, query)
-    read = partial(read_classify, settings=settings, defaults=query.model_dump(exclude_unset=True))
-    return await answer(request, model.plane, read, partial(_write, model.replies, wanted), sent, wanted)
+    read = partial(read_classify, settings=settings, defaults=query.model_dump(exclude_unset=True, exclude={"model"}))
+
+    def choose(asked: Asked[LightCurve, Options]) -> Lease[LightCurve]:
+        key = sticky_key(request, (item.object_id for item in asked.items))
+        return service.lease_classifier(query.model, key=key)
+
+    return await answer(request, choose, read, partial(_write, wanted), sent, wanted)
 
 
 def _write(
-    replies: ClassWriter, wanted: Format, asked: Asked[LightCurve, Options], outcomes: Sequence[Outcome]
+    wanted: Format, lease: Lease[LightCurve], asked: Asked[LightCurve, Options], outcomes: Sequence[Outcome]
 ) -> bytes:
-    return wanted.write(classified(replies, asked.items, outcomes, asked.options))
+    return wanted.write(classified(class_writer(lease), asked.items, outcomes, asked.options))

@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from service.dataplane import Outcome
 from service.http import errors, openapi
+from service.http.choosing import ModelQuery, sticky_key
 from service.http.curves import answer, faults
 from service.http.forms import ForecastOptions
 from service.http.lifecycle import service_of
 from service.http.receive import media_type
 from service.http.replies import ForecastReply
 from service.http.requests import Asked, InvalidCurve, read_forecast
-from service.http.writers import ForecastWriter
+from service.http.writers import forecast_writer
 from service.inference.programs import ForecastItem
+from service.repository.served import Lease
 
 router = APIRouter()
 
@@ -32,7 +35,7 @@ router = APIRouter()
     },
     openapi_extra={"requestBody": openapi.FORECAST_BODY},
 )  # fmt: skip
-async def forecast(request: Request) -> Response:
+async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> Response:
     """Send one light curve with its `forecast`, or many under `light_curves`.
 
     Each result holds the expected flux and the standard deviation of an observation around it at every time and band in
@@ -41,13 +44,16 @@ async def forecast(request: Request) -> Response:
     model, which the operator of a service chooses, every request is answered 404.
     """
     service = service_of(request)
-    model = service.forecaster
-    media_type(request, (openapi.JSON_TYPE,))
-    read = partial(read_forecast, settings=service.settings, bands=model.bundle.manifest.bands)
-    return await answer(request, model.plane, read, partial(_write, model.replies))
+    with service.lease_forecaster(query.model, key=sticky_key(request)) as lease:
+        media_type(request, (openapi.JSON_TYPE,))
+        read = partial(read_forecast, settings=service.settings, bands=lease.bundle.manifest.bands)
+        return await answer(request, lambda asked: lease, read, _write)
 
 
-def _write(replies: ForecastWriter, asked: Asked[ForecastItem, ForecastOptions], outcomes: Sequence[Outcome]) -> bytes:
+def _write(
+    lease: Lease[ForecastItem], asked: Asked[ForecastItem, ForecastOptions], outcomes: Sequence[Outcome]
+) -> bytes:
+    replies = forecast_writer(lease)
     return replies.write(
         [
             replies.result(outcome, _sound(item), {"object_id": item.object_id}, faults(item))

@@ -5,10 +5,10 @@ from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from service.http import errors, openapi
-from service.http.lifecycle import State, service_of
+from service.http.lifecycle import service_of
 
 router = APIRouter()
 
@@ -18,12 +18,20 @@ UNAVAILABLE = openapi.problems(errors.UNAVAILABLE)
 class Fine(BaseModel):
     """The answer of a probe that finds nothing wrong."""
 
-    status: Literal["alive", "ready", "started"]
+    status: Literal["alive", "started"]
+
+
+class ReadyReply(BaseModel):
+    """What is served. A bundle of the repository that cannot be loaded is named; what it replaces goes on answering."""
+
+    status: Literal["ready"]
+    models: list[str] = Field(description="every model that answers, as `name@version`")
+    not_loaded: list[str] = Field(description="bundles that cannot be served; the admin interface says why")
 
 
 @router.get("/healthz", summary="Liveness", responses=UNAVAILABLE)
 async def healthz(request: Request) -> Fine:
-    """Whether this process works: the event loop answers, no inference thread has died, no run hangs."""
+    """Whether this process works: the event loop answers and the inference engine lives."""
     service = service_of(request)
     if not service.alive:
         raise service.not_ready()
@@ -31,12 +39,15 @@ async def healthz(request: Request) -> Fine:
 
 
 @router.get("/readyz", summary="Readiness", responses=UNAVAILABLE)
-async def readyz(request: Request) -> Fine:
-    """Whether to send requests here: no while starting, draining or failed."""
+async def readyz(request: Request) -> ReadyReply:
+    """Whether to send requests here: no while starting, draining or failed, and while an inference run hangs."""
     service = service_of(request)
-    if service.state is not State.READY:
+    if service.unready:
         raise service.not_ready()
-    return Fine(status="ready")
+    models = service.models
+    served = [str(model.reference) for model in models.served]
+    failed = [str(failure.reference or failure.path.name) for failure in models.failures]
+    return ReadyReply(status="ready", models=served, not_loaded=failed)
 
 
 @router.get("/startupz", summary="Startup", responses=UNAVAILABLE)

@@ -5,8 +5,18 @@ from fastapi import APIRouter, Request, Response
 from service.http import errors, openapi
 from service.http.descriptions import ModelsReply, describe
 from service.http.lifecycle import service_of
+from service.http.oip.models import find_model
+from service.http.stats import StatsReply, stats
 
 router = APIRouter()
+
+# Any text will do, so there is nothing for FastAPI to check, nor a problem of its own to document.
+_NAME = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "description": "name, name@1.2.3 or alias"},
+}
 
 
 @router.get(
@@ -21,5 +31,23 @@ router = APIRouter()
 async def models(request: Request) -> Response:
     """Task, name, version, hash, classes with their ids, bands, limits, metadata columns, quality, calibration."""
     service = service_of(request)
-    content = ModelsReply(models=[describe(bundle, service.settings.provider) for bundle in service.bundles])
+    routes = service.models.shelf.routes
+    described = [describe(model.bundle, model.provider, routes.aliases_of(model.reference)) for model in service.served]
+    content = ModelsReply(models=described)
     return Response(content.model_dump_json(by_alias=True), media_type=openapi.JSON_TYPE)
+
+
+@router.get(
+    "/v1/models/{model}/stats",
+    summary="Statistics of a model",
+    response_class=Response,
+    responses={
+        200: openapi.reply(StatsReply, "What it has done since it was loaded, and in the last minutes."),
+        **openapi.problems(errors.NOT_FOUND, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
+    },
+    openapi_extra={"parameters": [_NAME]},
+)
+async def model_stats(request: Request) -> Response:
+    """Light curves, latency of every stage, batches, padding, error of the cost model, mix of classes, queue."""
+    model = find_model(service_of(request), request.path_params["model"])
+    return Response(stats(model.lease.served).model_dump_json(exclude_none=True), media_type=openapi.JSON_TYPE)

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from service.http import errors, openapi
-from service.http.lifecycle import State, service_of
+from service.http.choosing import sticky_key
+from service.http.lifecycle import service_of
 from service.http.oip.descriptions import EXTENSIONS, configuration, metadata, statistics
 from service.http.oip.forms import (
     Live,
@@ -60,7 +61,7 @@ def _of_model(method: str, suffix: str, **described: Any) -> Callable[[Handler],
 
 def _model(request: Request) -> ModelOfTensors:
     named = request.path_params
-    return find_model(service_of(request), named["model"], named.get("version", ""))
+    return find_model(service_of(request), named["model"], named.get("version", ""), sticky_key(request))
 
 
 def _json(content: BaseModel) -> Response:
@@ -91,7 +92,7 @@ async def server_live(request: Request) -> Live:
 async def server_ready(request: Request) -> Ready:
     """The same as `/readyz`."""
     service = service_of(request)
-    if service.state is not State.READY:
+    if service.unready:
         raise service.not_ready()
     return Ready(ready=True)
 
@@ -142,7 +143,7 @@ async def model_configuration(request: Request) -> Response:
 async def model_ready(request: Request) -> Response:
     """Whether a model answers; a model that is served is ready whenever the service is."""
     service, model = service_of(request), _model(request)
-    if service.state is not State.READY:
+    if service.unready:
         raise service.not_ready()
     return _json(ModelReady(name=model.bundle.manifest.name, ready=True))
 

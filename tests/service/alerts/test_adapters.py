@@ -1,11 +1,11 @@
-import io
+import json
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 
-from service.alerts import avro, plans
+from service.alerts import plans
 from service.alerts.adapters import build_packet
 from service.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
 from support import alerts
@@ -16,7 +16,7 @@ LSST_NAMES = ["lsst/7.0", "lsst/7.4", "lsst/8.0", "lsst/9.0", "lsst/10.0", "lsst
 def build(name: str, alert: dict[str, Any], limits: ReadLimits | None = None) -> Packet:
     """Encode and decode through the plan, then adapt."""
     plan = plans.for_name(name)
-    record = avro.read_record(io.BytesIO(alerts.bare(name, alert)), plan.schema, plan.reader)
+    record, _ = plan.decoder.read(alerts.bare(name, alert))
     return build_packet(record, plan, limits or ReadLimits())
 
 
@@ -143,9 +143,13 @@ def test_more_observations_than_allowed_are_refused() -> None:
 
 
 def test_null_rows_in_a_list_are_skipped() -> None:
-    plan = plans.for_name("lsst/10.0")
-    record = avro.read_record(io.BytesIO(alerts.bare("lsst/10.0", alerts.lsst_alert())), plan.schema, plan.reader)
-    record["prvDiaSources"] = [None, *record["prvDiaSources"], None]
-    packet = build_packet(record, plan, ReadLimits())
+    text = json.dumps(alerts.schema("lsst/10.0"))
+    rows = '"prvDiaSources", "type": ["null", {"type": "array", "items": '
+    assert rows + '"lsst.v10_0.diaSource"' in text
+    schema = json.loads(text.replace(rows + '"lsst.v10_0.diaSource"', rows + '["null", "lsst.v10_0.diaSource"]'))
+    alert = alerts.lsst_alert()
+    data = alerts.bare(schema, {**alert, "prvDiaSources": [None, *alert["prvDiaSources"], None]})
+    plan = plans.for_text(json.dumps(schema).encode())
+    packet = build_packet(plan.decoder.read(data)[0], plan, ReadLimits())
     assert packet.curve is not None
     assert len(packet.curve) == 6

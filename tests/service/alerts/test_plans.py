@@ -56,7 +56,7 @@ def test_renamed_fields_are_found(name: str, expected: tuple[str | None, ...]) -
 
 
 def test_only_what_is_needed_is_decoded() -> None:
-    reader = json.dumps(plans.for_name("lsst/10.0").reader)
+    reader = json.dumps(plans.for_name("lsst/10.0").decoder.projection)
     assert "cutout" not in reader
     assert "pixelFlags" not in reader
 

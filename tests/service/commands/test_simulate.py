@@ -64,6 +64,13 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, cost: str, capsys: pytest.C
     assert "nowhere.txt" in capsys.readouterr().err
 
 
-def test_the_engine_cannot_be_replayed_with_a_delay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path, "--replay", "--max-delay-ms", "5") == 1
-    assert "--max-delay-ms" in capsys.readouterr().err
+def test_a_policy_that_waits_for_more_is_replayed_too(tmp_path: Path, tiny_bundle: Path) -> None:
+    trace = tmp_path / "night.txt"
+    trace.write_text("".join(f"{0.01 * number:.2f} 30\n" for number in range(40)))
+    given = ("--bundle", str(tiny_bundle), "--trace", str(trace), "--replay", "--max-delay-ms", "50")
+    assert run(tmp_path, *given) == 0
+    document = json.loads((tmp_path / "new" / "out.json").read_text())
+    assert document["replay"]["measured"]["mean_batch"] > 2
+    assert document["replay"]["measured"]["mean_batch"] == pytest.approx(
+        document["replay"]["simulated"]["mean_batch"], rel=0.3
+    )

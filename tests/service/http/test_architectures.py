@@ -9,8 +9,8 @@ import pytest
 
 from models.lightcurve import Limits
 from service.http.descriptions import ModelsReply
-from service.http.lifecycle import load_configured
 from service.http.replies import AlertsReply, ClassifyReply
+from service.repository.loading import load_configured
 from support import alerts
 from support.edge import Live, curve, live
 from support.graph_bundles import classifier_bundle

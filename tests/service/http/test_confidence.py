@@ -11,10 +11,10 @@ import pytest
 from models.bundle import Bundle, load_bundle
 from models.lightcurve import LightCurve, RaggedBatch, featurise
 from models.runtime import open_session, run
-from service.http.lifecycle import Models
 from service.http.replies import AlertsReply, ClassifyReply
 from service.inference.loaded import load_model
 from service.inference.programs import Classification, program_of
+from service.repository.loading import Models
 from support.edge import Live, Network, curve, live, loader
 from support.wire import results_of
 

@@ -19,9 +19,10 @@ from service.http.app import create_app
 from service.http.formats import messagepack
 from service.http.formats.jsontext import LINES_TYPE
 from service.http.formats.table import ARROW_TYPE
-from service.http.lifecycle import Models, Service
+from service.http.lifecycle import Service
 from service.http.openapi import PACKET_TYPES
 from service.inference.loaded import load_model
+from service.repository.loading import Models
 from service.settings import Settings
 from support.edge import HOST, Network, curve, live, loader, settings
 from support.graph_bundles import forecaster_bundle

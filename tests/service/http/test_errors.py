@@ -10,7 +10,15 @@ from starlette.exceptions import HTTPException
 from service.http.errors import DEADLINE, INTERNAL, INVALID, KINDS, UNAUTHORIZED, Problem, ProblemError, problem_of
 from service.http.errors import problem_response as respond
 from service.http.fields import MAX_FIELD_ERRORS, FieldError, field_errors
-from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, InferenceFailed, Overloaded
+from service.inference.failures import (
+    DeadlineExceeded,
+    EngineClosed,
+    EngineDead,
+    InferenceFailed,
+    OutOfMemory,
+    Overloaded,
+    RunHung,
+)
 
 
 def test_kinds_are_told_apart() -> None:
@@ -24,7 +32,7 @@ def test_every_kind_has_the_one_shape(kind: object) -> None:
     response = respond(ProblemError(kind, limit=3, retry_after=1.2), "/v1/classify", "abc")
     problem = Problem.model_validate_json(bytes(response.body), strict=True)
     assert (problem.status, problem.type) == (response.status_code, f"/problems/{kind.slug}")
-    assert (problem.instance, problem.request_id, problem.limit, problem.retry_after) == ("/v1/classify", "abc", 3, 1)
+    assert (problem.instance, problem.request_id, problem.limit, problem.retry_after) == ("/v1/classify", "abc", 3, 2)
     assert response.media_type == "application/problem+json"
 
 
@@ -53,6 +61,9 @@ def test_headers_that_a_kind_calls_for() -> None:
         (EngineClosed(), 503),
         (EngineDead(), 503),
         (InferenceFailed(), 500),
+        (OutOfMemory(), 503),
+        (RunHung(), 503),
+        (MemoryError("secret"), 503),
         (asyncio.CancelledError(), 503),
         (ZeroDivisionError("secret path /etc/passwd"), 500),
     ],
@@ -64,7 +75,7 @@ def test_every_exception_becomes_a_problem(error: BaseException, status: int) ->
 
 
 def test_retry_after_is_told() -> None:
-    assert problem_of(Overloaded(7.4)).retry_after == 7
+    assert problem_of(Overloaded(7.4)).retry_after == 8  # not before there is room
     assert problem_of(EngineClosed()).retry_after
 
 

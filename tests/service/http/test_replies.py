@@ -81,6 +81,6 @@ def test_server_timing_names_the_stages_in_their_order() -> None:
         stopwatch.lap(stage)
     header = stopwatch.header([classified([1.0] * CLASSES, 0.001), classified([1.0] * CLASSES, 0.002)])
     stages = dict(part.split(";dur=") for part in header.split(", "))
-    assert list(stages) == ["decode", "validate", "featurise", "queue", "assemble", "run", "encode"]
+    assert list(stages) == ["decode", "validate", "featurise", "queue", "assemble", "run", "encode", "total"]
     assert [float(stages[name]) for name in ("featurise", "queue", "assemble", "run")] == [1000, 2, 4, 6]
     assert "queue" not in stopwatch.header([Outcome("rejected")])

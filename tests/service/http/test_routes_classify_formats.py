@@ -13,7 +13,7 @@ import pytest
 from service.http.formats.jsontext import LINES_TYPE
 from service.http.formats.table import ARROW_TYPE
 from service.http.forms import Options
-from service.http.lifecycle import load_configured
+from service.repository.loading import load_configured
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.wire import (
     JSON_TYPE,
@@ -174,4 +174,4 @@ def test_the_document_lists_every_format(edge: Live) -> None:
     operation = document["paths"]["/v1/classify"]["post"]
     assert set(operation["requestBody"]["content"]) == set(BODIES)
     assert set(operation["responses"]["200"]["content"]) == set(BODIES)
-    assert {each["name"] for each in operation["parameters"]} == set(Options.model_fields)
+    assert {each["name"] for each in operation["parameters"]} == {*Options.model_fields, "model"}

@@ -14,11 +14,12 @@ import pytest
 from models.forecast import MAX_QUERIES
 from models.lightcurve import BANDS, NJY_PER_UNIT, FluxUnit
 from service.http.descriptions import ForecasterDescription, ModelsReply
-from service.http.lifecycle import Models, Service, State, load_configured
+from service.http.lifecycle import Service, State
 from service.http.replies import ForecastReply
 from service.http.server import Server
 from service.inference.batching import Arrays
 from service.metrics import STAGES
+from service.repository.loading import Models, load_configured
 from service.settings import Settings
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 from support.graph_bundles import classifier_bundle, forecaster_bundle
@@ -80,7 +81,7 @@ def test_one_curve(edge: Live) -> None:
     assert_answers(result, posted)
     assert result["points_per_band"] == {"u": 0, "g": 2, "r": 1, "i": 1, "z": 1, "Y": 0}
     assert (result["truncated"], result["metadata_missing"]) == (False, 0)
-    assert tuple(re.findall(r"(\w+);dur=[\d.]+", headers["server-timing"])) == STAGES
+    assert tuple(re.findall(r"(\w+);dur=[\d.]+", headers["server-timing"])) == (*STAGES, "total")
 
 
 @pytest.mark.parametrize("unit", ["nJy", "uJy", "FLUXCAL"])

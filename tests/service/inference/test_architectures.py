@@ -13,7 +13,7 @@ from models.lightcurve import Limits
 from models.metadata import METADATA_COLUMNS
 from models.runtime import open_session
 from service.commands.check import check
-from service.inference.costs import LONGEST_PROBE, Shape, probe, warm_up, warm_up_shapes
+from service.inference.costs import LONGEST_PROBE, Shape, measure, probe, warm_up_shapes
 from service.inference.loaded import load_model
 from service.inference.programs import program_of
 from support.graph_bundles import HISTORY, classifier_bundle, forecaster_bundle
@@ -123,6 +123,6 @@ def test_long_histories_are_measured_where_a_network_takes_them(tmp_path: Path) 
         lengths.append(inputs["mask"].shape[1])
         return inputs
 
-    warm_up(watched, program, repeats=1, budget=0.0)
+    measure(watched, program, repeats=1, budget=0.0)
     assert max(lengths) == LONGEST_PROBE
     assert max(shape.length for shape in warm_up_shapes(390)) == 384

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from service.inference.batching import Arrays, Prediction, Question, Waiting, answer
+from service.inference.batching import Arrays, Graph, Prediction, Question, Waiting, answer
 from service.inference.failures import InferenceFailed
 from service.inference.programs import Classification
 from support.graphs import EchoGraph, echo_manifest, poison, question
@@ -26,7 +26,7 @@ def group(loop: asyncio.AbstractEventLoop, *questions: Question) -> list[Waiting
 
 
 def test_rows_are_matched_to_their_light_curves(loop: asyncio.AbstractEventLoop) -> None:
-    answers, [report] = answer(EchoGraph(), PROGRAM, group(loop, question(1, 5), question(2, 9), question(3, 1)))
+    answers, [report] = answer(Graph(EchoGraph()), PROGRAM, group(loop, question(1, 5), question(2, 9), question(3, 1)))
     assert [item.outputs["probabilities"].tolist() for item in answers if isinstance(item, Prediction)] == [
         [1, 5],
         [2, 9],
@@ -42,7 +42,7 @@ def test_one_poisonous_row_costs_at_most_two_runs_a_level(loop: asyncio.Abstract
     for culprit in range(size):
         graph = EchoGraph()
         graph.on_marker[float(culprit)] = poison
-        answers, reports = answer(graph, PROGRAM, group(loop, *(question(marker) for marker in range(size))))
+        answers, reports = answer(Graph(graph), PROGRAM, group(loop, *(question(marker) for marker in range(size))))
         assert [isinstance(item, InferenceFailed) for item in answers] == [n == culprit for n in range(size)]
         assert len(graph.batches) <= 1 + 2 * int(np.ceil(np.log2(size)))
         assert sum(report.size for report in reports) == size - 1
@@ -52,7 +52,7 @@ def test_when_everything_fails_everything_is_answered(loop: asyncio.AbstractEven
     def broken(inputs: Arrays) -> Arrays:
         raise RuntimeError("no such kernel")
 
-    answers, reports = answer(broken, PROGRAM, group(loop, *(question(marker) for marker in range(9))))
+    answers, reports = answer(Graph(broken), PROGRAM, group(loop, *(question(marker) for marker in range(9))))
     assert [type(item) for item in answers] == [InferenceFailed] * 9
     assert reports == []
 
@@ -67,5 +67,5 @@ def test_when_everything_fails_everything_is_answered(loop: asyncio.AbstractEven
     ],
 )
 def test_a_graph_that_answers_something_else_is_a_failure(loop: asyncio.AbstractEventLoop, outputs: Arrays) -> None:
-    answers, _ = answer(lambda inputs: outputs, PROGRAM, group(loop, question(1)))
+    answers, _ = answer(Graph(lambda inputs: outputs), PROGRAM, group(loop, question(1)))
     assert [type(item) for item in answers] == [InferenceFailed]

@@ -4,71 +4,17 @@ import asyncio
 import random
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from time import monotonic
 
 import numpy as np
 import pytest
 
-from service.inference.batching import RunReport, Waiting
+from service.inference.batching import Prediction, Question, RunReport
 from service.inference.engine import Engine
 from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, InferenceFailed, Overloaded
-from service.inference.programs import Classification
-from service.inference.scheduling import BatchLimits, CostModel
-from support.graphs import EchoGraph, echo_manifest, poison, question
-
-COST = CostModel(1e-3, 1e-6, 0.0)  # merging always pays
-PROGRAM = Classification(echo_manifest())
-
-
-@asynccontextmanager
-async def serving(
-    graph: EchoGraph,
-    *,
-    workers: int = 1,
-    limits: BatchLimits | None = None,
-    max_queued_seconds: float = 10.0,
-    max_queued_items: int = 10_000,
-    on_run: Callable[[RunReport, float], None] | None = None,
-    on_death: Callable[[BaseException], None] | None = None,
-) -> AsyncIterator[Engine]:
-    engine = Engine(
-        graph,
-        PROGRAM,
-        COST,
-        workers=workers,
-        limits=limits,
-        max_queued_seconds=max_queued_seconds,
-        max_queued_items=max_queued_items,
-        on_run=on_run,
-        on_death=on_death,
-    )
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        graph.release()
-        await engine.stop()
-
-
-async def started(graph: EchoGraph) -> None:
-    """Wait until one more run has begun."""
-    assert await asyncio.to_thread(graph.started.acquire, True, 5)
-
-
-async def occupied(engine: Engine, graph: EchoGraph, workers: int = 1) -> list[Waiting]:
-    """Hold every worker inside a run, so that what comes next stays queued."""
-    graph.hold()
-    entries = []
-    for _ in range(workers):
-        entries += engine.enqueue([question(0)])
-        await started(graph)
-    return entries
-
-
-async def settled(entries: list[Waiting]) -> list[object]:
-    return await asyncio.gather(*(entry.future for entry in entries), return_exceptions=True)
+from service.inference.scheduling import BatchLimits
+from support.engines import COST, PROGRAM, occupied, serving, settled, started
+from support.graphs import EchoGraph, poison, question
 
 
 async def test_every_caller_gets_its_own_answer() -> None:
@@ -321,25 +267,42 @@ async def test_reports_reach_the_observer() -> None:
     assert report.expert_load["expert_load"].tolist() == [[2, 2], [0, 4]]
 
 
-@pytest.mark.parametrize("seed", range(4))
-async def test_under_chaos_nothing_is_lost_or_answered_twice(seed: int) -> None:
+LAYOUTS = [
+    (3, 3, BatchLimits()),
+    (1, 4, BatchLimits(window=8)),
+    (2, 4, BatchLimits(max_delay=0.004, window=16)),
+    (2, 2, BatchLimits(max_items=1)),
+]
+
+
+@pytest.mark.parametrize(("seed", "layout"), list(enumerate(LAYOUTS)))
+async def test_under_chaos_nothing_is_lost_or_answered_twice(seed: int, layout: tuple[int, int, BatchLimits]) -> None:
     """Cancellations, deadlines and poison at random: each caller hears exactly one thing, and the queue ends empty."""
     rng, graph = random.Random(seed), EchoGraph()
     poisonous = {float(marker) for marker in rng.sample(range(400), 20)}
     graph.on_marker = dict.fromkeys(poisonous, poison)
+
+    async def ask(engine: Engine, asked: Question, deadline: float | None) -> Prediction:
+        priority, client = rng.choice([-4.0, 0.0, 3.0]), rng.choice(["", "a", "b"])
+        entries = engine.enqueue([asked], deadline, priority=priority, client=client)
+        try:
+            return await entries[0].future
+        finally:
+            engine.withdraw(entries)
 
     async def caller(engine: Engine, marker: int) -> str:
         await asyncio.sleep(rng.random() * 0.05)
         deadline = monotonic() + rng.random() * 0.01 if rng.random() < 0.3 else None
         try:
             async with asyncio.timeout(rng.random() * 0.02 if rng.random() < 0.3 else 20):
-                prediction = await engine.submit(question(marker, rng.randint(1, 60)), deadline)
+                prediction = await ask(engine, question(marker, rng.randint(1, 60)), deadline)
         except (TimeoutError, DeadlineExceeded, InferenceFailed) as error:
             return type(error).__name__
         assert prediction.outputs["probabilities"][0] == marker
         return "Prediction"
 
-    async with serving(graph, workers=3) as engine:
+    workers, groups, limits = layout
+    async with serving(graph, workers=workers, groups=groups, limits=limits) as engine:
         heard = await asyncio.wait_for(asyncio.gather(*(caller(engine, marker) for marker in range(400))), 20)
         assert await engine.drain(5)
         assert engine.depth == engine.running == 0

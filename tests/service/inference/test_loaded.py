@@ -54,7 +54,13 @@ async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> N
     program = Classification(manifest)
     metrics.set_model(model.bundle, "cpu", model.load_seconds)
     curves = [random_curve(rng, length, metadata=bool(length % 2)) for length in LENGTHS]
-    engine = Engine(model.run, program, model.cost, workers=2, on_run=metrics.run_recorder("classification"))
+    engine = Engine(
+        model.run,
+        program,
+        model.cost,
+        workers=2,
+        on_run=metrics.run_recorder("classification", model.bundle.manifest.classes.names),
+    )
     await engine.start()
     plane = DataPlane(engine, program, metrics)
     together = await plane.ask(curves)
@@ -77,7 +83,13 @@ async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -
     rng, metrics, manifest = np.random.default_rng(4), Metrics(), model.bundle.manifest
     program = Classification(manifest)
     metrics.set_model(model.bundle, "cpu", model.load_seconds)
-    engine = Engine(model.run, program, model.cost, workers=1, on_run=metrics.run_recorder("classification"))
+    engine = Engine(
+        model.run,
+        program,
+        model.cost,
+        workers=1,
+        on_run=metrics.run_recorder("classification", model.bundle.manifest.classes.names),
+    )
     await engine.start()
     outcomes = await DataPlane(engine, program, metrics).ask([random_curve(rng, 40) for _ in range(5)])
     await engine.stop()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.inference.scheduling import BatchLimits, CostModel, QueueItem, Sample, choose, expired, plan
+from service.inference.scheduling import BatchLimits, CostModel, QueueItem, Sample, choose, expired, plan, release
 
 unhurried = settings(deadline=None)  # other processes may share the cores
 coefficients = st.one_of(st.just(0.0), st.floats(1e-8, 1e-1))
@@ -158,6 +158,32 @@ def test_a_batch_that_is_not_full_is_held_until_its_delay_is_over() -> None:
     assert sorted(choose(queue, 0.1, PADDED, bounds)) == [0, 1]
     assert len(choose([*queue, *waiting(51)], 0.05, PADDED, bounds)) == 3
     assert len(choose(queue, 0.05, PADDED, BatchLimits(max_tokens=120, max_delay=0.1))) == 2
+
+
+def test_nobody_is_held_beyond_the_delay_of_the_one_that_came_first() -> None:
+    """What has priority stands first, and may have come last."""
+    bounds = BatchLimits(max_delay=0.1)
+    queue = [QueueItem(50, 0.09, None, priority=60.0), QueueItem(390, 0.0, None)]
+    assert release(queue, bounds) == pytest.approx(0.1)
+    assert choose(queue, 0.095, PADDED, bounds) == []
+    assert choose(queue, 0.1, PADDED, bounds) == [0]
+
+
+def test_a_hold_costs_nobody_in_sight_their_deadline() -> None:
+    """Not a mate of the batch, and yet nothing may be held while it waits."""
+    bounds = BatchLimits(max_delay=0.1)
+    stranger = QueueItem(390, 0.0, 0.1 + 0.99 * PADDED.seconds(1, 390))
+    assert choose([*waiting(5), stranger], 0.0, PADDED, bounds) == [0]
+
+
+@pytest.mark.parametrize("padding_costs", [True, False])
+def test_whether_to_batch_at_all_follows_from_what_was_measured(padding_costs: bool) -> None:
+    """Runs without a fixed cost, or with: fitted to either, the policy does what pays."""
+    actual = CostModel(0.0, 2e-5, 0.0) if padding_costs else CostModel(5e-3, 0.0, 0.0, 0.0, 2e-5)
+    fitted = CostModel.fit(measured(actual, [1.02, 0.99, 1.0, 0.98, 1.01, 1.0, 0.99, 1.02]))
+    queue = waiting(50, 60, 55, 200, 48, 51)
+    sizes = len(choose(queue, 0.0, fitted, BatchLimits()))
+    assert sizes == 1 if padding_costs else sizes >= 5
 
 
 def test_nobody_is_held_beyond_a_deadline() -> None:

@@ -65,12 +65,15 @@ def test_balanced_draws_take_rare_classes_as_often_as_common_ones(dataset: Datas
     rng = np.random.default_rng(0)
     first = np.flatnonzero(dataset.label == TOY_LABELS[0])
     rare = np.delete(np.arange(len(dataset)), first[1:])
-    drawn = draw_indices(dataset.label, rare, 103, balanced=True, rng=rng)
+    drawn = draw_indices(dataset.label, rare, 103, balance=1.0, rng=rng)
     counts = [int((dataset.label[drawn] == label).sum()) for label in TOY_LABELS]
     assert sum(counts) == 103
     assert set(counts) <= {25, 26}
-    plain = draw_indices(dataset.label, rare, 1000, balanced=False, rng=rng)
+    plain = draw_indices(dataset.label, rare, 1000, balance=0.0, rng=rng)
     assert (dataset.label[plain] == TOY_LABELS[0]).sum() < 50
+    # One object against others of three classes: its square root of the share is 1 / (1 + 3 sqrt(n)).
+    between, others = draw_indices(dataset.label, rare, 10_000, balance=0.5, rng=rng), (len(rare) - 1) / 3
+    assert (dataset.label[between] == TOY_LABELS[0]).mean() == pytest.approx(1 / (1 + 3 * others**0.5), rel=0.2)
     assert set(drawn) <= set(rare)
 
 

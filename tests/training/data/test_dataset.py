@@ -180,6 +180,17 @@ def test_fractions_must_share_out_everything(tmp_path: Path, fractions: tuple[fl
         split_indices(data, fractions)
 
 
+def test_turns_of_a_fifth_test_every_object_once_and_keep_families_together(tmp_path: Path) -> None:
+    objects = [replace(an_object(n, 1), parent=f"parent-{n % 100}" if n < 900 else "") for n in range(1000)]
+    data = written(tmp_path / "data.parquet", objects)
+    folds = [split_indices(data, (0.7, 0.1, 0.2), turn) for turn in (0.0, 0.2, 0.4, 0.6, 0.8)]
+    assert sorted(np.concatenate([fold["test"] for fold in folds])) == list(range(1000))
+    for fold in folds:
+        assert sorted(np.concatenate(list(fold.values()))) == list(range(1000))
+        families = [{data.family[row] for row in rows} for rows in fold.values()]
+        assert sum(map(len, families)) == len(set.union(*families))
+
+
 def test_objects_of_one_parent_are_never_on_two_sides(tmp_path: Path) -> None:
     objects = [replace(an_object(n, 1), parent=f"parent-{n % 100}" if n < 900 else "") for n in range(1000)]
     data = written(tmp_path / "data.parquet", objects)

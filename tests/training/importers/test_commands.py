@@ -13,7 +13,7 @@ from support.mallorn import write_mallorn
 from support.shared import needs_shared, shared
 from training.__main__ import main
 from training.data.dataset import Dataset, DatasetError, read_dataset, read_notes, split_indices
-from training.export.release import imported_from
+from training.export.release import origin_of
 from training.fit.checkpoints import load_network
 from training.fit.train import train
 from training.importers.raw import NJY_PER_UNIT
@@ -132,7 +132,7 @@ def test_an_import_trains_with_its_own_classes(tmp_path: Path, out: Path, capsys
     assert train(recipe, out, tmp_path / "run", progress=False).finished
     network, config = load_network(tmp_path / "run")
     assert config.recipe.network.n_classes == network.n_classes == 6
-    provenance = imported_from(out)
+    provenance = origin_of(out)
     assert (provenance["source"], provenance["import"]["licence"]) == ("ZTF", "CC0")
     unlabelled, _ = run(capsys, tmp_path / "x.parquet", "ztf-supernovae", tmp_path / "sn", "--classes", "SN Ia=*")
     assert set(unlabelled.label.tolist()) == {-1, 5}

@@ -1,0 +1,152 @@
+"""What requests to the admin interface may hold, and what it replies, as models."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.bundle import Task
+from service.http.replies import Reply
+from service.repository.references import MOST_CHARACTERS, PATTERN, VERSION_PATTERN
+
+Version = Annotated[str, Field(pattern=VERSION_PATTERN, max_length=MOST_CHARACTERS)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Nothing(_Strict):
+    """No members."""
+
+
+class WhichVersion(_Strict):
+    """A version of the model in the address."""
+
+    version: Version | None = Field(None, description="without one: the newest to load, all of them to unload")
+
+
+class AliasTarget(_Strict):
+    """What an alias shall lead to."""
+
+    model: str = Field(pattern=PATTERN, max_length=MOST_CHARACTERS, description="`name`, or `name@1.2.3` to pin it")
+
+
+class CanaryTerms(_Strict):
+    """A version on trial."""
+
+    version: Version
+    percent: float = Field(gt=0, lt=100, description="of requests that it answers")
+
+
+class ShadowTerms(_Strict):
+    """A model to be compared."""
+
+    model: str = Field(pattern=PATTERN, max_length=MOST_CHARACTERS, description="`name@1.2.3`")
+    share: float = Field(1.0, gt=0, le=1, description="of requests that are copied to it")
+
+
+class Model(Reply):
+    """A model that is loaded.
+
+    ``answers_for_name`` is whether requests for the name alone come here; ``leaving`` models answer only what they were
+    asked before they were replaced.
+    """
+
+    name: str
+    version: str
+    task: Task
+    sha256: str
+    path: str
+    provider: str
+    state: Literal["serving", "leaving"]
+    answers_for_name: bool
+    aliases: list[str]
+    requests: int = Field(description="being answered now")
+    load_seconds: float
+
+
+class Available(Reply):
+    """A bundle in the folders that is not loaded."""
+
+    name: str
+    version: str
+    task: Task
+    path: str
+
+
+class FailedBundle(Reply):
+    """A bundle that cannot be served."""
+
+    path: str
+    name: str | None
+    version: str | None
+    reason: str
+    since: float = Field(description="seconds since 1970")
+
+
+class CanaryState(Reply):
+    """A version that answers a share."""
+
+    version: str
+    percent: float
+
+
+class ShadowState(Reply):
+    """A comparison: of so many light curves compared, how many got the same class, and means."""
+
+    model: str
+    share: float
+    compared: int
+    agreement: float | None
+    mean_distance: float | None
+    mean_seconds: float | None
+    failed: int
+    dropped: int
+
+
+class Listing(Reply):
+    """Everything there is."""
+
+    models: list[Model]
+    available: list[Available]
+    failures: list[FailedBundle]
+    aliases: dict[str, str]
+    canaries: dict[str, CanaryState]
+    shadows: dict[str, ShadowState]
+
+
+class IndexRequest(_Strict):
+    """What Triton's clients ask of the index."""
+
+    ready: bool = False
+
+
+class LoadParameters(_Strict):
+    """Parameters of loading: a model comes from the repository, never out of the request."""
+
+
+class LoadRequest(_Strict):
+    """What Triton's clients send to load a model."""
+
+    parameters: LoadParameters = LoadParameters()
+
+
+class UnloadParameters(_Strict):
+    """Parameters of unloading; there are no dependents."""
+
+    unload_dependents: bool = False
+
+
+class UnloadRequest(_Strict):
+    """What Triton's clients send to unload a model."""
+
+    parameters: UnloadParameters = UnloadParameters()
+
+
+class IndexEntry(Reply):
+    """A version of a model as Triton's index has it."""
+
+    name: str
+    version: str
+    state: Literal["READY", "UNAVAILABLE"]
+    reason: str

@@ -1,0 +1,85 @@
+"""Addresses of sources, sinks and dead letters: ``kafka://``, ``redis://``, ``file://``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+Scheme = Literal["kafka", "redis", "file"]
+
+
+class AddressError(ValueError):
+    """An address that leads nowhere; says why, without credentials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address in parts.
+
+    Attributes
+    ----------
+    hosts : ``host:port``, several with commas between them.
+    names : topics or streams; of a file, none.
+    path : of a file or folder.
+    user, password : where the broker wants them; never shown.
+    """
+
+    scheme: Scheme
+    hosts: str = ""
+    names: tuple[str, ...] = ()
+    path: Path = field(default_factory=Path)
+    options: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The one topic or stream of a sink."""
+        if len(self.names) != 1:
+            raise AddressError(f"{self.scheme}://{self.hosts}: a sink has exactly one topic or stream")
+        return self.names[0]
+
+    def number(self, option: str, default: float) -> float:
+        """An option that is a number."""
+        text = self.options.get(option, str(default))
+        try:
+            return float(text)
+        except ValueError:
+            raise AddressError(f"{self.scheme}://{self.hosts}: {option} is a number, not {text[:20]!r}") from None
+
+    def only(self, *known: str) -> "Address":
+        """The same; raises AddressError when there is an option that is not one of these and has no dot."""
+        for option in self.options:
+            if option not in known and not (self.scheme == "kafka" and "." in option):
+                raise AddressError(
+                    f"{self.scheme}://{self.hosts}: unknown option {option!r}; known: {', '.join(known)}"
+                )
+        return self
+
+
+def parse_address(text: str) -> Address:
+    """Split an address.
+
+    Raises
+    ------
+    AddressError
+        For a scheme that is not one of those above, or parts that are missing.
+    """
+    parts = urlsplit(text)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise AddressError(f"{text!r}: a file's address is file:///path, or file:path where the worker is")
+        return Address("file", path=Path(unquote(parts.path)), options=options)
+    if parts.scheme not in get_args(Scheme):
+        raise AddressError(f"an address begins with {', '.join(f'{scheme}://' for scheme in get_args(Scheme))}")
+    user, _, hosts = parts.netloc.rpartition("@")
+    names = tuple(unquote(name) for name in parts.path.strip("/").split(",") if name)
+    if not hosts or not names:
+        raise AddressError(f"{parts.scheme}://{hosts}: an address names a host and a topic or stream")
+    name, _, password = user.partition(":")
+    scheme: Scheme = "kafka" if parts.scheme == "kafka" else "redis"
+    return Address(
+        scheme, hosts, names, options=options, user=unquote(name) or None, password=unquote(password) or None
+    )

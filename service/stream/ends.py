@@ -1,0 +1,98 @@
+"""Opens sources and sinks by their address. What Kafka and Redis need is imported only when an address names them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.settings import StreamSettings
+from service.stream.addresses import Address, AddressError, parse_address
+from service.stream.files import FileSource, FolderSink, LinesSink
+from service.stream.messages import Sink, Source
+
+TEXT_FORMATS = ("nightjar", "alerce-json", "lasair")
+
+
+def open_source(settings: StreamSettings, replay: bool = False) -> Source:
+    """The source of the settings; for a replay, one that ends and commits nothing.
+
+    Raises
+    ------
+    AddressError
+        When the address makes no sense, or its broker's client library is not installed.
+    """
+    address = _parse(settings.source, "source")
+    if address.scheme == "file":
+        if not address.path.exists():
+            raise AddressError(f"{address.path} does not exist")
+        return FileSource(address.path)
+    try:
+        return _broker_source(address, kafka_properties(settings.kafka_config), replay)
+    except ImportError:
+        raise _not_installed(address) from None
+
+
+def _broker_source(address: Address, extra: Mapping[str, Any], replay: bool) -> Source:
+    if replay:
+        from service.stream.ranges import KafkaRange, RedisRange
+
+        return KafkaRange(address, extra) if address.scheme == "kafka" else RedisRange(address)
+    if address.scheme == "kafka":
+        from service.stream.kafka_source import KafkaSource
+
+        return KafkaSource(address, extra)
+    from service.stream.redis_streams import RedisSource
+
+    return RedisSource(address)
+
+
+def open_sink(settings: StreamSettings) -> Sink:
+    """Where results go; raises AddressError likewise."""
+    address = _parse(settings.sink, "sink")
+    if address.scheme == "file" and not settings.sink.endswith("/"):
+        if settings.sink_format not in TEXT_FORMATS:
+            raise AddressError(f"{settings.sink_format} is no text: end the sink's path with / for a file each")
+        return LinesSink(address.path)
+    return _open_sink(address, settings)
+
+
+def open_letters(settings: StreamSettings) -> Sink:
+    """Where dead letters go; a folder, a topic or a stream. Raises AddressError likewise."""
+    return _open_sink(_parse(settings.dead_letters, "dead letters"), settings)
+
+
+def _open_sink(address: Address, settings: StreamSettings) -> Sink:
+    if address.scheme == "file":
+        return FolderSink(address.path)
+    try:
+        if address.scheme == "kafka":
+            from service.stream.kafka_sink import KafkaSink
+
+            return KafkaSink(address, kafka_properties(settings.kafka_config))
+        from service.stream.redis_streams import RedisSink
+    except ImportError:
+        raise _not_installed(address) from None
+    return RedisSink(address)
+
+
+def kafka_properties(path: Path | None) -> dict[str, Any]:
+    """Properties from the settings' file."""
+    if path is None:
+        return {}
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise AddressError(f"{path} cannot be read: {type(error).__name__}") from None
+    if not isinstance(found, dict):
+        raise AddressError(f"{path} holds no JSON object")
+    return found
+
+
+def _parse(text: str, what: str) -> Address:
+    if not text:
+        raise AddressError(f"a worker needs a {what}: NIGHTJAR_{what.upper().replace(' ', '_')}, or an option")
+    return parse_address(text)
+
+
+def _not_installed(address: Address) -> AddressError:
+    return AddressError(f"{address.scheme}:// needs the `stream` extra: pip install 'nightjar-alerts[stream]'")

@@ -1,0 +1,205 @@
+"""Results in the formats that brokers and their users read.
+
+- ``nightjar``: JSON with everything the HTTP service says, embedding included;
+- ``elasticc``: the ELAsTiCC ``brokerClassification`` 0.9.1, a bare Avro record;
+- ``alerce-avro``, ``alerce-json``: the shape of ALeRCE's ``lc_classification`` step, an Avro container of one record;
+- ``lasair``: the payload of a Lasair annotation, whose REST client takes these names as arguments.
+
+The last two have no way to say that an alert was not classified, and say nothing then. Class ids and names are those
+of the bundle that answered.
+"""
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import fastavro
+import numpy as np
+import orjson
+
+from service.http.writers import class_writer
+from service.settings import SinkFormat
+from service.stream.messages import PermanentError, Record
+from service.stream.results import Result
+from service.version import VERSION
+
+BROKER: Final = "Nightjar"
+RESIDUAL, NOT_CLASSIFIED = 200, 300  # of the ELAsTiCC taxonomy; no bundle has classes of these ids
+
+_MILLIS: Final = {"type": "long", "logicalType": "timestamp-millis"}
+ELASTICC_REPLY: Final = fastavro.parse_schema({
+    "type": "record", "namespace": "elasticc.v0_9_1", "name": "brokerClassfication",  # spelt so by the survey
+    "fields": [
+        {"name": "alertId", "type": "long"},
+        {"name": "diaSourceId", "type": "long"},
+        {"name": "elasticcPublishTimestamp", "type": _MILLIS},
+        {"name": "brokerIngestTimestamp", "type": ["null", _MILLIS]},
+        {"name": "brokerName", "type": "string"},
+        {"name": "brokerVersion", "type": "string"},
+        {"name": "classifierName", "type": "string"},
+        {"name": "classifierParams", "type": "string"},
+        {"name": "classifications", "type": {"type": "array", "items": {
+            "type": "record", "name": "classificationDict",
+            "fields": [{"name": "classId", "type": "int"}, {"name": "probability", "type": "float"}],
+        }}},
+    ],
+})  # fmt: skip
+_FLOATS: Final = {"type": "map", "values": "float"}
+ALERCE_OUTPUT: Final = fastavro.parse_schema({
+    "type": "record", "name": "probabilities_and_features",
+    "fields": [
+        {"name": "oid", "type": "string"},
+        {"name": "features", "type": [{"type": "map", "values": ["boolean", "float", "null", "int"]}, "null"]},
+        {"name": "lc_classification", "type": {"type": "record", "name": "late_record", "fields": [
+            {"name": "probabilities", "type": {"type": "map", "values": ["float"]}},
+            {"name": "class", "type": "string"},
+            {"name": "hierarchical", "type": {"type": "map", "values": [_FLOATS, {"type": "map", "values": _FLOATS}]}},
+        ]}},
+    ],
+})  # fmt: skip
+
+
+def record_of(result: Result, form: SinkFormat) -> Record | None:
+    """The record to publish, None when the format cannot say it.
+
+    Raises
+    ------
+    PermanentError
+        When the format needs an id that the alert does not have.
+    """
+    value = _WRITERS[form](result)
+    if value is None:
+        return None
+    headers = (("nightjar-status", result.outcome.status.encode()), ("nightjar-format", form.encode()))
+    return Record(result.key.encode(), value, headers)
+
+
+def _nightjar(result: Result) -> bytes:
+    packet, writer = result.packet, class_writer(result.lease)
+    identity = {
+        "survey": packet.survey,
+        "schema_version": packet.schema_version,
+        "alert_id": packet.alert_id,
+        "object_id": packet.object_id,
+    }
+    told = writer.result(result.outcome, identity, embedding=True)
+    document = {"key": result.key, "topic": result.message.topic, "mjd": packet.mjd, "model": writer.provenance, **told}
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _elasticc(result: Result) -> bytes:
+    manifest, packet = result.bundle.manifest, result.packet
+    reply = {
+        "alertId": _number(packet.alert_id, "alert id"),
+        "diaSourceId": _number(packet.source_id or packet.alert_id, "source id"),
+        "elasticcPublishTimestamp": result.message.timestamp_ms or result.received_ms,
+        "brokerIngestTimestamp": result.received_ms,
+        "brokerName": BROKER,
+        "brokerVersion": VERSION,
+        "classifierName": f"{manifest.name} {manifest.version}",
+        "classifierParams": f"taxonomy={manifest.classes.name}/{manifest.classes.version}",
+        "classifications": _classifications(result),
+    }
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, ELASTICC_REPLY, reply)
+    return stream.getvalue()
+
+
+def _classifications(result: Result) -> list[dict[str, float]]:
+    """Class ids and probabilities that sum to 1 as the single-precision numbers that they are sent as."""
+    probabilities = _probabilities(result)
+    if probabilities is None:
+        return [{"classId": NOT_CLASSIFIED, "probability": 1.0}]
+    sent = np.array(list(probabilities.values()), dtype=np.float32)
+    rest = max(0.0, 1.0 - float(sent.sum(dtype=np.float64)))
+    ids = result.bundle.manifest.classes.ids
+    classes = [{"classId": number, "probability": p} for number, p in zip(ids, sent.tolist(), strict=True)]
+    return [*classes, {"classId": RESIDUAL, "probability": rest}]
+
+
+def _alerce(result: Result) -> dict[str, Any] | None:
+    probabilities = _probabilities(result)
+    if probabilities is None:
+        return None
+    top, children = _families(result, probabilities)
+    return {
+        "oid": result.packet.object_id,
+        "features": None,
+        "lc_classification": {
+            "probabilities": probabilities,
+            "class": max(probabilities, key=probabilities.__getitem__),
+            "hierarchical": {"top": top, "children": children},
+        },
+    }
+
+
+def _families(
+    result: Result, probabilities: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Probability of each group right above the classes, and of the classes within their group."""
+    top: dict[str, float] = {}
+    children: dict[str, dict[str, float]] = {}
+    for leaf in result.bundle.manifest.classes.classes:
+        family = leaf.path[-1] if leaf.path else leaf.name
+        top[family] = top.get(family, 0.0) + probabilities[leaf.name]
+        children.setdefault(family, {})[leaf.name] = probabilities[leaf.name]
+    within = {
+        family: {name: p / top[family] if top[family] else 1 / len(leaves) for name, p in leaves.items()}
+        for family, leaves in children.items()
+    }
+    return top, within
+
+
+def _alerce_json(result: Result) -> bytes | None:
+    document = _alerce(result)
+    return None if document is None else orjson.dumps(document)
+
+
+def _alerce_avro(result: Result) -> bytes | None:
+    document = _alerce(result)
+    if document is None:
+        return None
+    stream = io.BytesIO()
+    fastavro.writer(stream, ALERCE_OUTPUT, [document], sync_marker=b"nightjar-results")
+    return stream.getvalue()
+
+
+def _lasair(result: Result) -> bytes | None:
+    probabilities = _probabilities(result)
+    if probabilities is None:
+        return None
+    manifest = result.bundle.manifest
+    best = max(probabilities, key=probabilities.__getitem__)
+    payload = {
+        "topic": manifest.name,
+        "objectId": result.packet.object_id,
+        "classification": best,
+        "version": manifest.version,
+        "explanation": f"{best} with probability {probabilities[best]:.3f}, by {manifest.name} {manifest.version}",
+        "classdict": {"probabilities": probabilities, "alert_id": result.packet.alert_id},
+        "url": "",
+    }
+    return orjson.dumps(payload)
+
+
+def _probabilities(result: Result) -> dict[str, float] | None:
+    """By class name, summing to 1 in double precision; None when the alert was not classified."""
+    if result.outcome.prediction is None:
+        return None
+    values = result.outcome.prediction.outputs["probabilities"].astype(np.float64)
+    return dict(zip(result.bundle.manifest.classes.names, (values / values.sum()).tolist(), strict=True))
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdecimal():
+        raise PermanentError(f"the format needs a numeric {what}, and the alert has {text!r}")
+    return int(text)
+
+
+_WRITERS: Final[Mapping[SinkFormat, Callable[[Result], bytes | None]]] = {
+    "nightjar": _nightjar,
+    "elasticc": _elasticc,
+    "alerce-avro": _alerce_avro,
+    "alerce-json": _alerce_json,
+    "lasair": _lasair,
+}

@@ -1,0 +1,83 @@
+"""What moves through the worker, and the two protocols of its ends: :class:`Source` and :class:`Sink`.
+
+Both ends block and are used from threads: a source's ``poll``, ``rest`` and ``close`` from one, its ``done`` and
+``lag`` and everything of a sink from several at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Headers = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Bytes as a broker delivered them.
+
+    Attributes
+    ----------
+    topic : topic, stream or folder.
+    place : where in the topic, as the broker counts (``partition:offset``, a stream id, a file name); unique there.
+    timestamp_ms : the broker's, milliseconds since 1970; None when it has none.
+    deliveries : how often it has been handed out, as far as the broker counts that.
+    token : the source's own, for :meth:`Source.done`.
+    """
+
+    topic: str
+    place: str
+    value: bytes
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+    deliveries: int = 1
+    token: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Bytes to publish. Records with the same key say the same: whoever reads them may keep any one."""
+
+    key: bytes
+    value: bytes
+    headers: Headers = ()
+
+
+class TransientError(Exception):
+    """The broker cannot be used now; the same call may succeed later."""
+
+
+class PermanentError(Exception):
+    """A record that will never be taken."""
+
+
+class Source(Protocol):
+    """Where messages come from."""
+
+    finite: bool
+    """Whether it ends: then ``poll`` returning nothing means that there is nothing more."""
+
+    def poll(self, limit: int, timeout: float) -> list[Message]:
+        """Up to ``limit`` messages; waits at most about ``timeout`` seconds for the first. Raises TransientError."""
+
+    def rest(self) -> None:
+        """Keep the broker's trust while nothing can be taken; called a few times a second instead of ``poll``."""
+
+    def done(self, messages: Sequence[Message]) -> None:
+        """These messages need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
+
+    def lag(self) -> dict[str, int]:
+        """Messages that wait at the broker, by topic, where it says so."""
+
+    def close(self) -> None:
+        """Give back whatever was not done."""
+
+
+class Sink(Protocol):
+    """Where records go."""
+
+    def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
+        """Hand over and wait: for each record, None once it is acknowledged, or why it was not."""
+
+    def close(self) -> None:
+        """End; whatever was published has been acknowledged before."""

@@ -1,0 +1,104 @@
+"""The way of a batch: decode, classify, publish, bury the dead, and tell the source that it is done."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Final
+
+import numpy as np
+
+from service.alerts.photometry import SECONDS_PER_DAY, tai_minus_utc
+from service.metrics import Metrics
+from service.stream.accounts import Accounts
+from service.stream.batches import Batch
+from service.stream.classifying import Classifying, now_ms
+from service.stream.decoding import Decoding
+from service.stream.messages import Message, Source, TransientError
+from service.stream.publishing import Publishing
+from service.stream.results import Result
+from service.stream.retries import Troubles, pauses
+
+MJD_OF_1970: Final = 40587.0
+
+
+class Pipeline:
+    """Takes batches from one source to the end, several at a time.
+
+    Attributes
+    ----------
+    model : name and version of the default model, for dead letters.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        stages: tuple[Decoding, Classifying, Publishing],
+        accounts: Accounts,
+        troubles: Troubles,
+        metrics: Metrics,
+        model: str,
+    ) -> None:
+        self._source, self._accounts, self._troubles = source, accounts, troubles
+        self._decoding, self._classifying, self._publishing = stages
+        self._metrics, self.model = metrics, model
+
+    async def handle(self, messages: Sequence[Message]) -> None:
+        """Bring messages to an end; what is open when this is cancelled, or fails, is given back to the broker."""
+        batch = Batch(messages, self._accounts, now_ms())
+        self._watch_arrival(batch)
+        try:
+            await self._handle(batch)
+        finally:
+            batch.give_back()
+
+    async def _handle(self, batch: Batch) -> None:
+        with self._timed("decode"):
+            alerts = await self._decoding.alerts(batch, batch.taken)
+        with self._timed("classify"):
+            results = await self._classifying.results(batch, alerts)
+        with self._timed("publish"):
+            answered = await self._publishing.publish(batch, results)
+        batch.answered((r.message.topic, r.outcome.status, r.outcome.reason) for r in answered)
+        self._watch_ages(answered)
+        if batch.deaths:
+            with self._timed("bury"):
+                await self._publishing.bury(batch, self.model)
+            batch.buried()
+        await self._done(batch)
+
+    async def _done(self, batch: Batch) -> None:
+        for pause in pauses():
+            try:
+                await asyncio.to_thread(self._source.done, batch.taken)
+                break
+            except TransientError as error:
+                await self._troubles.wait("source", str(error), pause)
+        self._troubles.end("source")
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        started = monotonic()
+        yield
+        self._metrics.stream_seconds.labels(stage).observe(monotonic() - started)
+
+    def _watch_arrival(self, batch: Batch) -> None:
+        for message in batch.taken:
+            if message.timestamp_ms is not None:
+                self._metrics.stream_broker_age.observe(max(0.0, (batch.received_ms - message.timestamp_ms) / 1000))
+
+    def _watch_ages(self, results: Sequence[Result]) -> None:
+        """Age of each alert now that it is answered; a replay says nothing about the speed of the service."""
+        if self._source.finite:
+            return
+        now = now_ms() / 1000
+        for result in results:
+            if result.packet.mjd is not None:
+                age = max(0.0, now - unix_seconds(result.packet.mjd))
+                self._metrics.stream_alert_age.labels(result.packet.survey).observe(age)
+
+
+def unix_seconds(mjd_tai: float) -> float:
+    """Seconds since 1970, UTC, of an MJD in TAI."""
+    offset = float(tai_minus_utc(np.array([mjd_tai]))[0])
+    return (mjd_tai - MJD_OF_1970) * SECONDS_PER_DAY - offset

@@ -1,0 +1,71 @@
+"""``/metrics``, ``/healthz`` and ``/readyz`` of a worker, on a port of their own and on threads of their own.
+
+They answer while the worker loads its model, and also when its event loop hangs: then they say so.
+"""
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+from service.metrics import Metrics
+
+TIMEOUT_SECONDS: Final = 10.0
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Probes:
+    """A small HTTP server.
+
+    Parameters
+    ----------
+    alive, ready : what is wrong, in words; empty when nothing is.
+    """
+
+    def __init__(
+        self, host: str, port: int, metrics: Metrics, alive: Callable[[], str], ready: Callable[[], str]
+    ) -> None:
+        def answer(path: str) -> tuple[int, str, bytes]:
+            if path == "/metrics":
+                return 200, METRICS_TYPE, metrics.render()
+            if path not in ("/healthz", "/readyz"):
+                return 404, "text/plain", b"not found\n"
+            trouble = alive() if path == "/healthz" else ready()
+            return 503 if trouble else 200, "text/plain; charset=utf-8", f"{trouble or 'ok'}\n".encode()
+
+        self._server = _Server((host, port), _handler(answer))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="probes", daemon=True)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._server.server_port
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+
+def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = TIMEOUT_SECONDS
+
+        def do_GET(self) -> None:
+            status, kind, body = answer(self.path.partition("?")[0])
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Probes come every few seconds: nobody wants to read of them."""
+
+    return Handler

@@ -1,0 +1,84 @@
+"""Results to the sink and deaths to the dead letters: repeated until acknowledged.
+
+A record that the sink refuses for good becomes a dead letter. A dead letter has nowhere else to go: it is tried until
+it is taken, and its batch waits, so that a full disk stops the worker instead of costing alerts.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+import structlog
+
+from service.settings import SinkFormat
+from service.stream.batches import Batch
+from service.stream.formats import record_of
+from service.stream.letters import Death, letter
+from service.stream.messages import PermanentError, Record, Sink
+from service.stream.results import Result
+from service.stream.retries import Troubles, pauses
+
+log = structlog.get_logger(__name__)
+
+
+class Publishing:
+    """The last stage."""
+
+    def __init__(self, sink: Sink, letters: Sink, form: SinkFormat, executor: Executor, troubles: Troubles) -> None:
+        self._sink, self._letters, self._form = sink, letters, form
+        self._executor, self._troubles = executor, troubles
+
+    async def publish(self, batch: Batch, results: Sequence[Result]) -> list[Result]:
+        """Results that were acknowledged, or that the format has no words for; the others are deaths of the batch."""
+        loop = asyncio.get_running_loop()
+        encoded = await loop.run_in_executor(self._executor, lambda: [self._encode(result) for result in results])
+        records, owners, silent = [], [], []
+        for result, record in zip(results, encoded, strict=True):
+            if isinstance(record, Record):
+                records.append(record)
+                owners.append(result)
+            elif isinstance(record, Death):
+                batch.bury(result.message, record)
+            else:
+                silent.append(result)
+        refusals = await self._send(self._sink, records, "sink")
+        for place, error in refusals.items():
+            batch.bury(owners[place].message, Death("publish", "refused", str(error)))
+        return silent + [owner for place, owner in enumerate(owners) if place not in refusals]
+
+    def _encode(self, result: Result) -> Record | Death | None:
+        try:
+            return record_of(result, self._form)
+        except PermanentError as error:
+            return Death("encode", "not_expressible", str(error))
+        except Exception as error:  # a bug of ours must cost this alert alone
+            log.exception("a result broke its format", alert=result.packet.alert_id)
+            return Death("encode", "internal_error", type(error).__name__)
+
+    async def bury(self, batch: Batch, model: str) -> None:
+        """Write the letters of a batch's deaths, one for each message, and wait until they are kept."""
+        deaths = {(message.topic, message.place): (message, death) for message, death in reversed(batch.deaths)}
+        left = [letter(message, death, model) for message, death in deaths.values()]
+        for pause in pauses():
+            refusals = await self._send(self._letters, left, "dead letters")
+            left = [left[place] for place in refusals]
+            if not left:
+                return
+            await self._troubles.wait("dead letters", str(next(iter(refusals.values()))), pause)
+
+    async def _send(self, sink: Sink, records: Sequence[Record], step: str) -> dict[int, PermanentError]:
+        """Publish until every record is acknowledged or refused for good; the refusals, by place."""
+        refusals: dict[int, PermanentError] = {}
+        left = list(range(len(records)))
+        for pause in pauses():
+            if not left:
+                break
+            verdicts = await asyncio.to_thread(sink.publish, [records[place] for place in left])
+            told = dict(zip(left, verdicts, strict=True))
+            refusals |= {place: verdict for place, verdict in told.items() if isinstance(verdict, PermanentError)}
+            left = [place for place, verdict in told.items() if verdict is not None and place not in refusals]
+            if left:
+                await self._troubles.wait(step, str(told[left[0]]), pause)
+        if records:
+            self._troubles.end(step)
+        return refusals

@@ -1,0 +1,253 @@
+"""The worker: takes messages while there is room, brings them to an end, and accounts for every one when it stops.
+
+SIGTERM or SIGINT: nothing more is taken, what is under way is finished within ``drain_timeout``, the rest is given back
+to the broker. The process ends with 0 when the account balances; a dead engine, or an account that does not, ends it
+with 1. More workers of the same group share the partitions: scaling out is starting more of them.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Final, TypeVar
+
+import structlog
+
+from models.bundle import BundleError
+from models.runtime import ProviderError
+from service import logs
+from service.alerts.envelopes import MessageReader
+from service.alerts.packet import ReadLimits
+from service.alerts.registry import SchemaRegistry
+from service.inference.failures import EngineFailure
+from service.metrics import Metrics
+from service.repository.repository import LoadModels, ModelRepository
+from service.settings import StreamSettings, unknown_settings
+from service.stream.accounts import Accounts, UnbalancedError
+from service.stream.addresses import AddressError
+from service.stream.classifying import Classifying
+from service.stream.decoding import Decoding
+from service.stream.ends import open_letters, open_sink, open_source
+from service.stream.letters import restored
+from service.stream.messages import Message, Sink, Source, TransientError
+from service.stream.pipeline import Pipeline
+from service.stream.probes import Probes
+from service.stream.publishing import Publishing
+from service.stream.retries import Troubles, pauses
+from service.tracing.tracer import tracer_of
+from service.version import VERSION
+
+POLL_SECONDS: Final = 0.5
+REST_SECONDS: Final = 0.2
+STUCK_SECONDS: Final = 60.0
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class Worker:
+    """One worker process.
+
+    Parameters
+    ----------
+    replay : take what the source holds now, commit nothing, and end.
+    load : how the models come into being.
+
+    Attributes
+    ----------
+    accounts : what became of every alert.
+    probes : where it answers, while it runs.
+    """
+
+    def __init__(self, settings: StreamSettings, replay: bool = False, load: LoadModels | None = None) -> None:
+        self._settings, self._replay = settings, replay
+        self.metrics = Metrics()
+        self.accounts = Accounts(self.metrics)
+        self._troubles = Troubles(self.metrics)
+        self._tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio, VERSION)
+        self._models = ModelRepository(settings, self.metrics, self._tracer, self._fail, load)
+        self._state, self._failure = "starting", ""
+        self._stop = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._messages = self._bytes = 0
+        self.probes: Probes | None = None
+        self._beat, self._pauses = monotonic(), pauses()
+        self._threads = ThreadPoolExecutor(1, "source"), ThreadPoolExecutor(1, "decode")
+
+    async def run(self) -> int:
+        """Work until told to stop, or until the source has ended; returns the exit status."""
+        settings = self._settings
+        self.probes = Probes(settings.host, settings.worker_port, self.metrics, self._unhealthy, self._unready)
+        log.info("probes", port=self.probes.port)
+        try:
+            await self._models.start()
+            await self._work()
+        finally:
+            await self._models.stop()
+            await asyncio.to_thread(self._tracer.close)
+            self.probes.close()
+            for executor in self._threads:
+                executor.shutdown(wait=False, cancel_futures=True)
+        return self._verdict()
+
+    async def _work(self) -> None:
+        sinks = open_sink(self._settings), open_letters(self._settings)
+        source = await self._on_source(lambda: open_source(self._settings, self._replay))
+        pipeline = self._pipeline(source, *sinks)
+        self._state = "ready"
+        log.info("ready", model=pipeline.model, source=type(source).__name__, replay=self._replay)
+        reports = asyncio.create_task(self._report(source))
+        try:
+            await self._take(source, pipeline)
+        except Exception as error:  # what was taken must come to an end, whatever happened to the source
+            log.critical("the source failed", exc_info=error)
+            self._fail("the source failed")
+        finally:
+            await self._drain()
+            reports.cancel()
+            await self._on_source(source.close)
+            for sink in sinks:
+                await asyncio.to_thread(sink.close)
+
+    def _pipeline(self, source: Source, sink: Sink, letters: Sink) -> Pipeline:
+        settings = self._settings
+        limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
+        registry = SchemaRegistry(settings.registry or None, settings.registry_cache, settings.schemas)
+        decoding = Decoding(
+            MessageReader(registry, limits, settings.schemas), settings.topics, settings.unknown_schema,
+            settings.max_deliveries, self._threads[1], self._troubles,
+        )  # fmt: skip
+        publishing = Publishing(sink, letters, settings.sink_format, self._threads[1], self._troubles)
+        stages = decoding, Classifying(self._models, self._troubles), publishing
+        model = str(self._models.classifier().served.reference)
+        return Pipeline(source, stages, self.accounts, self._troubles, self.metrics, model)
+
+    async def _take(self, source: Source, pipeline: Pipeline) -> None:
+        """Take messages while there is room for them."""
+        while not self._stop.is_set():
+            self._beat = monotonic()
+            room = self._settings.max_inflight_messages - self._messages
+            if room <= 0 or self._bytes > self._settings.max_held_bytes:
+                await self._on_source(source.rest)
+                await asyncio.sleep(REST_SECONDS)
+                continue
+            messages = await self._poll(source, min(room, self._settings.batch_messages))
+            if messages:
+                self._begin(pipeline, messages)
+            elif messages is not None and source.finite:
+                await self._all_done()
+                return
+
+    async def _poll(self, source: Source, limit: int) -> list[Message] | None:
+        """Messages, none of them after a while, None when the source fails."""
+        try:
+            found = await self._on_source(lambda: source.poll(limit, POLL_SECONDS))
+        except TransientError as error:
+            await self._troubles.wait("source", str(error), next(self._pauses))
+            return None
+        self._troubles.end("source")
+        self._pauses = pauses()
+        return [restored(message) for message in found]
+
+    def _begin(self, pipeline: Pipeline, messages: list[Message]) -> None:
+        self._count(messages, 1)
+        task = asyncio.create_task(self._handle(pipeline, messages))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _count(self, messages: list[Message], sign: int) -> None:
+        self._messages += sign * len(messages)
+        self._bytes += sign * sum(len(message.value) for message in messages)
+        self.metrics.stream_inflight.set(self._messages)
+
+    async def _handle(self, pipeline: Pipeline, messages: list[Message]) -> None:
+        try:
+            await pipeline.handle(messages)
+        except EngineFailure as error:
+            self._fail(str(error))
+        except Exception as error:  # whatever it is, these messages are not done: another process shall try
+            log.critical("a batch failed", exc_info=error)
+            self._fail("a batch failed")
+        finally:
+            self._count(messages, -1)
+
+    async def _all_done(self) -> None:
+        """Wait until everything that was taken is done, or the worker shall stop."""
+        stop = asyncio.create_task(self._stop.wait())
+        while self._tasks and not self._stop.is_set():
+            await asyncio.wait([stop, *self._tasks], timeout=1, return_when=asyncio.FIRST_COMPLETED)
+            self._beat = monotonic()
+        stop.cancel()
+
+    async def _drain(self) -> None:
+        self._state = "draining"
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.drain_timeout)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _on_source(self, work: Callable[[], T]) -> T:
+        """Result of a call to the source, whose calls are all made from one thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads[0], work)
+
+    async def _report(self, source: Source) -> None:
+        """Log the account and read the broker's lag, now and then."""
+        while True:
+            await asyncio.sleep(self._settings.account_interval)
+            for topic, lag in (await asyncio.to_thread(source.lag)).items():
+                self.metrics.stream_lag.labels(topic).set(lag)
+            log.info("account", topics=self.accounts.summary(), under_way=self._messages)
+
+    def stop(self) -> None:
+        """Stop taking messages, finish, and end."""
+        self._stop.set()
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self._stop.set()
+
+    def _unhealthy(self) -> str:
+        late = monotonic() - self._beat
+        stuck = self._state == "ready" and late > STUCK_SECONDS
+        return self._failure or (f"the worker has not moved for {late:.0f} s" if stuck else "")
+
+    def _unready(self) -> str:
+        if self._failure or self._state != "ready":
+            return self._failure or f"the worker is {self._state}"
+        engines = next((engine.trouble for engine in self._models.engines if engine.trouble), "")
+        return engines or str(self._troubles)
+
+    def _verdict(self) -> int:
+        """Whether everything went well, with the account in the log."""
+        log.info("final account", topics=self.accounts.summary())
+        try:
+            self.accounts.check()
+        except UnbalancedError as error:
+            log.critical("the account does not balance", reason=str(error))
+            return 1
+        if self._failure:
+            log.critical("the worker failed", reason=self._failure)
+        return 1 if self._failure else 0
+
+
+async def supervise(worker: Worker) -> int:
+    """Run a worker that the usual signals stop; returns the exit status."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, worker.stop)
+    return await worker.run()
+
+
+def work(settings: StreamSettings, replay: bool = False) -> int:
+    """Run a worker until it ends; returns the exit status."""
+    logs.configure(settings)
+    for name in unknown_settings(os.environ):
+        log.warning("unknown setting", name=name)
+    try:
+        return asyncio.run(supervise(Worker(settings, replay)))
+    except (AddressError, BundleError, ProviderError) as error:
+        log.critical("the worker cannot start", reason=str(error))
+        return 1

@@ -1,0 +1,199 @@
+"""What clients and probes see of trouble in the engine, and how the process ends: real graphs, real processes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.bundle import MANIFEST, MODEL, Bundle, Manifest, write_manifest
+from service.commands.process import free_port
+from service.inference.loaded import load_model
+from service.repository.loading import Models
+from support.edge import HOST, Live, Network, curve, live, loader, wait_until
+from support.trouble import ENDLESS, FATAL, GREEDY, STUCK, trouble_bundle
+
+POINTS = 8
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def troubled(kind: dict[str, float]) -> dict[str, Any]:
+    """A light curve that gets the graph into trouble."""
+    return curve(POINTS, **{column: [value] * POINTS for column, value in kind.items()})
+
+
+@pytest.fixture(scope="module")
+def trouble(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return trouble_bundle(tmp_path_factory.mktemp("trouble") / "trouble")
+
+
+@pytest.fixture(scope="module")
+def edge(trouble: Bundle) -> Iterator[Live]:
+    loaded = load_model(trouble.path)
+    with live(lambda _: Models(loaded), hung_run_seconds=0.6) as edge:
+        yield edge
+
+
+def faults(edge: Live, fault: str) -> float:
+    labels = {"task": "classification", "fault": fault, "outcome": "recovered"}
+    return edge.metric("nightjar_engine_faults_total", **labels)
+
+
+def assert_try_again(status: int, headers: dict[str, str], body: bytes, detail: str) -> None:
+    problem = json.loads(body)
+    assert (status, problem["type"], headers["retry-after"]) == (503, "/problems/unavailable", "5")
+    assert problem["detail"] == detail
+
+
+def test_a_run_that_hangs_is_given_up_and_the_service_goes_on(edge: Live) -> None:
+    told: list[tuple[int, dict[str, str], bytes]] = []
+    body = json.dumps(troubled(ENDLESS)).encode()
+    client = threading.Thread(target=lambda: told.append(edge.ask("POST", "/v1/classify", body)))
+    client.start()
+    client.join(20)
+    assert_try_again(*told[0], "the run took far too long and was given up")
+    assert faults(edge, "run_hung") == 1
+    assert edge.ask("GET", "/readyz")[0] == edge.ask("GET", "/healthz")[0] == 200
+    edge.still_well()
+
+
+def test_a_curve_for_which_there_is_no_memory(edge: Live) -> None:
+    body = json.dumps(troubled(GREEDY)).encode()
+    told = edge.ask("POST", "/v1/classify", body)
+    assert_try_again(*told, "there was not enough memory to run this light curve")
+    assert faults(edge, "out_of_memory") >= 1
+    edge.still_well()
+
+
+def test_batch_mates_are_answered(edge: Live) -> None:
+    status, reply = edge.classify({"light_curves": [curve(), troubled(GREEDY), curve()]})
+    results = reply["results"]
+    assert (status, [result["status"] for result in results]) == (200, ["classified", "failed", "classified"])
+    assert results[1]["reason"] == "out_of_memory"
+
+
+def test_readiness_says_why(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    (engine,) = edge.service.models.engines
+    monkeypatch.setattr(type(engine), "trouble", property(lambda _: "an inference run hangs"))
+    status, headers, body = edge.ask("GET", "/readyz")
+    assert_try_again(status, headers, body, "an inference run hangs")
+    assert edge.ask("GET", "/v2/health/ready")[0] == 503
+    assert edge.ask("GET", "/healthz")[0] == 200
+    monkeypatch.undo()
+    assert edge.ask("GET", "/readyz")[0] == 200
+
+
+def test_a_thread_that_dies_is_told_in_every_way() -> None:
+    network = Network()
+    network.on_marker[FATAL] = sys.exit
+    with live(loader(network)) as edge:
+        status, headers, body = edge.ask("POST", "/v1/classify", json.dumps(troubled({"flux": FATAL})).encode())
+        assert_try_again(status, headers, body, "Starting, draining or failed; try again or another replica.")
+        assert edge.service.unready == "the service has failed: an inference thread died"
+        labels = {"task": "classification", "fault": "thread_died", "outcome": "fatal"}
+        assert edge.metric("nightjar_engine_faults_total", **labels) == 1
+    assert edge.server.exit_status == 1
+
+
+class Process:
+    """A service in a process of its own."""
+
+    def __init__(self, arguments: list[str], settings: dict[str, str]) -> None:
+        self.port = free_port()
+        chosen = {"HOST": HOST, "PORT": str(self.port), "DRAIN_DELAY": "0", "WORKERS": "2"} | settings
+        environment = {**os.environ, **{f"NIGHTJAR_{name}": value for name, value in chosen.items()}}
+        environment["PYTHONPATH"] = f"{ROOT}:{ROOT / 'tests'}"
+        self.process = subprocess.Popen([sys.executable, "-m", *arguments], env=environment, stderr=subprocess.PIPE)
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, dict[str, str], bytes]:
+        connection = HTTPConnection(HOST, self.port, timeout=30)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        finally:
+            connection.close()
+
+    def answers(self, path: str) -> bool:
+        try:
+            return self.ask("GET", path)[0] == 200
+        except (OSError, HTTPException):
+            return False
+
+    def ended(self, seconds: float = 30) -> tuple[int, list[dict[str, Any]]]:
+        """Exit status and log, once it has ended by itself."""
+        _, log = self.process.communicate(timeout=seconds)
+        return self.process.returncode, [json.loads(line) for line in log.splitlines() if line.startswith(b"{")]
+
+
+@contextmanager
+def process(*arguments: str, **settings: str) -> Iterator[Process]:
+    started = Process(list(arguments), settings)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
+def test_a_kernel_that_nothing_can_interrupt_ends_the_process(trouble: Bundle) -> None:
+    """By then it has told everybody, and while it waited it said why it was not ready."""
+    settings = {"BUNDLE": str(trouble.path), "HUNG_RUN_SECONDS": "1"}
+    with process("service", "serve", **settings) as service:
+        wait_until(lambda: service.answers("/readyz"), 60)
+        told: list[tuple[int, dict[str, str], bytes]] = []
+        body = json.dumps(troubled(STUCK)).encode()
+        client = threading.Thread(target=lambda: told.append(service.ask("POST", "/v1/classify", body)))
+        client.start()
+        wait_until(lambda: not service.answers("/readyz"), 20)
+        status, _, problem = service.ask("GET", "/readyz")
+        assert (status, json.loads(problem)["detail"]) == (503, "an inference run hangs")
+        assert service.answers("/healthz")
+        client.join(20)
+        status, headers, _ = told[0]
+        assert (status, headers["retry-after"]) == (503, "5")
+        exit_status, log = service.ended()
+    assert exit_status == 1
+    (death,) = [line for line in log if line["event"] == "the engine died"]
+    assert (death["fault"], death["level"]) == ("run_hung", "critical")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"), [("thread", "thread_died"), ("hang", "run_hung"), ("lost", "provider_lost")]
+)
+def test_what_is_fatal_ends_the_process_with_a_status_that_says_so(kind: str, fault: str) -> None:
+    with process("support.trouble", kind, HUNG_RUN_SECONDS="0.5") as service:
+        wait_until(lambda: service.answers("/readyz"), 60)
+        status, headers, body = service.ask("POST", "/v1/classify", json.dumps(troubled({"flux": FATAL})).encode())
+        exit_status, log = service.ended()
+    assert (status, headers["retry-after"], exit_status) == (503, "5", 1)
+    assert json.loads(body)["type"] == "/problems/unavailable"
+    assert [line["fault"] for line in log if line["event"] == "the engine died"] == [fault]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["altered", "with its hash"])
+def test_a_graph_that_is_cut_short_is_never_served(trouble: Bundle, tmp_path: Path, known: bool) -> None:
+    """Whether the manifest knows nothing of it, or was written to match."""
+    folder = tmp_path / "cut"
+    shutil.copytree(trouble.path, folder)
+    (folder / MODEL).write_bytes((folder / MODEL).read_bytes()[:-100])
+    if known:
+        write_manifest(folder, Manifest.model_validate_json((folder / MANIFEST).read_bytes()))
+    with process("service", "serve", BUNDLE=str(folder)) as service:
+        ready: list[bool] = []
+        while service.process.poll() is None:
+            ready.append(service.answers("/readyz"))
+            time.sleep(0.05)
+        exit_status, log = service.ended()
+    assert (exit_status, any(ready)) == (1, False)
+    (line,) = [line for line in log if line["level"] == "critical"]
+    assert line["event"] == "the model cannot be served"

@@ -1,0 +1,171 @@
+"""Under which terms a request is answered: what headers say, and who takes whose share."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from service.http.errors import ProblemError
+from service.http.oip.forms import RequestParameters
+from service.http.terms import DEADLINE_HEADER, PRIORITY_HEADER, PROXY_HEADER, terms_of
+from service.inference.scheduling import CostModel
+from support.edge import Live, Network, curve, live, loader, settings, wait_until
+
+SETTINGS = settings(default_deadline_ms=5000, max_deadline_ms=20_000)
+
+
+def request(**headers: str) -> Request:
+    raw = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "headers": raw, "state": {}})
+
+
+@pytest.mark.parametrize(
+    ("option", "header", "proxy", "expected"),
+    [
+        (None, None, None, 5.0),
+        (300, None, None, 0.3),
+        (None, "700", None, 0.7),
+        (300, "700", None, 0.3),
+        (9000, "700", None, 0.7),
+        (None, "20000", None, 20.0),
+        (None, None, "15000", 5.0),
+        (None, None, "250", 0.25),
+        (100, None, "250", 0.1),
+        (None, None, "soon", 5.0),
+        (0.5, None, None, 0.0005),
+    ],
+)
+def test_the_soonest_deadline_counts(
+    option: float | None, header: str | None, proxy: str | None, expected: float
+) -> None:
+    named = {DEADLINE_HEADER: header, PROXY_HEADER: proxy}
+    asked = request(**{name: value for name, value in named.items() if value is not None})
+    assert terms_of(asked, SETTINGS, 100.0, option).deadline == pytest.approx(100 + expected)
+
+
+@pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "1e3", "soon", "99999999999", "20001", "\u0661"])
+def test_a_header_that_names_no_good_deadline_is_refused(value: str) -> None:
+    with pytest.raises(ProblemError) as refusal:
+        terms_of(request(**{DEADLINE_HEADER: value}), SETTINGS, 0.0)
+    assert refusal.value.kind.status == 422
+    assert refusal.value.errors[0].pointer == "/headers/nightjar-deadline-ms"
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("u=0", 3.0),
+        ("u=3", 0.0),
+        ("u=7, i", -4.0),
+        ("i, u=1", 2.0),
+        (" u=2;x", 1.0),
+        ("u=8", 0.0),
+        ("u=-1", 0.0),
+        ("u=33", 0.0),
+        ("urgent", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_urgency_is_read_as_the_standard_has_it(value: str, seconds: float) -> None:
+    assert terms_of(request(**{PRIORITY_HEADER: value}), SETTINGS, 0.0).priority == seconds
+
+
+def test_what_the_body_says_of_urgency_counts_more() -> None:
+    assert terms_of(request(Priority="u=7"), SETTINGS, 0.0, urgency=1).priority == 2.0
+
+
+KEYS = {name: f"key of {name}" for name in ("burst", "late")}
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network()
+
+
+@pytest.fixture
+def edge(network: Network) -> Iterator[Live]:
+    """One worker; a light curve is predicted to take 0.1 s, and 2 s may wait."""
+    digests = tuple(hashlib.sha256(key.encode()).hexdigest() for key in KEYS.values())
+    changes = {"workers": 1, "api_keys": digests, "max_queued_seconds": 2.0, "max_requests": 8}
+    with live(loader(network, CostModel(0.1, 0.0, 0.0)), **changes) as running:
+        yield running
+
+
+def post(edge: Live, who: str, count: int, **headers: str) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and reply of a request for ``count`` light curves."""
+    body = json.dumps({"light_curves": [curve(8)] * count}).encode()
+    sent = {"Content-Type": "application/json", "X-API-Key": KEYS[who], **headers}
+    status, received, text = edge.ask("POST", "/v1/classify", body, sent)
+    return status, received, json.loads(text)
+
+
+def test_a_deadline_comes_in_a_header(edge: Live, network: Network) -> None:
+    network.hold()
+    started = monotonic()
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(post, edge, "late", 1)
+        assert network.started.acquire(timeout=10)
+        assert post(edge, "late", 1, **{DEADLINE_HEADER: "150"})[0] == 504
+        assert monotonic() - started < 5
+        network.release()
+        assert first.result()[0] == 200
+    status, _, problem = post(edge, "late", 1, **{DEADLINE_HEADER: "never"})
+    assert (status, problem["errors"][0]["reason"]) == (422, "not_milliseconds")
+
+
+def test_a_burst_with_one_key_leaves_room_for_another(edge: Live, network: Network) -> None:
+    network.hold()
+    engine = edge.service.classifier.engine
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(post, edge, "burst", 1)
+        assert network.started.acquire(timeout=10)
+        burst = threads.submit(post, edge, "burst", 19)
+        wait_until(lambda: engine.depth == 19)
+        status, headers, problem = post(edge, "burst", 3)
+        assert (status, problem["type"]) == (429, "/problems/overloaded")
+        assert headers["retry-after"] == str(problem["retry_after"]) == "1"
+        late = threads.submit(post, edge, "late", 3)
+        wait_until(lambda: engine.depth == 22)
+        network.release()
+        assert [done.result()[0] for done in (running, burst, late)] == [200, 200, 200]
+
+
+def test_open_requests_of_one_key_do_not_lock_out_another(edge: Live, network: Network) -> None:
+    network.hold()
+    with ThreadPoolExecutor(16) as threads:
+        waiting = [threads.submit(post, edge, "burst", 1) for _ in range(8)]
+        wait_until(lambda: edge.service.classifier.engine.depth >= 7)
+        status, _, problem = post(edge, "burst", 1)
+        assert (status, problem["limit"]) == (429, 8)
+        other = threads.submit(post, edge, "late", 1)
+        wait_until(lambda: edge.service.classifier.engine.depth >= 8)
+        network.release()
+        assert {done.result()[0] for done in (*waiting, other)} == {200}
+
+
+def test_urgent_requests_overtake(edge: Live, network: Network) -> None:
+    network.hold()
+    engine = edge.service.classifier.engine
+    with ThreadPoolExecutor(16) as threads:
+        running = threads.submit(post, edge, "late", 1)
+        assert network.started.acquire(timeout=10)
+        plain = threads.submit(post, edge, "late", 17)
+        wait_until(lambda: engine.depth == 17)
+        assert post(edge, "late", 1, Priority="u=7")[0] == 429
+        body = json.dumps(curve(8, flux=[13.0] * 8)).encode()
+        sent = {"Content-Type": "application/json", "X-API-Key": KEYS["late"], "Priority": "u=0"}
+        urgent = threads.submit(edge.ask, "POST", "/v1/classify", body, sent)
+        wait_until(lambda: engine.depth == 18)
+        network.release()
+        assert [done.result()[0] for done in (running, plain, urgent)] == [200, 200, 200]
+    assert 13.0 in network.batches[1]
+
+
+@pytest.mark.parametrize(("priority", "urgency"), [(0, None), (1, 0), (4, 3), (8, 7)])
+def test_tensors_come_with_a_priority_as_triton_counts_it(priority: int, urgency: int | None) -> None:
+    assert RequestParameters(priority=priority).urgency == urgency

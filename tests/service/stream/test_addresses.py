@@ -1,0 +1,81 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.settings import StreamSettings
+from service.stream.addresses import Address, AddressError, parse_address
+from service.stream.ends import kafka_properties, open_letters, open_sink, open_source
+from service.stream.files import FolderSink, LinesSink
+
+
+def test_an_address_in_parts() -> None:
+    found = parse_address("kafka://a:9092,b:9092/lsst-alerts-v11,ztf?group=g&security.protocol=SASL_SSL")
+    assert (found.hosts, found.names) == ("a:9092,b:9092", ("lsst-alerts-v11", "ztf"))
+    assert found.options == {"group": "g", "security.protocol": "SASL_SSL"}
+    found = parse_address("redis://me:p%40ss@host:6380/a%2Fb?db=2")
+    assert (found.user, found.password, found.hosts, found.name) == ("me", "p@ss", "host:6380", "a/b")
+    assert found.number("db", 0) == 2
+    assert parse_address("file:dead%20letters/").path == Path("dead letters")
+    assert parse_address("file:///x/y.jsonl").path == Path("/x/y.jsonl")
+
+
+def test_a_password_is_never_shown() -> None:
+    assert "secret" not in repr(parse_address("redis://me:secret@host/stream"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "begins with"),
+        ("http://host/topic", "begins with"),
+        ("kafka:///topic", "names a host"),
+        ("kafka://host", "names a host"),
+        ("redis://user:secret@/stream", "names a host"),
+        ("file://elsewhere/path", "file:///path"),
+        ("file:", "file:///path"),
+    ],
+)
+def test_an_address_that_leads_nowhere(text: str, told: str) -> None:
+    with pytest.raises(AddressError, match=told) as caught:
+        parse_address(text)
+    assert "secret" not in str(caught.value)
+
+
+def test_options_are_known_or_librdkafkas() -> None:
+    kafka, redis = parse_address("kafka://h/t?client.id=x&grup=g"), parse_address("redis://h/t?client.id=x")
+    for address in (kafka, redis):
+        with pytest.raises(AddressError, match="unknown option"):
+            address.only("group")
+    assert parse_address("kafka://h/t?client.id=x").only().options == {"client.id": "x"}
+    with pytest.raises(AddressError, match="idle is a number"):
+        parse_address("redis://h/t?idle=soon").number("idle", 1)
+    with pytest.raises(AddressError, match="exactly one"):
+        _ = Address("kafka", "h", ("a", "b")).name
+
+
+def opened(**changes: Any) -> Any:
+    return open_sink(StreamSettings(**changes))
+
+
+def test_a_files_sink_is_lines_or_a_folder(tmp_path: Path) -> None:
+    assert isinstance(opened(sink=f"file:{tmp_path}/out.jsonl"), LinesSink)
+    assert isinstance(opened(sink=f"file:{tmp_path}/out/", sink_format="elasticc"), FolderSink)
+    assert isinstance(open_letters(StreamSettings()), FolderSink)
+    with pytest.raises(AddressError, match="elasticc is no text"):
+        opened(sink=f"file:{tmp_path}/out.jsonl", sink_format="elasticc")
+    with pytest.raises(AddressError, match="needs a sink"):
+        opened()
+    with pytest.raises(AddressError, match="needs a source"):
+        open_source(StreamSettings())
+
+
+def test_kafka_properties_come_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "kafka.json"
+    assert kafka_properties(None) == {}
+    for wrong in ("", "[1]"):
+        path.write_text(wrong)
+        with pytest.raises(AddressError):
+            kafka_properties(path)
+    path.write_text('{"sasl.password": "secret"}')
+    assert kafka_properties(path) == {"sasl.password": "secret"}

@@ -1,0 +1,186 @@
+"""Every output format against its own definition: the schemas of the readers, read back by fastavro."""
+
+import io
+import json
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+import fastavro
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from models.bundle import Bundle
+from models.taxonomy import ELASTICC, MALLORN
+from service.alerts.packet import AbstainReason, Packet
+from service.alerts.reader import read_packet
+from service.dataplane import Outcome
+from service.inference.batching import Prediction
+from service.inference.loaded import LoadedModel
+from service.inference.scheduling import CostModel
+from service.repository.served import Lease, Served
+from service.settings import SinkFormat
+from service.stream.formats import ALERCE_OUTPUT, ELASTICC_REPLY, NOT_CLASSIFIED, RESIDUAL, record_of
+from service.stream.messages import Message, PermanentError, Record
+from service.stream.results import Result
+from support import alerts
+from support.graphs import EchoGraph, echo_manifest
+from support.shared import needs_shared, shared
+
+BIG = 2**61 + 1
+
+
+def lease(taxonomy: Any = ELASTICC) -> Lease[Any]:
+    manifest = echo_manifest().model_copy(update={"taxonomy": taxonomy})
+    loaded = LoadedModel(Bundle(Path("echo"), manifest, "0" * 64), "cpu", EchoGraph(), CostModel(1, 1, 1), 0.0, 0.0)
+    return Lease(Served(loaded, cast(Any, None), cast(Any, None)))
+
+
+def packet() -> Packet:
+    found = read_packet(alerts.bare("elasticc/0.9.1", alerts.elasticc_alert()))[0]
+    assert isinstance(found, Packet)
+    return found
+
+
+def prediction(probabilities: NDArray[np.float32]) -> Prediction:
+    outputs = {"probabilities": probabilities, "embedding": np.arange(4, dtype=np.float32)}
+    return Prediction(outputs, 1, 0.0, 0.0, 0.0)
+
+
+def classified(probabilities: NDArray[np.float32] | None = None, taxonomy: Any = ELASTICC) -> Result:
+    given = np.linspace(0.01, 0.09, 20, dtype=np.float32) if probabilities is None else probabilities
+    outcome = Outcome("classified", prediction=prediction(given), points_per_band=(1,) * 6)
+    message = Message("alerts-wfd", "3:14", b"...", timestamp_ms=1_690_000_000_123)
+    return Result(message, 0, packet(), outcome, lease(taxonomy), 1_690_000_001_456)
+
+
+def abstained() -> Result:
+    outcome = Outcome("abstained", AbstainReason.NO_USABLE_POINTS, "none", points_per_band=(0,) * 6)
+    return replace(classified(), outcome=outcome)
+
+
+def written(result: Result, form: SinkFormat) -> bytes:
+    record = record_of(result, form)
+    assert isinstance(record, Record)
+    assert record.key == b"alerts-wfd/%d/echo-0.0.1" % BIG
+    return record.value
+
+
+def reply(result: Result) -> dict[str, Any]:
+    stream = io.BytesIO(written(result, "elasticc"))
+    found = cast("dict[str, Any]", fastavro.schemaless_reader(stream, ELASTICC_REPLY, None))
+    assert not stream.read()
+    return found
+
+
+def milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def test_an_elasticc_reply() -> None:
+    told = reply(classified())
+    assert (told["alertId"], told["diaSourceId"]) == (BIG, BIG)
+    assert milliseconds(told["elasticcPublishTimestamp"]) == 1_690_000_000_123
+    assert milliseconds(told["brokerIngestTimestamp"]) == 1_690_000_001_456
+    assert (told["brokerName"], told["classifierName"]) == ("Nightjar", "echo 0.0.1")
+    ids = [one["classId"] for one in told["classifications"]]
+    assert ids == [*ELASTICC.ids, RESIDUAL]
+
+
+@given(st.lists(st.floats(0, 1, width=32), min_size=20, max_size=20).filter(lambda values: sum(values) > 1e-3))
+def test_elasticc_probabilities_sum_to_one(values: list[float]) -> None:
+    given_ = np.array(values, dtype=np.float64)
+    told = reply(classified((given_ / given_.sum()).astype(np.float32)))
+    assert abs(sum(one["probability"] for one in told["classifications"]) - 1) < 1e-6
+    assert all(0 <= one["probability"] <= 1 for one in told["classifications"])
+
+
+def test_an_abstention_says_not_classified() -> None:
+    assert reply(abstained())["classifications"] == [{"classId": NOT_CLASSIFIED, "probability": 1.0}]
+
+
+def test_class_ids_are_the_bundles() -> None:
+    told = reply(classified(np.full(5, 0.2, dtype=np.float32), MALLORN))
+    assert [one["classId"] for one in told["classifications"]] == [*MALLORN.ids, RESIDUAL]
+
+
+def test_an_alert_without_a_numeric_id_cannot_be_a_reply() -> None:
+    nameless = replace(classified(), packet=replace(packet(), alert_id=""))
+    with pytest.raises(PermanentError, match="numeric alert id"):
+        record_of(nameless, "elasticc")
+    assert nameless.key == "alerts-wfd/3:14+0/echo-0.0.1"
+
+
+@pytest.mark.parametrize("form", ["alerce-avro", "alerce-json"])
+def test_alerce_records(form: SinkFormat) -> None:
+    data = written(classified(), form)
+    if form == "alerce-avro":
+        (told,) = cast("list[dict[str, Any]]", list(fastavro.reader(io.BytesIO(data))))
+    else:
+        told = orjson.loads(data)
+    assert told["oid"] == str(2**60 + 1)
+    vector = told["lc_classification"]["probabilities"]
+    assert list(vector) == list(ELASTICC.names)
+    assert sum(vector.values()) == pytest.approx(1, abs=1e-6)
+    assert told["lc_classification"]["class"] == ELASTICC.names[-1]
+    top, children = (told["lc_classification"]["hierarchical"][level] for level in ("top", "children"))
+    assert sum(top.values()) == pytest.approx(1, abs=1e-6)
+    for family, leaves in children.items():
+        assert sum(leaves.values()) == pytest.approx(1, abs=1e-6)
+        for name, share in leaves.items():
+            assert share * top[family] == pytest.approx(vector[name], abs=1e-6)
+
+
+def test_a_lasair_annotation_has_the_arguments_of_its_client() -> None:
+    told = orjson.loads(written(classified(), "lasair"))
+    arguments = ["topic", "objectId", "classification", "version", "explanation", "classdict", "url"]
+    assert list(told) == arguments
+    assert told["classification"] == "uLens"
+    assert told["classdict"]["alert_id"] == str(BIG)
+
+
+def test_nightjars_own_format_says_everything() -> None:
+    told = orjson.loads(written(classified(), "nightjar"))
+    assert (told["alert_id"], told["object_id"]) == (str(BIG), str(2**60 + 1))  # text: JSON numbers lose digits
+    assert told["model"]["taxonomy"] == "elasticc-20/1"
+    assert told["embedding"] == [0, 1, 2, 3]
+    assert sum(told["probabilities"].values()) == pytest.approx(1, abs=1e-12)
+    silent = orjson.loads(written(abstained(), "nightjar"))
+    assert (silent["status"], silent["reason"]) == ("abstained", "no_usable_points")
+
+
+@pytest.mark.parametrize("form", ["alerce-avro", "alerce-json", "lasair"])
+def test_formats_without_a_word_for_it_say_nothing(form: SinkFormat) -> None:
+    assert record_of(abstained(), form) is None
+
+
+@pytest.mark.parametrize("form", ["nightjar", "elasticc", "alerce-avro", "alerce-json", "lasair"])
+def test_the_same_result_is_written_the_same(form: SinkFormat) -> None:
+    assert record_of(classified(), form) == record_of(classified(), form)
+
+
+def shape(kind: Any) -> Any:
+    """An Avro type without documentation, names of inner types, and anything else that does not change the bytes."""
+    if isinstance(kind, list):
+        return [shape(branch) for branch in kind]
+    if not isinstance(kind, dict):
+        return kind
+    if kind["type"] == "record":
+        return [(field["name"], shape(field["type"])) for field in kind["fields"]]
+    inner = {key: shape(kind[key]) for key in ("items", "values") if key in kind}
+    return {"type": kind["type"], "logicalType": kind.get("logicalType"), **inner}
+
+
+@needs_shared
+def test_the_schemas_are_those_of_the_readers() -> None:
+    folder = shared("data", "schemas")
+    theirs = json.loads((folder / "elasticc" / "elasticc.v0_9_1.brokerClassification.avsc").read_text())
+    assert shape(ELASTICC_REPLY) == shape(theirs)
+    assert cast(Any, ELASTICC_REPLY)["name"] == f"{theirs['namespace']}.{theirs['name']}"
+    theirs = json.loads((folder / "alerce" / "output_ztf.avsc").read_text())
+    assert shape(ALERCE_OUTPUT) == shape(theirs)

@@ -1,0 +1,210 @@
+"""A worker between topics of librdkafka's mock brokers, which go down, lose leaders and rebalance under it."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
+from service.stream.addresses import AddressError, parse_address
+from service.stream.kafka_sink import KafkaSink
+from service.stream.kafka_source import KafkaSource
+from service.stream.messages import PermanentError, Record, TransientError
+from support.edge import Network, wait_until
+from support.graphs import poison
+from support.kafka_cluster import KafkaCluster, kafka_cluster
+from support.stream import FAST_GROUP, alert, chosen, eventually, letters, results, running
+
+
+@pytest.fixture
+def cluster() -> Iterator[KafkaCluster]:
+    with kafka_cluster(2) as cluster:
+        cluster.create("alerts", 4)
+        cluster.create("results", 2)
+        yield cluster
+
+
+def source(cluster: KafkaCluster, topics: str = "alerts") -> str:
+    return f"kafka://{cluster.hosts}/{topics}?{FAST_GROUP}"
+
+
+def settings(cluster: KafkaCluster, folder: Path, **changes: Any) -> Any:
+    usual = {"source": source(cluster), "sink": f"kafka://{cluster.hosts}/results"}
+    return chosen(folder, **(usual | changes))
+
+
+def published(cluster: KafkaCluster, expected: int) -> list[dict[str, Any]]:
+    return [json.loads(message.value()) for message in cluster.read("results", expected)]
+
+
+def test_alerts_go_from_topic_to_topic(cluster: KafkaCluster, tmp_path: Path) -> None:
+    cluster.produce("alerts", [*map(alert, range(80)), b"junk"])
+    with running(settings(cluster, tmp_path, batch_messages=16)) as worker:
+        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 81, 20)
+        assert worker.stop() == 0
+    messages = cluster.read("results", 80)
+    told = [json.loads(message.value()) for message in messages]
+    assert [message.key().decode() for message in messages] == [one["key"] for one in told]
+    assert len({one["key"] for one in told}) == len(told) == 80
+    assert ("nightjar-status", b"classified") in messages[0].headers()
+    assert worker.totals() == {"in": 81, "classified": 80, "dead:unknown_envelope": 1, "pending": 0}
+    (dead,) = letters(tmp_path)
+    assert dead["value"] == b"junk"
+    assert worker.metric("nightjar_stream_broker_age_seconds_count") == 81
+
+
+def test_a_second_worker_goes_on_where_the_first_ended(cluster: KafkaCluster, tmp_path: Path) -> None:
+    for start in (0, 30):
+        cluster.produce("alerts", [alert(number) for number in range(start, start + 30)])
+        with running(settings(cluster, tmp_path)) as worker:
+            wait_until(lambda: worker.totals().get("classified") == 30, 20)
+            assert worker.stop() == 0
+    keys = [one["key"] for one in published(cluster, 60)]
+    assert len(keys) == len(set(keys)) == 60
+
+
+def test_what_was_not_done_is_delivered_again(cluster: KafkaCluster, tmp_path: Path) -> None:
+    network = Network()
+    network.hold()
+    cluster.produce("alerts", [alert(number) for number in range(20)])
+    with running(settings(cluster, tmp_path, drain_timeout=0), network) as worker:
+        wait_until(lambda: worker.totals().get("in") == 20, 20)
+        assert worker.stop() == 0
+    assert worker.totals() == {"in": 20, "returned": 20, "pending": 0}
+    with running(settings(cluster, tmp_path)) as worker:
+        wait_until(lambda: worker.totals().get("classified") == 20, 20)
+        assert worker.stop() == 0
+
+
+def ids(cluster: KafkaCluster) -> set[int]:
+    """Numbers of the alerts that have been published at least once."""
+    return {int(one["alert_id"]) - 10_000 for one in published(cluster, 0)}
+
+
+def test_two_workers_share_the_partitions(cluster: KafkaCluster, tmp_path: Path) -> None:
+    with running(settings(cluster, tmp_path)) as first:
+        cluster.produce("alerts", [alert(number) for number in range(20)])
+        eventually(lambda: len(ids(cluster)) == 20)
+        with running(settings(cluster, tmp_path)) as second:
+            count = 20
+            while not second.totals().get("classified"):  # until the group has made room for it
+                cluster.produce("alerts", [alert(count + number) for number in range(20)])
+                count += 20
+                eventually(lambda: len(ids(cluster)) == count)  # noqa: B023
+            assert second.stop() == 0
+        cluster.produce("alerts", [alert(count + number) for number in range(20)])
+        eventually(lambda: len(ids(cluster)) == count + 20)
+        assert first.stop() == 0
+    assert first.totals()["pending"] == second.totals()["pending"] == 0
+
+
+def test_a_storm_of_rebalances_loses_nothing(cluster: KafkaCluster, tmp_path: Path) -> None:
+    count = 0
+    with running(settings(cluster, tmp_path, batch_messages=4)):
+        for _ in range(3):
+            with running(settings(cluster, tmp_path, batch_messages=4)) as visitor:
+                for _ in range(4):
+                    cluster.produce("alerts", [alert(count + number) for number in range(15)])
+                    count += 15
+                    time.sleep(0.2)
+                assert visitor.stop() == 0
+        eventually(lambda: ids(cluster) == set(range(count)), 60)
+
+
+def test_a_cluster_that_is_down_delays_and_loses_nothing(cluster: KafkaCluster, tmp_path: Path) -> None:
+    limits = {"batch_messages": 10, "max_inflight_messages": 20}
+    sink = f"kafka://{cluster.hosts}/results?message.timeout.ms=1500"
+    cluster.produce("alerts", [alert(number) for number in range(30)])
+    with running(settings(cluster, tmp_path, sink=sink, **limits)) as worker:
+        wait_until(lambda: worker.totals().get("classified") == 30, 20)
+        cluster.produce("alerts", [alert(30 + number) for number in range(30)])
+        for broker in (1, 2):
+            cluster.set_down(broker)
+        eventually(lambda: worker.metric("nightjar_stream_broker_age_seconds_count") >= 30)
+        for broker in (1, 2):
+            cluster.set_up(broker)
+        eventually(lambda: ids(cluster) == set(range(60)), 60)
+        assert worker.stop() == 0
+
+
+def test_a_leader_that_moves_is_followed(cluster: KafkaCluster, tmp_path: Path) -> None:
+    with running(settings(cluster, tmp_path)) as worker:
+        for turn in range(3):
+            for topic, partitions in (("alerts", 4), ("results", 2)):
+                for partition in range(partitions):
+                    cluster.set_leader(topic, partition, 1 + (turn + partition) % 2)
+            cluster.produce("alerts", [alert(20 * turn + number) for number in range(20)])
+            eventually(lambda: len(ids(cluster)) == 20 * (turn + 1))  # noqa: B023
+        assert worker.stop() == 0
+
+
+def test_letters_on_a_topic_keep_everything_and_are_replayed(cluster: KafkaCluster, tmp_path: Path) -> None:
+    cluster.create("dead", 1)
+    network = Network()
+    network.on_marker = {3.0: poison}
+    cluster.produce("alerts", [alert(3)], keys=[b"the key"], headers=[("origin", b"a survey")])
+    dead = {"dead_letters": f"kafka://{cluster.hosts}/dead"}
+    with running(settings(cluster, tmp_path, **dead), network) as worker:
+        wait_until(lambda: worker.totals().get("dead:inference_failed") == 1, 20)
+        assert worker.stop() == 0
+    (message,) = cluster.read("dead", 1)
+    headers = dict(message.headers())
+    assert (message.value(), headers["origin"]) == (alert(3), b"a survey")
+    assert bytes.fromhex(headers["nightjar-dead-key"].decode()) == b"the key"
+    with running(settings(cluster, tmp_path, source=f"kafka://{cluster.hosts}/dead", **dead), replay=True) as worker:
+        assert worker.join() == 0
+    (told,) = published(cluster, 1)
+    assert told["key"] == "alerts/10003/echo-0.0.1"
+
+
+def test_a_range_of_offsets_is_replayed(cluster: KafkaCluster, tmp_path: Path) -> None:
+    cluster.produce("alerts", [alert(number) for number in range(50)], partition=2)
+    chosen_range = f"kafka://{cluster.hosts}/alerts?partition=2&from=10&to=25"
+    sink = f"file:{tmp_path}/results.jsonl"
+    with running(settings(cluster, tmp_path, source=chosen_range, sink=sink), replay=True) as worker:
+        assert worker.join() == 0
+    assert [one["alert_id"] for one in results(tmp_path)] == [str(10_000 + number) for number in range(10, 25)]
+    assert worker.metric("nightjar_stream_alert_age_seconds_count", survey="lsst") == 0
+
+
+def test_a_replay_of_everything_ends_by_itself(cluster: KafkaCluster, tmp_path: Path) -> None:
+    cluster.produce("alerts", [alert(number) for number in range(50)])
+    whole = f"kafka://{cluster.hosts}/alerts?since=2020-01-01"
+    with running(settings(cluster, tmp_path, source=whole), replay=True) as worker:
+        assert worker.join() == 0
+    assert worker.totals()["classified"] == 50
+
+
+def test_a_source_at_rest_takes_nothing_and_loses_nothing(cluster: KafkaCluster) -> None:
+    cluster.produce("alerts", [b"%d" % number for number in range(100)])
+    member = KafkaSource(parse_address(source(cluster)), {})
+    found = member.poll(10, 5.0)
+    for _ in range(20):
+        member.rest()
+    while len(found) < 100 and (more := member.poll(50, 2.0)):
+        found += more
+    assert sorted(int(message.value) for message in found) == list(range(100))
+    member.done(found[:60])
+    member.close()
+
+
+@pytest.mark.parametrize("option", ["no.such.property=1", "message.timeout.ms=soon", "grup=g"])
+def test_a_wrong_property_is_told(cluster: KafkaCluster, option: str) -> None:
+    where = parse_address(f"kafka://{cluster.hosts}/results?{option}")
+    for end in (KafkaSink, KafkaSource):
+        with pytest.raises(AddressError):
+            end(where, {})
+
+
+def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCluster) -> None:
+    sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
+    verdicts = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(2_000_000)), Record(b"c", b"v")])
+    assert [type(verdict) for verdict in verdicts] == [type(None), PermanentError, type(None)]
+    sink.close()
+    nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})
+    assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [TransientError]
+    nobody.close()

@@ -1,0 +1,55 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.metrics import Metrics
+from service.stream.accounts import Accounts, UnbalancedError
+from service.stream.letters import PREFIX, Death, letter, restored
+from service.stream.messages import Message
+
+MESSAGES = st.builds(
+    Message,
+    topic=st.text(min_size=1, max_size=20),
+    place=st.text(max_size=20),
+    value=st.binary(max_size=50),
+    key=st.none() | st.binary(max_size=20),
+    headers=st.lists(st.tuples(st.text("abc-", min_size=1, max_size=8), st.binary(max_size=8)), max_size=3).map(tuple),
+    timestamp_ms=st.none() | st.integers(0, 2**50),
+)
+
+
+@given(MESSAGES)
+def test_a_letter_becomes_the_message_that_it_was(message: Message) -> None:
+    kept = letter(message, Death("decode", "truncated_avro", "é" * 2000), "echo@1")
+    arrived = Message("dead", "0:7", kept.value, kept.key, kept.headers, 5, token="where it lies")
+    again = restored(arrived)
+    same = ("topic", "place", "value", "key", "headers", "timestamp_ms")
+    assert [getattr(again, name) for name in same] == [getattr(message, name) for name in same]
+    assert again.token == "where it lies"
+
+
+@given(st.dictionaries(st.sampled_from(["topic", "place", "timestamp", "key"]), st.binary(max_size=8)))
+def test_headers_of_strangers_are_no_letter_or_a_sound_one(facts: dict[str, bytes]) -> None:
+    headers = tuple((PREFIX + name, value) for name, value in facts.items())
+    assert isinstance(restored(Message("dead", "1", b"", headers=headers)), Message)
+
+
+def test_a_second_letter_of_a_message_has_the_key_of_the_first() -> None:
+    message = Message("alerts", "3:14", b"x")
+    keys = {letter(message, Death("decode", reason), "echo@1").key for reason in ("empty", "internal_error")}
+    assert keys == {b"alerts/3:14"}
+
+
+def test_an_account_balances_or_says_what_is_missing() -> None:
+    accounts = Accounts(Metrics())
+    accounts.take("a", 5)
+    accounts.settle("a", "classified", count=3)
+    accounts.settle("a", "dead", "empty")
+    with pytest.raises(UnbalancedError, match="'pending': 1"):
+        accounts.check()
+    accounts.settle("a", "returned")
+    accounts.check()
+    assert accounts.summary() == {"a": {"in": 5, "classified": 3, "dead:empty": 1, "returned": 1, "pending": 0}}
+    accounts.settle("a", "classified")
+    with pytest.raises(UnbalancedError, match="'pending': -1"):
+        accounts.check()

@@ -1,0 +1,162 @@
+"""A worker between the streams of a real Redis server, which is stopped and started under it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+
+from service.stream.addresses import parse_address  # noqa: E402
+from service.stream.messages import Record, TransientError  # noqa: E402
+from service.stream.redis_streams import RedisSink, RedisSource  # noqa: E402
+from support.edge import Network, wait_until  # noqa: E402
+from support.graphs import poison  # noqa: E402
+from support.redis import RedisServer, needs_redis, redis_server  # noqa: E402
+from support.stream import alert, chosen, eventually, letters, running  # noqa: E402
+
+pytestmark = needs_redis
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+def client(server: RedisServer) -> Any:
+    return redis.Redis(port=server.port, protocol=2)
+
+
+def address(server: RedisServer, stream: str, **options: object) -> str:
+    query = "&".join(f"{name}={value}" for name, value in options.items())
+    return f"redis://127.0.0.1:{server.port}/{stream}?{query}"
+
+
+def feed(server: RedisServer, *values: bytes) -> None:
+    pipeline = client(server).pipeline()
+    for value in values:
+        pipeline.xadd("alerts", {"value": value})
+    pipeline.execute()
+
+
+def published(server: RedisServer) -> list[dict[str, Any]]:
+    return [json.loads(fields[b"value"]) for _, fields in client(server).xrange("results")]
+
+
+def settings(server: RedisServer, folder: Path, **changes: Any) -> Any:
+    usual = {"source": address(server, "alerts", idle=0.3), "sink": address(server, "results")}
+    return chosen(folder, **(usual | changes))
+
+
+def test_alerts_go_from_stream_to_stream(server: RedisServer, tmp_path: Path) -> None:
+    feed(server, *map(alert, range(60)), b"junk")
+    with running(settings(server, tmp_path, batch_messages=16)) as worker:
+        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals()["in"] == 61)
+        feed(server, alert(60))
+        wait_until(lambda: worker.totals()["classified"] == 61)
+        assert worker.stop() == 0
+    assert len({one["key"] for one in published(server)}) == 61
+    assert worker.totals() == {"in": 62, "classified": 61, "dead:unknown_envelope": 1, "pending": 0}
+    assert client(server).xpending("alerts", "nightjar")["pending"] == 0
+    assert [one["value"] for one in letters(tmp_path)] == [b"junk"]
+
+
+def test_what_a_dead_worker_had_taken_is_claimed(server: RedisServer, tmp_path: Path) -> None:
+    feed(server, *map(alert, range(5)))
+    client(server).xgroup_create("alerts", "nightjar", "0")
+    client(server).xreadgroup("nightjar", "the dead one", {"alerts": ">"}, 3)
+    with running(settings(server, tmp_path)) as worker:
+        wait_until(lambda: worker.totals().get("classified") == 5)
+        assert worker.stop() == 0
+    assert client(server).xpending("alerts", "nightjar")["pending"] == 0
+
+
+def test_an_entry_that_kills_workers_becomes_a_letter(server: RedisServer, tmp_path: Path) -> None:
+    feed(server, alert(1), alert(2))
+    connection = client(server)
+    connection.xgroup_create("alerts", "nightjar", "0")
+    ((_, ((first, _), *_)),) = connection.xreadgroup("nightjar", "victim 1", {"alerts": ">"}, 1)
+    for number in range(3):
+        connection.xclaim("alerts", "nightjar", f"victim {number}", 0, [first])
+    with running(settings(server, tmp_path, max_deliveries=3)) as worker:
+        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals()["in"] == 2)
+        assert worker.stop() == 0
+    (dead,) = letters(tmp_path)
+    assert (dead["headers"]["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", alert(1))
+    assert int(dead["headers"]["nightjar-dead-deliveries"]) > 3
+
+
+def test_done_entries_may_be_deleted_and_results_trimmed(server: RedisServer, tmp_path: Path) -> None:
+    feed(server, *map(alert, range(300)))
+    ends = {"source": address(server, "alerts", delete="yes"), "sink": address(server, "results", maxlen=50)}
+    with running(settings(server, tmp_path, **ends)) as worker:
+        wait_until(lambda: worker.totals().get("classified") == 300)
+        assert worker.stop() == 0
+    assert client(server).xlen("alerts") == 0
+    assert 50 <= client(server).xlen("results") < 200
+
+
+def test_letters_in_a_stream_are_replayed_and_deleted(server: RedisServer, tmp_path: Path) -> None:
+    network = Network()
+    network.on_marker = {3.0: poison}
+    feed(server, *map(alert, range(5)))
+    dead = {"dead_letters": address(server, "dead")}
+    with running(settings(server, tmp_path, **dead), network) as worker:
+        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals()["in"] == 5)
+        assert worker.stop() == 0
+    assert client(server).xlen("dead") == 1
+    with running(settings(server, tmp_path, source=address(server, "dead"), **dead), replay=True) as worker:
+        assert worker.join() == 0
+    assert client(server).xlen("dead") == 0
+    assert {one["key"] for one in published(server)} == {f"alerts/{10_000 + n}/echo-0.0.1" for n in range(5)}
+
+
+def test_an_outage_delays_and_loses_nothing(server: RedisServer, tmp_path: Path) -> None:
+    network = Network()
+    feed(server, *map(alert, range(10)))
+    sink = f"file:{tmp_path}/results.jsonl"
+    with running(settings(server, tmp_path, sink=sink), network) as worker:
+        wait_until(lambda: worker.totals().get("classified") == 10)
+        server.kill()
+        eventually(lambda: "source" in worker.ask("/readyz")[1])
+        assert worker.ask("/healthz")[0] == 200
+        server.start()  # and it has forgotten the stream and its group
+        feed(server, *map(alert, range(10, 20)))
+        eventually(lambda: worker.totals().get("classified") == 20)
+        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        assert worker.stop() == 0
+    assert worker.metric("nightjar_stream_retries_total", step="source") > 0
+
+
+def test_a_sink_that_is_down_holds_the_source_back(server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    feed(server, *map(alert, range(100)))
+    with redis_server(tmp_path / "other") as other:
+        other.kill()
+        limits = {"batch_messages": 10, "max_inflight_messages": 30}
+        with running(settings(server, tmp_path, sink=address(other, "results"), **limits)) as worker:
+            eventually(lambda: "sink" in worker.ask("/readyz")[1])
+            eventually(lambda: worker.totals()["in"] == 30)
+            assert worker.totals()["pending"] == 30
+            other.start()
+            eventually(lambda: worker.totals().get("classified") == 100)
+            assert worker.stop() == 0
+        assert {one["alert_id"] for one in published(other)} == {str(10_000 + number) for number in range(100)}
+
+
+def test_a_sink_of_another_type_refuses_for_good(server: RedisServer) -> None:
+    client(server).set("results", "not a stream")
+    (verdict,) = RedisSink(parse_address(address(server, "results"))).publish([Record(b"k", b"v")])
+    assert "WRONGTYPE" in str(verdict)
+    assert not isinstance(verdict, TransientError)
+
+
+def test_a_source_says_how_far_behind_it_is(server: RedisServer) -> None:
+    feed(server, *map(alert, range(7)))
+    source = RedisSource(parse_address(address(server, "alerts")))
+    assert len(source.poll(3, 0.1)) == 3
+    assert source.lag() == {"alerts": 4}
+    source.close()

@@ -1,0 +1,197 @@
+"""A worker from files to files: everything that does not need a broker."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service.alerts.topics import TopicRule
+from service.stream.addresses import AddressError
+from support import alerts
+from support.edge import Network, wait_until
+from support.graphs import poison
+from support.stream import alert, chosen, letters, results, running
+
+
+def packets(folder: Path, *data: bytes) -> Path:
+    """A folder of packets."""
+    place = folder / "alerts"
+    place.mkdir(exist_ok=True)
+    for number, one in enumerate(data):
+        (place / f"{number:04d}.avro").write_bytes(one)
+    return place
+
+
+def moving() -> bytes:
+    record = alerts.lsst_alert("lsst/10.0")
+    record["diaObject"] = None
+    record["diaSource"] |= {"diaObjectId": 0, "ssObjectId": 77, "diaSourceId": 9}
+    return alerts.confluent(1000, record | {"diaSourceId": 9})
+
+
+def test_every_alert_is_answered_once(tmp_path: Path) -> None:
+    place = packets(tmp_path, *map(alert, range(50)), moving(), b"junk", b"")
+    with running(chosen(tmp_path, source=f"file:{place}", batch_messages=8)) as worker:
+        assert worker.join() == 0
+    found = results(tmp_path)
+    assert [one["status"] for one in found].count("classified") == 50
+    assert {one["class_id"] for one in found if one["status"] == "classified"} != set()
+    (abstained,) = [one for one in found if one["status"] == "abstained"]
+    assert (abstained["reason"], abstained["object_id"]) == ("solar_system_object", "77")
+    assert len({one["key"] for one in found}) == 51
+    reasons = sorted(one["headers"]["nightjar-dead-reason"] for one in letters(tmp_path))
+    assert reasons == ["empty", "unknown_envelope"]
+    assert worker.totals() == {
+        "in": 53, "classified": 50, "abstained:solar_system_object": 1, "dead:empty": 1, "dead:unknown_envelope": 1,
+        "pending": 0,
+    }  # fmt: skip
+
+
+def test_several_alerts_of_one_object_get_their_own_answers(tmp_path: Path) -> None:
+    same = [alerts.confluent(1000, history(points)) for points in (2, 4, 6)]
+    with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *same)}")) as worker:
+        assert worker.join() == 0
+    found = {one["alert_id"]: sum(one["points_per_band"].values()) for one in results(tmp_path)}
+    assert found == {"1002": 2, "1004": 4, "1006": 6}
+    assert {one["object_id"] for one in results(tmp_path)} == {"170028485706776685"}
+
+
+def history(points: int) -> dict[str, object]:
+    record = alerts.lsst_alert("lsst/10.0", points)
+    record["diaSource"]["diaSourceId"] = 1000 + points
+    return record | {"diaSourceId": 1000 + points}
+
+
+def test_a_container_counts_every_alert(tmp_path: Path) -> None:
+    records = [alerts.ztf_alert() | {"candid": number} for number in (1, 2, 3)]
+    good, cut = alerts.container("ztf/4.02", records), alerts.container("ztf/4.02", records, sync_interval=1)[:-5]
+    with running(chosen(tmp_path, source=f"file:{packets(tmp_path, good, cut)}")) as worker:
+        assert worker.join() == 0
+    totals = worker.totals()
+    assert (totals["in"], totals["classified"], totals["dead:truncated_avro"]) == (6, 5, 1)
+
+
+def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> None:
+    network = Network()
+    network.on_marker[7.0] = poison
+    with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}"), network) as worker:
+        assert worker.join() == 0
+    assert len(results(tmp_path)) == 19
+    (dead,) = letters(tmp_path)
+    assert dead["headers"]["nightjar-dead-stage"] == "classify"
+    assert dead["headers"]["nightjar-dead-reason"] == "inference_failed"
+    assert dead["headers"]["nightjar-dead-model"].startswith("echo@")
+    assert dead["value"] == alert(7)
+
+
+def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from service.inference import programs
+
+    prepare = programs.Classification.prepare
+
+    def broken(self: programs.Classification, item: object) -> object:
+        if getattr(item, "object_id", "") == "507":
+            raise RuntimeError("a bug")
+        return prepare(self, item)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(programs.Classification, "prepare", broken)
+    with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}")) as worker:
+        assert worker.join() == 0
+    assert len(results(tmp_path)) == 19
+    (dead,) = letters(tmp_path)
+    assert dead["headers"]["nightjar-dead-reason"] == "internal_error"
+    assert dead["value"] == alert(7)
+
+
+def test_dead_letters_are_replayed_once(tmp_path: Path) -> None:
+    network = Network()
+    network.on_marker = {3.0: poison, 5.0: poison}
+    source = f"file:{packets(tmp_path, *map(alert, range(8)))}"
+    with running(chosen(tmp_path, source=source), network) as worker:
+        assert worker.join() == 0
+    assert len(letters(tmp_path)) == 2
+    again = chosen(tmp_path, source=f"file:{tmp_path}/letters/")
+    mended = Network()
+    mended.on_marker = {5.0: poison}  # one is still broken: its letter is written anew and stays
+    with running(again, mended, replay=True) as worker:
+        assert worker.join() == 0
+    assert [one["value"] for one in letters(tmp_path)] == [alert(5)]
+    with running(again, replay=True) as worker:
+        assert worker.join() == 0
+    assert letters(tmp_path) == []
+    keys = [one["key"] for one in results(tmp_path)]
+    assert sorted(keys) == sorted({f"alerts/{10_000 + number}/echo-0.0.1" for number in range(8)})
+
+
+def test_probes_tell_how_it_is(tmp_path: Path) -> None:
+    network = Network()
+    network.hold()
+    settings = chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(5)))}")
+    with running(settings, network) as worker:
+        wait_until(lambda: worker.worker.probes is not None and worker.ask("/readyz")[0] == 200)
+        assert worker.ask("/healthz") == (200, "ok\n")
+        wait_until(lambda: worker.metric("nightjar_stream_in_total", topic="alerts") == 5)
+        assert "nightjar_stream_inflight_messages 5.0" in worker.ask("/metrics")[1]
+        assert worker.ask("/secrets")[0] == 404
+        network.release()
+        assert worker.join() == 0
+    assert worker.metric("nightjar_stream_out_total", topic="alerts", ending="classified", reason="") == 5
+
+
+def test_what_is_unfinished_at_the_end_is_given_back(tmp_path: Path) -> None:
+    network = Network()
+    network.hold()
+    settings = chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(5)))}", drain_timeout=0)
+    with running(settings, network) as worker:
+        wait_until(lambda: worker.metric("nightjar_stream_in_total", topic="alerts") == 5)
+        assert worker.stop() == 0
+    assert worker.totals() == {"in": 5, "returned": 5, "pending": 0}
+
+
+def test_memory_is_bounded_by_what_may_be_under_way(tmp_path: Path) -> None:
+    network = Network()
+    network.hold()
+    place = packets(tmp_path, *map(alert, range(60)))
+    settings = chosen(tmp_path, source=f"file:{place}", batch_messages=10, max_inflight_messages=20)
+    with running(settings, network) as worker:
+        wait_until(lambda: worker.metric("nightjar_stream_in_total", topic="alerts") == 20)
+        assert worker.metric("nightjar_stream_inflight_messages") == 20
+        network.release()
+        assert worker.join() == 0
+    assert worker.totals()["classified"] == 60
+
+
+def test_a_clock_that_jumps_back_changes_no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([1_800_000_000_000, *[1] * 1000])
+    monkeypatch.setattr("service.stream.pipeline.now_ms", lambda: next(clock))
+    place = packets(tmp_path, *map(alert, range(20)))
+    with running(chosen(tmp_path, source=f"file:{place}", batch_messages=5)) as worker:
+        assert worker.join() == 0
+    assert worker.totals() == {"in": 20, "classified": 20, "pending": 0}
+
+
+def test_a_rule_for_a_topic_wins(tmp_path: Path) -> None:
+    place = packets(tmp_path, alerts.bare("elasticc/0.9.1", alerts.elasticc_alert()))
+    rule = TopicRule.model_validate({"envelope": "container"})
+    with running(chosen(tmp_path, source=f"file:{place}", topics={"al*": rule})) as worker:
+        assert worker.join() == 0
+    assert worker.totals() == {"in": 1, "dead:unknown_envelope": 1, "pending": 0}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"source": ""}, {"source": "file:/no/such/place"}, {"source": "amqp://host/topic"}]
+)
+def test_a_worker_without_a_source_does_not_start(tmp_path: Path, changes: dict[str, str]) -> None:
+    worker = running(chosen(tmp_path, **changes))
+    with pytest.raises(AddressError), worker as started:
+        started.join()
+
+
+def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text('{"key": "before"}\n{"key": "cut sho')
+    with running(chosen(tmp_path, source=f"file:{packets(tmp_path, alert(1))}")) as worker:
+        assert worker.join() == 0
+    assert [json.loads(line)["key"] for line in (tmp_path / "results.jsonl").read_text().splitlines()] == [
+        "before",
+        "alerts/10001/echo-0.0.1",
+    ]

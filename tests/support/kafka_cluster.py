@@ -1,0 +1,118 @@
+"""A Kafka cluster in this process: the mock brokers inside librdkafka, driven through its C interface.
+
+They speak Kafka's protocol over TCP, so clients of any process may connect. What they lack: creating topics by an
+admin client, and persistence.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import files
+from typing import Any
+
+import pytest
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
+_PRODUCER = 0
+_TEXT_BYTES = 512
+
+
+def _library() -> ctypes.CDLL:
+    """The librdkafka that the client library brings along."""
+    names = [file for file in files("confluent-kafka") or () if "librdkafka" in file.name and ".so" in file.name]
+    library = ctypes.CDLL(str(names[0].locate()))
+    for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new"):
+        getattr(library, name).restype = ctypes.c_void_p
+    library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+    return library
+
+
+class KafkaCluster:
+    """Brokers, topics, and what may befall them."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self._lib = _library()
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        conf = ctypes.c_void_p(self._lib.rd_kafka_conf_new())
+        self._handle = ctypes.c_void_p(self._lib.rd_kafka_new(_PRODUCER, conf, text, ctypes.c_size_t(_TEXT_BYTES)))
+        self._cluster = ctypes.c_void_p(self._lib.rd_kafka_mock_cluster_new(self._handle, brokers))
+        self._lib.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, ctypes.c_int32(0))
+        self.hosts: str = self._lib.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
+
+    def close(self) -> None:
+        self._lib.rd_kafka_mock_cluster_destroy(self._cluster)
+        self._lib.rd_kafka_destroy(self._handle)
+
+    def create(self, topic: str, partitions: int = 1) -> None:
+        assert self._lib.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1) == 0
+
+    def set_down(self, broker: int = 1) -> None:
+        assert self._lib.rd_kafka_mock_broker_set_down(self._cluster, ctypes.c_int32(broker)) == 0
+
+    def set_up(self, broker: int = 1) -> None:
+        assert self._lib.rd_kafka_mock_broker_set_up(self._cluster, ctypes.c_int32(broker)) == 0
+
+    def set_leader(self, topic: str, partition: int, broker: int) -> None:
+        arguments = self._cluster, topic.encode(), ctypes.c_int32(partition), ctypes.c_int32(broker)
+        assert self._lib.rd_kafka_mock_partition_set_leader(*arguments) == 0
+
+    def produce(
+        self,
+        topic: str,
+        values: list[bytes],
+        keys: list[bytes] | None = None,
+        partition: int | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
+    ) -> None:
+        producer = confluent_kafka.Producer({"bootstrap.servers": self.hosts, "log_level": 0, "linger.ms": 0})
+        for number, value in enumerate(values):
+            where: dict[str, Any] = {} if partition is None else {"partition": partition}
+            producer.produce(topic, value, keys[number] if keys else None, headers=headers, **where)
+        assert producer.flush(20) == 0
+
+    def length(self, topic: str) -> int:
+        """Messages in a topic."""
+        config = {"bootstrap.servers": self.hosts, "group.id": "reader", "log_level": 0}
+        consumer = confluent_kafka.Consumer(config)
+        try:
+            partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+            places = [confluent_kafka.TopicPartition(topic, number) for number in partitions]
+            return sum(consumer.get_watermark_offsets(place, 10)[1] for place in places)
+        finally:
+            consumer.close()
+
+    def read(self, topic: str, expected: int, timeout: float = 20.0) -> list[Any]:
+        """The messages of a topic; waits until there are as many as expected."""
+        config = {"bootstrap.servers": self.hosts, "group.id": "reader", "log_level": 0}
+        consumer = confluent_kafka.Consumer(config)
+        found: list[Any] = []
+        try:
+            partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+            consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
+            with suppress(TimeoutError):
+                found += _until(consumer, expected, timeout)
+            found += [message for message in consumer.consume(100_000, 0.3) if message.error() is None]
+        finally:
+            consumer.close()
+        return found
+
+
+def _until(consumer: Any, expected: int, timeout: float) -> list[Any]:
+    import time
+
+    found: list[Any] = []
+    end = time.monotonic() + timeout
+    while len(found) < expected and time.monotonic() < end:
+        found += [message for message in consumer.consume(1000, 0.1) if message.error() is None]
+    return found
+
+
+@contextmanager
+def kafka_cluster(brokers: int = 1) -> Iterator[KafkaCluster]:
+    """A cluster for a while."""
+    cluster = KafkaCluster(brokers)
+    try:
+        yield cluster
+    finally:
+        cluster.close()

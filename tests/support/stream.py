@@ -1,0 +1,212 @@
+"""Stream workers for tests: in this process around a network that can be held and poisoned, or as processes to kill.
+
+python -m support.stream      a worker with the settings of the environment and a stand-in for the network
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from service import logs
+from service.settings import ENV_PREFIX, StreamSettings
+from service.stream.worker import Worker, supervise
+from support import alerts
+from support.edge import HOST, Network, loader, wait_until
+
+TESTS = Path(__file__).resolve().parents[1]
+FAST_GROUP = "session.timeout.ms=1000&heartbeat.interval.ms=100&auto.commit.interval.ms=100"
+"""Options of a Kafka source whose group notices within a second that a member is gone."""
+
+
+def alert(number: int, flux: float | None = None) -> bytes:
+    """A framed LSST packet of two points; the stand-in network names a class after its flux."""
+    record = alerts.lsst_alert("lsst/10.0", points=2)
+    point = {"psfFlux": float(number % 20) if flux is None else flux, "psfFluxErr": 1.0}
+    ids = {"diaSourceId": 10_000 + number, "diaObjectId": 500 + number}
+    record["diaSource"] |= point | ids
+    record["diaObject"]["diaObjectId"] = 500 + number
+    return alerts.confluent(1000, record | {"diaSourceId": 10_000 + number, "prvDiaForcedSources": None})
+
+
+def chosen(folder: Path, **changes: Any) -> StreamSettings:
+    """Settings for a test: any port, nothing slow, letters and results in a folder."""
+    usual: dict[str, Any] = {
+        "host": HOST,
+        "worker_port": 0,
+        "workers": 1,
+        "cache_bytes": 0,
+        "autotune": False,
+        "drain_timeout": 5,
+        "sink": f"file:{folder}/results.jsonl",
+        "dead_letters": f"file:{folder}/letters/",
+        "account_interval": 0.2,
+    }
+    return StreamSettings(**(usual | changes))
+
+
+class Running:
+    """A worker in a thread of this process."""
+
+    def __init__(self, settings: StreamSettings, network: Network | None = None, replay: bool = False) -> None:
+        self.network = network or Network()
+        self._settings, self._replay = settings, replay
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.status: int | None = None
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="worker")
+
+    def _run(self) -> None:
+        async def main() -> int:
+            self._loop = asyncio.get_running_loop()
+            self._worker = Worker(self._settings, self._replay, loader(self.network))
+            return await self._worker.run()
+
+        try:
+            self.status = asyncio.run(main())
+        except BaseException as error:
+            self.error = error
+
+    @property
+    def worker(self) -> Worker:
+        assert self._worker is not None
+        return self._worker
+
+    def start(self) -> "Running":
+        self._thread.start()
+        wait_until(lambda: self.error is not None or (self._worker is not None and self.worker.probes is not None))
+        return self
+
+    def stop(self, timeout: float = 30.0) -> int | None:
+        """Tell the worker to stop, wait until it has; its exit status."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.worker.stop)
+        return self.join(timeout)
+
+    def join(self, timeout: float = 30.0) -> int | None:
+        """Wait until the worker has ended by itself; its exit status."""
+        self._thread.join(timeout)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+        return self.status
+
+    def totals(self) -> dict[str, int]:
+        """What became of the alerts of all topics together."""
+        totals: dict[str, int] = {}
+        for told in self.worker.accounts.summary().values():
+            for name, count in told.items():
+                totals[name] = totals.get(name, 0) + count
+        return totals
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Status and body of a probe."""
+        assert self.worker.probes is not None
+        return ask(self.worker.probes.port, path)
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.worker.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def ask(port: int, path: str) -> tuple[int, str]:
+    connection = HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def running(settings: StreamSettings, network: Network | None = None, replay: bool = False) -> Iterator[Running]:
+    """A worker, stopped at the end of the block."""
+    worker = Running(settings, network, replay).start()
+    try:
+        yield worker
+    finally:
+        worker.network.release()
+        worker.stop()
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    """What was published to the file of :func:`chosen`."""
+    path = folder / "results.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def letters(folder: Path) -> list[dict[str, Any]]:
+    """Dead letters in the folder of :func:`chosen`, headers as text."""
+    import base64
+
+    found = [json.loads(path.read_text()) for path in sorted((folder / "letters").glob("*.json"))]
+    for one in found:
+        one["headers"] = {name: base64.b64decode(value).decode() for name, value in one["headers"]}
+        one["value"] = base64.b64decode(one["value"])
+    return found
+
+
+class Process:
+    """A worker process that may be killed."""
+
+    def __init__(self, settings: Mapping[str, Any], log: Path) -> None:
+        usual = {
+            "host": HOST,
+            "worker_port": 0,
+            "workers": 1,
+            "autotune": "false",
+            "cache_bytes": 0,
+            "log_format": "json",
+        }
+        given = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in {**usual, **settings}.items()}
+        environment = {**os.environ, **given, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
+        self.log = log
+        with log.open("ab") as file:
+            self._process = subprocess.Popen([sys.executable, "-m", "support.stream"], env=environment, stderr=file)
+
+    def kill(self) -> None:
+        """As a machine that loses power."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self, timeout: float = 30.0) -> int:
+        """SIGTERM; the exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes alerts."""
+        return any(event["event"] == "ready" for event in self.events())
+
+    def events(self) -> list[dict[str, Any]]:
+        """What was logged."""
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 30.0, pause: float = 0.1) -> None:
+    """Return when ``holds()``, asking every ``pause`` seconds; fail after ``seconds``."""
+    give_up = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(pause)
+
+
+def main() -> int:
+    settings = StreamSettings()
+    logs.configure(settings)
+    return asyncio.run(supervise(Worker(settings, load=loader(Network()))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

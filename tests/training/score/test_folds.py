@@ -1,0 +1,44 @@
+"""Cross-validation: every object is told once, and networks and trees share the folds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.toy_dataset import TOY_CLASSES, write_toy_dataset
+from training.__main__ import main
+from training.data.dataset import read_dataset, split_indices
+from training.recipes.astro_moe import debug
+from training.score.folds import crossvalidate, of_fold, table
+
+
+def test_folds_share_out_the_objects(tmp_path: Path) -> None:
+    dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 120))
+    splits = [of_fold(debug(), fold, 3).data for fold in range(3)]
+    tested = [row for data in splits for row in split_indices(dataset, data.fractions, data.turn)["test"]]
+    assert sorted(tested) == list(range(120))
+
+
+def test_trees_are_scored_on_every_object(tmp_path: Path) -> None:
+    data = write_toy_dataset(tmp_path / "toy.parquet", 120)
+    report = crossvalidate(debug(), data, None, folds=2, trees=[("boosted", "summary"), ("forest", "summary")])
+    assert set(report["models"]) == {"boosted trees, summary features", "random forest, summary features"}
+    for told in report["models"].values():
+        assert sum(map(sum, told["confusion"])) == 120
+        assert told["scores"]["macro_f1"]["mean"] > 0.8
+        assert len(told["scores"]["macro_f1"]["values"]) == 2
+
+
+def test_a_recipe_is_trained_once_for_each_fold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, runs, report = write_toy_dataset(tmp_path / "toy.parquet", 120), tmp_path / "runs", tmp_path / "report.json"
+    arguments = f"--data {data} --runs {runs} --report {report} --folds 2 --steps 10 --trees []"
+    main(["crossvalidate", "debug", *arguments.split()])
+    first = json.loads(report.read_text())
+    turns = [
+        json.loads((runs / f"fold-{fold}" / "config.json").read_text())["recipe"]["data"]["turn"] for fold in (0, 1)
+    ]
+    assert turns == [0.0, 0.5]
+    assert capsys.readouterr().out == table(first) + "\n"
+    assert set(TOY_CLASSES) <= set(first["models"]["debug"]["f1"])
+    main(["crossvalidate", "debug", *arguments.split()])  # nothing is left to train: the same report
+    assert json.loads(report.read_text()) == first

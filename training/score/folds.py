@@ -1,0 +1,157 @@
+"""Cross-validation: a recipe trained once for every fold, and trees on the same folds, scored on complete light curves.
+
+For real data sets, of which no part is large enough to be the only test. The split of the recipe is turned by a fifth
+(of five folds) for each fold, so every object is tested once, by models that saw neither it nor a relative of it; a
+further tenth stops the training. Trees get every training and validation object once, in full, classes weighted to
+count the same; nothing stops them early.
+
+Notable: the network says the class with the largest probability after balanced training, which is what macro-F1 asks
+for; its folds are ordinary run folders, so a killed cross-validation goes on where it was, and ``evaluate`` reports on
+any of them.
+
+Run::
+
+    python -m training crossvalidate default-ztf --data build/ztf.parquet --pretrained runs/default-0 \\
+        --report build/folds.json
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+
+from models.lightcurve import Int64
+from models.taxonomy import taxonomy_of
+from training.data.augment import View
+from training.data.batches import Example, view_examples
+from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from training.fit.checkpoints import fingerprint
+from training.fit.train import train
+from training.recipes.schema import Recipe
+from training.score.baseline import NAMES, FeatureSet, Kind, matrix
+from training.score.hierarchy import all_scores
+from training.score.metrics import confusion, f1_per_class
+from training.score.predictions import Answers, Model, Panel, labels, open_model
+from training.score.sections import number, spread
+
+VALIDATION = 0.1
+BOOSTING = {"max_iter": 200, "learning_rate": 0.05, "l2_regularization": 1.0, "max_leaf_nodes": 15}
+FOREST = {"n_estimators": 400, "min_samples_leaf": 3, "n_jobs": -1}
+
+Make = Callable[[Recipe, Dataset], Model]
+
+
+def of_fold(recipe: Recipe, fold: int, folds: int) -> Recipe:
+    """The recipe on one of ``folds`` splits that together test every object once."""
+    test = 1 / folds
+    data = recipe.data.model_copy(update={"fractions": (1 - VALIDATION - test, VALIDATION, test), "turn": fold / folds})
+    return recipe.model_copy(update={"data": data})
+
+
+def crossvalidate(
+    recipe: Recipe,
+    data: Path,
+    runs: Path | None,
+    *,
+    folds: int = 5,
+    pretrained: Path | None = None,
+    trees: Sequence[tuple[Kind, FeatureSet]] = (),
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Train and score a recipe, and trees, on every fold.
+
+    Parameters
+    ----------
+    runs : folder for a run folder of each fold; None scores the trees alone.
+    pretrained : run folder whose best weights every fold starts from. It must not have seen objects of this file.
+
+    Raises
+    ------
+    DatasetError
+        For a data file with unlabelled objects.
+    """
+    dataset = read_dataset(data)
+    require_labels(dataset, data)
+    sides: dict[str, Make] = {}
+    if runs is not None:
+
+        def trained(turned: Recipe, dataset: Dataset) -> Model:
+            folder = runs / f"fold-{round(turned.data.turn * folds)}"
+            train(turned, data, folder, pretrained=pretrained, progress=progress)
+            return open_model(folder, dataset)
+
+        sides[recipe.name] = trained
+    for kind, features in trees:
+        sides[f"{NAMES[kind]}, {features} features"] = _grower(kind, features)
+    source = {**fingerprint(data, len(dataset)).model_dump(), "folds": folds}
+    return {"data": source, "models": {name: score(dataset, recipe, make, folds) for name, make in sides.items()}}
+
+
+def score(dataset: Dataset, recipe: Recipe, make: Make, folds: int) -> dict[str, Any]:
+    """Every score by fold, and the F1 of every class over all objects, each told by the model of its own fold."""
+    taxonomy = taxonomy_of(dataset.classes)
+    counts_CC, by_fold = np.zeros((len(dataset.classes),) * 2, dtype=np.int64), []
+    for fold in range(folds):
+        turned = of_fold(recipe, fold, folds)
+        rows = split_indices(dataset, turned.data.fractions, turned.data.turn)["test"]
+        told = Panel(dataset, [make(turned, dataset)]).first(rows, View())
+        counts_CC += confusion(told.label_N, told.top_N, len(dataset.classes))
+        by_fold.append(all_scores(told.probabilities_NC, told.label_N, taxonomy))
+    f1_C = f1_per_class(counts_CC)
+    return {
+        "scores": spread(by_fold),
+        "f1": {name: number(value) for name, value in zip(dataset.classes, f1_C, strict=True)},
+        "confusion": counts_CC.tolist(),
+    }
+
+
+def _grower(kind: Kind, features: FeatureSet) -> Make:
+    def grown(recipe: Recipe, dataset: Dataset) -> Model:
+        split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
+        seen = view_examples(dataset, np.concatenate([split["train"], split["validation"]]), recipe.data, View())
+        return Model(NAMES[kind], recipe.seed, recipe.data, grow(kind, features, seen, len(dataset.classes)))
+
+    return grown
+
+
+def grow(
+    kind: Kind, features: FeatureSet, seen: Sequence[Example], classes: int
+) -> Callable[[Sequence[Example]], Answers]:
+    """Fit class-weighted trees on complete light curves; what comes back answers others."""
+    values = matrix(seen, features)
+    used: Int64 = np.flatnonzero(np.isfinite(values).any(axis=0))  # scikit-learn cannot bin a column without a value
+    fitted = _boosted() if kind == "boosted" else _forest()
+    fitted.fit(values[:, used], labels(seen))
+
+    def answer(examples: Sequence[Example]) -> Answers:
+        p_NC = np.zeros((len(examples), classes))
+        p_NC[:, fitted.classes_] = fitted.predict_proba(matrix(examples, features)[:, used])
+        return Answers(p_NC)
+
+    return answer
+
+
+def _boosted() -> HistGradientBoostingClassifier:
+    return HistGradientBoostingClassifier(**BOOSTING, early_stopping=False, class_weight="balanced", random_state=0)
+
+
+def _forest() -> RandomForestClassifier:
+    return RandomForestClassifier(**FOREST, class_weight="balanced_subsample", random_state=0)
+
+
+def table(report: dict[str, Any]) -> str:
+    """Markdown: macro-F1, balanced accuracy and log loss as mean ± standard deviation over folds, F1 of every class."""
+    classes = list(next(iter(report["models"].values()))["f1"])
+    head = ["", "macro-F1", "balanced accuracy", "log loss", *classes]
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for name, told in report["models"].items():
+        scores = [_plus_minus(told["scores"][key]) for key in ("macro_f1", "balanced_accuracy", "log_loss")]
+        f1 = ["-" if value is None else f"{value:.2f}" for value in told["f1"].values()]
+        lines.append(f"| {' | '.join([name, *scores, *f1])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _plus_minus(told: dict[str, Any]) -> str:
+    return f"{told['mean']:.3f} ± {told['spread']:.3f}"
