@@ -5,7 +5,7 @@
     BENCH_ALERTS=folder/of/packets BENCH_DENSE_TWIN=bundle python -m deploy.bench
 
 Notable: everything is measured against something bare or repeated, in the same run; each part starts its own service;
-the load comes from another process over the loopback interface. Under eight minutes on two cores.
+the load comes from another process over the loopback interface. A quarter of an hour on two cores.
 """
 
 from pathlib import Path

@@ -20,6 +20,7 @@ from service.alerts.avro import AvroType, Schema
 
 LONGEST_TEXT: Final = 127
 LONGEST_KEPT_TEXT: Final = 63  # the length is one byte
+LARGEST_FIXED: Final = 1 << 16
 MAX_BRANCHES: Final = 16
 MAX_FIELDS: Final = 3000  # compiling takes 20 microseconds a field; LSST 11.1 has 550
 TEXT_FIELDS: Final = 50  # a text costs as much to compile as so many other fields
@@ -98,7 +99,7 @@ class PatternWriter:
         match kind["type"]:
             case "record":
                 return self.record(kind, path, kept)
-            case "fixed" if not kept:
+            case "fixed" if not kept and kind["size"] <= LARGEST_FIXED:
                 return Part(b".{%d}" % kind["size"], [])
             case "enum" if not kept:
                 return Part(INTEGER, [])
@@ -121,7 +122,7 @@ class PatternWriter:
         if self._fields > MAX_FIELDS:
             raise IrregularTypeError("too many fields")
         if kind == "null":
-            return Part(b"", [])
+            return Part(b"()", [Leaf(path, kind, lambda _: None)]) if kept else Part(b"", [])
         if kind == "bytes":
             raise IrregularTypeError(kind)
         source = _text(LONGEST_KEPT_TEXT if kept else LONGEST_TEXT) if kind == "string" else _primitive(kind)
@@ -132,7 +133,7 @@ class PatternWriter:
     def _union(self, branches: list[AvroType], path: tuple[str, ...], kept: bool) -> Part:
         if len(branches) > MAX_BRANCHES or (kept and isinstance(avro.bare(branches), list)):
             raise IrregularTypeError("union")
-        parts = [(_mark(index), self.part(branch, path, kept)) for index, branch in enumerate(branches)]
+        parts = [(_mark(i), self.part(branch, path, kept and branch != "null")) for i, branch in enumerate(branches)]
         parts.reverse()  # a value is more common than null, which comes first
         source = b"|".join(mark + part.source for mark, part in parts)
         return Part(b"(?:" + source + b")", [leaf for _, part in parts for leaf in part.leaves])

@@ -100,7 +100,7 @@ class _Builder:
         if not kept:
             return _skip_rows(match)
         present, *leaves = part.leaves
-        if present.path != (name,) or any(len(leaf.path) != 2 or leaf.kind == "record" for leaf in leaves):
+        if present.kind != "record" or any(len(leaf.path) != 2 or leaf.kind == "record" for leaf in leaves):
             raise IrregularTypeError("list of anything but flat records")
         return _rows(match, leaves, name)
 

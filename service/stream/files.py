@@ -20,7 +20,7 @@ import orjson
 from service.commands.client import ClientError, packets_in
 from service.stream.messages import Message, PermanentError, Record, TransientError
 
-LETTER_SUFFIX = ".letter.json"
+RECORD_SUFFIX = ".record.json"
 
 
 class FileSource:
@@ -31,15 +31,18 @@ class FileSource:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._found = _messages(path)
+        self._broken: Exception | None = None
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """The next messages. Raises TransientError for what cannot be read."""
+        """The next messages. Raises ClientError or OSError at what cannot be read, after everything before it."""
         messages: list[Message] = []
         try:
-            while len(messages) < limit and (message := next(self._found, None)) is not None:
+            while not self._broken and len(messages) < limit and (message := next(self._found, None)) is not None:
                 messages.append(message)
-        except (ClientError, OSError) as error:
-            raise TransientError(str(error)) from error
+        except (ClientError, OSError, ValueError) as error:
+            self._broken = error
+        if self._broken and not messages:
+            raise self._broken
         return messages
 
     def rest(self) -> None:
@@ -63,7 +66,7 @@ class FileSource:
 
 def _messages(path: Path) -> Iterator[Message]:
     if path.is_dir():
-        for file in sorted(path.glob(f"*{LETTER_SUFFIX}")):
+        for file in sorted(path.glob(f"*{RECORD_SUFFIX}")):
             yield _read_record(file)
     for number, (name, data) in enumerate(packets_in([path])):
         yield Message(topic=path.name, place=f"{name}#{number}", value=data)
@@ -101,7 +104,7 @@ class FolderSink:
                 file.write(orjson.dumps(document))
                 file.flush()
                 os.fsync(file.fileno())
-            part.replace(self._folder / f"{name}{LETTER_SUFFIX}")
+            part.replace(self._folder / f"{name}{RECORD_SUFFIX}")
         except OSError as error:
             part.unlink(missing_ok=True)
             return TransientError(f"{self._folder}: {error.strerror}")

@@ -53,7 +53,7 @@ class KafkaSource:
         config |= {name: OWN[name] for name in FIXED}
         self._offsets = Offsets()
         self._revoke_wait = revoke_wait
-        self._resting = False
+        self._resting, self._stray = False, list[Message]()
         self._consumer = made(Consumer, {**config, "error_cb": _log_error})
         self._consumer.subscribe(
             list(address.names), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
@@ -62,13 +62,19 @@ class KafkaSource:
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Up to ``limit`` messages, waiting only for the first."""
         self._wake()
+        found, self._stray = self._stray, []
         try:
-            found = self._consumer.consume(1, timeout)
-            if found and limit > 1:
-                found += self._consumer.consume(limit - 1, 0)
+            if not found:
+                found = self._consume(1, timeout)
+            if found and limit > len(found):
+                found += self._consume(limit - len(found), 0)
         except KafkaException as error:
-            raise TransientError(str(error)) from error
-        return [self._message(one) for one in found if _is_data(one)]
+            if not found:  # what has been taken must be answered: offsets after it will be stored
+                raise TransientError(str(error)) from error
+        return found
+
+    def _consume(self, limit: int, timeout: float) -> list[Message]:
+        return [self._message(one) for one in self._consumer.consume(limit, timeout) if _is_data(one)]
 
     def rest(self) -> None:
         """Take nothing, but stay a member of the group: a consumer that does not poll for minutes is expelled."""
@@ -76,8 +82,9 @@ class KafkaSource:
             if not self._resting:
                 self._resting = True
                 self._consumer.pause(self._consumer.assignment())
-            for one in filter(_is_data, self._consumer.consume(1, 0)):  # of a partition that came since: read it later
-                self._consumer.seek(TopicPartition(str(one.topic()), int(one.partition() or 0), int(one.offset() or 0)))
+            stray = self._consume(1, 0)  # of a partition that has come since
+            self._stray += stray
+            if stray:
                 self._consumer.pause(self._consumer.assignment())
 
     def _wake(self) -> None:

@@ -61,7 +61,7 @@ class RedisSource:
         try:
             self._prepare()
             if claimed := self._claim(limit):
-                return claimed
+                return self._hold(claimed)
             streams = cast(Any, dict.fromkeys(self._streams, ">"))
             reply = self._client.xreadgroup(self._group, self._consumer, streams, limit, max(1, int(1000 * timeout)))
         except ResponseError as error:
@@ -70,7 +70,14 @@ class RedisSource:
         except RedisError as error:
             raise TransientError(str(error)) from error
         found = cast("list[tuple[bytes, Entries]]", reply or [])
-        return [self._message(stream, *entry, 1) for stream, entries in found for entry in entries if entry[1]]
+        return self._hold(
+            [message_of(stream, entry, fields) for stream, entries in found for entry, fields in entries if fields]
+        )
+
+    def _hold(self, messages: list[Message]) -> list[Message]:
+        """Remember what is handed out, so that it is not claimed from ourselves."""
+        self._held.update(cast("tuple[bytes, bytes]", message.token) for message in messages)
+        return messages
 
     def _prepare(self) -> None:
         if self._ready:
@@ -91,7 +98,7 @@ class RedisSource:
             self._cursors[stream] = reply[0]
             entries = [(entry, fields) for entry, fields in reply[1] if fields]
             entries = [(entry, fields) for entry, fields in entries if (stream, entry) not in self._held]
-            claimed += [self._message(stream, *entry, self._deliveries(stream, entry[0])) for entry in entries]
+            claimed += [message_of(stream, *entry, self._deliveries(stream, entry[0])) for entry in entries]
         if not claimed and all(cursor == b"0-0" for cursor in self._cursors.values()):
             self._claimed_at = monotonic()
         return claimed
@@ -99,10 +106,6 @@ class RedisSource:
     def _deliveries(self, stream: bytes, entry: bytes) -> int:
         pending = cast("list[dict[str, Any]]", self._client.xpending_range(stream, self._group, entry, entry, 1))
         return int(pending[0]["times_delivered"]) if pending else 1
-
-    def _message(self, stream: bytes, entry: bytes, fields: Mapping[bytes, bytes] | None, deliveries: int) -> Message:
-        self._held.add((stream, entry))
-        return message_of(stream, entry, fields or {}, deliveries)
 
     def rest(self) -> None:
         """Redis wants nothing of a consumer that is busy."""

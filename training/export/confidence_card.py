@@ -44,8 +44,6 @@ def _method(calibration: Calibration) -> str:
 
 
 def _before_and_after(fit: dict[str, Any]) -> str:
-    if "after" not in fit:  # as bundles of one temperature were written
-        return f"Expected calibration error: {fit['ece_before']:.4f} before, {fit['ece_after']:.4f} after."
     names = {"all": "all", **_ranges([int(start) for start in fit["after"] if start != "all"])}
     rows = (
         [

@@ -108,6 +108,8 @@ def random_value(kind: Json, named: Mapping[str, Json], draw: random.Random) -> 
                 return {field["name"]: random_value(field["type"], named, draw) for field in kind["fields"]}
             case "array":
                 return [random_value(kind["items"], named, draw) for _ in range(draw.choice((0, 1, 2, 5, 40)))]
+            case "map":
+                return {str(n): random_value(kind["values"], named, draw) for n in range(draw.choice((0, 1, 3)))}
             case "enum":
                 return draw.choice(kind["symbols"])
             case "fixed":
@@ -158,6 +160,8 @@ def field_types(depth: int = 0) -> st.SearchStrategy[Json]:
         record,
         record.map(lambda kind: ["null", kind]),
         record.map(lambda kind: {"type": "array", "items": kind}),
+        leaf.map(lambda kind: {"type": "array", "items": kind}),
+        leaf.map(lambda kind: {"type": "map", "values": kind}),
         record.map(lambda kind: [{"type": "array", "items": kind}, "null"]),
         simple.filter(lambda kind: kind not in ("null", "string")).map(lambda kind: [kind, "string", "null"]),
     )
@@ -169,8 +173,9 @@ def spelled_out(kind: Json, counter: list[int]) -> Json:
         return [spelled_out(branch, counter) for branch in kind]
     if not isinstance(kind, dict):
         return kind
-    if kind["type"] == "array":
-        return {"type": "array", "items": spelled_out(kind["items"], counter)}
+    for inner in ("items", "values"):
+        if inner in kind:
+            return {**kind, inner: spelled_out(kind[inner], counter)}
     counter[0] += 1
     named = {**kind, "name": f"n{counter[0]}"}
     if "kinds" in named:
@@ -293,6 +298,15 @@ def test_unusual_but_sound_bytes_are_read(data: bytes) -> None:
 def test_two_blocks_of_an_array_are_joined() -> None:
     data = alerts.long(1) + b"\2\0" + alerts.long(2) + b"\4\0\6\2\2C" + alerts.long(0) + b"\0\2A"
     assert check(small_decoder(), data) == len(data)
+
+
+def test_a_schema_of_huge_fixed_fields_is_read_slowly() -> None:
+    fields = [{"name": f"f{i}", "type": {"type": "fixed", "name": f"t{i}", "size": 2**31 - 1}} for i in range(3)]
+    huge = {"type": "record", "name": "huge", "fields": [*fields, {"name": "x", "type": "int"}]}
+    decoder = Decoder(admission.parse(json.dumps(huge).encode()), {"huge": frozenset({"x"})})
+    assert not decoder.fast
+    with pytest.raises(PacketError):
+        decoder.read(b"\2" * 100)
 
 
 def test_a_schema_too_large_is_read_slowly() -> None:

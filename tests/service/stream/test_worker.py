@@ -170,6 +170,14 @@ def test_a_clock_that_jumps_back_changes_no_account(tmp_path: Path, monkeypatch:
     assert worker.totals() == {"in": 20, "classified": 20, "pending": 0}
 
 
+def test_a_file_that_cannot_be_read_ends_the_worker_after_those_before_it(tmp_path: Path) -> None:
+    place = packets(tmp_path, *map(alert, range(4)))
+    (place / "0002.tar.gz").write_bytes(b"no archive")
+    with running(chosen(tmp_path, source=f"file:{place}")) as worker:
+        assert worker.join() == 1
+    assert worker.totals() == {"in": 3, "classified": 3, "pending": 0}
+
+
 def test_a_rule_for_a_topic_wins(tmp_path: Path) -> None:
     place = packets(tmp_path, alerts.bare("elasticc/0.9.1", alerts.elasticc_alert()))
     rule = TopicRule.model_validate({"envelope": "container"})

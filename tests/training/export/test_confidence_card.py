@@ -1,9 +1,10 @@
-"""The sections of the card on how far to believe a classifier, of older bundles and of those that say everything."""
+"""The sections of the card on how far to believe a classifier."""
 
 from pathlib import Path
 from typing import Any
 
-from models.bundle import DEFAULT_BUNDLE, Manifest, load_bundle
+from models.bundle import Manifest, load_bundle
+from models.confidence import Calibration
 from training.export.confidence_card import confidence_sections
 
 SCORES = {"rows": 90.0, "log_loss": 1.0, "ece": 0.0123, "ece_by_chance": 0.0111}
@@ -15,10 +16,16 @@ def with_numbers(manifest: Manifest, groups: tuple[str, ...]) -> Manifest:
     return manifest.model_copy(update={"metrics": {"calibration": fit}})
 
 
-def test_a_bundle_of_one_temperature_has_one_section() -> None:
-    (section,) = confidence_sections(load_bundle(DEFAULT_BUNDLE).manifest)
+def test_a_bundle_of_one_temperature_and_nothing_else_has_one_section(confident_bundle: Path) -> None:
+    bare = {
+        "calibration": Calibration(method="temperature", temperature=0.987),
+        "novelty": None,
+        "prediction_sets": None,
+    }
+    manifest = load_bundle(confident_bundle).manifest.model_copy(update=bare)
+    (section,) = confidence_sections(with_numbers(manifest, ("all", "3")))
     assert "One temperature, 0.987." in section
-    assert "0.0173 before, 0.0199 after" in section
+    assert "| 3 or more | 90 | 0.0456 | 0.0123 | 0.0111 |" in section
 
 
 def test_everything_is_told(confident_bundle: Path) -> None:
