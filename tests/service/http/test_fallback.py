@@ -101,7 +101,9 @@ def test_when_both_are_full_the_request_is_refused() -> None:
     network, cheap = Network(), Network()
     with full(network, cheap) as edge, ThreadPoolExecutor() as pool:
         cheap.hold()
-        waiting = [pool.submit(edge.classify, curve()) for _ in range(6)]
+        waiting = [pool.submit(edge.classify, curve())]
+        assert cheap.started.acquire(timeout=10)  # or six might be waiting at once, which is one too many
+        waiting += [pool.submit(edge.classify, curve()) for _ in range(5)]
         wait_until(lambda: edge.service.models.classifier("fallback").served.engine.depth == 5)
         status, problem = edge.classify(curve())
         assert (status, problem["type"], problem["retry_after"]) == (429, "/problems/overloaded", 1)
