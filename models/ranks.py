@@ -39,8 +39,10 @@ def mean(total: Tensor, count: Tensor | int) -> Tensor:
     count : how many things were summed, a scalar; the mean of none is 0.
     """
     if not _joined:
-        # sym_max: in an export the number of tokens is a symbol, which Python's max cannot compare.
-        return total / (count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1))  # type: ignore[no-untyped-call]
+        # In an export the number of tokens is a symbol, which max() cannot compare; torch leaves sym_max unannotated.
+        least: Tensor | int
+        least = count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1)  # type: ignore[no-untyped-call]
+        return total / least
     count_1 = torch.as_tensor(count, dtype=torch.float64, device=total.device).reshape(1)
     whole = torch.cat([total.detach().double().flatten(), count_1])
     dist.all_reduce(whole)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,7 +211,7 @@ def _column_reader(leaf: Leaf) -> Callable[[Captured], Sequence[Any]]:
 def _present(column: Captured, read: Callable[[Sequence[bytes]], NDArray[Any]]) -> list[Any]:
     """A column whose values are read all at once, None where it is null."""
     if None not in column:
-        return list(read(column).tolist())  # type: ignore[arg-type]
+        return list(read(cast("Sequence[bytes]", column)).tolist())
     values = iter(read([encoded for encoded in column if encoded is not None]).tolist())
     return [None if encoded is None else next(values) for encoded in column]
 

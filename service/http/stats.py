@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from time import monotonic
+from typing import Any
 
 from pydantic import Field
 
@@ -72,7 +73,7 @@ class StatsReply(Reply):
     last_15_minutes: PeriodStats
 
 
-def stats(served: Served[object]) -> StatsReply:  # type: ignore[type-var]
+def stats(served: Served[Any]) -> StatsReply:
     """Everything that is known of the work of a model."""
     statistics, taxonomy = served.plane.statistics, served.bundle.manifest.taxonomy
     classes = () if taxonomy is None else taxonomy.names

@@ -40,7 +40,7 @@ def measurements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     def measure(*given: object, **named: object) -> list[Sample]:
         seen.append(1)
-        return real(*given, **named)  # type: ignore[arg-type]
+        return real(*given, **named)  # type: ignore[arg-type]  # as it was called
 
     monkeypatch.setattr(calibration, "measure", measure)
     return iter([seen])

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -66,7 +66,7 @@ def asked(bundle: Bundle, **columns: float) -> Question:
     values = {"flux": 100.0, "flux_err": 1.0} | columns
     made = {name: np.full(10, value) for name, value in values.items()}
     curve = LightCurve.from_columns(60_000 + np.arange(10), made["flux"], made["flux_err"], ["r"] * 10)
-    prepared: Question = program_of(bundle.manifest).prepare(curve)  # type: ignore[arg-type]
+    prepared: Question = program_of(bundle.manifest).prepare(curve)  # type: ignore[arg-type]  # it classifies
     return prepared
 
 
@@ -302,7 +302,7 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], object]) -> list[BaseException]:
+async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], Awaitable[object]]) -> list[BaseException]:
     """What ``use`` does with an engine around a supervised model; what it died of."""
     deaths: list[BaseException] = []
     supervisor = supervise(loaded, FLOOR, lambda *_: None)
@@ -310,7 +310,7 @@ async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], object]) -> 
     engine = Engine(supervisor, program, loaded.cost, workers=2, on_death=deaths.append, guard=supervisor)
     await engine.start()
     try:
-        await use(engine)  # type: ignore[misc]
+        await use(engine)
     finally:
         await engine.stop()
     return deaths

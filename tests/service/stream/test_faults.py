@@ -19,13 +19,15 @@ from typing import Any
 
 import pytest
 
+# What follows imports the extra, hence stands after the question whether it is there.
+# ruff: noqa: E402
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from support import alerts  # noqa: E402
-from support.kafka_cluster import KafkaCluster, kafka_cluster  # noqa: E402
-from support.redis import RedisServer, needs_redis, redis_server  # noqa: E402
-from support.stream import FAST_GROUP, Process, alert, chosen, eventually, letters, results, running  # noqa: E402
+from support import alerts
+from support.kafka_cluster import KafkaCluster, kafka_cluster
+from support.redis import RedisServer, needs_redis, redis_server
+from support.stream import FAST_GROUP, Process, alert, chosen, eventually, letters, results, running
 
 KILLS = int(os.environ.get("SOAK_KILLS", "1"))
 PER_KILL = 200
@@ -70,7 +72,7 @@ def torment(
         before = published()
         feed(range(kill * PER_KILL, (kill + 1) * PER_KILL))
         moment = before + draw.randint(1, PER_KILL // 2)
-        eventually(lambda: published() >= moment, 60, 0.003)  # noqa: B023
+        eventually(lambda: published() >= moment, 60, 0.003)  # noqa: B023 - asked within this turn
         workers[kill % 2].kill()
         workers[kill % 2] = Process(settings, folder / f"{kill + 2}.log")
     count = KILLS * PER_KILL

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
+# What follows imports the extra, hence stands after the question whether it is there.
+# ruff: noqa: E402
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 
-from service.stream.addresses import parse_address  # noqa: E402
-from service.stream.messages import Record, TransientError  # noqa: E402
-from service.stream.redis_streams import RedisSink, RedisSource  # noqa: E402
-from support.edge import Network, wait_until  # noqa: E402
-from support.graphs import poison  # noqa: E402
-from support.redis import RedisServer, needs_redis, redis_server  # noqa: E402
-from support.stream import alert, chosen, eventually, letters, running  # noqa: E402
+from service.stream.addresses import parse_address
+from service.stream.messages import Record, TransientError
+from service.stream.redis_streams import RedisSink, RedisSource
+from support.edge import Network, wait_until
+from support.graphs import poison
+from support.redis import RedisServer, needs_redis, redis_server
+from support.stream import alert, chosen, eventually, letters, running
 
 pytestmark = needs_redis
 
