@@ -5,7 +5,7 @@
 #   make serve                the same service, left running (NIGHTJAR_HOST, NIGHTJAR_PORT)
 #   make test                 install what the tests need, run them
 #   make bench                measure; writes build/bench.json
-#   make soak                 kill a hundred stream workers in the middle of their work, count what was lost (minutes)
+#   make soak                 kill a hundred stream workers in their work; then half an hour of load on the service
 #
 # PYTHON picks the interpreter (3.11 or newer); PIP_ARGS is handed to every `pip install`.
 
@@ -50,6 +50,7 @@ bench: $(VENV)/.cpu
 
 soak: $(VENV)/.test
 	SOAK_KILLS=100 $(BIN)/python -m pytest -q -s tests/service/stream/test_faults.py
+	$(BIN)/python -m deploy.bench.soak
 
 # Writes deploy/constraints.txt: the newest versions that satisfy pyproject.toml, for service, training and tests.
 lock: $(VENV)/.cpu

@@ -33,11 +33,12 @@ class Command(BaseModel):
 
 
 class Simulate(Command):
-    """Write simulated, labelled light curves to a Parquet file, all 20 classes in equal numbers."""
+    """Write simulated, labelled light curves to a Parquet file, all classes in equal numbers."""
 
     out: Path = Field(description="Parquet file to write")
     per_class: int = Field(default=3000, ge=1, description="objects of each class")
-    classes: list[str] = Field(default=[], description="class to simulate; repeat for several; default: all 20")
+    survey: Literal["rubin", "ztf"] = Field("rubin", description="Rubin's 20 classes, or six of ZTF's supernovae")
+    classes: list[str] = Field(default=[], description="class to simulate; repeat for several; default: all")
     deep_fraction: float = Field(default=0.05, ge=0, le=1, description="share of candidates in deep fields")
     seed: int = Field(default=1, ge=0, description="the same seed gives the same file")
     workers: int = Field(default=2, ge=1, description="processes; the result does not depend on their number")
@@ -46,7 +47,7 @@ class Simulate(Command):
         """Run the simulator."""
         from training.simulate.generate import simulate
 
-        options: dict[str, Any] = self.model_dump(include={"classes", "deep_fraction"})
+        options: dict[str, Any] = self.model_dump(include={"classes", "deep_fraction", "survey"})
         simulate(self.out, self.per_class, self.seed, self.workers, **options)
 
 

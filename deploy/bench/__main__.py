@@ -3,9 +3,11 @@
     make bench
     python -m deploy.bench --output build/bench.json --parts '["throughput"]'
     BENCH_ALERTS=folder/of/packets BENCH_DENSE_TWIN=bundle python -m deploy.bench
+    python -m deploy.bench --parts '["peers"]'     other servers, installed from PyPI on the way
 
 Notable: everything is measured against something bare or repeated, in the same run; each part starts its own service;
-the load comes from another process over the loopback interface. A quarter of an hour on two cores.
+the load comes from another process over the loopback interface. Half an hour on two cores. The parts engine and peers
+also write a Markdown table each, beside the output.
 """
 
 from pathlib import Path
@@ -14,12 +16,12 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from deploy.bench import coldstart, memory, packets, report, stream, throughput, twin
+from deploy.bench import coldstart, engine, memory, packets, peers, report, stream, throughput, twin, wire
 from models.bundle import DEFAULT_BUNDLE
 from service.commands.client import SAMPLES, packets_in
 
-Part = Literal["throughput", "coldstart", "memory", "stream", "packets", "twin"]
-EVERY: tuple[Part, ...] = ("throughput", "coldstart", "memory", "stream", "packets", "twin")
+Part = Literal["throughput", "engine", "coldstart", "memory", "stream", "peers", "packets", "twin"]
+EVERY: tuple[Part, ...] = ("throughput", "engine", "coldstart", "memory", "stream", "packets", "twin")
 
 
 class Bench(BaseSettings):
@@ -30,8 +32,11 @@ class Bench(BaseSettings):
     output: Path = Field(Path("build/bench.json"), description="JSON file to write")
     bundle: Path = Field(DEFAULT_BUNDLE, description="bundle to serve")
     parts: tuple[Part, ...] = Field(EVERY, description="what to measure, as a JSON list")
-    curves: int = Field(1024, ge=32, description="light curves in a round of the throughput part")
-    rounds: int = Field(7, ge=1, description="rounds of the throughput part")
+    curves: int = Field(1024, ge=32, description="light curves in a round of throughput, engine and peers")
+    rounds: int = Field(7, ge=1, description="rounds of throughput and engine; peers have at most three")
+    burst: int = Field(wire.BURST, ge=1, description="light curves posted at once in the engine part")
+    servers: tuple[peers.Name, ...] = Field(peers.EVERY, description="other servers of the peers part, as a JSON list")
+    environments: Path = Field(Path("build/peers"), description="where the other servers are installed")
     requests: int = Field(memory.TOTAL, ge=50, description="requests of the memory part")
     stream_scale: float = Field(1.0, gt=0, le=1, description="share of the stream part's alerts, for a trial")
     starts: int = Field(5, ge=1, description="cold starts")
@@ -50,6 +55,10 @@ class Bench(BaseSettings):
     def _measure(self, part: Part) -> report.Numbers:
         if part == "throughput":
             return throughput.measure(self.bundle, self.curves, self.rounds, say)
+        if part == "engine":
+            return self._engine()
+        if part == "peers":
+            return self._peers()
         if part == "coldstart":
             return coldstart.measure(self.bundle, self.starts, say)
         if part == "memory":
@@ -62,6 +71,21 @@ class Bench(BaseSettings):
             return twin.measure(self.bundle, self.dense_twin, say)
         say("left out: " + ("set BENCH_ALERTS" if part == "packets" else "set BENCH_DENSE_TWIN"))
         return {}
+
+    def _engine(self) -> report.Numbers:
+        numbers = engine.measure(self.bundle, self.curves, self.rounds, self.burst, say)
+        self._write_table("engine.md", engine.table(numbers))
+        return numbers
+
+    def _peers(self) -> report.Numbers:
+        rounds = min(self.rounds, peers.ROUNDS)
+        rows = peers.measure(self.bundle, self.servers, self.environments, self.curves, rounds, say)
+        self._write_table("peers.md", peers.table(rows))
+        return peers.numbers(rows)
+
+    def _write_table(self, name: str, text: str) -> None:
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        self.output.with_name(name).write_text(text)
 
 
 def sample_packets() -> list[bytes]:

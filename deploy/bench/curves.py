@@ -2,7 +2,8 @@
 
 Lengths are lognormal (median 50, mean about 65, 95th percentile about 170) and at most 390 points, spread evenly over
 the six bands. Half of the curves carry the 64 metadata columns, half carry none, as real LSST alerts do. Every point
-survives the service's window: the first one is a detection.
+survives the service's window: the first one is a detection. :func:`alert_mix` draws lengths as the simulation of the
+engine does instead, with one curve in a hundred from a deep field.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from models.bundle import Manifest
 from models.lightcurve import BANDS, LightCurve, RaggedBatch, featurise
 from models.metadata import METADATA_COLUMNS
+from service.simulation.traffic import draw_lengths
 
 MEDIAN_LENGTH = 50
 LOG_SIGMA = 0.745
@@ -32,6 +34,12 @@ def columns(count: int, seed: int) -> list[Columns]:
     """`count` light curves in the form of the JSON interface (MJD, nJy)."""
     rng = np.random.default_rng(seed)
     return [_curve(index, int(length), rng) for index, length in enumerate(lengths(count, rng))]
+
+
+def alert_mix(count: int, seed: int) -> list[Columns]:
+    """The same with the lengths of real alerts: lognormal, and a tail of deep fields cut at what a network takes."""
+    rng = np.random.default_rng(seed)
+    return [_curve(index, int(length), rng) for index, length in enumerate(draw_lengths(count, LONGEST, rng))]
 
 
 def _curve(index: int, length: int, rng: np.random.Generator) -> Columns:

@@ -89,7 +89,7 @@ async def _read_reply(reader: asyncio.StreamReader) -> tuple[Reply, bool]:
     return Reply(status, body), b"connection: close" not in head
 
 
-class _Client:
+class Client:
     """One connection, opened when it is needed."""
 
     def __init__(self, port: int) -> None:
@@ -128,7 +128,7 @@ async def drive(port: int, plan: list[Request], clients: int) -> Outcome:
     queue: Iterator[tuple[int, Request]] = iter(enumerate(plan))
 
     async def work() -> None:
-        client = _Client(port)
+        client = Client(port)
         for index, one in queue:  # shared: each client takes the next request as it becomes free
             started = time.perf_counter()
             reply = await client.send(one)

@@ -12,7 +12,7 @@ OCTETS = "application/octet-stream"
 POOL = 400
 
 
-def _broken(curve: Columns, rng: random.Random) -> bytes:
+def broken(curve: Columns, rng: random.Random) -> bytes:
     """A body that must be refused: one fault of many in an otherwise good curve."""
     text = orjson.dumps(curve)
     faults = [
@@ -54,7 +54,7 @@ def _one(pool: Sequence[Columns], packets: Sequence[bytes], rng: random.Random) 
     if kind < 0.82:
         return request("/v1/alerts", packet[: rng.randrange(1, len(packet))], OCTETS)
     if kind < 0.92:
-        return request("/v1/classify", _broken(curve, rng))
+        return request("/v1/classify", broken(curve, rng))
     if kind < 0.95:
         return Request(request("/v1/classify", orjson.dumps(curve)).data, vanish=True)
     return request(rng.choice(["/v1/models", "/healthz", "/readyz", "/metrics", "/nowhere"]))

@@ -11,7 +11,7 @@ any of them.
 
 Run::
 
-    python -m training crossvalidate default-ztf --data build/ztf.parquet --pretrained runs/default-0 \\
+    python -m training crossvalidate default-finetuning --data build/ztf.parquet --pretrained runs/default-0 \\
         --report build/folds.json
 """
 

@@ -1,7 +1,9 @@
-"""Simulated, labelled light curves of all 20 classes: the entry point of the simulator.
+"""Simulated, labelled light curves of all classes of a survey: the entry point of the simulator.
 
     from training.simulate.generate import simulate
     simulate(Path("build/sim.parquet"), n_per_class=3000, seed=1, workers=2)
+
+``rubin`` has the 20 classes of ELAsTiCC, ``ztf`` the six of `training.simulate.bright_transients`.
 
 Notable: work is cut into chunks of `CHUNK` kept objects of one class, each with its own random stream derived from
 (seed, class, chunk). The output is therefore the same for any number of workers, and a larger set begins with the
@@ -16,15 +18,27 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tqdm import tqdm
 
-from models.taxonomy import ELASTICC
+from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from training.data.dataset import LabelledObject, write_dataset
-from training.simulate import cadence, detection, eruptive, host, lensing, noise, periodic, population, transients
+from training.simulate import (
+    bright_transients,
+    cadence,
+    detection,
+    eruptive,
+    host,
+    lensing,
+    noise,
+    periodic,
+    population,
+    transients,
+)
 from training.simulate.cadence import DEEP_FRACTION, SURVEY_NIGHTS, SURVEY_START, Visits
+from training.simulate.histories import Measured, objects
 from training.simulate.photometry import Floats, magnitude_to_njy
 from training.simulate.signal import Signal
 from training.simulate.transient_classes import KINDS
@@ -44,6 +58,10 @@ VARIABLES: dict[str, Callable[[np.random.Generator, Visits, Floats], Signal]] = 
 }
 
 
+TAXONOMIES: dict[str, Taxonomy] = {"rubin": ELASTICC, "ztf": ZTF_SUPERNOVAE}
+Survey = Literal["rubin", "ztf"]
+
+
 @dataclass(frozen=True)
 class _Task:
     class_index: int
@@ -51,6 +69,7 @@ class _Task:
     count: int
     seed: int
     deep_fraction: float = DEEP_FRACTION
+    survey: Survey = "rubin"
 
 
 def simulate(
@@ -62,52 +81,55 @@ def simulate(
     *,
     classes: Sequence[str] = (),
     deep_fraction: float = DEEP_FRACTION,
+    survey: Survey = "rubin",
 ) -> Path:
     """Write ``n_per_class`` objects of each class to the Parquet file ``out`` and return it.
 
     Parameters
     ----------
-    classes : names of those to simulate, in any order; none means all 20. An object does not depend on this choice.
-    deep_fraction : share of the candidates that lie in deep fields, in [0, 1].
+    classes : names of those to simulate, in any order; none means all. An object does not depend on this choice.
+    deep_fraction : share of the candidates that lie in deep fields, in [0, 1]; ``ztf`` has none.
 
     Raises
     ------
     ValueError
         For a class outside the taxonomy, a fraction outside [0, 1], no objects or a negative seed.
     """
-    if unknown := sorted(set(classes) - set(ELASTICC.names)):
-        raise ValueError(f"no class {', '.join(unknown)}; there are {', '.join(ELASTICC.names)}")
+    known = TAXONOMIES[survey].names
+    if unknown := sorted(set(classes) - set(known)):
+        raise ValueError(f"no class {', '.join(unknown)}; there are {', '.join(known)}")
     if not 0.0 <= deep_fraction <= 1.0:
         raise ValueError(f"the share of deep fields must be between 0 and 1, not {deep_fraction}")
-    names = [name for name in ELASTICC.names if name in classes or not classes]
+    names = [name for name in known if name in classes or not classes]
     tasks = [
-        replace(task, deep_fraction=deep_fraction)
+        replace(task, deep_fraction=deep_fraction, survey=survey)
         for name in names
-        for task in _class_tasks(ELASTICC.names.index(name), n_per_class, seed)
+        for task in _class_tasks(known.index(name), n_per_class, seed)
     ]
-    about = provenance(dict.fromkeys(names, n_per_class), seed, deep_fraction)
+    about = provenance(dict.fromkeys(names, n_per_class), seed, deep_fraction, survey)
     with tqdm(total=n_per_class * len(names), unit="curve", disable=not progress) as bar:
 
         def counted() -> Iterator[LabelledObject]:
-            for objects in _chunks(tasks, workers):
-                bar.update(len(objects))
-                yield from objects
+            for made in _chunks(tasks, workers):
+                bar.update(len(made))
+                yield from made
 
-        write_dataset(out, counted(), notes=lambda: {"simulation": json.dumps(about)})
+        write_dataset(out, counted(), classes=known, notes=lambda: {"simulation": json.dumps(about)})
     return out
 
 
-def provenance(objects: Mapping[str, int], seed: int, deep_fraction: float) -> dict[str, Any]:
+def provenance(counts: Mapping[str, int], seed: int, deep_fraction: float, survey: Survey = "rubin") -> dict[str, Any]:
     """What a file of `simulate` says of itself, key ``simulation`` of `training.data.dataset.read_notes`.
 
     With the version of the simulator it is all that is needed to make the same file again.
     """
+    options = {"deep_fraction": deep_fraction} if survey == "rubin" else {"survey": survey}
     return {
         "simulator": "training.simulate",
         "version": VERSION,
         "seed": seed,
-        "objects": dict(objects),
-        "options": {"deep_fraction": deep_fraction},
+        "objects": dict(counts),
+        "options": options,
     }
 
 
@@ -142,11 +164,14 @@ def _chunks(tasks: list[_Task], workers: int) -> Iterator[list[LabelledObject]]:
 def _run(task: _Task) -> list[LabelledObject]:
     """The first ``task.count`` objects of one chunk; the chunk is always drawn in full rounds of the same size."""
     rng = np.random.default_rng(np.random.SeedSequence(task.seed, spawn_key=(task.class_index, task.chunk)))
-    taxon = ELASTICC.classes[task.class_index]
+    taxon = TAXONOMIES[task.survey].classes[task.class_index]
     prefix = (task.seed % 100_000 * 10_000 + taxon.id) * 10_000_000 + task.chunk * CHUNK
     kept: list[LabelledObject] = []
     while len(kept) < task.count:
-        kept += _round(rng, taxon.name, prefix + len(kept), task.deep_fraction)
+        if task.survey == "ztf":
+            kept += bright_transients.candidates(rng, taxon.name, prefix + len(kept))
+        else:
+            kept += _round(rng, taxon.name, prefix + len(kept), task.deep_fraction)
     return kept[: task.count]
 
 
@@ -159,26 +184,8 @@ def _round(rng: np.random.Generator, name: str, first_id: int, deep_fraction: fl
     detected = detection.detect(rng, flux, error) & usable
     inside, trigger = detection.history(visits, detected)
     metadata = host.metadata(rng, name, signal.redshift, milky_way)
-    points = np.flatnonzero(inside & usable)
-    edges = np.searchsorted(visits.owner[points], np.arange(visits.n + 1))
-    found: list[LabelledObject] = []
-    for index in np.flatnonzero(np.diff(edges)):
-        rows = points[edges[index] : edges[index + 1]]
-        found.append(
-            LabelledObject(
-                object_id=str(first_id + len(found)),
-                class_name=name,
-                mjd=visits.mjd[rows],
-                flux=flux[rows].astype(np.float32),
-                flux_err=error[rows].astype(np.float32),
-                band=visits.band[rows].astype(np.int8),
-                detected=detected[rows],
-                trigger_mjd=float(trigger[index]),
-                metadata=metadata[index],
-                redshift=float(signal.redshift[index]),
-            )
-        )
-    return found
+    measured = Measured(visits, flux, error, detected, inside & usable, trigger, metadata, signal.redshift)
+    return objects(name, first_id, measured)
 
 
 def _scene(rng: np.random.Generator, name: str, milky_way: Floats, deep_fraction: float) -> tuple[Visits, Signal]:
@@ -186,7 +193,7 @@ def _scene(rng: np.random.Generator, name: str, milky_way: Floats, deep_fraction
     if name not in KINDS:
         visits = cadence.visits(rng, len(milky_way), deep_fraction=deep_fraction)
         return visits, VARIABLES[name](rng, visits, milky_way)
-    events = transients.draw(rng, name, milky_way, SURVEY_START - 30.0, SURVEY_START + SURVEY_NIGHTS)
+    events = transients.draw(rng, KINDS[name], milky_way, SURVEY_START - 30.0, SURVEY_START + SURVEY_NIGHTS)
     visits = cadence.visits(rng, len(milky_way), *transients.window(events), deep_fraction=deep_fraction)
     difference = transients.flux(events, visits)
     return visits, Signal(difference, np.zeros_like(difference), events.redshift)

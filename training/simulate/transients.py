@@ -24,7 +24,8 @@ from training.simulate.photometry import (
     magnitude_to_njy,
     planck,
 )
-from training.simulate.transient_classes import KINDS, SED_NODES, Kind, Spread
+from training.simulate.population import FAINTEST_PEAK
+from training.simulate.transient_classes import SED_NODES, Kind, Spread
 
 NORMAL_WAVELENGTH = 4800.0  # rest Angstrom at which peak magnitudes are quoted
 SED_SCATTER = 0.07  # mag, per node and object
@@ -71,10 +72,18 @@ class Events:
     shock: Floats
 
 
-def draw(rng: np.random.Generator, name: str, milky_way: Floats, first_mjd: float, last_mjd: float) -> Events:
-    """One event of class ``name`` per entry of ``milky_way`` (E(B-V)), bright enough to be seen."""
-    kinds, n = KINDS[name], len(milky_way)
-    sample = _detectable(rng, kinds, n)
+def draw(
+    rng: np.random.Generator,
+    kinds: tuple[Kind, ...],
+    milky_way: Floats,
+    first_mjd: float,
+    last_mjd: float,
+    *,
+    faintest: float = FAINTEST_PEAK,
+) -> Events:
+    """One event of a class of these subtypes per entry of ``milky_way`` (E(B-V)), at maximum not below ``faintest``."""
+    n = len(milky_way)
+    sample = _detectable(rng, kinds, n, faintest)
     shape = {key: _spread(rng, [pair(k) for k in kinds], sample.kind) for key, pair in PARAMETERS.items()}
     for key in STRETCHED:
         shape[key] *= sample.stretch
@@ -148,16 +157,16 @@ class _Sample:
         return _Sample(*(np.concatenate(pair) for pair in pairs))
 
 
-def _detectable(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int) -> _Sample:
+def _detectable(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int, faintest: float) -> _Sample:
     """``n`` events of a volume-limited population that are bright enough at maximum to be worth simulating."""
-    sample = _bright(_volume(rng, kinds, POOL))
+    sample = _bright(_volume(rng, kinds, POOL), faintest)
     while len(sample.kind) < n:
-        sample = sample.joined(_bright(_volume(rng, kinds, POOL)))
+        sample = sample.joined(_bright(_volume(rng, kinds, POOL), faintest))
     return sample.take(slice(n))
 
 
-def _bright(sample: _Sample) -> _Sample:
-    return sample.take(sample.magnitude + 0.8 * sample.a_v < population.FAINTEST_PEAK)
+def _bright(sample: _Sample, faintest: float) -> _Sample:
+    return sample.take(sample.magnitude + 0.8 * sample.a_v < faintest)
 
 
 def _volume(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int) -> _Sample:

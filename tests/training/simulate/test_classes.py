@@ -21,7 +21,7 @@ G, R, Z = 1, 2, 4
 
 def nearby(name: str, redshift: float = 0.02) -> Events:
     """Events of a class moved to one redshift, without any dust."""
-    events = transients.draw(np.random.default_rng(0), name, np.zeros(N), 61_000.0, 61_000.0)
+    events = transients.draw(np.random.default_rng(0), KINDS[name], np.zeros(N), 61_000.0, 61_000.0)
     return replace(events, redshift=np.full(N, redshift), a_v=np.zeros(N))
 
 
@@ -38,7 +38,7 @@ def median(name: str, phase: float, band: int) -> float:
 
 
 def absolute(name: str) -> float:
-    events = transients.draw(np.random.default_rng(0), name, np.zeros(N), 61_000.0, 61_000.0)
+    events = transients.draw(np.random.default_rng(0), KINDS[name], np.zeros(N), 61_000.0, 61_000.0)
     apparent = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
     return float(np.median(apparent - cosmology.distance_modulus(events.redshift)))
 
@@ -64,7 +64,7 @@ def test_peak_absolute_magnitudes(name: str, bright: float, faint: float) -> Non
 
 def test_normal_ia_are_standard_candles_and_others_are_not() -> None:
     def scatter(name: str) -> float:
-        events = transients.draw(np.random.default_rng(0), name, np.zeros(N), 61_000.0, 61_000.0)
+        events = transients.draw(np.random.default_rng(0), KINDS[name], np.zeros(N), 61_000.0, 61_000.0)
         apparent = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
         return float(np.std(apparent - cosmology.distance_modulus(events.redshift)))
 

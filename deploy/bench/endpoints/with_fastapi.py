@@ -1,0 +1,22 @@
+"""FastAPI and onnxruntime: a route that parses, runs and answers, in a process for each core."""
+
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import Body, FastAPI
+
+from deploy.bench.endpoints.network import HOST, PORT, WORKERS, Network
+
+app = FastAPI()
+network = Network() if __name__ != "__main__" else None  # the parent of the processes answers nothing
+
+
+@app.post("/classify")
+def classify(columns: Annotated[dict[str, Any], Body()]) -> dict[str, Any]:
+    """One light curve; FastAPI calls this in a thread of its pool."""
+    assert network is not None
+    return {"probabilities": network.answer([network.read(columns)])[0]}
+
+
+if __name__ == "__main__":
+    uvicorn.run(f"{__spec__.name}:app", host=HOST, port=PORT, workers=WORKERS, log_level="warning", access_log=False)

@@ -1,0 +1,43 @@
+"""LitServe: a process of inference for each core, batching by count with a time limit where a batch size is given."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import litserve
+
+from deploy.bench.endpoints.network import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Network
+from models.lightcurve import Tokens
+
+
+class Api(litserve.LitAPI):  # type: ignore[misc]  # installed in an environment of its own
+    """What LitServe calls, in this order."""
+
+    def setup(self, device: str) -> None:
+        """Load, in the process that will run it."""
+        self.network = Network()
+
+    def decode_request(self, request: Mapping[str, Any]) -> Tokens:
+        """One light curve."""
+        return self.network.read(request)
+
+    def batch(self, inputs: Sequence[Tokens]) -> Sequence[Tokens]:
+        """Leave the padding to the network."""
+        return inputs
+
+    def predict(self, x: Tokens | Sequence[Tokens]) -> list[list[float]]:
+        """A batch, or a light curve where nothing is batched."""
+        return self.network.answer([x] if isinstance(x, Tokens) else x)
+
+    def unbatch(self, output: list[list[float]]) -> list[list[list[float]]]:
+        """One answer each, in the form that an answer alone has."""
+        return [[row] for row in output]
+
+    def encode_response(self, output: list[list[float]]) -> dict[str, Any]:
+        """The answer to one request."""
+        return {"probabilities": output[0]}
+
+
+if __name__ == "__main__":
+    api = Api(max_batch_size=BATCH, batch_timeout=BATCH_SECONDS if BATCH > 1 else 0.0)
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=WORKERS)
+    server.run(host=HOST, port=PORT, log_level="warning", generate_client_file=False)

@@ -1,0 +1,219 @@
+"""Other model servers on the same light curves, network, client and machine: throughput and latency beside ours.
+
+Each is installed from PyPI into an environment of its own (kept under ``build/``, so that a second run is quicker; one
+that cannot be installed is left out and named), started around the endpoint in ``endpoints/``, checked to answer what
+the network answers alone, measured and stopped, once in every round. All get as many processes as there are cores.
+Batching servers are measured as they are and with batches of up to 64 light curves, gathered for up to 5 ms.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import orjson
+
+from deploy.bench.bare import Bare
+from deploy.bench.curves import Columns, alert_mix
+from deploy.bench.endpoints.launch import NoServer, endpoint, install
+from deploy.bench.load import HOST, request, run_in_process, write_plan
+from deploy.bench.report import Numbers, spread
+from deploy.bench.throughput import WrongAnswer
+from deploy.bench.wire import answered, patient
+
+Name = Literal["fastapi", "litserve", "mosec", "bentoml", "ray"]
+EVERY: Final[tuple[Name, ...]] = ("fastapi", "litserve", "mosec", "bentoml", "ray")
+CLIENTS: Final = 32
+ROUNDS: Final = 3
+SEED: Final = 20260103
+START_SECONDS: Final = 120.0
+BATCH: Final = 64
+WARM_UP: Final = 128
+TOLERANCE: Final = 1e-4
+
+
+class Route(NamedTuple):
+    """Where a light curve goes, and what the JSON of its columns is wrapped in."""
+
+    path: str
+    before: bytes = b""
+    after: bytes = b""
+
+    def body(self, curve: Columns) -> bytes:
+        """The body of a request."""
+        return self.before + orjson.dumps(curve) + self.after
+
+
+class Peer(NamedTuple):
+    """How a server is installed and asked, one light curve at a time and, if it can, gathering batches itself."""
+
+    requires: tuple[str, ...]
+    alone: Route
+    batched: Route | None = None
+
+
+_CLASSIFY, _PREDICT, _INFERENCE = Route("/classify"), Route("/predict"), Route("/inference")
+PEERS: Final[Mapping[Name, Peer]] = {
+    "fastapi": Peer(("fastapi>=0.115", "uvicorn[standard]>=0.32"), _CLASSIFY),
+    "litserve": Peer(("litserve>=0.2.10",), _PREDICT, _PREDICT),
+    "mosec": Peer(("mosec>=0.9",), _INFERENCE, _INFERENCE),
+    "bentoml": Peer(
+        ("bentoml>=1.4",), Route("/alone", b'{"columns":', b"}"), Route("/together", b'{"curves":[', b"]}")
+    ),
+    "ray": Peer(("ray[serve]>=2.40",), _CLASSIFY, _CLASSIFY),
+}
+
+
+class Row(NamedTuple):
+    """A server in one round."""
+
+    server: str
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+def measure(
+    bundle: Path, names: Sequence[Name], environments: Path, curves: int, rounds: int, say: Callable[[str], None]
+) -> list[Row]:
+    """A row for every server and round; those that will not run are told of and left out."""
+    drawn = alert_mix(curves, SEED)
+    expected = Bare.of(bundle, drawn).probabilities()
+    pythons: dict[Name, Path] = {}
+    for name in names:
+        try:
+            pythons[name] = install(environments / name, PEERS[name].requires)
+        except NoServer as error:
+            say(f"{name} is left out: {error}")
+    rows: list[Row] = []
+    for number in range(rounds):
+        rows.append(_ours(bundle, drawn))
+        say(f"round {number + 1}/{rounds}: {_line(rows[-1])}")
+        for name, python in list(pythons.items()):
+            try:
+                for row in turn(name, python, bundle, drawn, expected):
+                    rows.append(row)
+                    say(f"round {number + 1}/{rounds}: {_line(row)}")
+            except NoServer as error:
+                del pythons[name]
+                say(f"{name} is left out: {error}")
+    return rows
+
+
+def _ours(bundle: Path, curves: Sequence[Columns]) -> Row:
+    with patient(bundle) as service:
+        _load(service.port, Route("/v1/classify"), curves)  # the others' answers are checked, which warms them up
+        return _row("Nightjar", service.port, Route("/v1/classify"), curves)
+
+
+def turn(name: Name, python: Path, bundle: Path, curves: Sequence[Columns], expected: np.ndarray) -> Iterator[Row]:
+    """One by one and, where the server can, in batches."""
+    peer = PEERS[name]
+    for batch, route in ((1, peer.alone), (BATCH, peer.batched)):
+        if route is not None:
+            with endpoint(name, python, bundle, batch) as (port, log):
+                _wait(port, route, curves[0], log)
+                _check(port, route, curves, expected)
+                yield _row(f"{name}, batches of {batch}" if batch > 1 else name, port, route, curves)
+
+
+def _wait(port: int, route: Route, curve: Columns, log: Path) -> None:
+    """Return when a light curve is answered. Raises NoServer."""
+    give_up, heard = time.monotonic() + START_SECONDS, b""
+    while time.monotonic() < give_up:
+        try:
+            status, heard = _ask(port, route, curve)
+        except (OSError, HTTPException):
+            status = 0  # not listening yet
+        if status == 200:
+            return
+        time.sleep(0.2)
+    raise NoServer(f"no answer after {START_SECONDS:.0f} s: {heard[-500:]!r} {log.read_text()[-500:]}")
+
+
+def _ask(port: int, route: Route, curve: Columns) -> tuple[int, bytes]:
+    connection = HTTPConnection(HOST, port, timeout=30)
+    try:
+        connection.request("POST", route.path, route.body(curve), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def _check(port: int, route: Route, curves: Sequence[Columns], expected: np.ndarray) -> None:
+    """Ask everything once, which also warms up. Raises WrongAnswer beyond what batch mates may change, NoServer."""
+    with tempfile.TemporaryDirectory() as folder:
+        replies = Path(folder, "replies")
+        statuses = _load(port, route, curves, replies)["statuses"]
+        if set(statuses) != {"200"}:
+            raise NoServer(f"not every request was answered: {statuses}")
+        served = [_probabilities(body) for _, body in json.loads(replies.read_text())]
+    error = float(np.abs(np.asarray(served) - expected).max())
+    if not error <= TOLERANCE:
+        raise WrongAnswer(f"probabilities differ by {error:.1e} from those of the network alone")
+
+
+def _probabilities(body: str) -> list[float]:
+    """Of one reply; BentoML answers batches of one as lists. Raises NoServer."""
+    try:
+        document: Any = json.loads(body)
+        values: list[float] = (document[0] if isinstance(document, list) else document)["probabilities"]
+    except (ValueError, LookupError, TypeError):
+        raise NoServer(f"an answer that is none: {body[:300]!r}") from None
+    return values
+
+
+def _load(port: int, route: Route, curves: Sequence[Columns], replies: Path | None = None) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Path(folder, "plan")
+        write_plan(plan, [request(route.path, route.body(curve)) for curve in curves])
+        return run_in_process(port, plan, CLIENTS, replies)
+
+
+def _row(server: str, port: int, route: Route, curves: Sequence[Columns]) -> Row:
+    _load(port, route, curves[:WARM_UP])
+    outcome = answered(_load(port, route, curves))
+    return Row(server, outcome["per_second"], outcome["p50_ms"], outcome["p99_ms"])
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown, the quickest first: medians over the rounds, and the full range of throughput."""
+    by_server = {
+        server: [row for row in rows if row.server == server] for server in dict.fromkeys(r.server for r in rows)
+    }
+    lines = [
+        "| server | light curves/s | range | p50, ms | p99, ms |",
+        "|---|---|---|---|---|",
+    ]
+    for server, mine in sorted(by_server.items(), key=lambda pair: -median(row.per_second for row in pair[1])):
+        rates = [row.per_second for row in mine]
+        p50, p99 = (median(getattr(row, name) for row in mine) for name in ("p50_ms", "p99_ms"))
+        lines.append(
+            f"| {server} | {median(rates):,.0f} | {min(rates):,.0f} to {max(rates):,.0f} | {p50:,.1f} | {p99:,.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def numbers(rows: Sequence[Row]) -> Numbers:
+    """Keys ``peers.SERVER.per_s``, ``.p50_ms`` and ``.p99_ms``."""
+    found: Numbers = {}
+    for server in dict.fromkeys(row.server for row in rows):
+        mine, key = [row for row in rows if row.server == server], _key(server)
+        found[f"peers.{key}.per_s"] = spread([row.per_second for row in mine])
+        found[f"peers.{key}.p50_ms"] = spread([row.p50_ms for row in mine])
+        found[f"peers.{key}.p99_ms"] = spread([row.p99_ms for row in mine])
+    return found
+
+
+def _key(server: str) -> str:
+    return server.lower().replace(", batches of ", "_batch_")
+
+
+def _line(row: Row) -> str:
+    return f"{row.server}: {row.per_second:.0f}/s, p50 {row.p50_ms:.1f} ms, p99 {row.p99_ms:.1f} ms"

@@ -1,0 +1,115 @@
+"""Open-loop load: requests leave at random moments, whatever has become of the earlier ones.
+
+Latency counts from the moment intended. A request that is not answered within :data:`STRANDED_SECONDS`, or whose
+connection ends without a reply, is stranded.
+"""
+
+import asyncio
+import random
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from deploy.bench.load import DROPPED, Client, Reply
+from deploy.bench.soak.traffic import Asked, Golden, judge
+
+STRANDED_SECONDS: Final = 60.0
+IDLE_SECONDS: Final = 20.0  # after which a connection is not used again: the service may be about to close it
+MOST_EXAMPLES: Final = 10
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of requests. ``outcomes`` counts by kind and outcome; ``seconds`` are latencies of right answers."""
+
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    examples: list[str] = field(default_factory=list)
+    seconds: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def count(self, outcome: str) -> int:
+        """Requests of any kind with an outcome."""
+        return sum(count for (_, what), count in self.outcomes.items() if what == outcome)
+
+    def note(self, asked: Asked, outcome: str, seconds: float, said: str = "") -> None:
+        """One more; what was said is kept of the first that went wrong."""
+        self.outcomes[asked.kind, outcome] += 1
+        if outcome == "right":
+            self.seconds.append(seconds)
+        elif outcome in ("wrong", "stranded") and len(self.examples) < MOST_EXAMPLES:
+            self.examples.append(f"{asked.kind}: {outcome}: {said[:300]}")
+
+
+class Driver:
+    """Sends prepared requests to a port and keeps the tally."""
+
+    def __init__(self, port: int, asked: Sequence[Asked], golden: Golden, seed: int = 0) -> None:
+        self.tally = Tally()
+        self._port, self._asked, self._golden = port, asked, golden
+        self._rng = random.Random(seed)
+        self._idle: list[tuple[Client, float]] = []
+
+    async def saturate(self, clients: int, seconds: float) -> float:
+        """Requests a second, closed loop; the first third of the time, in which the queue fills, does not count."""
+        loop = asyncio.get_running_loop()
+        started, sent = loop.time(), 0
+        settled = started + seconds / 3
+
+        async def work() -> None:
+            nonlocal sent
+            while loop.time() < started + seconds:
+                await self._send(self._rng.choice(self._asked), loop.time())
+                sent += loop.time() > settled
+
+        await asyncio.gather(*(work() for _ in range(clients)))
+        return sent / (loop.time() - settled)
+
+    async def run(self, rate: float, seconds: float) -> None:
+        """Requests at random moments for some time; returns when each has its outcome."""
+        loop = asyncio.get_running_loop()
+        due, end = loop.time(), loop.time() + seconds
+        sending: set[asyncio.Task[None]] = set()
+        while due < end:
+            if (early := due - loop.time()) > 0:
+                await asyncio.sleep(early)
+            task = asyncio.create_task(self._send(self._rng.choice(self._asked), due))
+            sending.add(task)
+            task.add_done_callback(sending.discard)
+            due += self._rng.expovariate(rate)
+        await asyncio.gather(*sending)
+
+    def close(self) -> None:
+        """Hang up."""
+        for client, _ in self._idle:
+            client.close()
+        self._idle.clear()
+
+    async def _send(self, asked: Asked, due: float) -> None:
+        loop = asyncio.get_running_loop()
+        client = self._connection(loop.time())
+        try:
+            reply = await asyncio.wait_for(client.send(asked.request), STRANDED_SECONDS)
+        except TimeoutError:
+            client.close()
+            self.tally.note(asked, "stranded", 0.0, f"no reply within {STRANDED_SECONDS:.0f} s")
+            return
+        self._idle.append((client, loop.time()))
+        self._settle(asked, reply, loop.time() - due)
+
+    def _settle(self, asked: Asked, reply: Reply | str, seconds: float) -> None:
+        if isinstance(reply, Reply):
+            self.tally.statuses[str(reply.status)] += 1
+            said = f"{reply.status} {reply.body[:300].decode('utf-8', 'replace')}"
+            self.tally.note(asked, judge(asked, reply, self._golden), seconds, said)
+        else:
+            self.tally.note(asked, "stranded" if reply == DROPPED else reply, seconds, reply)
+
+    def _connection(self, now: float) -> Client:
+        while self._idle:
+            client, since = self._idle.pop()
+            if now - since < IDLE_SECONDS:
+                return client
+            client.close()
+        return Client(self._port)

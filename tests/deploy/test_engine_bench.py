@@ -1,0 +1,113 @@
+"""The engine's benchmark: its schedules lose nothing, its clients ask what they should, and all of it runs."""
+
+from itertools import chain
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.bench import engine, lone, policies, wire
+from deploy.bench.curves import LONGEST, alert_mix
+from deploy.bench.load import HOST
+from deploy.bench.lone import Line
+from deploy.bench.report import Numbers
+from deploy.bench.schedules import Best, cut, tokens_of
+from deploy.bench.throughput import WrongAnswer
+from models.bundle import load_bundle
+from models.lightcurve import LightCurve, Limits, Tokens, featurise
+from service.commands.process import running
+from service.inference import layout
+from service.inference.loaded import load_model
+
+
+def quiet(_: str) -> None:
+    pass
+
+
+def tokens(length: int) -> Tokens:
+    mjd = 60_000.0 + np.arange(length)
+    curve = LightCurve.from_columns(mjd, np.ones(length), np.ones(length), np.arange(length) % 6)
+    return featurise(curve, Limits(max_points_per_band=65, pre_trigger_days=1000.0), "nJy", (), tuple("ugrizY"))
+
+
+@given(st.lists(st.integers(1, 60), max_size=30), st.sampled_from([0, 64, 256]))
+def test_a_schedule_loses_nothing_and_keeps_its_budget(lengths: list[int], budget: int) -> None:
+    made = [tokens(length) for length in lengths]
+    groups = cut(made, budget)
+    assert sorted(map(id, chain(*groups))) == sorted(map(id, made))
+    for group in groups:
+        assert len(group) == 1 or len(group) * max(map(len, group)) <= budget
+    longest = [max(map(len, group)) for group in groups]
+    assert longest == sorted(longest, reverse=True)
+    assert budget or len(groups) == len(made)
+
+
+def test_the_mix_has_a_tail_of_deep_fields() -> None:
+    lengths = np.array([len(curve["mjd"]) for curve in alert_mix(4000, seed=1)])
+    assert abs(np.median(lengths) - 50) <= 3
+    assert 0.003 < np.mean(lengths == LONGEST) < 0.03
+    assert alert_mix(5, seed=1) == alert_mix(5, seed=1)
+
+
+def test_a_packed_request_holds_every_column() -> None:
+    curves = alert_mix(3, seed=2)
+    head, _, body = wire.packed_request(curves).data.partition(b"\r\n\r\n")
+    assert b"Content-Type: application/msgpack" in head
+    for curve, packed in zip(curves, msgspec.msgpack.decode(body)["light_curves"], strict=True):
+        assert np.frombuffer(packed["mjd"], "<f8").tolist() == curve["mjd"]
+        assert np.frombuffer(packed["flux"], "<f4") == pytest.approx(curve["flux"])
+        assert len(packed["band"]) == len(curve["band"])
+        assert ("metadata" in packed) == bool(curve["metadata"])
+
+
+async def test_every_policy_answers_everything_after_it_came(tiny_bundle: Path) -> None:
+    bench = policies.Bench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
+    arrival = np.linspace(0.0, 0.1, 60)
+    for policy in bench.contenders:
+        assert await bench.saturated(policy) > 0
+        assert (await bench.latencies(policy, arrival) > 0).all()
+
+
+def test_the_best_schedule_is_run_on_every_curve(tiny_bundle: Path) -> None:
+    curves = alert_mix(40, seed=4)
+    best = Best.of(tiny_bundle, curves, callers=2)
+    manifest = load_bundle(tiny_bundle).manifest
+    seen = sum(int(one["mask"].sum()) for one in best.inputs)
+    assert seen == sum(len(tokens_of(curve, manifest)) for curve in curves)
+    assert best.run(2).per_second > 0
+
+
+def test_a_refusal_ends_a_lone_measurement(tiny_bundle: Path) -> None:
+    with running(tiny_bundle) as service:
+        line = Line(service.port)
+        assert b"models" in line.ask(b"GET /v1/models HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())
+        with pytest.raises(WrongAnswer, match="404"):
+            line.ask(b"GET /nowhere HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())
+        line.close()
+
+
+def test_every_figure_of_the_engine_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "SECONDS_EACH", 0.02)
+    monkeypatch.setattr(lone, "CURVES", 10)
+    numbers = engine.measure(tiny_bundle, curves=70, rounds=1, burst=150, say=quiet)
+    assert set(engine.AIMS) <= set(numbers)
+    assert float(str(numbers["engine.max_abs_difference_to_bare"])) <= 1e-4
+    for key in engine.AIMS:
+        found = numbers[key]
+        assert np.isfinite(found["median"] if isinstance(found, dict) else found), key
+
+
+def test_the_table_says_what_was_reached() -> None:
+    numbers: Numbers = {key: {"median": aim.value, "spread": 0.5} for key, aim in engine.AIMS.items()}
+    assert engine.table(numbers).count("| yes |") == len(engine.AIMS)
+    worse: Numbers = {key: aim.value + (-0.01 if aim.bound == "at least" else 0.01) for key, aim in engine.AIMS.items()}
+    assert engine.table(worse).count("| no |") == len(engine.AIMS)
+
+
+def test_requests_that_fail_end_the_measurement() -> None:
+    assert wire.answered({"statuses": {"200": 3}}) == {"statuses": {"200": 3}}
+    with pytest.raises(WrongAnswer, match="429"):
+        wire.answered({"statuses": {"200": 3, "429": 1}})
