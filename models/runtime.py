@@ -53,6 +53,13 @@ def _options(threads: int) -> ort.SessionOptions:
     return options
 
 
+def trimming() -> ort.RunOptions:
+    """Options of a run that frees what larger runs have left in the session's memory on the CPU."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
 def run(session: ort.InferenceSession, inputs: Run, options: ort.RunOptions | None = None) -> dict[str, NDArray[Any]]:
     """Run a session on the inputs it declares; others are ignored.
 

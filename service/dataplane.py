@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence, Sized
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -186,7 +186,7 @@ class DataPlane(Generic[ItemT]):
         names = [surveys] * len(outcomes) if isinstance(surveys, str) else surveys
         kinds = Counter((name, item.status, item.reason) for name, item in zip(names, outcomes, strict=True))
         for labels, count in kinds.items():
-            self._metrics.outcomes.labels(*labels).inc(count)
+            self._metrics.outcome(*labels, count)
 
     async def _answer(self, items: Sequence[ItemT], options: AskOptions) -> list[Outcome]:
         # Before any work is spent; enqueueing asks again, with the lengths known and others possibly ahead by then.
@@ -224,7 +224,8 @@ class DataPlane(Generic[ItemT]):
                         with suppress(EngineFailure):
                             await entry.future
         finally:
-            self._metrics.withdrawn.inc(self._engine.withdraw(entries))
+            if withdrawn := self._engine.withdraw(entries):
+                self._metrics.withdrawn.inc(withdrawn)
         results = [_result(entry) for entry in entries]
         _log_failures(results)
         return results
@@ -260,18 +261,18 @@ class DataPlane(Generic[ItemT]):
         return [self._outcome(item, result) for item, result in zip(prepared, results, strict=True)]
 
     def _outcome(self, item: _Prepared, result: Prediction | EngineFailure) -> Outcome:
-        tokens = item.question.tokens
-        seen = Outcome(
-            status="failed",
+        tokens, prediction = item.question.tokens, result if isinstance(result, Prediction) else None
+        return Outcome(
+            status="failed" if prediction is None else self._program.answered,
+            reason="" if isinstance(result, Prediction) else FAILURE_REASONS[type(result)],
+            detail="" if isinstance(result, Prediction) else str(result),
+            prediction=prediction,
             truncated=tokens.truncated,
             points_per_band=tokens.points_per_band,
             missing_metadata=item.missing_metadata,
             detections=int(np.count_nonzero(tokens.detected)),
             featurise_seconds=item.seconds,
         )
-        if isinstance(result, Prediction):
-            return replace(seen, status=self._program.answered, prediction=result)
-        return replace(seen, reason=FAILURE_REASONS[type(result)], detail=str(result))
 
 
 def _refused(item: LightCurveError | Refusal) -> Outcome:

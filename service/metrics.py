@@ -11,6 +11,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
 from prometheus_client import (
@@ -23,6 +24,7 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.metrics import MetricWrapperBase
 
 from models.bundle import Bundle, Task
 from models.lightcurve import BANDS
@@ -42,6 +44,21 @@ AGES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, 7200.0,
 FAULT_OUTCOMES = ("recovered", "fatal")
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
+MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
+
+
+class Kept(dict[tuple[str, ...], MetricT]):
+    """Children of a labelled metric by their label values, looked up once each."""
+
+    def __init__(self, parent: MetricT) -> None:
+        super().__init__()
+        self._parent = parent
+
+    def __missing__(self, values: tuple[str, ...]) -> MetricT:
+        """Look a child up."""
+        child = self[values] = self._parent.labels(*values)
+        return child
+
 
 class Metrics:
     """All metrics of one service process; the attributes are the metrics. Safe to use from any thread."""
@@ -57,6 +74,8 @@ class Metrics:
         self._declare_models()
         self._declare_stream()
         self._stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
+        self._outcomes = Kept(self.outcomes)
+        self._requests, self._request_seconds = Kept(self.requests), Kept(self.request_seconds)
         self._bands = [self.observations.labels(band) for band in BANDS]
         self._experts: dict[tuple[str, int], Counter] = {}
         self._models: Tally[tuple[str, ...]] = Tally()
@@ -180,6 +199,15 @@ class Metrics:
     def stage(self, name: str, seconds: float) -> None:
         """Count time spent in one of :data:`STAGES`."""
         self._stages[name].observe(seconds)
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests[route, str(status)].inc()
+        self._request_seconds[route,].observe(seconds)
+
+    def outcome(self, survey: str, status: str, reason: str, count: int = 1) -> None:
+        """Count what became of light curves or packets."""
+        self._outcomes[survey, status, reason].inc(count)
 
     def fault(self, task: Task, fault: Fault, recovered: bool) -> None:
         """Count a fault of an engine."""

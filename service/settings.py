@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.bundle import DEFAULT_BUNDLE
+from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from models.forecast import MAX_QUERIES
 from models.runtime import Provider
 from service.alerts.topics import TopicRule
@@ -54,6 +54,10 @@ class Settings(BaseSettings):
     trace_ratio: float = Field(1.0, ge=0, le=1, description="share of requests traced whose caller has not decided")
 
     bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the bundle to serve")
+    ztf_bundle: Path | None = Field(
+        None,
+        description="folder of the bundle for ZTF packets; unset: beside the bundled model the bundled one for ZTF",
+    )
     forecast_bundle: Path | None = Field(
         None, description="folder of a forecaster's bundle to serve as well, at /v1/forecast"
     )
@@ -127,6 +131,12 @@ class Settings(BaseSettings):
     keep_alive: int = Field(75, ge=1, description="idle seconds after which a connection is closed")
     drain_delay: float = Field(5, ge=0, description="seconds between SIGTERM (not ready) and refusing connections")
     drain_timeout: int = Field(30, ge=0, description="seconds that requests in progress have to finish after that")
+
+    @property
+    def bundle_for_ztf(self) -> Path | None:
+        """Folder of what answers for ZTF packets, where that is not the model of `bundle`."""
+        chosen = self.ztf_bundle or (ZTF_BUNDLE if self.bundle == DEFAULT_BUNDLE and ZTF_BUNDLE.is_dir() else None)
+        return None if chosen == self.bundle else chosen
 
     @model_validator(mode="after")
     def _guard_the_admin_interface(self) -> Self:

@@ -6,8 +6,8 @@
     python -m deploy.bench --parts '["peers"]'     other servers, installed from PyPI on the way
 
 Notable: everything is measured against something bare or repeated, in the same run; each part starts its own service;
-the load comes from another process over the loopback interface. Half an hour on two cores. The parts engine and peers
-also write a Markdown table each, beside the output.
+the load comes from another process over the loopback interface. Half an hour on two cores. The parts engine, stream
+and peers also write a Markdown table each, beside the output.
 """
 
 from pathlib import Path
@@ -39,6 +39,7 @@ class Bench(BaseSettings):
     environments: Path = Field(Path("build/peers"), description="where the other servers are installed")
     requests: int = Field(memory.TOTAL, ge=50, description="requests of the memory part")
     stream_scale: float = Field(1.0, gt=0, le=1, description="share of the stream part's alerts, for a trial")
+    backlog: int = Field(200_000, ge=1000, le=1_000_000, description="small alerts that wait while memory is read")
     starts: int = Field(5, ge=1, description="cold starts")
     alerts: Path | None = Field(None, description="folder of alert packets; without it that part is left out")
     dense_twin: Path | None = Field(None, description="bundle of the dense twin; without it that part is left out")
@@ -64,7 +65,7 @@ class Bench(BaseSettings):
         if part == "memory":
             return memory.measure(self.bundle, sample_packets(), self.requests, say)
         if part == "stream":
-            return stream.measure(self.bundle, self.stream_scale, say)
+            return self._stream()
         if part == "packets" and self.alerts is not None:
             return packets.measure(self.bundle, self.alerts, say)
         if part == "twin" and self.dense_twin is not None:
@@ -82,6 +83,11 @@ class Bench(BaseSettings):
         rows = peers.measure(self.bundle, self.servers, self.environments, self.curves, rounds, say)
         self._write_table("peers.md", peers.table(rows))
         return peers.numbers(rows)
+
+    def _stream(self) -> report.Numbers:
+        numbers = stream.measure(self.bundle, self.stream_scale, self.backlog, say)
+        self._write_table("stream.md", stream.table(numbers))
+        return numbers
 
     def _write_table(self, name: str, text: str) -> None:
         self.output.parent.mkdir(parents=True, exist_ok=True)

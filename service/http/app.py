@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.http import openapi
+from service.http.direct import Direct
 from service.http.errors import to_the_edge
 from service.http.lifecycle import Service
 from service.http.middleware import Edge, Gate
@@ -45,6 +46,7 @@ def create_app(service: Service) -> FastAPI:
         exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge},
     )
     app.state.service = service
+    app.add_middleware(Direct, shortcuts={("POST", classify.SHORTCUT.path): classify.SHORTCUT})
     app.add_middleware(Gate, keys=settings.api_keys, max_requests=settings.max_requests)
     app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
     for router in (

@@ -1,7 +1,6 @@
 """The way of a request for light curves, whatever is asked and in whatever format: receive, parse, ask, write."""
 
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import TypeVar
@@ -58,7 +57,7 @@ async def answer(
         stopwatch.lap("receive")
         parse = partial(_read, data, sent, read, settings, stopwatch)
         asked = await _here_or_there(parse, service, sent.slow_start or len(data) > INLINE_BYTES)
-        terms = replace(terms_of(request, settings, arrived, asked.options.deadline_ms), fall_back=True)
+        terms = terms_of(request, settings, arrived, asked.options.deadline_ms, fall_back=True)
         with choose(asked) as lease:
             outcomes = await unless_gone(request, lease.ask(asked.items, terms))
     if asked.bare and outcomes[0].status == "failed":  # a request that is a single curve has no other answer to give

@@ -85,8 +85,7 @@ class Edge:
         return problem
 
     def _record(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.metrics.requests.labels(route, str(status)).inc()
-        self.metrics.request_seconds.labels(route).observe(seconds)
+        self.metrics.request(route, status, seconds)
         # A line for every alert of a stream would be a flood, so an answered request is logged for debugging only.
         tell = log.debug if status < 400 else log.info if status < 500 else log.warning
         tell("request", method=method, route=route, status=status, seconds=round(seconds, 6))

@@ -17,6 +17,7 @@ from service.http.errors import MALFORMED, OVERLOADED, TIMEOUT, TOO_LARGE, UNSUP
 T = TypeVar("T")
 
 RETRY_AFTER_FULL = 1.0
+UNWATCHED_SECONDS = 0.1  # work that has ended by then is not worth a task that looks out for the client's end
 
 
 class ClientGone(Exception):
@@ -136,24 +137,33 @@ def media_type(request: Request, accepted: Iterable[str], codings: Collection[st
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of ``work``, started after the body was read; ClientGone cancels it when the client leaves."""
+    """Return the result of ``work``, started after the body was read; ClientGone cancels it when the client leaves.
+
+    That is looked out for once the work has taken :data:`UNWATCHED_SECONDS`; who has left before is noticed then.
+    """
     task = asyncio.current_task()
     assert task is not None
+    watches: list[asyncio.Future[None]] = []
 
     def leave(_: object) -> None:
         task.cancel()
 
-    watch = asyncio.ensure_future(_disconnect(request.receive))
-    watch.add_done_callback(leave)
+    def watch() -> None:
+        watches.append(asyncio.ensure_future(_disconnect(request.receive)))
+        watches[0].add_done_callback(leave)
+
+    later = asyncio.get_running_loop().call_later(UNWATCHED_SECONDS, watch)
     try:
         return await work
     except asyncio.CancelledError:
-        if watch.done() and not task.uncancel():  # the client's doing, and nobody else's
+        if any(each.done() for each in watches) and not task.uncancel():  # the client's doing, and nobody else's
             raise ClientGone from None
         raise
     finally:
-        watch.remove_done_callback(leave)
-        watch.cancel()
+        later.cancel()
+        for each in watches:
+            each.remove_done_callback(leave)
+            each.cancel()
 
 
 async def _disconnect(receive: Receive) -> None:

@@ -36,6 +36,7 @@ def terms_of(
     milliseconds: float | None = None,
     surveys: str | Sequence[str] = "none",
     urgency: int | None = None,
+    fall_back: bool = False,
 ) -> AskOptions:
     """Terms of a request.
 
@@ -44,6 +45,7 @@ def terms_of(
     arrived : ``time.monotonic()`` seconds, from which deadlines count.
     milliseconds : deadline that its body or address names.
     urgency : that its body names; it counts more than the header.
+    fall_back : whether another model may answer.
 
     Raises
     ------
@@ -56,7 +58,8 @@ def terms_of(
     if _MILLISECONDS.fullmatch(proxy):
         allowed = min(allowed, int(proxy))
     steps = USUAL_URGENCY - (_header_urgency(request) if urgency is None else urgency)
-    return AskOptions(arrived + allowed / 1000, surveys, steps * SECONDS_OF_A_STEP, client_of(request))
+    deadline = arrived + allowed / 1000
+    return AskOptions(deadline, surveys, steps * SECONDS_OF_A_STEP, client_of(request), fall_back)
 
 
 def client_of(request: Request) -> str:

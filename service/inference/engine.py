@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Protocol
 
 from service.inference.admission import Door, DrainRate
@@ -29,6 +29,7 @@ from service.tracing.spans import current_ref
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 
 SHORTEST_WAIT = 1e-4  # seconds, of a worker that holds a batch back
+STAND_BACK = 1e-4  # seconds, of a worker that nobody waits for, before it does its accounts
 WATCH_SECONDS = 0.5
 
 
@@ -199,7 +200,8 @@ class Engine:
             if self._dead:  # since the check above: nobody would ever look at the backlog again
                 raise EngineDead
             self._backlog.add(entries)
-            self._changed.notify(len(entries))
+            if self._may_bind():  # else a worker would wake to find that it has to wait
+                self._changed.notify(min(len(entries), self._woken))
         return entries
 
     def withdraw(self, entries: Iterable[Waiting]) -> int:
@@ -210,6 +212,8 @@ class Engine:
                 abandoned.append(entry)
             else:
                 entry.future.exception()  # an error that its caller will not look at is no fault of the loop's
+        if not abandoned:  # the usual case, in which the workers need not be disturbed
+            return 0
         with self._changed:
             for entry in abandoned:
                 self._backlog.remove(entry)
@@ -266,6 +270,8 @@ class Engine:
             while group := self._next_batch():
                 answers, reports = answer(self._graph, self._program, group)
                 self._deliver(list(zip(group, answers, strict=True)))
+                if not self._backlog:  # the interpreter is wanted elsewhere: for the replies
+                    sleep(STAND_BACK)
                 for report in reports:
                     self._learn(report)
                 self._finish(group)
@@ -295,6 +301,11 @@ class Engine:
     def _may_bind(self) -> bool:
         """Whether a batch chosen now would run at once, or be no better if it were chosen later."""
         return len(self._running) < self._workers or len(self._backlog) >= self._limits.window
+
+    @property
+    def _woken(self) -> int:
+        """Workers that may find something to do: those that could run it at once, or all where the queue is long."""
+        return len(self._threads) if len(self._backlog) >= self._limits.window else self._workers - len(self._running)
 
     @property
     def _free(self) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import onnxruntime as ort
 
-from models.runtime import run
+from models.runtime import run, trimming
 from service.inference.batching import Arrays
 
 
@@ -35,6 +35,10 @@ class SessionRun:
         options = self._under_way.get(id(inputs))
         if options is not None:
             options.terminate = True
+
+    def trim(self, inputs: Arrays) -> None:
+        """Run the graph, and free what runs on larger inputs have left."""
+        run(self._session, inputs, trimming())
 
     def reopen(self) -> None:
         """Run on a new session from now on; seconds of work."""

@@ -21,7 +21,7 @@ import numpy as np
 from models.bundle import Bundle
 from models.runtime import Provider
 from service.inference.batching import Question, Row
-from service.metrics import Metrics
+from service.metrics import Kept, Metrics
 
 KEY_BYTES = 32
 FORMAT = b"nightjar result 1"
@@ -54,9 +54,10 @@ class ResultCache:
     """
 
     def __init__(self, max_bytes: int, metrics: Metrics, remote: Remote | None = None) -> None:
-        self._max_bytes, self._metrics, self._remote = max_bytes, metrics, remote
+        self._max_bytes, self._remote = max_bytes, remote
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
         self.held_bytes = 0
+        self._found = Kept(metrics.cache_answers)
 
     def __len__(self) -> int:
         """Return the number of results in memory."""
@@ -70,15 +71,15 @@ class ResultCache:
         """Results of keys, in order."""
         found = [self._recall(key) for key in keys]
         missing = [place for place, row in enumerate(found) if row is None]
-        self._metrics.cache_answers.labels("memory").inc(len(keys) - len(missing))
+        self._found["memory",].inc(len(keys) - len(missing))
         if missing and self._remote is not None:
             rows = await self._remote.find([keys[place] for place in missing])
             for place, row in zip(missing, rows, strict=True):
                 if row is not None:
                     found[place] = row
                     self._hold(keys[place], row)
-            self._metrics.cache_answers.labels("redis").inc(len(rows) - rows.count(None))
-        self._metrics.cache_answers.labels("none").inc(found.count(None))
+            self._found["redis",].inc(len(rows) - rows.count(None))
+        self._found["none",].inc(found.count(None))
         return found
 
     def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:

@@ -27,11 +27,12 @@ and on a crowded machine a version that is needed now would take minutes to load
 
 
 class Models(NamedTuple):
-    """What a process serves from the start: a classifier and, where configured, a forecaster and a fallback."""
+    """What a process serves from the start: a classifier and, where configured, others for certain work."""
 
     classifier: LoadedModel
     forecaster: LoadedModel | None = None
     fallback: LoadedModel | None = None
+    ztf: LoadedModel | None = None
 
 
 def load_one(settings: Settings, path: Path, task: Task) -> LoadedModel:
@@ -53,11 +54,12 @@ def _folder(settings: Settings) -> Path | None:
 
 def load_configured(settings: Settings) -> Models:
     """Load the bundles that the settings name; raises likewise."""
-    forecast, fallback = settings.forecast_bundle, settings.fallback_bundle
+    forecast, fallback, ztf = settings.forecast_bundle, settings.fallback_bundle, settings.bundle_for_ztf
     return Models(
         load_first(settings, settings.bundle, "classification"),
         None if forecast is None else load_first(settings, forecast, "forecast"),
         None if fallback is None else load_first(settings, fallback, "classification"),
+        None if ztf is None else load_first(settings, ztf, "classification"),
     )
 
 

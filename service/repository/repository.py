@@ -27,7 +27,7 @@ from service.repository.loading import LoadOne, Models, QuietLoader, load_config
 from service.repository.opening import Opener
 from service.repository.references import Reference
 from service.repository.remote import RedisResults
-from service.repository.routing import DEFAULT, FORECAST, UnknownModel
+from service.repository.routing import DEFAULT, FORECAST, ZTF, UnknownModel
 from service.repository.served import Lease, Served, ServedClassifier
 from service.repository.shelf import Shelf
 from service.repository.steps import Steps
@@ -93,6 +93,8 @@ class ModelRepository:
         await self.changes.begin(models.classifier, DEFAULT)
         if models.forecaster is not None:
             await self.changes.begin(models.forecaster, FORECAST)
+        if models.ztf is not None:
+            await self.changes.begin(models.ztf, ZTF)
         if models.fallback is not None:
             await self.changes.begin_fallback(models.fallback)
         await self.changes.sync()

@@ -14,7 +14,8 @@ from service.repository.references import Reference
 DEFAULT, FORECAST = "default", "forecast"
 """Aliases of the models that answer where a request names none: classifier and forecaster."""
 
-CLASSIFIERS = (DEFAULT, "lsst", "elasticc", "ztf")
+ZTF = "ztf"
+CLASSIFIERS = (DEFAULT, "lsst", "elasticc", ZTF)
 """Aliases that lead packets to a classifier, by survey where there is one."""
 
 FALLBACK = "fallback"

@@ -3,14 +3,66 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from service.settings import StreamSettings
 from service.stream.addresses import Address, AddressError, parse_address
 from service.stream.files import FileSource, FolderSink, LinesSink
 from service.stream.messages import Sink, Source
 
+if TYPE_CHECKING:
+    from service.stream.kafka_source import KafkaSource
+    from service.stream.kafka_transactions import KafkaTransactions
+
 TEXT_FORMATS = ("nightjar", "alerce-json", "lasair")
+EXACTLY_ONCE: Final = "exactly_once"
+
+
+class Ends(NamedTuple):
+    """Where alerts come from and where answers go; with transactions, a source and sinks that take part in them."""
+
+    source: Source
+    sink: Sink
+    letters: Sink
+    transactions: "tuple[KafkaSource, KafkaTransactions] | None" = None
+
+
+def open_ends(settings: StreamSettings, replay: bool = False) -> Ends:
+    """All three ends of a worker; raises AddressError for those that make no sense, alone or together."""
+    if _wants_transactions(settings):
+        return _open_transactional(settings, replay)
+    sink, letters = open_sink(settings), open_letters(settings)
+    return Ends(open_source(settings, replay), sink, letters)
+
+
+def _wants_transactions(settings: StreamSettings) -> bool:
+    value = _parse(settings.sink, "sink").options.get(EXACTLY_ONCE)
+    if value not in (None, "yes"):
+        raise AddressError(f"{EXACTLY_ONCE} is yes, or not there; not {value[:20]!r}")
+    return value == "yes"
+
+
+def _open_transactional(settings: StreamSettings, replay: bool) -> Ends:
+    source, sink = _parse(settings.source, "source"), _parse(settings.sink, "sink")
+    if replay:
+        raise AddressError(f"a replay commits nothing: {EXACTLY_ONCE} is for workers")
+    if (source.scheme, sink.scheme) != ("kafka", "kafka") or not _one_cluster(source, sink):
+        raise AddressError(f"{EXACTLY_ONCE} needs a source and a sink of the same Kafka cluster, with equal hosts")
+    try:
+        from service.stream.kafka_source import KafkaSource
+        from service.stream.kafka_transactions import KafkaTransactions, LetterTopic, ResultTopic
+    except ImportError:
+        raise _not_installed(sink) from None
+    extra, dead = kafka_properties(settings.kafka_config), _parse(settings.dead_letters, "dead letters")
+    results, transactions = sink.name, KafkaTransactions(sink.only(EXACTLY_ONCE), extra)
+    within = dead.scheme == "kafka" and _one_cluster(dead, sink)
+    letters = LetterTopic(transactions, dead.only().name) if within else open_letters(settings)
+    member = KafkaSource(source, extra, transactional=True)
+    return Ends(member, ResultTopic(transactions, results), letters, (member, transactions))
+
+
+def _one_cluster(one: Address, other: Address) -> bool:
+    return set(one.hosts.split(",")) == set(other.hosts.split(","))
 
 
 def open_source(settings: StreamSettings, replay: bool = False) -> Source:

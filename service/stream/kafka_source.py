@@ -3,11 +3,13 @@
 Offsets are stored only for messages that are done and have no unfinished one before them; librdkafka commits what is
 stored every second, at a rebalance and at the end. When partitions are taken away the worker first finishes what it
 has of them, for ``revoke_wait`` seconds at most. Whatever is unfinished then is the next owner's.
+
+In transactions it commits nothing itself: the producer commits what :meth:`KafkaSource.claim` says.
 """
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -21,6 +23,7 @@ from service.stream.offsets import Offsets, Token
 log = structlog.get_logger(__name__)
 
 REVOKE_WAIT_SECONDS: Final = 20.0
+COMMITTED_SECONDS: Final = 30.0
 OWN: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
     "enable.auto.commit": True,
@@ -37,22 +40,46 @@ OWN: Final[Mapping[str, Any]] = {
 FIXED: Final = ("enable.auto.commit", "enable.auto.offset.store")  # what the promise to lose nothing rests on
 
 
+class Claim(NamedTuple):
+    """What a transaction may hold and commit.
+
+    Attributes
+    ----------
+    owned : messages whose partitions are still this member's.
+    positions : where those partitions are to be read on from.
+    group : the member and its generation; the broker refuses a commit in the name of a former one.
+    """
+
+    owned: frozenset[Token]
+    positions: list[TopicPartition]
+    group: object
+
+
 class KafkaSource:
     """A member of a consumer group.
 
     Parameters
     ----------
     extra : properties from the settings' file.
+    transactional : whether a producer commits the offsets.
     """
 
     finite = False
 
-    def __init__(self, address: Address, extra: Mapping[str, Any], revoke_wait: float = REVOKE_WAIT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: Address,
+        extra: Mapping[str, Any],
+        revoke_wait: float = REVOKE_WAIT_SECONDS,
+        transactional: bool = False,
+    ) -> None:
         group = address.only("group").options.get("group", GROUP)
         config = properties(address, extra, {**OWN, "group.id": group})
         config |= {name: OWN[name] for name in FIXED}
+        if transactional:  # committed offsets are read only after the transaction that is about to move them
+            config |= {"enable.auto.commit": False, "isolation.level": "read_committed"}
         self._offsets = Offsets()
-        self._revoke_wait = revoke_wait
+        self._revoke_wait, self._transactional = revoke_wait, transactional
         self._resting, self._stray = False, list[Message]()
         self._consumer = made(Consumer, {**config, "error_cb": _log_error})
         self._consumer.subscribe(
@@ -110,9 +137,30 @@ class KafkaSource:
         """Store the offsets before which everything is done."""
         tokens = [message.token for message in messages if isinstance(message.token, Token)]
         moved = self._offsets.finish(tokens)
+        if self._transactional:
+            return
         for (topic, partition), offset in moved.items():
             with contextlib.suppress(KafkaException):  # _STATE: the partition has been taken away since
                 self._consumer.store_offsets(offsets=[TopicPartition(topic, partition, offset)])
+
+    def claim(self, messages: Sequence[Message]) -> Claim:
+        """What of these messages may be committed now.
+
+        The generation is asked for first: partitions that are lost after the question are lost to a later one.
+        """
+        group = self._consumer.consumer_group_metadata()
+        owned, ahead = self._offsets.ahead(m.token for m in messages if isinstance(m.token, Token))
+        return Claim(owned, [TopicPartition(*partition, offset) for partition, offset in ahead.items()], group)
+
+    def committed(self, claim: Claim) -> bool:
+        """Whether the group already reads on from where the claim ends. Raises TransientError."""
+        try:
+            found = self._consumer.committed(
+                [TopicPartition(p.topic, p.partition) for p in claim.positions], COMMITTED_SECONDS
+            )
+        except KafkaException as error:
+            raise TransientError(str(error)) from error
+        return bool(found) and [p.offset for p in found] == [p.offset for p in claim.positions]
 
     def lag(self) -> dict[str, int]:
         """Messages behind the end of each topic, as far as the consumer has heard of it without asking."""
@@ -137,8 +185,9 @@ class KafkaSource:
         mine = [(str(p.topic), p.partition) for p in partitions]
         idle = self._offsets.wait_idle(mine, self._revoke_wait)
         log.info("partitions taken away", partitions=_names(partitions), finished=idle)
-        with contextlib.suppress(KafkaException):  # _NO_OFFSET: nothing was done since the last commit
-            consumer.commit(asynchronous=False)
+        if not self._transactional:
+            with contextlib.suppress(KafkaException):  # _NO_OFFSET: nothing was done since the last commit
+                consumer.commit(asynchronous=False)
         self._offsets.drop(mine)
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

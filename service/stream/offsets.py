@@ -50,14 +50,29 @@ class Offsets:
         moved: dict[Partition, int] = {}
         with self._changed:
             for token in tokens:
-                progress = self._partitions.get(token.partition)
-                if progress is None or progress.life != token.life:
+                if not self._holds(token):
                     continue
+                progress = self._partitions[token.partition]
                 progress.taken[token.offset] = True
                 if (after := _advance(progress.taken)) is not None:
                     moved[token.partition] = after
             self._changed.notify_all()
         return moved
+
+    def ahead(self, tokens: Iterable[Token]) -> tuple[frozenset[Token], dict[Partition, int]]:
+        """Those messages whose partitions are still ours, and where those may be read on from once they are done."""
+        with self._changed:
+            owned = frozenset(token for token in tokens if self._holds(token))
+            moved: dict[Partition, int] = {}
+            for partition in {token.partition for token in owned}:
+                done = {token.offset: True for token in owned if token.partition == partition}
+                if (after := _advance(self._partitions[partition].taken | done)) is not None:
+                    moved[partition] = after
+        return owned, moved
+
+    def _holds(self, token: Token) -> bool:
+        progress = self._partitions.get(token.partition)
+        return progress is not None and progress.life == token.life
 
     def wait_idle(self, partitions: Iterable[Partition], timeout: float) -> bool:
         """Wait until nothing taken of these partitions is unfinished; False when the timeout came first."""

@@ -14,6 +14,7 @@ from service.stream.accounts import Accounts
 from service.stream.batches import Batch
 from service.stream.classifying import Classifying, now_ms
 from service.stream.decoding import Decoding
+from service.stream.exactly_once import ExactlyOnce
 from service.stream.messages import Message, Source, TransientError
 from service.stream.publishing import Publishing
 from service.stream.results import Result
@@ -28,6 +29,10 @@ class Pipeline:
     Attributes
     ----------
     model : name and version of the default model, for dead letters.
+
+    Parameters
+    ----------
+    exactly_once : how batches end where they end in transactions.
     """
 
     def __init__(
@@ -38,7 +43,9 @@ class Pipeline:
         troubles: Troubles,
         metrics: Metrics,
         model: str,
+        exactly_once: ExactlyOnce | None = None,
     ) -> None:
+        self._exactly_once = exactly_once
         self._source, self._accounts, self._troubles = source, accounts, troubles
         self._decoding, self._classifying, self._publishing = stages
         self._metrics, self.model = metrics, model
@@ -53,10 +60,19 @@ class Pipeline:
             batch.give_back()
 
     async def _handle(self, batch: Batch) -> None:
+        turn = self._exactly_once.turn() if self._exactly_once else None
         with self._timed("decode"):
             alerts = await self._decoding.alerts(batch, batch.taken)
         with self._timed("classify"):
             results = await self._classifying.results(batch, alerts)
+        if self._exactly_once and turn:
+            with self._timed("publish"):
+                self._watch_ages(await self._exactly_once.conclude(batch, results, turn, self.model))
+        else:
+            await self._conclude(batch, results)
+
+    async def _conclude(self, batch: Batch, results: Sequence[Result]) -> None:
+        """Publish, bury, and tell the source: at least once."""
         with self._timed("publish"):
             answered = await self._publishing.publish(batch, results)
         batch.answered((r.message.topic, r.outcome.status, r.outcome.reason) for r in answered)

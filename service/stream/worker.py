@@ -29,9 +29,10 @@ from service.stream.accounts import Accounts, UnbalancedError
 from service.stream.addresses import AddressError
 from service.stream.classifying import Classifying
 from service.stream.decoding import Decoding
-from service.stream.ends import open_letters, open_sink, open_source
+from service.stream.ends import Ends, open_ends
+from service.stream.exactly_once import BATCHES_AHEAD, ExactlyOnce
 from service.stream.letters import restored
-from service.stream.messages import Message, Sink, Source, TransientError
+from service.stream.messages import Message, Source, TransientError
 from service.stream.pipeline import Pipeline
 from service.stream.probes import Probes
 from service.stream.publishing import Publishing
@@ -72,6 +73,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._messages = self._bytes = 0
+        self._batches_ahead: int | None = None
         self.probes: Probes | None = None
         self._beat, self._pauses = monotonic(), pauses()
         self._threads = ThreadPoolExecutor(1, "source"), ThreadPoolExecutor(1, "decode")
@@ -93,9 +95,9 @@ class Worker:
         return self._verdict()
 
     async def _work(self) -> None:
-        sinks = open_sink(self._settings), open_letters(self._settings)
-        source = await self._on_source(lambda: open_source(self._settings, self._replay))
-        pipeline = self._pipeline(source, *sinks)
+        ends = await self._on_source(lambda: open_ends(self._settings, self._replay))
+        source, pipeline = ends.source, self._pipeline(ends)
+        self._batches_ahead = BATCHES_AHEAD if ends.transactions else None
         self._state = "ready"
         log.info("ready", model=pipeline.model, source=type(source).__name__, replay=self._replay)
         reports = asyncio.create_task(self._report(source))
@@ -108,10 +110,10 @@ class Worker:
             await self._drain()
             reports.cancel()
             await self._on_source(source.close)
-            for sink in sinks:
+            for sink in (ends.sink, ends.letters):
                 await asyncio.to_thread(sink.close)
 
-    def _pipeline(self, source: Source, sink: Sink, letters: Sink) -> Pipeline:
+    def _pipeline(self, ends: Ends) -> Pipeline:
         settings = self._settings
         limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
         registry = SchemaRegistry(settings.registry or None, settings.registry_cache, settings.schemas)
@@ -119,17 +121,19 @@ class Worker:
             MessageReader(registry, limits, settings.schemas), settings.topics, settings.unknown_schema,
             settings.max_deliveries, self._threads[1], self._troubles,
         )  # fmt: skip
-        publishing = Publishing(sink, letters, settings.sink_format, self._threads[1], self._troubles)
+        publishing = Publishing(ends.sink, ends.letters, settings.sink_format, self._threads[1], self._troubles)
         stages = decoding, Classifying(self._models, self._troubles), publishing
         model = str(self._models.classifier().served.reference)
-        return Pipeline(source, stages, self.accounts, self._troubles, self.metrics, model)
+        once = ExactlyOnce(*ends.transactions, publishing, self._troubles) if ends.transactions else None
+        return Pipeline(ends.source, stages, self.accounts, self._troubles, self.metrics, model, once)
 
     async def _take(self, source: Source, pipeline: Pipeline) -> None:
         """Take messages while there is room for them."""
         while not self._stop.is_set():
             self._beat = monotonic()
+            await self._let_batches_end()
             room = self._settings.max_inflight_messages - self._messages
-            if room <= 0 or self._bytes > self._settings.max_held_bytes:
+            if room <= 0 or self._bytes > self._settings.max_held_bytes or self._far_ahead():
                 await self._on_source(source.rest)
                 await asyncio.sleep(REST_SECONDS)
                 continue
@@ -139,6 +143,14 @@ class Worker:
             elif messages is not None and source.finite:
                 await self._all_done()
                 return
+
+    def _far_ahead(self) -> bool:
+        return self._batches_ahead is not None and len(self._tasks) >= self._batches_ahead
+
+    async def _let_batches_end(self) -> None:
+        """Wait for the next end of a batch where only so many may be under way; soon, as a rule."""
+        if self._far_ahead():
+            await asyncio.wait(self._tasks, timeout=REST_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def _poll(self, source: Source, limit: int) -> list[Message] | None:
         """Messages, none of them after a while, None when the source fails."""

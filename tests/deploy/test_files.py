@@ -45,6 +45,7 @@ def test_compose_check_would_notice(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (apt-get install prometheus)")
 def test_prometheus_accepts_its_configuration() -> None:
     passes("promtool", "check", "config", "deploy/prometheus/prometheus.yml")
+    passes("promtool", "test", "rules", "tests/deploy/alerts.yml")
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from service.settings import ClientSettings, Settings, StreamSettings, settings_table, unknown_settings, usable_cores
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -30,6 +31,13 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTJAR_API_KEYS", f'["{"ab" * 32}"]')
     settings = Settings()
     assert (settings.port, settings.api_keys) == (9000, ("ab" * 32,))
+
+
+def test_packets_of_ztf_have_a_model_of_their_own_beside_the_bundled_one() -> None:
+    assert Settings().bundle_for_ztf == ZTF_BUNDLE
+    assert Settings(bundle=Path("mine")).bundle_for_ztf is None
+    assert Settings(bundle=Path("mine"), ztf_bundle=Path("other")).bundle_for_ztf == Path("other")
+    assert Settings(ztf_bundle=DEFAULT_BUNDLE).bundle_for_ztf is None
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """A Kafka cluster in this process: the mock brokers inside librdkafka, driven through its C interface.
 
 They speak Kafka's protocol over TCP, so clients of any process may connect. What they lack: creating topics by an
-admin client, and persistence.
+admin client, persistence, and the effect of transactions: they answer every request of one, but show aborted records
+to all readers and keep no offsets.
 """
 
 import ctypes
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import files
@@ -14,6 +16,16 @@ import pytest
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
+PRODUCE, OFFSET_COMMIT, LEAVE_GROUP, INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = (
+    0,
+    8,
+    13,
+    22,
+    25,
+    26,
+    28,
+)
+"""Kinds of requests, by Kafka's numbers."""
 _PRODUCER = 0
 _TEXT_BYTES = 512
 
@@ -22,8 +34,11 @@ def _library() -> ctypes.CDLL:
     """The librdkafka that the client library brings along."""
     names = [file for file in files("confluent-kafka") or () if "librdkafka" in file.name and ".so" in file.name]
     library = ctypes.CDLL(str(names[0].locate()))
-    for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new"):
+    for name in (
+        "rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new", "rd_kafka_mock_get_requests",
+    ):  # fmt: skip
         getattr(library, name).restype = ctypes.c_void_p
+    library.rd_kafka_mock_request_api_key.restype = ctypes.c_int16
     library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
     return library
 
@@ -56,6 +71,26 @@ class KafkaCluster:
     def set_leader(self, topic: str, partition: int, broker: int) -> None:
         arguments = self._cluster, topic.encode(), ctypes.c_int32(partition), ctypes.c_int32(broker)
         assert self._lib.rd_kafka_mock_partition_set_leader(*arguments) == 0
+
+    def fail_next(self, request: int, *errors: int) -> None:
+        """Answer the next requests of a kind with errors."""
+        codes = (ctypes.c_int * len(errors))(*errors)
+        self._lib.rd_kafka_mock_push_request_errors_array(
+            self._cluster, ctypes.c_int16(request), ctypes.c_size_t(len(errors)), codes
+        )
+
+    def watch(self) -> None:
+        """Begin to note what is asked of the brokers."""
+        self._lib.rd_kafka_mock_start_request_tracking(self._cluster)
+
+    def asked(self) -> Counter[int]:
+        """How often each kind of request has come since :meth:`watch`."""
+        count = ctypes.c_size_t()
+        found = self._lib.rd_kafka_mock_get_requests(self._cluster, ctypes.byref(count))
+        requests = (ctypes.c_void_p * count.value).from_address(found) if count.value else ()
+        kinds = Counter(int(self._lib.rd_kafka_mock_request_api_key(ctypes.c_void_p(one))) for one in requests)
+        self._lib.rd_kafka_mock_request_destroy_array(ctypes.c_void_p(found), count)
+        return kinds
 
     def produce(
         self,

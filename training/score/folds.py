@@ -16,10 +16,12 @@ Run::
 """
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
 from models.lightcurve import Int64
@@ -83,8 +85,9 @@ def crossvalidate(
             return open_model(folder, dataset)
 
         sides[recipe.name] = trained
+    measured = Features()
     for kind, features in trees:
-        sides[f"{NAMES[kind]}, {features} features"] = _grower(kind, features)
+        sides[f"{NAMES[kind]}, {features} features"] = _grower(kind, features, measured)
     source = {**fingerprint(data, len(dataset)).model_dump(), "folds": folds}
     return {"data": source, "models": {name: score(dataset, recipe, make, folds) for name, make in sides.items()}}
 
@@ -107,27 +110,46 @@ def score(dataset: Dataset, recipe: Recipe, make: Make, folds: int) -> dict[str,
     }
 
 
-def _grower(kind: Kind, features: FeatureSet) -> Make:
+class Features:
+    """Features of light curves, each worked out once: folds and kinds of trees ask for the same ones again."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[FeatureSet, bytes], NDArray[np.float32]] = {}
+
+    def of(self, examples: Sequence[Example], feature_set: FeatureSet) -> NDArray[np.float32]:
+        """As `training.score.baseline.matrix`."""
+        return np.stack([self._row(example, feature_set) for example in examples])
+
+    def _row(self, example: Example, feature_set: FeatureSet) -> NDArray[np.float32]:
+        tokens = example.tokens
+        columns = (tokens.time, tokens.flux, tokens.flux_err, tokens.band, tokens.detected, tokens.metadata)
+        key = feature_set, sha256(b"".join(column.tobytes() for column in columns)).digest()
+        if key not in self._rows:
+            self._rows[key] = matrix([example], feature_set)[0]
+        return self._rows[key]
+
+
+def _grower(kind: Kind, features: FeatureSet, measured: Features) -> Make:
     def grown(recipe: Recipe, dataset: Dataset) -> Model:
         split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
         seen = view_examples(dataset, np.concatenate([split["train"], split["validation"]]), recipe.data, View())
-        return Model(NAMES[kind], recipe.seed, recipe.data, grow(kind, features, seen, len(dataset.classes)))
+        return Model(NAMES[kind], recipe.seed, recipe.data, grow(kind, features, seen, len(dataset.classes), measured))
 
     return grown
 
 
 def grow(
-    kind: Kind, features: FeatureSet, seen: Sequence[Example], classes: int
+    kind: Kind, features: FeatureSet, seen: Sequence[Example], classes: int, measured: Features
 ) -> Callable[[Sequence[Example]], Answers]:
     """Fit class-weighted trees on complete light curves; what comes back answers others."""
-    values = matrix(seen, features)
+    values = measured.of(seen, features)
     used: Int64 = np.flatnonzero(np.isfinite(values).any(axis=0))  # scikit-learn cannot bin a column without a value
     fitted = _boosted() if kind == "boosted" else _forest()
     fitted.fit(values[:, used], labels(seen))
 
     def answer(examples: Sequence[Example]) -> Answers:
         p_NC = np.zeros((len(examples), classes))
-        p_NC[:, fitted.classes_] = fitted.predict_proba(matrix(examples, features)[:, used])
+        p_NC[:, fitted.classes_] = fitted.predict_proba(measured.of(examples, features)[:, used])
         return Answers(p_NC)
 
     return answer

@@ -4,7 +4,8 @@ Arrow needs pyarrow, which only the ``arrow`` extra installs and only the first 
 format does not exist. A format without a reader is a stream, which :mod:`service.http.stream` reads line by line.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -56,7 +57,8 @@ MSGPACK = tuple(Format(name, _read_msgpack, messagepack.write) for name in messa
 FORMATS: dict[str, Format] = {each.media_type: each for each in (JSON, *MSGPACK, LINES, ARROW)}
 
 
-def available() -> dict[str, Format]:
+@cache  # looking for a library costs more than a light curve
+def available() -> Mapping[str, Format]:
     """The formats that can be used here."""
     return {name: each for name, each in FORMATS.items() if each is not ARROW or find_spec("pyarrow") is not None}
 
@@ -78,6 +80,8 @@ def reply_format(accept: str, sent: Format) -> Format:
     ProblemError
         406 when none of those accepted is there, or when a stream of lines is to be answered as anything else.
     """
+    if accept in ("", "*/*"):
+        return sent
     weights = _weights(accept) or {"*/*": 1.0}
     usable: Collection[Format] = [sent, *available().values()] if sent.read else [sent]
     best = max(usable, key=lambda each: _weight(each.media_type, weights))

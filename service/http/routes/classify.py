@@ -11,6 +11,7 @@ from service.dataplane import Outcome
 from service.http import errors, openapi
 from service.http.choosing import sticky_key
 from service.http.curves import answer, classified
+from service.http.direct import Shortcut
 from service.http.formats.table import FORMATS, Format, body_format, reply_format
 from service.http.forms import ClassifyQuery, Options
 from service.http.lifecycle import service_of
@@ -51,7 +52,8 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     into the body or, where it has no place for them, into the address.
     """
     service, settings = service_of(request), service_of(request).settings
-    service.lease_classifier(query.model)  # an unknown model is told before anything is read
+    if query.model or not service.started:
+        service.lease_classifier(query.model)  # an unknown model is told before anything is read
     sent = body_format(media_type(request, FORMATS))
     wanted = reply_format(request.headers.get("accept", ""), sent)
     check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
@@ -64,6 +66,9 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         return service.lease_classifier(query.model, key=key)
 
     return await answer(request, choose, read, partial(_write, wanted), sent, wanted)
+
+
+SHORTCUT = Shortcut("/v1/classify", partial(classify, query=ClassifyQuery()))
 
 
 def _write(

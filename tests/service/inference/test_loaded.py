@@ -11,9 +11,11 @@ import pytest
 from models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
 from models.lightcurve import RaggedBatch, featurise
 from service.dataplane import DataPlane
+from service.inference.costs import Shape, probe
 from service.inference.engine import Engine
 from service.inference.loaded import LoadedModel, load_model
 from service.inference.programs import Classification
+from service.inference.sessions import SessionRun
 from service.metrics import Metrics
 from support.bundles import random_curve
 
@@ -47,6 +49,16 @@ def test_a_manifest_that_promises_other_outputs_is_not_served(tiny_bundle: Path,
     write_manifest(bundle.path, bundle.manifest.model_copy(update={"embedding_dim": 7}))
     with pytest.raises(BundleError, match="embedding of width 7"):
         load_model(bundle.path)
+
+
+def test_memory_is_given_back_without_a_change_of_answers(model: LoadedModel) -> None:
+    assert isinstance(model.run, SessionRun)
+    program = Classification(model.bundle.manifest)
+    large, small = (program.assemble(probe(program, shape)) for shape in (Shape(32, 128, 64), Shape(1, 4, 0)))
+    before = model.run(large)
+    model.run.trim(small)
+    for name, values in model.run(large).items():
+        np.testing.assert_array_equal(values, before[name])
 
 
 async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> None:

@@ -16,7 +16,7 @@ from service.stream.kafka_source import KafkaSource
 from service.stream.messages import PermanentError, Record, TransientError
 from support.edge import Network, wait_until
 from support.graphs import poison
-from support.kafka_cluster import KafkaCluster, kafka_cluster
+from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, kafka_cluster
 from support.stream import FAST_GROUP, alert, chosen, eventually, letters, results, running
 
 
@@ -192,6 +192,17 @@ def test_a_source_at_rest_loses_nothing(cluster: KafkaCluster, first: int) -> No
     assert sorted(int(message.value) for message in found) == list(range(100))
     member.done(found[:60])
     member.close()
+
+
+@pytest.mark.parametrize(("option", "leaves"), [("", 1), ("&group.instance.id=first", 0)])
+def test_a_static_member_ends_without_leaving_its_group(cluster: KafkaCluster, option: str, leaves: int) -> None:
+    """A restart within ``session.timeout.ms`` then moves no partition; the mock brokers cannot show that part."""
+    cluster.produce("alerts", [b"1"])
+    member = KafkaSource(parse_address(source(cluster) + option), {})
+    eventually(lambda: len(member.poll(1, 0.2)) == 1)
+    cluster.watch()
+    member.close()
+    assert cluster.asked()[LEAVE_GROUP] == leaves
 
 
 @pytest.mark.parametrize("option", ["no.such.property=1", "message.timeout.ms=soon", "grup=g"])

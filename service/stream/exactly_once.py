@@ -1,0 +1,124 @@
+"""Exactly once from Kafka to Kafka: batches end in transactions, one after another, in the order they were taken.
+
+A transaction holds the results of a batch, its dead letters where they go to the same cluster, and the offsets after
+it. One that fails is aborted and tried again from memory, as long as the partitions are ours. Of partitions that were
+taken away nothing is published: their messages are given back, and whoever gets them begins at the committed offset.
+Batches are decoded and classified several at a time all the same; only their ends wait for each other.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import structlog
+
+from service.stream.batches import Batch
+from service.stream.letters import Death
+from service.stream.messages import Message, TransientError
+from service.stream.publishing import Publishing
+from service.stream.results import Result
+from service.stream.retries import Troubles, pauses
+
+if TYPE_CHECKING:  # confluent_kafka is there only where a worker needs it
+    from service.stream.kafka_source import Claim, KafkaSource
+    from service.stream.kafka_transactions import KafkaTransactions
+
+BATCHES_AHEAD: Final = 4
+"""Batches under way beyond which no more are taken: the slower the transactions, the larger the batches then are."""
+
+log = structlog.get_logger(__name__)
+
+
+class Turn(NamedTuple):
+    """When a batch may end, and how the next one learns that it has. Behind a batch that failed, none passes."""
+
+    before: asyncio.Event
+    after: asyncio.Event
+
+
+class Doubtful(NamedTuple):
+    """What a transaction held whose commit was asked for and not answered: it may have come to be."""
+
+    answered: list[Result]
+    deaths: list[tuple[Message, Death]]
+
+
+class ExactlyOnce:
+    """Ends batches."""
+
+    def __init__(
+        self, source: "KafkaSource", transactions: "KafkaTransactions", publishing: Publishing, troubles: Troubles
+    ) -> None:
+        self._source, self._transactions = source, transactions
+        self._publishing, self._troubles = publishing, troubles
+        self._last = asyncio.Event()
+        self._last.set()
+        self._doubtful: Doubtful | None = None
+
+    def turn(self) -> Turn:
+        """The next turn; to be asked for in the order in which batches are taken."""
+        before, self._last = self._last, asyncio.Event()
+        return Turn(before, self._last)
+
+    async def conclude(self, batch: Batch, results: Sequence[Result], turn: Turn, model: str) -> list[Result]:
+        """Publish, bury and commit, as often as it takes; returns what was answered."""
+        await turn.before.wait()
+        for pause in pauses():
+            try:
+                answered = await self._attempt(batch, results, model)
+            except TransientError as error:
+                await asyncio.to_thread(self._transactions.abort)
+                await self._troubles.wait("transaction", str(error), pause)
+            else:
+                break
+        self._troubles.end("transaction")
+        self._doubtful = None
+        turn.after.set()
+        return answered
+
+    async def _attempt(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
+        """One transaction."""
+        await asyncio.to_thread(self._transactions.begin)
+        claim = await asyncio.to_thread(self._source.claim, batch.taken)
+        if self._doubtful is not None and await asyncio.to_thread(self._source.committed, claim):
+            await asyncio.to_thread(self._transactions.abort)
+            batch.deaths[:] = self._doubtful.deaths
+            await self._settle(batch, self._doubtful.answered)
+            return self._doubtful.answered
+        deaths = [(message, death) for message, death in batch.deaths if message.token in claim.owned]
+        batch.deaths[:] = deaths
+        try:
+            answered = await self._publish(batch, [r for r in results if r.message.token in claim.owned], model)
+            await _unbroken(self._commit(batch, answered, claim))
+        except TransientError:
+            batch.deaths[:] = deaths  # what was refused is refused again by the next try
+            raise
+        return answered
+
+    async def _publish(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
+        answered = await self._publishing.publish(batch, results)
+        if batch.deaths:
+            await self._publishing.bury(batch, model)
+        return answered
+
+    async def _commit(self, batch: Batch, answered: list[Result], claim: "Claim") -> None:
+        self._doubtful = Doubtful(answered, list(batch.deaths))
+        await asyncio.to_thread(self._transactions.commit, claim.positions, claim.group)
+        await self._settle(batch, answered)
+
+    async def _settle(self, batch: Batch, answered: Sequence[Result]) -> None:
+        await asyncio.to_thread(self._source.done, batch.taken)
+        batch.answered((r.message.topic, r.outcome.status, r.outcome.reason) for r in answered)
+        batch.buried()
+
+
+async def _unbroken(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end even when cancelled: what is being committed must not be told to be given back."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if (error := task.exception()) is not None:
+            log.warning("a commit failed while the worker stopped", reason=str(error))
+        raise

@@ -1,0 +1,32 @@
+"""The shortcut to an endpoint: the same answers, counted under the same route."""
+
+import json
+
+import pytest
+
+from service.http.formats import table
+from support.edge import Network, curve, live, loader
+
+JSON = {"Content-Type": table.JSON.media_type}
+BODIES = [
+    json.dumps(curve()).encode(),
+    json.dumps({**curve(), "options": {"embedding": True}}).encode(),
+    json.dumps({**curve(), "flux": []}).encode(),
+    b"{",
+    b"",
+]
+
+
+def test_what_has_no_parameters_is_answered_as_what_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.http.middleware._request_id", lambda _: "same")
+    with live(loader(Network())) as edge:
+        for body in BODIES:
+            short, routed = (edge.ask("POST", f"/v1/classify{query}", body, JSON) for query in ("", "?model=default"))
+            assert short[0] == routed[0]
+            assert json.loads(short[2]) == json.loads(routed[2])
+            assert short[1].keys() == routed[1].keys()
+        assert edge.ask("GET", "/v1/classify")[0] == 405
+        counted = {
+            code: edge.metric("nightjar_requests_total", route="/v1/classify", code=code) for code in ("200", "422")
+        }
+        assert counted == {"200": 4, "422": 2}

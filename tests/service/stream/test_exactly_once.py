@@ -1,0 +1,245 @@
+"""Transactions: what is asked of librdkafka's mock brokers, and what comes of it at a broker that keeps the promise.
+
+The mock brokers answer every request of a transaction, but readers see what was aborted, and offsets are not kept. So
+they show what is asked, in which order, and what a worker does with errors. That nothing is published twice or lost is
+shown with a broker in a few lines, which fails, loses answers and takes partitions away at random.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
+from service.metrics import Metrics
+from service.stream import retries
+from service.stream.accounts import Accounts
+from service.stream.addresses import AddressError
+from service.stream.batches import Batch
+from service.stream.ends import open_ends
+from service.stream.exactly_once import ExactlyOnce
+from service.stream.kafka_source import Claim
+from service.stream.letters import Death
+from service.stream.messages import Message, TransientError
+from service.stream.offsets import Offsets, Token
+from support import kafka_cluster as kafka
+from support.edge import wait_until
+from support.kafka_cluster import KafkaCluster
+from support.stream import FAST_GROUP, alert, chosen, letters, running
+
+ILLEGAL_GENERATION, PRODUCER_FENCED = 22, 90
+HERE = ("alerts", 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[KafkaCluster]:
+    with kafka.kafka_cluster() as cluster:
+        for topic in ("alerts", "results", "dead"):
+            cluster.create(topic, 2)
+        cluster.watch()
+        yield cluster
+
+
+def settings(cluster: KafkaCluster, folder: Path, **changes: Any) -> Any:
+    usual = {
+        "source": f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}",
+        "sink": f"kafka://{cluster.hosts}/results?exactly_once=yes",
+        "batch_messages": 16,
+    }
+    return chosen(folder, **(usual | changes))
+
+
+def answered(cluster: KafkaCluster, folder: Path, count: int = 60, **changes: Any) -> dict[str, int]:
+    """The account of a worker that answers alerts and one message that it cannot read."""
+    cluster.produce("alerts", [*map(alert, range(count)), b"junk"])
+    with running(settings(cluster, folder, **changes)) as worker:
+        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == count + 1, 30)
+        assert worker.stop() == 0
+    return worker.totals()
+
+
+def test_offsets_are_committed_by_transactions_alone(cluster: KafkaCluster, tmp_path: Path) -> None:
+    totals = answered(cluster, tmp_path)
+    assert totals == {"in": 61, "classified": 60, "dead:unknown_envelope": 1, "pending": 0}
+    asked = cluster.asked()
+    assert asked[kafka.OFFSET_COMMIT] == 0
+    assert asked[kafka.TXN_OFFSET_COMMIT] == asked[kafka.ADD_OFFSETS] == asked[kafka.END_TXN] >= 1
+    keys = [message.key() for message in cluster.read("results", 60)]
+    assert len(keys) == len(set(keys)) == 60
+    assert [one["value"] for one in letters(tmp_path)] == [b"junk"]
+
+
+def test_letters_of_the_same_cluster_belong_to_the_transaction(cluster: KafkaCluster, tmp_path: Path) -> None:
+    totals = answered(cluster, tmp_path, count=1, dead_letters=f"kafka://{cluster.hosts}/dead")
+    assert totals == {"in": 2, "classified": 1, "dead:unknown_envelope": 1, "pending": 0}
+    assert [message.value() for message in cluster.read("dead", 1)] == [b"junk"]
+    asked = cluster.asked()
+    assert asked[kafka.TXN_OFFSET_COMMIT] == asked[kafka.END_TXN]
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "producers"),
+    [
+        (kafka.TXN_OFFSET_COMMIT, ILLEGAL_GENERATION, 1),  # the group has moved on: aborted and tried again
+        (kafka.END_TXN, PRODUCER_FENCED, 2),  # nobody may use this producer any more
+    ],
+)
+def test_a_failed_transaction_is_tried_again(
+    cluster: KafkaCluster, tmp_path: Path, request_: int, error: int, producers: int
+) -> None:
+    cluster.produce("alerts", [alert(number) for number in range(5)])
+    with running(settings(cluster, tmp_path)) as worker:
+        wait_until(lambda: worker.totals().get("classified") == 5, 20)
+        cluster.watch()
+        begun = cluster.asked()[kafka.INIT_PRODUCER_ID]
+        cluster.fail_next(request_, error)
+        cluster.produce("alerts", [alert(number) for number in range(5, 10)])
+        wait_until(lambda: worker.totals().get("classified") == 10, 20)
+        assert worker.stop() == 0
+    assert worker.totals() == {"in": 10, "classified": 10, "pending": 0}
+    assert worker.metric("nightjar_stream_retries_total", step="transaction") >= 1
+    assert {int(m.key().decode().split("/")[1]) for m in cluster.read("results", 10)} == set(range(10_000, 10_010))
+    assert cluster.asked()[kafka.INIT_PRODUCER_ID] - begun >= producers - 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"source": "redis://h:1/alerts"}, "same Kafka cluster"),
+        ({"source": "kafka://other:9092/alerts"}, "same Kafka cluster"),
+        ({"sink": "redis://h:1/results?exactly_once=yes"}, "same Kafka cluster"),
+        ({"sink": "kafka://h:1/results?exactly_once=maybe"}, "exactly_once is yes"),
+    ],
+)
+def test_ends_that_share_no_transaction_are_told(tmp_path: Path, changes: dict[str, str], told: str) -> None:
+    usual = {"source": "kafka://h:1/alerts", "sink": "kafka://h:1/results?exactly_once=yes"}
+    with pytest.raises(AddressError, match=told):
+        open_ends(chosen(tmp_path, **(usual | changes)))
+
+
+def test_a_replay_has_no_transactions(tmp_path: Path) -> None:
+    ends = {"source": "kafka://h:1/alerts", "sink": "kafka://h:1/results?exactly_once=yes"}
+    with pytest.raises(AddressError, match="replay"):
+        open_ends(chosen(tmp_path, **ends), replay=True)
+
+
+class Broker:
+    """One partition, one results topic, one group: commits are whole or not at all, and fail as real ones do.
+
+    It is the source, the transactions and the last stage of one worker at once.
+    """
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.draw, self.count = random.Random(seed), count
+        self.results: list[int] = []
+        self.letters: list[int] = []
+        self.offset = self.position = self.generation = 0
+        self.offsets = Offsets()
+        self._open: list[int] = []
+        self._open_letters: list[int] = []
+
+    def take(self) -> list[Message]:
+        places = range(self.position, min(self.count, self.position + self.draw.randint(1, 5)))
+        self.position = places.stop
+        return [Message("alerts", str(place), b"", token=self.offsets.take(HERE, place)) for place in places]
+
+    def lose(self) -> None:
+        """The partition is taken away and comes back."""
+        self.generation += 1
+        self.offsets.drop([HERE])
+        self.position = self.offset
+
+    def claim(self, messages: Sequence[Message]) -> Claim:
+        generation = self.generation
+        owned, ahead = self.offsets.ahead(m.token for m in messages if isinstance(m.token, Token))
+        positions: Any = [SimpleNamespace(offset=offset) for offset in ahead.values()]
+        return Claim(owned, positions, generation)
+
+    def committed(self, claim: Claim) -> bool:
+        return bool(claim.positions) and claim.positions[0].offset == self.offset
+
+    def done(self, messages: Sequence[Message]) -> None:
+        self.offsets.finish(m.token for m in messages if isinstance(m.token, Token))
+
+    def begin(self) -> None:
+        assert (self._open, self._open_letters) == ([], [])
+        self._trip()
+
+    async def publish(self, batch: Batch, results: Sequence[Any]) -> list[Any]:
+        good = [one for one in results if int(one.message.place) % 7]
+        for one in results:
+            if one not in good:
+                batch.bury(one.message, Death("publish", "refused"))
+        self._open += [int(one.message.place) for one in good]
+        self._trip()
+        return good
+
+    async def bury(self, batch: Batch, model: str) -> None:
+        self._open_letters += [int(message.place) for message, _ in batch.deaths]
+        self._trip()
+
+    def commit(self, positions: Sequence[Any], group: object) -> None:
+        self._trip()
+        if group != self.generation:
+            raise TransientError("not a member any more")
+        self.offset = max([self.offset, *(position.offset for position in positions)])
+        self.results += self._open
+        self.letters += self._open_letters
+        self.abort()
+        self._trip()  # and the answer is lost
+
+    def abort(self) -> None:
+        self._open, self._open_letters = [], []
+
+    def _trip(self) -> None:
+        if self.draw.random() < 0.1:
+            raise TransientError("a bad moment")
+
+
+async def work(broker: Broker) -> Accounts:
+    """Take and end batches until all is committed, losing the partition now and then."""
+    accounts, stub = Accounts(Metrics()), broker
+    once = ExactlyOnce(stub, stub, stub, retries.Troubles(Metrics()))  # type: ignore[arg-type]
+
+    async def end(messages: list[Message]) -> None:
+        batch, turn = Batch(messages, accounts, 0), once.turn()
+        await asyncio.sleep(broker.draw.random() / 1000)
+        outcome = SimpleNamespace(status="classified", reason="")
+        results: Any = [SimpleNamespace(message=message, outcome=outcome) for message in messages]
+        await once.conclude(batch, results, turn, "model")
+        batch.give_back()
+
+    tasks: set[asyncio.Task[None]] = set()
+    while broker.offset < broker.count or tasks:
+        if broker.draw.random() < 0.05:
+            broker.lose()
+        if len(tasks) < 4 and (messages := broker.take()):
+            task = asyncio.create_task(end(messages))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.sleep(broker.draw.random() / 1000)
+        for task in [task for task in tasks if task.done()]:
+            task.result()
+    return accounts
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_everything_is_published_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.0001)
+    monkeypatch.setattr(retries, "LONGEST_PAUSE", 0.001)
+    broker = Broker(seed, 60)
+    accounts = asyncio.run(asyncio.wait_for(work(broker), 60))
+    assert broker.results == [number for number in range(60) if number % 7]
+    assert broker.letters == [number for number in range(60) if not number % 7]
+    accounts.check()
+    assert broker.offset == 60
+    told = accounts.summary()["alerts"]
+    assert told["in"] == told["classified"] + told["dead:refused"] + told.get("returned", 0)
+    # A commit whose answer is lost, and then the partition too: published, but nobody here can know.
+    assert told["classified"] <= len(broker.results)
+    assert told["dead:refused"] <= len(broker.letters)
