@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     @property
     def bundle_for_ztf(self) -> Path | None:
         """Folder of what answers for ZTF packets, where that is not the model of `bundle`."""
-        chosen = self.ztf_bundle or (ZTF_BUNDLE if self.bundle == DEFAULT_BUNDLE and ZTF_BUNDLE.is_dir() else None)
+        chosen = self.ztf_bundle or (ZTF_BUNDLE if self.bundle == DEFAULT_BUNDLE else None)
         return None if chosen == self.bundle else chosen
 
     @model_validator(mode="after")

@@ -43,6 +43,15 @@ def test_an_answer_is_held_to_the_version_it_names() -> None:
     assert judge(one, Reply(500), GOLDEN) == "wrong"
 
 
+def test_light_curves_that_came_too_late_are_refused_alone() -> None:
+    both = Asked("one", asked("one").request, (0, 1))
+    late, right = {"status": "failed", "reason": "deadline_exceeded"}, {"a": 0.1, "b": 0.9}
+    for probabilities, verdict in ((right, "refused"), ({"a": 0.2, "b": 0.8}, "wrong")):
+        results = [late, {"status": "classified", "probabilities": probabilities}]
+        reply = Reply(200, json.dumps({"model": {"version": "1.0.0"}, "results": results}).encode())
+        assert judge(both, reply, GOLDEN) == verdict
+
+
 def test_nonsense_must_be_refused() -> None:
     bad = asked("bad")
     assert judge(bad, Reply(422), GOLDEN) == "right"

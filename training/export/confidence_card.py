@@ -10,8 +10,12 @@ from models.bundle import Manifest
 from models.confidence import Calibration
 from training.export.markdown import table
 
-PRIORS = """The probabilities assume equally common classes: multiply them by the rates of your survey relative to a
+BALANCED = """The probabilities assume equally common classes: multiply them by the rates of your survey relative to a
 uniform mix, and normalise, before adding them up over a population."""
+BETWEEN = """Training drew each class as often as its share of the training data to the power {power:.2f}, between how
+common it is there and equally often, so that rare classes are named more readily than their rate alone would allow;
+the temperature was fitted on the data's own mix. For another survey, or before adding probabilities up over a
+population, divide them by that power of the shares, multiply by your rates and normalise."""
 
 
 def confidence_sections(manifest: Manifest) -> list[str]:
@@ -31,7 +35,12 @@ It is inside the graph and was fitted on views of {fit["objects"]:,} objects of 
 
 {_before_and_after(fit)}
 
-{PRIORS}"""
+{_priors(manifest)}"""
+
+
+def _priors(manifest: Manifest) -> str:
+    balance = manifest.recipe.get("batch", {}).get("balance", 1.0)
+    return BALANCED if balance == 1 else BETWEEN.format(power=1 - balance)
 
 
 def _method(calibration: Calibration) -> str:

@@ -28,7 +28,7 @@ from training.score.served import ask_as_served
 from training.score.sets import fit_sets
 
 PARITY_CURVES = 200
-PARITY_NOISE = 100
+PARITY_NOISE = 400
 
 
 class Confidence(NamedTuple):
@@ -93,7 +93,9 @@ def _provenance(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
     counts = np.bincount(labelled, minlength=len(dataset.classes))
     return {
         **config.data.model_dump(),
-        "pretrained": config.pretrained,
+        # where it lay is the business of the run folder alone
+        "pretrained": None if config.pretrained is None else Path(config.pretrained).name,
+        "pretrained_sha256": config.pretrained_sha256,
         "splits": {part: len(indices) for part, indices in parts.items()},
         "classes": dict(zip(dataset.classes, counts.tolist(), strict=True)),
     }
@@ -129,11 +131,13 @@ def _parity_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:
     return [example.tokens for example in examples] + [tokens for tokens in noise if tokens is not None]
 
 
-def _noise(rng: np.random.Generator, points: int = 20) -> LightCurve:
-    """Flux of either sign and errors, both log-uniform from 1 nJy to 1 mJy: far wider than any survey's."""
-    flux, flux_err = 10 ** rng.uniform(0, 6, (2, points))
+def _noise(rng: np.random.Generator, points: int = 60) -> LightCurve:
+    """Flux of either sign and errors, both log-uniform from 0.01 nJy to 0.1 Jy over eight years: far wider than any
+    survey's, since a network trained on one survey's narrow range may keep experts that nothing in it reaches.
+    """
+    flux, flux_err = 10 ** rng.uniform(-2, 8, (2, points))
     return LightCurve.from_columns(
-        mjd=60_000 + np.sort(rng.uniform(0, 100, points)),
+        mjd=60_000 + np.sort(rng.uniform(0, 3_000, points)),
         flux=flux * rng.choice((-1, 1), points),
         flux_err=flux_err,
         band=rng.integers(0, len(BANDS), points),

@@ -99,6 +99,17 @@ def default_finetuning() -> Recipe:
     )
 
 
+def default_finetuning_alerts() -> Recipe:
+    """The same for what is asked while an object is still growing: half of the draws end at one of its detections."""
+    return default_finetuning().model_copy(
+        update={
+            "name": "default-finetuning-alerts",
+            "schedule": ScheduleConfig(steps=900, warmup_steps=50),
+            "augmentation": AugmentationConfig(mta_days=(), at_detection=0.5, short_history=0.25),
+        }
+    )
+
+
 def default_dense() -> Recipe:
     """The dense twin of the shipped model: what the speed and the worth of its experts are measured against."""
     return _with_network(default(), "default-dense", n_experts=0, n_input_experts=0)

@@ -161,6 +161,7 @@ def table(soaked: Soaked, minutes: float) -> str:
         **{f"requests: {kind}": _outcomes(tally, kind) for kind in kinds},
         "status codes": ", ".join(f"{count:,} x {status}" for status, count in sorted(tally.statuses.items())),
         "latency of right answers, p50 / p99": f"{p50:.1f} / {p99:.1f} ms",
+        "most that the client itself was late": f"{tally.behind:.1f} s",
         "changes of models": ", ".join(f"{n} x {what}" for what, n in soaked.administrator.made.items()) or "none",
         "changes that failed": str(len(soaked.administrator.failures)),
         "wrong answers": str(tally.count("wrong")),

@@ -22,12 +22,16 @@ MOST_EXAMPLES: Final = 10
 
 @dataclass(slots=True)
 class Tally:
-    """What became of requests. ``outcomes`` counts by kind and outcome; ``seconds`` are latencies of right answers."""
+    """What became of requests. ``outcomes`` counts by kind and outcome; ``seconds`` are latencies of right answers.
+
+    ``behind`` is the most seconds by which a request left late: a client that was not run itself can strand requests.
+    """
 
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
+    behind: float = 0.0
 
     def count(self, outcome: str) -> int:
         """Requests of any kind with an outcome."""
@@ -74,6 +78,7 @@ class Driver:
         while due < end:
             if (early := due - loop.time()) > 0:
                 await asyncio.sleep(early)
+            self.tally.behind = max(self.tally.behind, loop.time() - due)
             task = asyncio.create_task(self._send(self._rng.choice(self._asked), due))
             sending.add(task)
             task.add_done_callback(sending.discard)

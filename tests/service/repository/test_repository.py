@@ -209,6 +209,20 @@ async def test_unloading_holds_until_something_else_comes(home: Home, root: Path
     assert home.serving() == ["first@0.0.1", "mine@1.0.0"]
 
 
+async def test_packets_of_ztf_may_have_a_bundle_of_their_own(root: Path, tmp_path: Path) -> None:
+    version(root, "1.0.0", 1.0)
+    bundles = {name: classifier_bundle(tmp_path / name, name=name).path for name in ("first", "nearby")}
+    home = Home(root, bundle=bundles["first"], ztf_bundle=bundles["nearby"], aliases={"lsst": "mine"})
+    await home.models.start()
+    try:
+        answering = {survey: home.models.classifier(survey=survey) for survey in ("ztf", "lsst", "elasticc", "")}
+        names = {survey: lease.bundle.manifest.name for survey, lease in answering.items()}
+        assert names == {"ztf": "nearby", "lsst": "mine", "elasticc": "first", "": "first"}
+        assert home.models.default.reference.name == "first"
+    finally:
+        await home.models.stop()
+
+
 async def test_aliases_pin_and_follow(home: Home, root: Path) -> None:
     old = await home.top()
     changes = home.models.changes
