@@ -99,11 +99,16 @@ def default_finetuning() -> Recipe:
     )
 
 
-def default_finetuning_alerts() -> Recipe:
-    """The same for what is asked while an object is still growing: half of the draws end at one of its detections."""
-    return default_finetuning().model_copy(
+def default_ztf_alerts() -> Recipe:
+    """The same for alerts of ZTF: half of the draws end at a detection, as when an object is still growing.
+
+    In g and r alone: what the labelled objects lack, i, the network would have to guess at.
+    """
+    tuned = default_finetuning()
+    return tuned.model_copy(
         update={
-            "name": "default-finetuning-alerts",
+            "name": "default-ztf-alerts",
+            "data": tuned.data.model_copy(update={"bands": ("g", "r")}),
             "schedule": ScheduleConfig(steps=900, warmup_steps=50),
             "augmentation": AugmentationConfig(mta_days=(), at_detection=0.5, short_history=0.25),
         }

@@ -10,7 +10,7 @@ Notable:
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
 - ``default-dense`` is its twin without experts, for comparisons of speed;
 - ``default-ztf`` goes on from its weights on simulated ZTF supernovae, ``default-finetuning`` on real objects, a few
-  thousand of them, ``default-finetuning-alerts`` on these as alerts show them, cut at a detection;
+  thousand of them, ``default-ztf-alerts`` on ZTF's as alerts show them;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)
   or to forecast;
@@ -33,7 +33,7 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe.default,
     astro_moe.default_dense,
     astro_moe.default_finetuning,
-    astro_moe.default_finetuning_alerts,
+    astro_moe.default_ztf_alerts,
     astro_moe.default_ztf,
     astro_moe.default_pe,
     astro_moe.default_pretraining,
