@@ -7,7 +7,7 @@ to all readers and keep no offsets.
 
 import ctypes
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import files
 from typing import Any
@@ -131,6 +131,24 @@ class KafkaCluster:
         finally:
             consumer.close()
         return found
+
+    @contextmanager
+    def following(self, topic: str) -> Iterator[Callable[[], list[Any]]]:
+        """What tells all messages of a topic so far. Ask often: the mock keeps the last 5 MB of a partition alone."""
+        consumer = confluent_kafka.Consumer({"bootstrap.servers": self.hosts, "group.id": "follower", "log_level": 0})
+        found: list[Any] = []
+
+        def so_far() -> list[Any]:
+            while messages := consumer.consume(1000, 0.3):
+                found.extend(message for message in messages if message.error() is None)
+            return found
+
+        try:
+            partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+            consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
+            yield so_far
+        finally:
+            consumer.close()
 
 
 def _until(consumer: Any, expected: int, timeout: float) -> list[Any]:

@@ -74,6 +74,7 @@ def torment(
         moment = before + draw.randint(1, PER_KILL // 2)
         eventually(lambda: published() >= moment, 60, 0.003)  # noqa: B023 - asked within this turn
         workers[kill % 2].kill()
+        read()
         workers[kill % 2] = Process(settings, folder / f"{kill + 2}.log")
     count = KILLS * PER_KILL
     eventually(lambda: len(ids(read())) == count, 120)
@@ -124,10 +125,12 @@ def test_killed_workers_between_kafka_topics(cluster: KafkaCluster, tmp_path: Pa
     def feed(numbers: range) -> None:
         cluster.produce("alerts", [alert(number) for number in numbers])
 
-    def read() -> list[tuple[bytes, bytes]]:
-        return [(message.key(), message.value()) for message in cluster.read("results", 0)]
+    with cluster.following("results") as so_far:
 
-    torment(tmp_path, settings, feed, lambda: cluster.length("results"), read)
+        def read() -> list[tuple[bytes, bytes]]:
+            return [(message.key(), message.value()) for message in so_far()]
+
+        torment(tmp_path, settings, feed, lambda: cluster.length("results"), read)
 
 
 def nan_everywhere() -> bytes:
