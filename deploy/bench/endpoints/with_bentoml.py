@@ -14,13 +14,13 @@ class Classifier:
     def __init__(self) -> None:
         self.network = Network()
 
-    @bentoml.api(batchable=True, max_batch_size=max(BATCH, 2), max_latency_ms=10_000)  # type: ignore[untyped-decorator]
+    @bentoml.api(batchable=True, max_batch_size=max(BATCH, 2), max_latency_ms=10_000)  # type: ignore[untyped-decorator]  # not installed here
     def together(self, curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """As many light curves as BentoML has put together."""
         rows = self.network.answer([self.network.read(columns) for columns in curves])
         return [{"probabilities": row} for row in rows]
 
-    @bentoml.api  # type: ignore[untyped-decorator]
+    @bentoml.api  # type: ignore[untyped-decorator]  # not installed here
     def alone(self, columns: dict[str, Any]) -> dict[str, Any]:
         """One light curve."""
         return {"probabilities": self.network.answer([self.network.read(columns)])[0]}

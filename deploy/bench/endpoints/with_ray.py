@@ -22,7 +22,7 @@ class Classifier:
     def __init__(self) -> None:
         self.network = Network()
 
-    @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT_SECONDS)  # type: ignore[untyped-decorator]
+    @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT_SECONDS)  # type: ignore[untyped-decorator]  # not installed here
     async def answer(self, curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """A batch of light curves."""
         rows = self.network.answer([self.network.read(columns) for columns in curves])
@@ -37,5 +37,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # else the processes of Ray would stay behind
     ray.init(address="local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"host": HOST, "port": PORT})
-    serve.run(Classifier.bind(), route_prefix="/classify")  # type: ignore[attr-defined]
+    serve.run(Classifier.bind(), route_prefix="/classify")  # type: ignore[attr-defined]  # made by its decorator
     signal.pause()

@@ -204,7 +204,7 @@ class Broker:
 async def work(broker: Broker) -> Accounts:
     """Take and end batches until all is committed, losing the partition now and then."""
     accounts, stub = Accounts(Metrics()), broker
-    once = ExactlyOnce(stub, stub, stub, retries.Troubles(Metrics()))  # type: ignore[arg-type]
+    once = ExactlyOnce(stub, stub, stub, retries.Troubles(Metrics()))  # type: ignore[arg-type]  # a stub for both
 
     async def end(messages: list[Message]) -> None:
         batch, turn = Batch(messages, accounts, 0), once.turn()
