@@ -26,6 +26,7 @@ from service.http.admin.server import AdminServer
 from service.http.app import create_app
 from service.http.lifecycle import Service
 from service.http.protocol import EdgeConfig
+from service.memory import fix_thresholds
 from service.settings import Settings, unknown_settings
 
 log = structlog.get_logger(__name__)
@@ -100,6 +101,7 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until told to stop; returns the exit status."""
     logs.configure(settings)
+    fix_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
     for name in unknown_settings(os.environ):
         log.warning("unknown setting", name=name)

@@ -6,7 +6,6 @@ that priority for good: where runs have such threads (``threads_per_run`` above 
 """
 
 import asyncio
-import ctypes
 import os
 import threading
 from collections.abc import Callable
@@ -83,12 +82,6 @@ class QuietLoader:
     def close(self) -> None:
         """End the thread; a load under way is finished for nobody."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def give_memory_back() -> None:
-    """Return to the system what a freed model has left behind, tens of megabytes; glibc would keep it for itself."""
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def stand_back() -> None:

@@ -9,7 +9,7 @@ import structlog
 from models.bundle import Task
 from service.inference.engine import Engine
 from service.inference.loaded import LoadedModel
-from service.repository.loading import give_memory_back
+from service.memory import give_memory_back
 from service.repository.opening import Opener
 from service.repository.references import Reference
 from service.repository.routing import FALLBACK, Routes, UnknownModel

@@ -22,6 +22,7 @@ from service.alerts.envelopes import MessageReader
 from service.alerts.packet import ReadLimits
 from service.alerts.registry import SchemaRegistry
 from service.inference.failures import EngineFailure
+from service.memory import fix_thresholds
 from service.metrics import Metrics
 from service.repository.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
@@ -256,6 +257,7 @@ async def supervise(worker: Worker) -> int:
 def work(settings: StreamSettings, replay: bool = False) -> int:
     """Run a worker until it ends; returns the exit status."""
     logs.configure(settings)
+    fix_thresholds()
     for name in unknown_settings(os.environ):
         log.warning("unknown setting", name=name)
     try:
