@@ -2,11 +2,13 @@
 
     light curve  (flux, flux_err) -> input experts -> time encoding -> 3 blocks with expert feed-forward -> [CLS]
     metadata     64 columns -> quantile transform -> tabular transformer -> [CLS]
-    heads        light curve, metadata, and a three-layer perceptron on both (the one that predicts)
+    statistics   (where configured) numbers worked out from the light curve -> one layer
+    heads        one on each, and a three-layer perceptron on all of them (the one that predicts)
 
 Sources: Astro-MoE (input experts eq 4, routing eqs 1-3, balance loss eq 5, positional encoding eq 6, time modulation
 eq 7); ATAT (Cabrera-Vives et al. 2024, A&A 689, A289) for the block form, the tabular transformer and the heads. No
-code of Astro-MoE is public: what its text leaves open is a field of the config, with the reading taken as default. With
+code of Astro-MoE is public: what its text leaves open is a field of the config, with the reading taken as default. ATAT
+gives features of the light curve, worked out beforehand, to its tabular transformer; the statistics are ours. With
 ``n_experts = n_input_experts = 0`` and ``time_encoding = "baseline"`` the same network is the multiband ASTROMER
 baseline.
 
@@ -24,13 +26,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.astro_moe_branch import AstroMoEConfig, LightCurveBranch, balance_loss, initialise, stack_loads
+from models.curve_statistics import Statistics, statistics
+from models.metadata import METADATA_COLUMNS
 from models.moe import ACTIVATIONS
 from models.network import INPUTS, Output
 from models.positional_content import When
+from models.statistics_branch import StatisticsBranch
 from models.tabular import TabularTransformer
 from models.transformer import Block, DenseFeedForward, Encoder
 
 __all__ = ["AstroMoE", "AstroMoEConfig"]
+
+REDSHIFT = METADATA_COLUMNS.index("z_final")
 
 
 class AstroMoE(LightCurveBranch):
@@ -41,21 +48,32 @@ class AstroMoE(LightCurveBranch):
     def __init__(self, config: AstroMoEConfig) -> None:
         super().__init__(config)
         self.metadata = _tabular(config)
-        width = config.d_tab + config.d_model
+        self.statistics = _statistics(config)
+        width = config.d_tab + config.d_model + config.d_statistics
         self.n_classes, self.embedding_dim = config.n_classes, width
         self.head_lc = _head(config.d_model, config.n_classes)
         self.head_tab = _head(config.d_tab, config.n_classes)
-        self.head_mix = nn.Sequential(
-            nn.LayerNorm(width),
-            *(nn.Linear(width, width), nn.GELU()),
-            *(nn.Linear(width, width), nn.GELU()),
-            nn.Linear(width, config.n_classes),
-        )
+        self.head_mix = _mixed_head(config, width)
+        self.head_more = nn.ModuleList(_mixed_head(config, width) for _ in range(config.head_copies - 1))
+        self.head_statistics = None if self.statistics is None else _head(config.d_statistics, config.n_classes)
         initialise(self)
 
     def fit_inputs(self, metadata_NF: NDArray[np.floating]) -> None:
         """Fit the quantile transform on training rows [N, F], NaN where missing."""
         self.metadata.quantiles.fit(metadata_NF)
+
+    def statistics_of(
+        self,
+        flux_BL: Tensor,
+        flux_err_BL: Tensor,
+        time_BL: Tensor,
+        band_BL: Tensor,
+        mask_BL: Tensor,
+        metadata_BF: Tensor,
+    ) -> Statistics:
+        """What the branch for statistics is shown of padded light curves; its ``fit`` learns their scales."""
+        redshift_B = metadata_BF[:, REDSHIFT]
+        return statistics(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, redshift_B, self.config.n_bands)
 
     def forward(
         self,
@@ -68,7 +86,8 @@ class AstroMoE(LightCurveBranch):
     ) -> Output:
         """Classify padded light curves; ``models.network`` describes the inputs.
 
-        The prediction is that of the mixed head; the other logits are the light curve's and the metadata's alone.
+        The prediction is that of the mixed head, or of all its copies; the other logits are those of a head on each
+        part alone, and of every copy.
         """
         kept_BL = torch.ones_like(mask_BL) if self.config.aux_counts_padding else mask_BL
         when = When(time_BL, band_BL, kept_BL, self.light_curve.leading)
@@ -76,12 +95,18 @@ class AstroMoE(LightCurveBranch):
         x_ND, routing = self.embed_observations(observed_N2)
         x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
         lc_BD, tab_BD = self.light_curve.pool(x_MD, packing), self.metadata(metadata_BF)
-        embedding_BE = torch.cat([tab_BD, lc_BD], dim=1)
+        parts, others = [tab_BD, lc_BD], [self.head_lc(lc_BD), self.head_tab(tab_BD)]
+        if self.statistics is not None and self.head_statistics is not None:
+            told = self.statistics_of(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, metadata_BF)
+            parts.append(self.statistics(told))
+            others.append(self.head_statistics(parts[-1]))
+        embedding_BE = torch.cat(parts, dim=1)
+        mixed = [head(embedding_BE) for head in (self.head_mix, *self.head_more)]
         of_input = [] if routing is None else [routing]
         return Output(
-            logits_BC=self.head_mix(embedding_BE),
+            logits_BC=mixed[0] if len(mixed) == 1 else torch.stack(mixed).log_softmax(-1).mean(0),
             embedding_BE=embedding_BE,
-            other_logits=(self.head_lc(lc_BD), self.head_tab(tab_BD)),
+            other_logits=(*others, *(mixed if len(mixed) > 1 else ())),
             aux_loss=balance_loss(of_input + routings),
             input_expert_load_1X=stack_loads(of_input),
             expert_load_SX=stack_loads(routings),
@@ -95,6 +120,26 @@ def _tabular(config: AstroMoEConfig) -> TabularTransformer:
 
     encoder = Encoder(config.d_tab, [block() for _ in range(config.tab_blocks)], config.pooling)
     return TabularTransformer(config.n_metadata, config.d_tab, config.n_knots, encoder)
+
+
+def _statistics(config: AstroMoEConfig) -> StatisticsBranch | None:
+    sizes = (config.n_bands, config.d_statistics)
+    return StatisticsBranch(*sizes, config.head_dropout) if config.d_statistics else None
+
+
+def _mixed_head(config: AstroMoEConfig, width: int) -> nn.Sequential:
+    hidden = config.head_width or width
+    return nn.Sequential(
+        nn.LayerNorm(width),
+        *(nn.Linear(width, hidden), _activation(config)),
+        *(nn.Linear(hidden, hidden), _activation(config)),
+        nn.Linear(hidden, config.n_classes),
+    )
+
+
+def _activation(config: AstroMoEConfig) -> nn.Module:
+    """One module with or without dropout, so that weights keep their names."""
+    return nn.Sequential(nn.GELU(), nn.Dropout(config.head_dropout)) if config.head_dropout else nn.GELU()
 
 
 def _head(width: int, n_classes: int) -> nn.Sequential:

@@ -45,6 +45,10 @@ class AstroMoEConfig(TimeEncodingFields):
     tab_heads: int = 4
     tab_blocks: int = Field(default=3, ge=1)
     tab_ff: int = 256
+    d_statistics: int = Field(default=0, ge=0, description="0: no branch for statistics of the light curve")
+    head_width: int = Field(default=0, ge=0, description="of the hidden layers of the mixed head; 0: of its input")
+    head_copies: int = Field(default=1, ge=1, description="mixed heads, whose mean log-probability is the prediction")
+    head_dropout: float = Field(default=0.0, ge=0, lt=1, description="in the mixed head and before the statistics")
     # Open readings of the paper, each with the default taken.
     flux_transform: FluxTransform = Field(default="asinh", description="published R2 and RMSE imply a compressed flux")
     flux_scale: float = Field(default=1.0, gt=0, description="s of asinh(flux / s), in the network's flux unit")

@@ -43,7 +43,7 @@ from training.fit.checkpoints import (
 )
 from training.fit.distributed import Ranks, join_launch, map_tensors
 from training.fit.interval import Interval
-from training.fit.optimise import clip_gradients, lr_factor, make_optimiser, update_average
+from training.fit.optimise import clip_gradients, lr_factor, make_optimiser, set_lr, update_average
 from training.fit.provenance import describe_start
 from training.recipes.schema import FitConfig
 
@@ -210,9 +210,7 @@ def train_step(run: Run, task: Task, batch: Any, interval: Interval) -> None:
     """Take one step on a batch, a pure function of the run's state and step."""
     config = run.config
     torch.manual_seed(_step_seed(config.seed, run.step, run.ranks.rank))
-    lr = config.optimiser.lr * lr_factor(run.step, config.schedule)
-    for group in run.optimiser.param_groups:
-        group["lr"] = lr
+    set_lr(run.optimiser, config.optimiser.lr * lr_factor(run.step, config.schedule))
     run.network.train()
     with torch.autocast(config.device, torch.bfloat16, enabled=config.bfloat16), run.ranks.joined():
         step = task.loss(run.network, to_device(run.ranks.share(batch), config.device))
@@ -267,7 +265,7 @@ def _validate(run: Run, task: Task) -> None:
     run.best_score = max(run.best_score, scores["score"])
     if not run.ranks.first:
         return
-    if better:
+    if better or run.config.validation.keep == "last":
         save_weights(run.folder / BEST, run.scored.state_dict())
     append_log(run.folder, {"step": run.step, **{f"validation_{name}": score for name, score in scores.items()}})
 

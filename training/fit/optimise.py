@@ -5,6 +5,7 @@ random start along.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,16 +13,40 @@ from torch import nn
 
 from training.recipes.schema import OptimiserConfig, ScheduleConfig
 
+NEW = ("head", "statistics")  # what begins with these is new to a network whose weights were transferred
+
+Group = dict[str, Any]
+
 
 def make_optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.Optimizer:
-    """AdamW over what is trained; ``decay = "matrices"`` spares everything of one dimension."""
-    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    """AdamW over what is trained; ``decay = "matrices"`` spares everything of one dimension.
+
+    With ``body_lr`` other than 1 all but the heads and the statistics learn at that share of the rate (discriminative
+    fine-tuning, Howard & Ruder 2018); with 0 they need no gradients and get none.
+    """
+    body = {name for name, _ in network.named_parameters() if not name.startswith(NEW)}
+    if config.body_lr == 1:
+        groups = _groups(config, list(network.parameters()), 1.0)
+    else:
+        for name in body:
+            network.get_parameter(name).requires_grad_(config.body_lr > 0)
+        groups = _groups(config, [part for name, part in network.named_parameters() if name not in body], 1.0)
+        groups += _groups(config, [part for name, part in network.named_parameters() if name in body], config.body_lr)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
+
+
+def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """Set the rate of the heads; groups that learn at a share of it get their share."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group.get("share", 1.0)
+
+
+def _groups(config: OptimiserConfig, parameters: Sequence[nn.Parameter], share: float) -> list[Group]:
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     decayed = [parameter for parameter in trained if config.decay == "all" or parameter.ndim > 1]
     kept = [parameter for parameter in trained if config.decay == "matrices" and parameter.ndim <= 1]
-    groups: list[dict[str, Any]] = [{"params": decayed}]
-    if kept:
-        groups.append({"params": kept, "weight_decay": 0.0})
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True)
+    found: list[Group] = [{"params": decayed}, {"params": kept, "weight_decay": 0.0}]
+    return [group | ({} if share == 1 else {"share": share}) for group in found if group["params"]]
 
 
 def lr_factor(step: int, schedule: ScheduleConfig) -> float:

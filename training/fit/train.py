@@ -9,11 +9,15 @@ Run, and run again to resume; with torchrun on several processes (``training.fit
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
+from models.astro_moe import AstroMoE
+from models.curve_statistics import Statistics
 from models.lightcurve import Int64
 from models.zoo import NetworkTask, build, transfer
+from training.data.batches import collate, draw_examples
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best, sha256
 from training.fit.classify import Classification
@@ -21,6 +25,9 @@ from training.fit.forecast import Forecasting
 from training.fit.loop import FitResult, Task, fit
 from training.fit.reconstruct import MaskedReconstruction
 from training.recipes.schema import Recipe
+
+SCALES_DRAW = 2**32 + 3  # a draw of its own
+SCALES_OBJECTS, SCALES_BATCH = 4_000, 64  # whose statistics are the measure of all others
 
 TASKS: dict[NetworkTask, Callable[[Recipe, Dataset, dict[str, Int64]], Task]] = {
     "classify": Classification,
@@ -89,4 +96,16 @@ def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
     network = build(recipe.network, recipe.task)
     if recipe.task == "classify":
         network.fit_inputs(dataset.metadata[train_indices])  # type: ignore[operator]
+        if isinstance(network, AstroMoE) and network.statistics is not None:
+            network.statistics.fit(_statistics(network, recipe, dataset, train_indices))
     return network
+
+
+def _statistics(network: AstroMoE, recipe: Recipe, dataset: Dataset, train_indices: Int64) -> Statistics:
+    """Those of a fixed sample of the training objects, each seen as training might see it."""
+    rng = np.random.default_rng((recipe.seed, SCALES_DRAW))
+    sample = rng.permutation(train_indices)[:SCALES_OBJECTS]
+    examples = draw_examples(dataset, sample, recipe.data, recipe.augmentation, rng)
+    batches = [collate(examples[start : start + SCALES_BATCH]) for start in range(0, len(examples), SCALES_BATCH)]
+    told = [network.statistics_of(*batch.inputs_of(network)) for batch in batches]
+    return Statistics(*(torch.cat(parts) for parts in zip(*told, strict=True)))

@@ -61,6 +61,11 @@ def default_pe() -> Recipe:
     return _with_network(default(), "default-pe", time_encoding="baseline")
 
 
+def default_multiband_astromer() -> Recipe:
+    """The paper's baseline at the width of the shipped model: fixed encoding, dense layers in place of mixtures."""
+    return _with_network(default_pe(), "default-multiband-astromer", n_experts=0, n_input_experts=0)
+
+
 def default_pretraining() -> Recipe:
     """Masked reconstruction with the light-curve branch of the shipped model, on its views of the curves."""
     return pretraining(default())
@@ -83,12 +88,39 @@ def default_ztf() -> Recipe:
 
 
 def default_finetuning() -> Recipe:
-    """The shipped model on a few thousand labelled real objects, from weights trained on simulated ones.
+    """New heads for a few thousand labelled real objects, on weights trained on simulated ones.
 
-    Short and gentle, with dropout and weight decay, since such sets are learned by heart within a few passes. Classes
-    are drawn half of the way to equally often: rare ones have some 50 objects, which would only be repeated.
+    The branches stay as they are; the heads are four, small, and see statistics of the light curve beside what the
+    branches say: with so few objects that is worth more than fitting the branches to them. Classes are drawn half of
+    the way to equally often, since rare ones have some 50 objects; for the same reason the last weights are kept.
     """
-    return _with_network(default(), "default-finetuning", dropout=0.2).model_copy(
+    heads = {"d_statistics": 64, "head_width": 128, "head_copies": 4, "head_dropout": 0.3, "dropout": 0.0}
+    return _with_network(default(), "default-finetuning", **heads).model_copy(
+        update={
+            "schedule": ScheduleConfig(steps=700, warmup_steps=25),
+            "batch": BatchConfig(size=64, pool=16, balance=0.5),
+            "optimiser": OptimiserConfig(lr=2e-3, body_lr=0.0, weight_decay=0.05, ema_decay=0.99),
+            "validation": ValidationConfig(every=350, objects=1_000, keep="last"),
+            "augmentation": AugmentationConfig(mta_days=()),
+        }
+    )
+
+
+def default_finetuning_metadata() -> Recipe:
+    """The same for some 2,000 objects with metadata, which are learned by heart even sooner."""
+    tuned = default_finetuning()
+    return _with_network(tuned, "default-finetuning-metadata", head_dropout=0.5).model_copy(
+        update={
+            "schedule": ScheduleConfig(steps=500, warmup_steps=25),
+            "batch": tuned.batch.model_copy(update={"balance": 0.6}),
+            "optimiser": tuned.optimiser.model_copy(update={"weight_decay": 0.5}),
+        }
+    )
+
+
+def default_finetuning_whole() -> Recipe:
+    """The whole network without statistics on a few thousand labelled objects: short and gentle."""
+    return _with_network(default(), "default-finetuning-whole", dropout=0.2).model_copy(
         update={
             "schedule": ScheduleConfig(steps=500, warmup_steps=25),
             "batch": BatchConfig(size=64, pool=16, balance=0.55),
@@ -109,7 +141,7 @@ def default_ztf_alerts() -> Recipe:
         update={
             "name": "default-ztf-alerts",
             "data": tuned.data.model_copy(update={"bands": ("g", "r")}),
-            "schedule": ScheduleConfig(steps=900, warmup_steps=50),
+            "schedule": ScheduleConfig(steps=1_200, warmup_steps=50),
             "augmentation": AugmentationConfig(mta_days=(), at_detection=0.5, short_history=0.25),
         }
     )
@@ -118,6 +150,12 @@ def default_ztf_alerts() -> Recipe:
 def default_dense() -> Recipe:
     """The dense twin of the shipped model: what the speed and the worth of its experts are measured against."""
     return _with_network(default(), "default-dense", n_experts=0, n_input_experts=0)
+
+
+def multiband_astromer_finetuning() -> Recipe:
+    """``default-finetuning-whole`` for weights of ``default-multiband-astromer``."""
+    changes = {"time_encoding": "baseline", "n_experts": 0, "n_input_experts": 0}
+    return _with_network(default_finetuning_whole(), "multiband-astromer-finetuning", **changes)
 
 
 def debug() -> Recipe:

@@ -61,6 +61,7 @@ class OptimiserConfig(Frozen):
     """AdamW, gradient clipping and the averaged weights."""
 
     lr: float = Field(default=1e-4, gt=0, description="peak learning rate")
+    body_lr: float = Field(default=1.0, ge=0, description="share of it for all but heads and statistics; 0: frozen")
     betas: tuple[float, float] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0, description="decoupled (AdamW)")
     decay: Literal["all", "matrices"] = Field(default="all", description="matrices: no decay of biases, norms, tokens")
@@ -85,6 +86,7 @@ class ValidationConfig(Frozen):
     every: int = Field(default=500, ge=1, description="steps between validations; each saves a checkpoint")
     objects: int = Field(default=2_000, ge=1, description="validation curves, drawn once")
     log_every: int = Field(default=20, ge=1)
+    keep: Literal["best", "last"] = Field(default="best", description="of few objects, the best is the luckiest score")
 
 
 class FitConfig(Frozen):

@@ -76,6 +76,26 @@ def test_it_learns_scores_and_logs(tmp_path: Path) -> None:
     assert Line().score(restored.eval())["score"] == pytest.approx(result.best_score)
 
 
+class Contrary(Line):
+    """Scored the better the worse it fits."""
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        return {"score": -super().score(network)["score"]}
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_weights_kept_are_the_best_or_the_last(tmp_path: Path, keep: str) -> None:
+    kept = ValidationConfig.model_validate({"every": 10, "log_every": 5, "keep": keep})
+    chosen = config(validation=kept)
+    result = fit(network(), Contrary(), chosen, tmp_path, chosen, progress=False)
+    last = load_checkpoint(tmp_path / CHECKPOINT).average
+    assert last is not None
+    is_last = all(torch.equal(value, last[name]) for name, value in load_best(tmp_path).items())
+    assert is_last == (keep == "last")
+    scores = [line["validation_score"] for line in read_log(tmp_path) if "validation_score" in line]
+    assert result.best_score == max(scores) > scores[-1]
+
+
 def test_an_interrupted_run_ends_with_the_same_weights(tmp_path: Path) -> None:
     fit(network(), Line(), config(), tmp_path / "whole", config(), progress=False)
     for _ in range(3):

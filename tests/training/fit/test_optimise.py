@@ -1,0 +1,47 @@
+"""Groups of weights that learn at rates of their own, and what stays as it is."""
+
+import pytest
+import torch
+from torch import nn
+
+from training.fit.optimise import make_optimiser, set_lr
+from training.recipes.schema import OptimiserConfig
+
+
+def network() -> nn.ModuleDict:
+    torch.manual_seed(0)
+    return nn.ModuleDict({"body": nn.Linear(3, 4), "statistics": nn.Linear(3, 4), "head_mix": nn.Linear(8, 2)})
+
+
+def moved(config: OptimiserConfig, steps: int = 1) -> dict[str, float]:
+    """How far the weights of every part went."""
+    parts = network()
+    before = {name: value.clone() for name, value in parts.state_dict().items()}
+    optimiser = make_optimiser(config, parts)
+    for _ in range(steps):
+        set_lr(optimiser, config.lr)
+        x = torch.cat([parts[name](torch.ones(5, 3)) for name in ("body", "statistics")], dim=1)
+        parts["head_mix"](x).square().sum().backward()
+        optimiser.step()
+    return {name: float((parts.state_dict()[name] - value).abs().max()) for name, value in before.items()}
+
+
+@pytest.mark.parametrize("decay", ["all", "matrices"])
+def test_the_body_learns_at_its_share_of_the_rate(decay: str) -> None:
+    config = OptimiserConfig.model_validate({"lr": 1e-2, "body_lr": 0.25, "decay": decay})
+    went = moved(config)  # Adam's first step is as long as the rate
+    for name, distance in went.items():
+        assert distance == pytest.approx(2.5e-3 if name.startswith("body") else 1e-2, rel=1e-3)
+
+
+def test_a_frozen_body_needs_no_gradient_and_stays_as_it_is() -> None:
+    parts = network()
+    make_optimiser(OptimiserConfig(body_lr=0.0), parts)
+    assert [name for name, one in parts.named_parameters() if not one.requires_grad] == ["body.weight", "body.bias"]
+    went = moved(OptimiserConfig(lr=1e-2, body_lr=0.0, weight_decay=0.5), steps=3)
+    assert went["body.weight"] == went["body.bias"] == 0.0
+    assert min(went["statistics.weight"], went["head_mix.weight"]) > 0.0
+
+
+def test_without_shares_there_is_one_group() -> None:
+    assert len(make_optimiser(OptimiserConfig(), network()).param_groups) == 1
