@@ -67,7 +67,9 @@ class Classification(Task):
         if "aux_loss" in means:
             line["aux_loss"] = float(means["aux_loss"])
         shares = expert_shares(means)
-        return line | {"expert_load": load_range(shares), "starved_experts": self.watch.update(step, shares)}
+        learning = self.recipe.optimiser.body_lr > 0  # experts that do not learn cannot be brought back
+        starved = self.watch.update(step, shares) if learning else {}
+        return line | {"expert_load": load_range(shares), "starved_experts": starved}
 
 
 def loss_of(output: Output, label_B: Tensor, aux_weight: float) -> Tensor:

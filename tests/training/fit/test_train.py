@@ -209,3 +209,24 @@ def test_the_loss_is_the_sum_of_three_heads_and_the_weighted_balance_loss(data: 
         chosen = logits.log_softmax(1)[torch.arange(len(batch.label_B)), batch.label_B]
         expected -= chosen.mean().item()
     assert loss_of(output, batch.label_B, recipe.aux_weight).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_new_heads_on_frozen_branches(data: Path, tmp_path: Path) -> None:
+    """Branches stay to the bit what they were; the scales of statistics are those of training objects."""
+    train(tiny(), data, tmp_path / "first", progress=False)
+    base = tiny()
+    heads = {"d_statistics": 8, "head_copies": 2, "head_width": 16, "head_dropout": 0.3, "dropout": 0.0}
+    recipe = base.model_copy(
+        update={
+            "network": base.network.model_copy(update=heads),
+            "optimiser": OptimiserConfig(lr=1e-2, body_lr=0.0, weight_decay=0.5),
+        }
+    )
+    train(recipe, data, tmp_path / "second", pretrained=tmp_path / "first", progress=False)
+    first, second = (load_network(tmp_path / name)[0].state_dict() for name in ("first", "second"))
+    body = [name for name in second if not name.startswith(("head", "statistics"))]
+    assert_same({name: first[name] for name in body}, {name: second[name] for name in body})
+    assert second["statistics.mean_K"].abs().sum() > 0
+    lines = [line for line in read_log(tmp_path / "second") if "loss" in line]
+    assert all(line["starved_experts"] == {} for line in lines)
+    assert lines[-1]["loss"] < lines[0]["loss"]
