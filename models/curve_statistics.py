@@ -5,8 +5,8 @@ Sanchez-Saez et al. 2021), worked out inside the network, so that whoever serves
 transformer can learn each, given enough light curves; a few thousand labelled ones are not enough, and with the
 statistics at hand they are.
 
-Notable: all of it is comparisons, sums and elementwise functions over [B, G, L], so it exports and costs little beside
-one block; values are squashed to order one (asinh, log1p), with the network's flux in FLUXCAL; a statistic that is not
+Notable: all of it is comparisons, sums and elementwise functions over [B, G, L], so it exports; its many small
+nodes take about 0.7 ms a run on a CPU core, a quarter of a lone short curve and 2 % of a wide batch; values are squashed to order one (asinh, log1p), with the network's flux in FLUXCAL; a statistic that is not
 defined (a band without points) is told by the second tensor, its value means nothing. A detection here is a point at 5
 sigma. The coarse sampling is counted from the brightest detection.
 
@@ -43,7 +43,7 @@ class Statistics(NamedTuple):
 
 
 class _Bands(NamedTuple):
-    """A batch taken apart by band, all [B, G, L] but ``soft`` and the rest [B, 1, L]; ``here``: real, in the band."""
+    """A batch taken apart by band: ``here`` [B, G, L] says which points are real and in it; the rest [B, 1, L]."""
 
     here: Tensor
     flux: Tensor
@@ -60,6 +60,13 @@ class _Detections(NamedTuple):
     first: Tensor
     last: Tensor
     peak: Tensor
+
+
+class _Column(NamedTuple):
+    """One statistic of the light curves, [B], or of their bands, [B, G], and where it is defined."""
+
+    value: Tensor
+    known: Tensor
 
 
 def count(n_bands: int) -> int:
@@ -92,15 +99,10 @@ def statistics(
         (
             *_of_bands(bands, detections, maximum_BG),
             *_of_curves(detections, time_BL, mask_BL, redshift_B),
-            _Column((maximum_BG[:, :-1] - maximum_BG[:, 1:]), seen_BG[:, :-1] & seen_BG[:, 1:]),
+            _Column(maximum_BG[:, :-1] - maximum_BG[:, 1:], seen_BG[:, :-1] & seen_BG[:, 1:]),
             *_sampling(bands, detections),
         )
     )
-
-
-class _Column(NamedTuple):
-    value: Tensor  # [B] or [B, G]
-    known: Tensor
 
 
 def _joined(columns: Iterable[_Column]) -> Statistics:

@@ -9,8 +9,9 @@ Notable:
 - ``default`` is the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
 - ``default-dense`` is its twin without experts, for comparisons of speed;
-- ``default-ztf`` goes on from its weights on simulated ZTF supernovae, ``default-finetuning`` on real objects, a few
-  thousand of them, ``default-ztf-alerts`` on ZTF's as alerts show them;
+- ``default-ztf`` goes on from its weights on simulated ZTF supernovae; ``default-finetuning`` puts new heads on it for
+  a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts`` for
+  ZTF's as alerts show them; ``default-finetuning-whole`` trains all of it on;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)
   or to forecast;
