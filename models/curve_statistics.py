@@ -5,10 +5,11 @@ Sanchez-Saez et al. 2021), worked out inside the network, so that whoever serves
 transformer can learn each, given enough light curves; a few thousand labelled ones are not enough, and with the
 statistics at hand they are.
 
-Notable: all of it is comparisons, sums and elementwise functions over [B, G, L], so it exports; its many small
-nodes take about 0.7 ms a run on a CPU core, a quarter of a lone short curve and 2 % of a wide batch; values are squashed to order one (asinh, log1p), with the network's flux in FLUXCAL; a statistic that is not
-defined (a band without points) is told by the second tensor, its value means nothing. A detection here is a point at 5
-sigma. The coarse sampling is counted from the brightest detection.
+Notable: all of it is comparisons, sums and elementwise functions over [B, G, L], so it exports; its many small nodes
+take about 0.7 ms a run on a CPU core, a quarter of a lone short curve and 2 % of a wide batch. Values are squashed to
+order one (asinh, log1p), with the network's flux in FLUXCAL; a statistic that is not defined (a band without points) is
+told by the second tensor, its value means nothing. A detection here is a point at 5 sigma. The coarse sampling is
+counted from the brightest detection.
 
 Legend: B batch, L length, G bands, K statistics.
 """
