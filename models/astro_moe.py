@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.astro_moe_branch import AstroMoEConfig, LightCurveBranch, balance_loss, initialise, stack_loads
-from models.curve_statistics import Statistics, statistics
+from models.curve_statistics import Statistics, count, statistics
+from models.lag_statistics import COUNT, lag_statistics
 from models.metadata import METADATA_COLUMNS
 from models.moe import ACTIVATIONS
 from models.network import INPUTS, Output
@@ -73,7 +74,11 @@ class AstroMoE(LightCurveBranch):
     ) -> Statistics:
         """What the branch for statistics is shown of padded light curves; its ``fit`` learns their scales."""
         redshift_B = metadata_BF[:, REDSHIFT]
-        return statistics(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, redshift_B, self.config.n_bands)
+        told = statistics(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, redshift_B, self.config.n_bands)
+        if not self.config.lag_statistics:
+            return told
+        lags = lag_statistics(flux_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
+        return Statistics(*(torch.cat(pair, dim=1) for pair in zip(told, lags, strict=True)))
 
     def forward(
         self,
@@ -123,8 +128,10 @@ def _tabular(config: AstroMoEConfig) -> TabularTransformer:
 
 
 def _statistics(config: AstroMoEConfig) -> StatisticsBranch | None:
-    sizes = (config.n_bands, config.d_statistics)
-    return StatisticsBranch(*sizes, config.head_dropout) if config.d_statistics else None
+    if not config.d_statistics:
+        return None
+    known = count(config.n_bands) + (COUNT if config.lag_statistics else 0)
+    return StatisticsBranch(known, config.d_statistics, config.head_dropout)
 
 
 def _mixed_head(config: AstroMoEConfig, width: int) -> nn.Sequential:

@@ -6,7 +6,7 @@ Legend: B batch, K statistics, D width.
 import torch
 from torch import Tensor, nn
 
-from models.curve_statistics import Statistics, count
+from models.curve_statistics import Statistics
 
 LEAST_SPREAD = 0.05  # of a statistic: below, differences are rounding
 LIMIT = 6.0  # standard deviations
@@ -18,9 +18,8 @@ class StatisticsBranch(nn.Module):
     mean_K: Tensor
     spread_K: Tensor
 
-    def __init__(self, n_bands: int, width: int, dropout: float) -> None:
+    def __init__(self, statistics: int, width: int, dropout: float) -> None:
         super().__init__()
-        statistics = count(n_bands)
         self.register_buffer("mean_K", torch.zeros(statistics))
         self.register_buffer("spread_K", torch.ones(statistics))
         self.layer = nn.Sequential(nn.Dropout(dropout), nn.Linear(2 * statistics, width), nn.GELU())

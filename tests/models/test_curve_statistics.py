@@ -19,21 +19,7 @@ from models.curve_statistics import (
     count,
     statistics,
 )
-
-G = 4
-Columns = dict[str, NDArray[Any]]
-
-
-def ragged(seed: int = 0, lengths: tuple[int, ...] = (40, 1, 7, 23, 3), width: int = 44) -> Columns:
-    """Noise around a bump; the last band is never seen, padding holds nonsense."""
-    rng = np.random.default_rng(seed)
-    mask = np.arange(width) < np.array(lengths)[:, None]
-    time = np.sort(rng.uniform(0, 300, mask.shape), axis=1)
-    flux = rng.normal(0, 20, mask.shape) + 200 * np.exp(-(((time - 120) / 40) ** 2))
-    columns = {"flux": flux, "flux_err": rng.uniform(1, 15, mask.shape), "time": time}
-    columns = {name: np.where(mask, value, 1e7) for name, value in columns.items()}
-    redshift = np.where(np.arange(len(lengths)) % 2, np.nan, 0.3)
-    return {**columns, "band": rng.integers(0, G - 1, mask.shape), "mask": mask, "redshift": redshift}
+from support.ragged_columns import Columns, G, ragged
 
 
 def told(columns: Columns) -> Statistics:

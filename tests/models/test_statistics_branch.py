@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ def drawn(objects: int = 500) -> Statistics:
 
 
 def test_scales_are_those_of_the_known_values() -> None:
-    branch, told = StatisticsBranch(N_BANDS, WIDTH, 0.0), drawn()
+    branch, told = StatisticsBranch(count(N_BANDS), WIDTH, 0.0), drawn()
     branch.fit(told)
     for column in (0, 3, count(N_BANDS) - 1):
         values = told.value_BK[told.known_BK[:, column], column].double().numpy()
@@ -40,7 +41,7 @@ def test_scales_are_those_of_the_known_values() -> None:
 
 
 def test_unknown_values_mean_nothing() -> None:
-    branch, told = StatisticsBranch(N_BANDS, WIDTH, 0.0), drawn()
+    branch, told = StatisticsBranch(count(N_BANDS), WIDTH, 0.0), drawn()
     branch.fit(told)
     other = told._replace(value_BK=torch.where(told.known_BK, told.value_BK, 1e6))
     np.testing.assert_array_equal(branch(other).detach(), branch(told).detach())
@@ -58,8 +59,11 @@ class Ends(nn.Module):
         return output.logits_BC, output.embedding_BE
 
 
-def test_graph_and_network_agree(tmp_path: Path) -> None:
-    network = tiny_network(d_statistics=12, head_width=24, head_dropout=0.3, head_copies=2)
+@pytest.mark.parametrize("lag_statistics", [False, True])
+def test_graph_and_network_agree(tmp_path: Path, lag_statistics: bool) -> None:
+    network = tiny_network(
+        d_statistics=12, lag_statistics=lag_statistics, head_width=24, head_dropout=0.3, head_copies=2
+    )
     assert network.statistics is not None
     batches = parity_batches(random_tokens(1, 48))
     tensors = [{name: torch.from_numpy(batch[name]) for name in INPUTS} for batch in batches]

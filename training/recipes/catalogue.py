@@ -32,6 +32,7 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe.astro_moe_tm,
     astro_moe.multiband_astromer,
     astro_moe.default,
+    astro_moe.default_statistics,
     astro_moe.default_dense,
     astro_moe.default_finetuning,
     astro_moe.default_finetuning_metadata,

@@ -1,8 +1,8 @@
 """What a network says of light curves as they will be served, for calibration, sets and novelty to be fitted to.
 
-Every object is seen three times: in two random views drawn as in training (missing bands, metadata, forced
-photometry), at least half of which end at a detection whose number is log-uniform, since a broker asks at every
-detection; and whole.
+Every object is seen whole and in random views drawn as in training (missing bands, metadata, forced photometry), at
+least half of which end at a detection whose number is log-uniform, since a broker asks at every detection: in two such
+views, or in up to eight where objects are few, since what a fit to a few hundred lacks most is rows.
 A fit to complete light curves alone would promise what it does not know about alerts with two detections.
 
 Legend: N rows (one for each view of each object), C classes, E embedding width.
@@ -24,7 +24,7 @@ from training.data.dataset import Dataset, split_indices
 from training.fit.loop import to_device
 from training.recipes.schema import Recipe
 
-DRAWS = 2  # random views of each object, beside the whole
+DRAWS = (2, 8)  # random views of each object, beside the whole: at least, at most
 AT_DETECTION = 0.5  # least share of them that ends at a detection
 LARGEST_SAMPLE = 10_000  # objects
 SERVED_DRAW = 2**32 + 1  # a generator of its own: neither training pools nor validation draws
@@ -83,11 +83,17 @@ def _chosen(dataset: Dataset, rows: Int64, per_class: int | None, rng: np.random
     return np.concatenate([shuffled[label == one][:per_class] for one in np.unique(label)])
 
 
+def draws_of_each(objects: int) -> int:
+    """How many random views of each object there are in a sample of so many objects."""
+    least, most = DRAWS
+    return max(least, min(most, LARGEST_SAMPLE // max(objects, 1)))
+
+
 def _views(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> Iterator[tuple[int, Example]]:
     least = max(AT_DETECTION, recipe.augmentation.at_detection)
     augmentation = recipe.augmentation.model_copy(update={"at_detection": least})
     for row in rows:
-        repeated = np.repeat(row, DRAWS)
+        repeated = np.repeat(row, draws_of_each(len(rows)))
         shown = draw_examples(dataset, repeated, recipe.data, augmentation, rng)
         shown += view_examples(dataset, repeated[:1], recipe.data, View())
         yield from ((int(row), example) for example in shown)

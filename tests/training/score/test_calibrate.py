@@ -150,4 +150,4 @@ def test_the_bundle_holds_what_was_fitted(pipeline: Pipeline) -> None:
     assert manifest.calibration.temperature == pytest.approx(fit.calibration.temperature, rel=1e-4)
     assert manifest.calibration.method == fit.calibration.method
     assert manifest.metrics["calibration"]["objects"] == fit.objects
-    assert manifest.metrics["calibration"]["rows"] == fit.rows == 3 * fit.objects
+    assert manifest.metrics["calibration"]["rows"] == fit.rows == 9 * fit.objects

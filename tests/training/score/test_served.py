@@ -9,7 +9,7 @@ from support.toy_dataset import write_toy_dataset
 from training.data.batches import Example, collate, to_tokens
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.recipes.catalogue import RECIPES
-from training.score.served import DRAWS, ask_as_served
+from training.score.served import DRAWS, LARGEST_SAMPLE, ask_as_served, draws_of_each
 
 RECIPE = RECIPES["debug"]()
 NETWORK = tiny_network()
@@ -23,7 +23,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 def test_every_object_is_seen_whole_and_in_random_views(dataset: Dataset) -> None:
     sample = ask_as_served(NETWORK, dataset, RECIPE, "validation")
     rows = split_indices(dataset, RECIPE.data.fractions)["validation"]
-    assert np.bincount(sample.object_N, minlength=len(dataset))[rows].tolist() == [DRAWS + 1] * len(rows)
+    assert np.bincount(sample.object_N, minlength=len(dataset))[rows].tolist() == [DRAWS[1] + 1] * len(rows)
     assert (sample.label_N == dataset.label[sample.object_N]).all()
     assert (sample.detections_N >= 1).all()
     assert (sample.detections_N <= sample.length_N).all()
@@ -31,6 +31,10 @@ def test_every_object_is_seen_whole_and_in_random_views(dataset: Dataset) -> Non
     for row, tokens in zip(rows, whole, strict=True):
         assert sample.length_N[sample.object_N == row].max() == len(tokens)
     assert len(np.unique(sample.length_N)) > len(rows) / 2
+
+
+def test_fewer_objects_are_shown_more_often() -> None:
+    assert [draws_of_each(objects) for objects in (0, 1, 1_250, 2_500, 5_000, LARGEST_SAMPLE)] == [8, 8, 8, 4, 2, 2]
 
 
 def test_the_answers_belong_to_their_rows(dataset: Dataset) -> None:
