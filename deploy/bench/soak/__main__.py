@@ -31,7 +31,7 @@ from deploy.bench.soak.traffic import drawn, golden, prepared
 from models.bundle import DEFAULT_BUNDLE, load_bundle
 from service.commands.process import Service, free_port, running
 
-OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "1.0.0"
+OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "1.1.0"
 CLIENTS: Final = 64  # that saturate
 SATURATED_SHARE, SATURATED_MOST = 0.05, 20.0  # of the time, and seconds at most, to find out what it can do
 SAMPLES: Final = 120  # of memory
