@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 CalibrationMethod = Literal["none", "temperature", "temperature_by_length"]
 
+LARGEST_TEMPERATURE = 20.0  # a temperature by length is held between its inverse and it, as it was when it was fitted
+
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,7 +34,7 @@ class Calibration(_Frozen):
     ----------
     temperature : of every light curve or, ``temperature_by_length``, the best that a single one could have been.
     coefficients : of ``temperature_by_length``: temperature = exp(sum over k of coefficients[k] * ln(n)**k) with n the
-        number of observations that the network sees.
+        number of observations that the network sees, held between the inverse of :data:`LARGEST_TEMPERATURE` and it.
     lengths : smallest and largest n of the fit; shorter and longer light curves get the temperature of these.
     ece, split : expected calibration error after the fit, and the split it was fitted and measured on.
     """
@@ -56,7 +58,8 @@ class Calibration(_Frozen):
         if self.lengths is None:
             return np.full(len(length_B), self.temperature)
         log_length_B = np.log(np.clip(length_B, *self.lengths).astype(np.float64))
-        return np.asarray(np.exp(np.polynomial.polynomial.polyval(log_length_B, self.coefficients)))
+        log_temperature_B = np.polynomial.polynomial.polyval(log_length_B, self.coefficients)
+        return np.asarray(np.exp(np.clip(log_temperature_B, -np.log(LARGEST_TEMPERATURE), np.log(LARGEST_TEMPERATURE))))
 
 
 class Novelty(_Frozen):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.bundle import DEFAULT_BUNDLE, Manifest, load_bundle
-from models.confidence import Calibration, Novelty, PredictionSets, SetThresholds
+from models.confidence import LARGEST_TEMPERATURE, Calibration, Novelty, PredictionSets, SetThresholds
 from support.graphs import echo_manifest
 
 SETS = PredictionSets(
@@ -30,6 +30,12 @@ def test_the_temperature_follows_the_length() -> None:
     np.testing.assert_allclose(fit.temperatures(np.array([1, 2, 7, 100, 5000])), expected)
     same = Calibration(method="temperature", temperature=1.7)
     assert same.temperatures(np.array([1, 50])).tolist() == [1.7, 1.7]
+
+
+def test_a_temperature_by_length_stays_within_the_bounds_of_its_fit() -> None:
+    steep = Calibration(method="temperature_by_length", temperature=1.0, coefficients=(-9.0, 9.0), lengths=(1, 50))
+    temperatures = steep.temperatures(np.array([1, 2, 50]))
+    np.testing.assert_allclose(temperatures, [1 / LARGEST_TEMPERATURE, np.exp(9 * np.log(2) - 9), LARGEST_TEMPERATURE])
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ them but elementwise arithmetic, one product and reductions, so torch and onnxru
 Legend: B batch, L length, C classes, K classes of the reference, E embedding, Q knots.
 """
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.confidence import Calibration
+from models.confidence import LARGEST_TEMPERATURE, Calibration
 from training.score.novelty import NoveltyFit
 
 
@@ -31,7 +33,8 @@ class Calibrated(nn.Module):
         log_temperature_B = torch.zeros_like(log_length_B)
         for coefficient in reversed(self.coefficients):
             log_temperature_B = log_temperature_B * log_length_B + coefficient
-        return (logits_BC / log_temperature_B.exp()[:, None]).softmax(-1)
+        furthest = math.log(LARGEST_TEMPERATURE)
+        return (logits_BC / log_temperature_B.clamp(-furthest, furthest).exp()[:, None]).softmax(-1)
 
 
 class NoveltyScore(nn.Module):

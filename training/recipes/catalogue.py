@@ -6,8 +6,9 @@ Notable:
   (``astro-moe-tm``) and 1,525,372 (``multiband-astromer``) parameters, with its dropout 0.1, Adam at 1e-4, batches of
   256, load-balance weight 0.01 and ATAT's temporal augmentation; what the paper leaves open is ATAT's (Cabrera-Vives
   et al. 2024);
-- ``default`` is the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
+- ``default`` makes the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
+  ``default-statistics`` goes on from it for half an hour with statistics of the light curve at hand;
 - ``default-dense`` is its twin without experts, for comparisons of speed;
 - ``default-ztf`` goes on from its weights on simulated ZTF supernovae; ``default-finetuning`` puts new heads on it for
   a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts`` for

@@ -30,14 +30,13 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from models.confidence import Calibration
+from models.confidence import LARGEST_TEMPERATURE, Calibration
 from models.lightcurve import Bool, Int64
 from training.data.dataset import Dataset
 from training.recipes.schema import Recipe
 from training.score.metrics import Float, ece, log_loss
 from training.score.served import ServedSample, ask_as_served
 
-LARGEST = 20.0  # temperatures are sought between its inverse and it
 DEGREES = (0, 1, 2)
 FOLDS = 5
 SIGNIFICANT = 1.0  # standard errors
@@ -92,7 +91,7 @@ def fit_temperature(logits_NC: Float, label_N: Int64) -> float:
     def loss(inverse: float) -> float:
         return log_loss(softmax(logits_NC, 1 / inverse), label_N)
 
-    low, high = 1 / LARGEST, LARGEST
+    low, high = 1 / LARGEST_TEMPERATURE, LARGEST_TEMPERATURE
     while high - low > 1e-5 * low:
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         low, high = (low, right) if loss(left) <= loss(right) else (left, high)
@@ -113,7 +112,7 @@ def fit_by_length(logits_NC: Float, label_N: Int64, length_N: Int64, degree: int
 
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
-        log_temperature_N = (powers_NK @ coefficient_K).clamp(-np.log(LARGEST), np.log(LARGEST))
+        log_temperature_N = (powers_NK @ coefficient_K).clamp(-np.log(LARGEST_TEMPERATURE), np.log(LARGEST_TEMPERATURE))
         value = cross_entropy(logits / log_temperature_N.exp()[:, None], label)
         value.backward()  # type: ignore[no-untyped-call]
         return value

@@ -27,6 +27,7 @@ from training.score.served import ServedSample
 SHRINKAGE = 0.01  # of the covariance towards its mean variance: some directions of an embedding hardly vary
 NEIGHBOURS = 10
 FALSE_ALARMS = 0.01  # stated share of known objects beyond the threshold of a bundle
+GRID = 1e-3  # of the median distance: knots nearer than that (views that hardly differ) would make steps of slopes
 REFERENCE_PER_CLASS = 200
 _CHUNK = 1024
 
@@ -148,7 +149,8 @@ def _shares(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArr
     """Distinct quantiles and their shares: steps of a hundredth, and finer ones in the tail that alarms look at."""
     tail = 1 - np.geomspace(0.01, 1 / max(len(distance_N), 101), 30)
     share_Q = np.unique(np.concatenate([np.linspace(0, 1, 101), tail]))
-    quantile_Q = np.quantile(distance_N, share_Q).astype(np.float32)  # distinct in the precision of the graph
+    grid = GRID * float(np.median(distance_N)) or 1.0
+    quantile_Q = np.round(np.quantile(distance_N, share_Q) / grid) * grid  # apart by more than the graph's rounding
     distance_Q, first = np.unique(quantile_Q, return_index=True)
     if len(distance_Q) < 2:
         raise ValueError("novelty cannot be told: all validation objects are equally far from the training objects")

@@ -126,6 +126,16 @@ def test_the_calibration_changes_nothing_but_the_probabilities(confident: Bundle
     np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
 
 
+def test_graph_and_manifest_hold_a_steep_temperature_within_the_same_bounds() -> None:
+    steep = Calibration(method="temperature_by_length", temperature=1.0, coefficients=(-9.0, 9.0), lengths=(1, 50))
+    length_B = np.array([1, 2, 50])
+    logits_BC = np.random.default_rng(0).normal(size=(3, 4))
+    mask_BL = torch.arange(50) < torch.from_numpy(length_B)[:, None]
+    told = Calibrated(steep)(torch.from_numpy(logits_BC), mask_BL)
+    expected = torch.from_numpy(logits_BC / steep.temperatures(length_B)[:, None]).softmax(1)
+    np.testing.assert_allclose(told, expected, atol=1e-5)
+
+
 def test_the_graph_stays_standard_operators(confident: Bundle) -> None:
     assert {node.domain for node in onnx.load(confident.model).graph.node} <= {"", "ai.onnx"}
 

@@ -5,11 +5,11 @@ import pytest
 from numpy.typing import NDArray
 
 from models.bundle import load_bundle
+from models.confidence import LARGEST_TEMPERATURE
 from support.pipeline import Pipeline
 from training.data.dataset import read_dataset
 from training.fit.checkpoints import load_network
 from training.score.calibrate import (
-    LARGEST,
     calibrate,
     calibrated,
     ece_by_chance,
@@ -70,8 +70,8 @@ def test_the_smallest_loss_is_found() -> None:
 def test_hopeless_and_perfect_logits_stay_within_bounds() -> None:
     _, label_N = honest(seed=3, n=200)
     perfect = 5 * np.eye(5)[label_N]
-    assert 1 / LARGEST <= fit_temperature(perfect, label_N) < 0.5
-    assert fit_temperature(-perfect, label_N) == pytest.approx(LARGEST, rel=1e-2)
+    assert 1 / LARGEST_TEMPERATURE <= fit_temperature(perfect, label_N) < 0.5
+    assert fit_temperature(-perfect, label_N) == pytest.approx(LARGEST_TEMPERATURE, rel=1e-2)
     for degree in (1, 2):
         fit = fit_by_length(perfect, label_N, np.arange(200) + 1, degree)
         assert np.isfinite(calibrated(perfect, np.arange(200) + 1, fit)).all()

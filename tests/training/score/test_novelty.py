@@ -56,6 +56,16 @@ def test_left_out_classes_look_strange() -> None:
     assert found["nearest neighbours"]["by_class"][3] == pytest.approx(expected)
 
 
+def test_views_that_hardly_differ_make_no_steps() -> None:
+    (train, label), (test, true) = cloud(0, (0, 1)), cloud(1, (0, 1), 40)
+    nearly = np.repeat(test, 5, axis=0) + np.random.default_rng(2).normal(
+        scale=1e-7, size=(5 * len(test), test.shape[1])
+    )
+    fit = fit_novelty(answered(train, label), answered(nearly, np.repeat(true, 5)))
+    assert np.diff(fit.distance_Q).min() > 1e-4 * np.median(fit.distance_Q)
+    assert (fit.share_Q[0], fit.share_Q[-1]) == (0.0, 1.0)
+
+
 def test_entropy_of_certainty_is_nothing() -> None:
     train, label = cloud(0, (0, 1))
     strange = strangeness(fit_reference(train, label), train[:2], np.array([[1.0, 0.0], [0.5, 0.5]]))
