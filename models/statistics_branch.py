@@ -1,4 +1,6 @@
-"""The part of Astro-MoE that looks at statistics of the light curve (``models.curve_statistics``), not at its points.
+"""The part of Astro-MoE that looks at statistics of the light curve, not at its points.
+
+They are those of ``models.curve_statistics`` and, where configured, of ``models.lag_statistics``.
 
 Legend: B batch, K statistics, D width.
 """
