@@ -31,6 +31,8 @@ from models.lag_statistics import COUNT, lag_statistics
 from models.metadata import METADATA_COLUMNS
 from models.moe import ACTIVATIONS
 from models.network import INPUTS, Output
+from models.period_statistics import count as count_of_periods
+from models.period_statistics import period_statistics
 from models.positional_content import When
 from models.statistics_branch import StatisticsBranch
 from models.tabular import TabularTransformer
@@ -74,11 +76,13 @@ class AstroMoE(LightCurveBranch):
     ) -> Statistics:
         """What the branch for statistics is shown of padded light curves; its ``fit`` learns their scales."""
         redshift_B = metadata_BF[:, REDSHIFT]
-        told = statistics(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, redshift_B, self.config.n_bands)
-        if not self.config.lag_statistics:
-            return told
-        lags = lag_statistics(flux_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
-        return Statistics(*(torch.cat(pair, dim=1) for pair in zip(told, lags, strict=True)))
+        n_bands = self.config.n_bands
+        told = [statistics(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, redshift_B, n_bands)]
+        if self.config.lag_statistics:
+            told.append(lag_statistics(flux_BL, time_BL, band_BL, mask_BL, n_bands))
+        if self.config.period_statistics:
+            told.append(period_statistics(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, n_bands))
+        return Statistics(*(torch.cat(parts, dim=1) for parts in zip(*told, strict=True)))
 
     def forward(
         self,
@@ -131,6 +135,7 @@ def _statistics(config: AstroMoEConfig) -> StatisticsBranch | None:
     if not config.d_statistics:
         return None
     known = count(config.n_bands) + (COUNT if config.lag_statistics else 0)
+    known += count_of_periods(config.n_bands) if config.period_statistics else 0
     return StatisticsBranch(known, config.d_statistics, config.head_dropout)
 
 

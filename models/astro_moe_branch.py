@@ -47,6 +47,7 @@ class AstroMoEConfig(TimeEncodingFields):
     tab_ff: int = 256
     d_statistics: int = Field(default=0, ge=0, description="0: no branch for statistics of the light curve")
     lag_statistics: bool = Field(default=False, description="among them how alike points are by the days between them")
+    period_statistics: bool = Field(default=False, description="among them the periods that the light curve may have")
     head_width: int = Field(default=0, ge=0, description="of the hidden layers of the mixed head; 0: of its input")
     head_copies: int = Field(default=1, ge=1, description="mixed heads, whose mean log-probability is the prediction")
     head_dropout: float = Field(default=0.0, ge=0, lt=1, description="in the mixed head and before the statistics")

@@ -1,6 +1,7 @@
 """The part of Astro-MoE that looks at statistics of the light curve, not at its points.
 
-They are those of ``models.curve_statistics`` and, where configured, of ``models.lag_statistics``.
+They are those of ``models.curve_statistics`` and, where configured, of ``models.lag_statistics`` and of
+``models.period_statistics``.
 
 Legend: B batch, K statistics, D width.
 """

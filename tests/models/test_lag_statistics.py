@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.curve_statistics import SOFT, Statistics
 from models.lag_statistics import COUNT, LAGS, lag_statistics
-from support.ragged_columns import Columns, G, ragged
+from support.ragged_columns import Columns, G, ragged, retold
 
 
 def told(columns: Columns) -> Statistics:
@@ -52,12 +52,7 @@ def test_padding_order_batch_mates_and_time_shifts_change_nothing() -> None:
     columns = ragged()
     columns["time"] = np.round(columns["time"] * 64) / 64  # so that a shift is exact
     reference = told(columns)
-    shuffled = np.random.default_rng(1).permutation(columns["mask"].shape[1])
-    moved = {name: value if value.ndim == 1 else value[:, shuffled] for name, value in columns.items()}
-    later = {**columns, "time": columns["time"] + 1024.0}
-    nothing = {**columns, "time": np.where(columns["mask"], columns["time"], np.nan)}
-    alone = {name: value[3:4, :30] if value.ndim == 2 else value[3:4] for name, value in columns.items()}
-    for other, rows in ((moved, slice(None)), (later, slice(None)), (nothing, slice(None)), (alone, slice(3, 4))):
+    for other, rows in retold(columns):
         values, known = told(other)
         np.testing.assert_array_equal(known, reference.known_BK[rows])
         np.testing.assert_allclose(values, reference.value_BK[rows], atol=1e-12)

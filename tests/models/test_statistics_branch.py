@@ -59,11 +59,9 @@ class Ends(nn.Module):
         return output.logits_BC, output.embedding_BE
 
 
-@pytest.mark.parametrize("lag_statistics", [False, True])
-def test_graph_and_network_agree(tmp_path: Path, lag_statistics: bool) -> None:
-    network = tiny_network(
-        d_statistics=12, lag_statistics=lag_statistics, head_width=24, head_dropout=0.3, head_copies=2
-    )
+@pytest.mark.parametrize("more", [{}, {"lag_statistics": True, "period_statistics": True}])
+def test_graph_and_network_agree(tmp_path: Path, more: dict[str, bool]) -> None:
+    network = tiny_network(d_statistics=12, head_width=24, head_dropout=0.3, head_copies=2, **more)
     assert network.statistics is not None
     batches = parity_batches(random_tokens(1, 48))
     tensors = [{name: torch.from_numpy(batch[name]) for name in INPUTS} for batch in batches]

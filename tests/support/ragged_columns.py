@@ -1,5 +1,9 @@
-"""Padded light curves of unequal lengths as float64 columns: what statistics of light curves are checked on."""
+"""Padded light curves of unequal lengths as float64 columns: what statistics of light curves are checked on.
 
+And the same told in other ways, which no statistic may care for.
+"""
+
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,3 +23,16 @@ def ragged(seed: int = 0, lengths: tuple[int, ...] = (40, 1, 7, 23, 3), width: i
     columns = {name: np.where(mask, value, 1e7) for name, value in columns.items()}
     redshift = np.where(np.arange(len(lengths)) % 2, np.nan, 0.3)
     return {**columns, "band": rng.integers(0, G - 1, mask.shape), "mask": mask, "redshift": redshift}
+
+
+def retold(columns: Columns) -> Iterator[tuple[Columns, slice]]:
+    """The same light curves shuffled, at another time, with other padding and alone, and which rows of them those are.
+
+    Times are expected to be multiples of 1/64 day, so that a shift is exact.
+    """
+    shuffled = np.random.default_rng(1).permutation(columns["mask"].shape[1])
+    every = slice(None)
+    yield {name: value if value.ndim == 1 else value[:, shuffled] for name, value in columns.items()}, every
+    yield {**columns, "time": columns["time"] + 1024.0}, every
+    yield {**columns, "time": np.where(columns["mask"], columns["time"], np.nan)}, every
+    yield {name: value[3:4, :30] if value.ndim == 2 else value[3:4] for name, value in columns.items()}, slice(3, 4)

@@ -19,12 +19,12 @@ def astro_moe_tm() -> Recipe:
 
 def astro_moe_pe() -> Recipe:
     """Astro-MoE with fixed positional encoding (eq. 6): 4,640,422 parameters."""
-    return _with_network(astro_moe_tm(), "astro-moe-pe", time_encoding="baseline")
+    return with_network(astro_moe_tm(), "astro-moe-pe", time_encoding="baseline")
 
 
 def multiband_astromer() -> Recipe:
     """The paper's baseline, every mixture replaced by one dense layer: 1,525,372 parameters."""
-    return _with_network(astro_moe_pe(), "multiband-astromer", n_experts=0, n_input_experts=0)
+    return with_network(astro_moe_pe(), "multiband-astromer", n_experts=0, n_input_experts=0)
 
 
 def default() -> Recipe:
@@ -34,7 +34,7 @@ def default() -> Recipe:
     """
     compact = {"d_model": 128, "d_ff": 256, "d_tab": 64, "tab_ff": 128, "tab_blocks": 2}
     learning = {"dropout": 0.0, "modulation_init_std": 0.125}  # 1 / sqrt(harmonics): modulations start near unit size
-    return _with_network(astro_moe_tm(), "default", **compact, **learning).model_copy(
+    return with_network(astro_moe_tm(), "default", **compact, **learning).model_copy(
         update={
             "schedule": ScheduleConfig(steps=12_000, warmup_steps=200),
             "batch": BatchConfig(size=64, pool=16),
@@ -62,20 +62,29 @@ def default_statistics() -> Recipe:
     From the weights of ``default``, which keep what they know by learning at a third of the rate: what a network for
     all of twenty classes lacks most are the time scales of variable stars.
     """
-    statistics = {"d_statistics": 64, "lag_statistics": True, "head_dropout": 0.1}
-    tuned = _with_network(default(), "default-statistics", **statistics)
+    return _learned_on("default-statistics", d_statistics=64, lag_statistics=True, head_dropout=0.1)
+
+
+def default_periods() -> Recipe:
+    """The same once more with the periods of the light curve among its statistics, from ``default-statistics``."""
+    statistics = {"d_statistics": 96, "lag_statistics": True, "period_statistics": True}
+    return _learned_on("default-periods", head_dropout=0.1, **statistics)
+
+
+def _learned_on(name: str, **network: object) -> Recipe:
+    tuned = with_network(default(), name, **network)
     optimiser = tuned.optimiser.model_copy(update={"body_lr": 0.3})
     return tuned.model_copy(update={"schedule": ScheduleConfig(steps=5_000, warmup_steps=100), "optimiser": optimiser})
 
 
 def default_pe() -> Recipe:
     """The shipped model with the fixed positional encoding in place of time modulation."""
-    return _with_network(default(), "default-pe", time_encoding="baseline")
+    return with_network(default(), "default-pe", time_encoding="baseline")
 
 
 def default_multiband_astromer() -> Recipe:
     """The paper's baseline at the width of the shipped model: fixed encoding, dense layers in place of mixtures."""
-    return _with_network(default_pe(), "default-multiband-astromer", n_experts=0, n_input_experts=0)
+    return with_network(default_pe(), "default-multiband-astromer", n_experts=0, n_input_experts=0)
 
 
 def default_pretraining() -> Recipe:
@@ -89,7 +98,7 @@ def default_ztf() -> Recipe:
     Whole histories, as the typed objects have them; learned on from ``default``, it is what ``default-finetuning``
     starts from.
     """
-    return _with_network(default(), "default-ztf", dropout=0.05).model_copy(
+    return with_network(default(), "default-ztf", dropout=0.05).model_copy(
         update={
             "schedule": ScheduleConfig(steps=4_000, warmup_steps=100),
             "optimiser": OptimiserConfig(lr=7e-4, weight_decay=0.01, ema_decay=0.998),
@@ -99,82 +108,16 @@ def default_ztf() -> Recipe:
     )
 
 
-def default_finetuning() -> Recipe:
-    """New heads for a few thousand labelled real objects, on weights trained on simulated ones.
-
-    The branches stay as they are; the heads are four, small, and see statistics of the light curve beside what the
-    branches say: with so few objects that is worth more than fitting the branches to them. Classes are drawn half of
-    the way to equally often, since rare ones have some 50 objects; for the same reason the last weights are kept.
-    """
-    heads = {"d_statistics": 64, "head_width": 128, "head_copies": 4, "head_dropout": 0.3, "dropout": 0.0}
-    return _with_network(default(), "default-finetuning", **heads).model_copy(
-        update={
-            "schedule": ScheduleConfig(steps=700, warmup_steps=25),
-            "batch": BatchConfig(size=64, pool=16, balance=0.5),
-            "optimiser": OptimiserConfig(lr=2e-3, body_lr=0.0, weight_decay=0.05, ema_decay=0.99),
-            "validation": ValidationConfig(every=350, objects=1_000, keep="last"),
-            "augmentation": AugmentationConfig(mta_days=()),
-        }
-    )
-
-
-def default_finetuning_metadata() -> Recipe:
-    """The same for some 2,000 objects with metadata, which are learned by heart even sooner."""
-    tuned = default_finetuning()
-    return _with_network(tuned, "default-finetuning-metadata", head_dropout=0.5).model_copy(
-        update={
-            "schedule": ScheduleConfig(steps=500, warmup_steps=25),
-            "batch": tuned.batch.model_copy(update={"balance": 0.6}),
-            "optimiser": tuned.optimiser.model_copy(update={"weight_decay": 0.5}),
-        }
-    )
-
-
-def default_finetuning_whole() -> Recipe:
-    """The whole network without statistics on a few thousand labelled objects: short and gentle."""
-    return _with_network(default(), "default-finetuning-whole", dropout=0.2).model_copy(
-        update={
-            "schedule": ScheduleConfig(steps=500, warmup_steps=25),
-            "batch": BatchConfig(size=64, pool=16, balance=0.55),
-            "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.05, ema_decay=0.99),
-            "validation": ValidationConfig(every=100, objects=1_000),
-            "augmentation": AugmentationConfig(mta_days=(), at_detection=0.15),
-        }
-    )
-
-
-def default_ztf_alerts() -> Recipe:
-    """The same for alerts of ZTF: half of the draws end at a detection, as when an object is still growing.
-
-    In g and r alone: what the labelled objects lack, i, the network would have to guess at.
-    """
-    tuned = default_finetuning()
-    return tuned.model_copy(
-        update={
-            "name": "default-ztf-alerts",
-            "data": tuned.data.model_copy(update={"bands": ("g", "r")}),
-            "schedule": ScheduleConfig(steps=1_200, warmup_steps=50),
-            "augmentation": AugmentationConfig(mta_days=(), at_detection=0.5, short_history=0.25),
-        }
-    )
-
-
 def default_dense() -> Recipe:
     """The dense twin of the shipped model: what the speed and the worth of its experts are measured against."""
-    return _with_network(default(), "default-dense", n_experts=0, n_input_experts=0)
-
-
-def multiband_astromer_finetuning() -> Recipe:
-    """``default-finetuning-whole`` for weights of ``default-multiband-astromer``."""
-    changes = {"time_encoding": "baseline", "n_experts": 0, "n_input_experts": 0}
-    return _with_network(default_finetuning_whole(), "multiband-astromer-finetuning", **changes)
+    return with_network(default(), "default-dense", n_experts=0, n_input_experts=0)
 
 
 def debug() -> Recipe:
     """A network small enough to run the whole pipeline in under a minute on two cores."""
     network = {"d_model": 32, "n_heads": 2, "n_blocks": 2, "d_ff": 64, "n_harmonics": 8, "n_experts": 4}
     tabular = {"d_tab": 32, "tab_heads": 2, "tab_blocks": 1, "tab_ff": 64}
-    return _with_network(default(), "debug", **network, **tabular).model_copy(
+    return with_network(default(), "debug", **network, **tabular).model_copy(
         update={
             "schedule": ScheduleConfig(steps=100, warmup_steps=10),
             "batch": BatchConfig(size=32),
@@ -199,6 +142,7 @@ def pretraining(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=changes)
 
 
-def _with_network(recipe: Recipe, name: str, **changes: object) -> Recipe:
+def with_network(recipe: Recipe, name: str, **changes: object) -> Recipe:
+    """Call a variant of a recipe by its name, with another network."""
     network = AstroMoEConfig.model_validate({**recipe.network.model_dump(), **changes})
     return recipe.model_copy(update={"name": name, "network": network})

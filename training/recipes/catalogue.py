@@ -8,7 +8,8 @@ Notable:
   et al. 2024);
 - ``default`` makes the shipped model: ``astro-moe-tm`` at two thirds of its width, sized for an hour on a CPU core, on
   views of the curves as real Rubin and ZTF alerts show them (few detections, no metadata, g and r only);
-  ``default-statistics`` goes on from it for half an hour with statistics of the light curve at hand;
+  ``default-statistics`` goes on from it for half an hour with statistics of the light curve at hand, and
+  ``default-periods`` from that, for as long, with its periods;
 - ``default-dense`` is its twin without experts, for comparisons of speed;
 - ``default-ztf`` goes on from its weights on simulated ZTF supernovae; ``default-finetuning`` puts new heads on it for
   a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts`` for
@@ -25,7 +26,7 @@ Print one, resolved::
 
 from collections.abc import Callable
 
-from training.recipes import astro_moe, astromer, informer, romae
+from training.recipes import astro_moe, astro_moe_finetuning, astromer, informer, romae
 from training.recipes.schema import Recipe
 
 _MAKERS: tuple[Callable[[], Recipe], ...] = (
@@ -34,15 +35,16 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe.multiband_astromer,
     astro_moe.default,
     astro_moe.default_statistics,
+    astro_moe.default_periods,
     astro_moe.default_dense,
-    astro_moe.default_finetuning,
-    astro_moe.default_finetuning_metadata,
-    astro_moe.default_finetuning_whole,
-    astro_moe.default_ztf_alerts,
+    astro_moe_finetuning.default_finetuning,
+    astro_moe_finetuning.default_finetuning_metadata,
+    astro_moe_finetuning.default_finetuning_whole,
+    astro_moe_finetuning.default_ztf_alerts,
     astro_moe.default_ztf,
     astro_moe.default_pe,
     astro_moe.default_multiband_astromer,
-    astro_moe.multiband_astromer_finetuning,
+    astro_moe_finetuning.multiband_astromer_finetuning,
     astro_moe.default_pretraining,
     astro_moe.debug,
     astro_moe.debug_pretraining,
