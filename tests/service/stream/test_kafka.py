@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from support.edge import Network, wait_until
 from support.graphs import poison
 from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, kafka_cluster
 from support.stream import FAST_GROUP, alert, chosen, eventually, letters, results, running
+
+Ids = Callable[[], set[int]]
 
 
 @pytest.fixture
@@ -80,29 +82,31 @@ def test_what_was_not_done_is_delivered_again(cluster: KafkaCluster, tmp_path: P
         assert worker.stop() == 0
 
 
-def ids(cluster: KafkaCluster) -> set[int]:
-    """Numbers of the alerts that have been published at least once."""
-    return {int(one["alert_id"]) - 10_000 for one in published(cluster, 0)}
+@pytest.fixture
+def ids(cluster: KafkaCluster) -> Iterator[Ids]:
+    """What tells the numbers of the alerts that have been published at least once."""
+    with cluster.following("results") as so_far:
+        yield lambda: {int(json.loads(message.value())["alert_id"]) - 10_000 for message in so_far()}
 
 
-def test_two_workers_share_the_partitions(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_two_workers_share_the_partitions(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
     with running(settings(cluster, tmp_path)) as first:
         cluster.produce("alerts", [alert(number) for number in range(20)])
-        eventually(lambda: len(ids(cluster)) == 20)
+        eventually(lambda: len(ids()) == 20)
         with running(settings(cluster, tmp_path)) as second:
             count = 20
             while not second.totals().get("classified"):  # until the group has made room for it
                 cluster.produce("alerts", [alert(count + number) for number in range(20)])
                 count += 20
-                eventually(lambda: len(ids(cluster)) == count)  # noqa: B023 - asked within this turn
+                eventually(lambda: len(ids()) == count)  # noqa: B023 - asked within this turn
             assert second.stop() == 0
         cluster.produce("alerts", [alert(count + number) for number in range(20)])
-        eventually(lambda: len(ids(cluster)) == count + 20)
+        eventually(lambda: len(ids()) == count + 20)
         assert first.stop() == 0
     assert first.totals()["pending"] == second.totals()["pending"] == 0
 
 
-def test_a_storm_of_rebalances_loses_nothing(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_a_storm_of_rebalances_loses_nothing(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
     count = 0
     with running(settings(cluster, tmp_path, batch_messages=4)):
         for _ in range(3):
@@ -112,10 +116,10 @@ def test_a_storm_of_rebalances_loses_nothing(cluster: KafkaCluster, tmp_path: Pa
                     count += 15
                     time.sleep(0.2)
                 assert visitor.stop() == 0
-        eventually(lambda: ids(cluster) == set(range(count)), 60)
+        eventually(lambda: ids() == set(range(count)), 60)
 
 
-def test_a_cluster_that_is_down_delays_and_loses_nothing(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_a_cluster_that_is_down_delays_and_loses_nothing(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
     limits = {"batch_messages": 10, "max_inflight_messages": 20}
     sink = f"kafka://{cluster.hosts}/results?message.timeout.ms=1500"
     cluster.produce("alerts", [alert(number) for number in range(30)])
@@ -127,18 +131,18 @@ def test_a_cluster_that_is_down_delays_and_loses_nothing(cluster: KafkaCluster, 
         eventually(lambda: worker.metric("nightjar_stream_broker_age_seconds_count") >= 30)
         for broker in (1, 2):
             cluster.set_up(broker)
-        eventually(lambda: ids(cluster) == set(range(60)), 60)
+        eventually(lambda: ids() == set(range(60)), 60)
         assert worker.stop() == 0
 
 
-def test_a_leader_that_moves_is_followed(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_a_leader_that_moves_is_followed(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
     with running(settings(cluster, tmp_path)) as worker:
         for turn in range(3):
             for topic, partitions in (("alerts", 4), ("results", 2)):
                 for partition in range(partitions):
                     cluster.set_leader(topic, partition, 1 + (turn + partition) % 2)
             cluster.produce("alerts", [alert(20 * turn + number) for number in range(20)])
-            eventually(lambda: len(ids(cluster)) == 20 * (turn + 1))  # noqa: B023 - asked within this turn
+            eventually(lambda: len(ids()) == 20 * (turn + 1))  # noqa: B023 - asked within this turn
         assert worker.stop() == 0
 
 
