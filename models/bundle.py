@@ -30,7 +30,7 @@ from models.lightcurve import BANDS, FluxUnit, Limits
 from models.runtime import run
 from models.taxonomy import Taxonomy
 
-DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "1.1.0"
+DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "1.2.0"
 ZTF_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-ztf" / "1.1.1"
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
