@@ -27,7 +27,7 @@ from models.curve_statistics import SOFT, Statistics
 LAGS: Final = (0.0, 0.1, 0.6, 1.5, 2.5, 4.0, 7.0, 12.0, 20.0, 35.0, 60.0, 120.0, 250.0, 5000.0)  # days, edges
 FEWEST_POINTS: Final = 3  # of a band, for a standard score to mean anything
 FEWEST_PAIRS: Final = 2
-_LEAST_SCATTER: Final = 1e-3
+LEAST_SCATTER: Final = 1e-3  # of a band that varies
 _FAR: Final = 1e9  # beyond every flux
 
 COUNT: Final = 2 * (len(LAGS) - 1)  # statistics: the correlations, then how many pairs each is of
@@ -65,6 +65,6 @@ def _scores(flux_BL: Tensor, band_BL: Tensor, mask_BL: Tensor, n_bands: int) -> 
     mean_BG1 = torch.where(here_BGL, soft_BL[:, None], 0.0).sum(2, keepdim=True) / points_BG1.clamp(min=1)
     away_BGL = torch.where(here_BGL, soft_BL[:, None] - mean_BG1, 0.0)
     scatter_BG1 = (away_BGL.square().sum(2, keepdim=True) / points_BG1.clamp(min=1)).sqrt()
-    scored_BGL = here_BGL & (points_BG1 >= FEWEST_POINTS) & (scatter_BG1 > _LEAST_SCATTER)
-    score_BGL = torch.where(scored_BGL, away_BGL / scatter_BG1.clamp(min=_LEAST_SCATTER), 0.0)
+    scored_BGL = here_BGL & (points_BG1 >= FEWEST_POINTS) & (scatter_BG1 > LEAST_SCATTER)
+    score_BGL = torch.where(scored_BGL, away_BGL / scatter_BG1.clamp(min=LEAST_SCATTER), 0.0)
     return score_BGL.sum(1), scored_BGL.any(1)

@@ -14,7 +14,8 @@ Notable:
 - a peak is of a frequency and its overtone, or the steep rise of a sawtooth is lost to aliases (several harmonics:
   Schwarzenberg-Czerny 1996);
 - of frequencies that fit equally well, as the aliases of evenly spaced points do, the lowest counts, by :data:`TILT`:
-  rounding decides nothing.
+  rounding decides nothing;
+- what is faster than ten cycles a day, as many Delta Scuti stars are, shows at an alias, by which they are still told.
 
 Legend: B batch, L length, G bands, A coarse and J fine frequencies, F frequencies, I intervals of J frequencies.
 """
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from models.curve_statistics import SOFT
+from models.lag_statistics import FEWEST_POINTS, LEAST_SCATTER
 
 STEP: Final = 2.0**-11  # cycles a day: two within the width of a peak of three years
 FINE: Final = 64
@@ -36,8 +38,6 @@ SLOWEST: Final = 2  # below that place, it is a trend or a season
 OCTAVES: Final = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, FREQUENCIES)  # edges, as places
 OVERTONE: Final = 0.5  # of the power of a frequency: the most that its overtone adds
 TILT: Final = 0.02  # of the power: how much less the fastest counts than the slowest
-FEWEST_POINTS: Final = 3  # of a band, for a standard score to mean anything
-_LEAST_SCATTER: Final = 1e-3
 _LEAST_SIGNAL: Final = 0.02  # of a band's variance
 _SYSTEMATIC: Final = 0.02  # of the flux: the best known points share the mean
 _FAR: Final = 1e9  # beyond every flux
@@ -85,10 +85,10 @@ def scores(flux_BL: Tensor, flux_err_BL: Tensor, band_BL: Tensor, mask_BL: Tenso
     variance_BG1 = away_BGL.square().sum(2, keepdim=True) / points_BG1
     expected_BG1 = torch.where(here_BGL, noise_B1L, 0.0).sum(2, keepdim=True) / points_BG1
     signal_BG1 = torch.maximum(variance_BG1 - expected_BG1, _LEAST_SIGNAL * variance_BG1)
-    varies_BG1 = (points_BG1 >= FEWEST_POINTS) & (variance_BG1 > _LEAST_SCATTER**2)
+    varies_BG1 = (points_BG1 >= FEWEST_POINTS) & (variance_BG1 > LEAST_SCATTER**2)
     scored_BGL = here_BGL & varies_BG1
     trust_BGL = torch.where(scored_BGL, signal_BG1 / (signal_BG1 + noise_B1L), 0.0)
-    score_BGL = trust_BGL * away_BGL / variance_BG1.clamp(min=_LEAST_SCATTER**2).sqrt()
+    score_BGL = trust_BGL * away_BGL / variance_BG1.clamp(min=LEAST_SCATTER**2).sqrt()
     away_BGL = torch.where(scored_BGL, away_BGL, 0.0)
     return Scores(score_BGL.sum(1), trust_BGL.sum(1), away_BGL, scored_BGL.sum(2))
 
