@@ -3,8 +3,15 @@
 #   make demo                 install the CPU service, classify the sample alerts, stop
 #   make demo ALERTS=PATH     the same, and every packet in PATH (a file or a folder)
 #   make serve                the same service, left running (NIGHTJAR_HOST, NIGHTJAR_PORT)
-#   make test                 install what the tests need, run them
+#   make lint                 style, types, import rules, generated pages: a minute
+#   make fast                 the tests that train nothing and start no broker or benchmark: four minutes
+#   make test                 install what the tests need, run all of them: a quarter of an hour on two cores
+#   make docs                 write the pages of docs/ that are generated
 #   make bench                measure; writes build/bench.json
+#   make fuzz                 feed every decoder with strange bytes, MINUTES=1 each
+#   make audit                look for known vulnerabilities and secrets; asks servers
+#   make sbom                 list what serves, as CycloneDX: build/sbom.json
+#   make kafka                fetch a Kafka into build/kafka (NIGHTJAR_KAFKA_HOME), for the tests that break brokers
 #   make soak                 kill a hundred stream workers in their work; then half an hour of load on the service
 #
 # PYTHON picks the interpreter (3.11 or newer); PIP_ARGS is handed to every `pip install`.
@@ -12,10 +19,18 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 ALERTS ?=
+MINUTES ?= 1
+KAFKA_VERSION ?= 4.2.1
+KAFKA_URL ?= https://archive.apache.org/dist/kafka/$(KAFKA_VERSION)
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint deploy/constraints.txt
+
+# Two processes, whatever the machine: many tests start processes of their own. A file stays in one process, and files begin
+# in the order that tests/support/tiers.py gives them.
+PYTEST := $(BIN)/python -m pytest -q
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
 # PyPI's torch brings gigabytes of CUDA. Where pip has not been pointed at a mirror or at local wheels, the tests
 # therefore take torch from PyTorch's own CPU index; where it has, that choice stands.
@@ -26,7 +41,7 @@ torch_args = $$($(BIN)/python -m pip config list | grep -qE 'find-links|index-ur
 may_apt = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 apt_install = apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
 
-.PHONY: help demo serve test bench soak lock
+.PHONY: help demo serve lint fast test docs bench fuzz soak lock audit sbom kafka
 .DELETE_ON_ERROR:
 
 help:
@@ -38,32 +53,78 @@ demo: $(VENV)/.cpu
 serve: $(VENV)/.cpu
 	$(BIN)/nightjar serve
 
+# mypy takes most of the time, on one core; the rest runs beside it.
+lint: $(VENV)/.test
+	@$(BIN)/python -m mypy service models training deploy tests & types=$$!; \
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/python -m deploy.pages --check; \
+	rest=$$?; wait $$types && exit $$rest
+
+fast: $(VENV)/.test
+	$(PYTEST) $(PARALLEL) -m "not slow and not alone"
+
 test: $(VENV)/.test
 	@command -v promtool >/dev/null || { $(may_apt) && $(apt_install) prometheus >/dev/null; } \
 		|| echo "make test: Prometheus is not installed and cannot be installed here: its tests will be skipped"
 	@command -v redis-server >/dev/null || { $(may_apt) && $(apt_install) redis-server >/dev/null; } \
 		|| echo "make test: Redis is not installed and cannot be installed here: its tests will be skipped"
-	$(BIN)/python -m pytest -q
+	$(PYTEST) $(PARALLEL) -m "not alone"
+	$(PYTEST) -m alone
+
+docs: $(VENV)/.test
+	$(BIN)/python -m deploy.pages
 
 bench: $(VENV)/.cpu
 	$(BIN)/python -m deploy.bench --output build/bench.json
 
+fuzz: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) 'atheris>=3.0' \
+		|| echo "make fuzz: atheris cannot be installed here: inputs will not follow coverage"
+	PYTHONPATH=tests:. $(BIN)/python -m fuzz --minutes $(MINUTES)
+
 soak: $(VENV)/.test
 	SOAK_KILLS=100 $(BIN)/python -m pytest -q -s tests/service/stream/test_faults.py
+	SOAK_KILLS=100 NIGHTJAR_SOAK=1 $(BIN)/python -m pytest -q -s tests/service/stream/cluster
 	$(BIN)/python -m deploy.bench.soak
+
+# A broker for the tests that break one: Kafka as Apache publishes it, by its SHA-512; needs Java 17 at run time.
+kafka: build/kafka/libs
+
+build/kafka/libs:
+	mkdir -p build/kafka
+	curl -fsSL -o build/kafka.tgz $(KAFKA_URL)/kafka_2.13-$(KAFKA_VERSION).tgz
+	curl -fsSL $(KAFKA_URL)/kafka_2.13-$(KAFKA_VERSION).tgz.sha512 | tr -d ' \n' | cut -d: -f2 | tr A-F a-f | \
+		sed 's|$$|  build/kafka.tgz|' | sha512sum --check -
+	tar -xzf build/kafka.tgz -C build/kafka --strip-components=1
+	rm build/kafka.tgz
 
 # Writes deploy/constraints.txt: the newest versions that satisfy pyproject.toml, for service, training and tests.
 lock: $(VENV)/.cpu
 	$(BIN)/python deploy/lock.py > deploy/constraints.txt.new
 	mv deploy/constraints.txt.new deploy/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) uv
+	$(BIN)/python deploy/lock.py --hashes $(BIN)/uv
+
+# Known vulnerabilities of what serves, secrets in the history, what the image is made of. Each asks a server or needs a
+# tool that CI has not; SECURITY.md says what they are for.
+audit:
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) pip-audit cyclonedx-bom
+	$(BIN)/pip-audit --require-hashes --disable-pip --requirement deploy/requirements.txt
+	! command -v gitleaks >/dev/null || gitleaks git --no-banner
+
+sbom: $(VENV)/.cpu
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) cyclonedx-bom
+	mkdir -p build && $(BIN)/cyclonedx-py requirements deploy/requirements.txt --output-file build/sbom.json
 
 $(BIN)/python:
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(may_apt) && $(apt_install) python3-venv; }
 	$(PYTHON) -m venv $(VENV)
 
 # The two stamps share one environment: what the tests need contains what the service needs, so neither undoes the other.
-$(VENV)/.cpu: pyproject.toml deploy/constraints.txt | $(BIN)/python
-	$(INSTALL) $(PIP_ARGS) --editable '.[cpu]'
+# What serves, and what builds it, is installed by hash: a file that was exchanged at the index is refused.
+$(VENV)/.cpu: pyproject.toml deploy/requirements.txt deploy/build-requirements.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --require-hashes \
+		--requirement deploy/build-requirements.txt --requirement deploy/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.test: pyproject.toml deploy/constraints.txt | $(BIN)/python

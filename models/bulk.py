@@ -12,20 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.lightcurve import (
-    BANDS,
-    DETECTION_SNR,
-    MAX_ABS_MJD,
-    NJY_PER_UNIT,
-    Bool,
-    Float32,
-    Float64,
-    FluxUnit,
-    Int64,
-    LightCurve,
-    LightCurveError,
-    band_column,
-)
+from models.bands import BANDS
+from models.lightcurve import Bool, Float32, Float64, Int64, LightCurve, LightCurveError, band_column
+from models.units import DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT, FluxUnit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +29,7 @@ class Columns:
     metadata: Mapping[str, float] = field(default_factory=dict)
     object_id: str = ""
     flux_unit: FluxUnit = "nJy"
+    survey: str = ""
 
     def light_curve(self) -> LightCurve:
         """Build the record; raises LightCurveError at the first broken rule."""
@@ -52,6 +42,7 @@ class Columns:
             self.metadata,
             self.object_id,
             self.flux_unit,
+            self.survey,
         )
 
 
@@ -142,6 +133,7 @@ def _records(points: _Points, many: Sequence[Columns]) -> list[LightCurve | None
             points.detected[start:end],
             dict(columns.metadata),
             columns.object_id,
+            columns.survey,
         )
         if sound
         else None

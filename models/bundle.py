@@ -17,23 +17,31 @@ that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly wh
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from models.bands import BANDS, BandMap
 from models.confidence import Calibration, Novelty, PredictionSets
-from models.lightcurve import BANDS, FluxUnit, Limits
+from models.context import Context
+from models.domain import Domain
+from models.lightcurve import Limits
 from models.runtime import run
 from models.taxonomy import Taxonomy
+from models.units import FluxUnit
 
-DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "1.2.0"
+DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "2.0.0"
 ZTF_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-ztf" / "1.1.1"
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
+
+SLUG = r"^[a-z0-9][a-z0-9-]*$"
+_REDSHIFTS = {"z_final", "hostgal_zspec", "hostgal_zphot"}
 
 Task = Literal["classification", "forecast"]
 
@@ -61,21 +69,61 @@ class Parameters(_Frozen):
     active: int
 
 
+class AssumedPrior(_Frozen):
+    """Class shares that the graph's probabilities and the thresholds of its sets assume; every class has one."""
+
+    name: str = Field(pattern=SLUG)
+    shares: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+    source: str
+
+
+class MeasuredPrior(_Frozen):
+    """Class shares that a client may name, and how sets do under them.
+
+    Attributes
+    ----------
+    shares : by class, any scale, none for a class that is left out; None for those of :mod:`models.priors`.
+    coverage : by stated coverage ("0.9"), the share of sets that hold the true class.
+    mean_size : classes in a set of the default coverage.
+    prediction_sets : thresholds fitted under these shares; None for the bundle's own.
+    """
+
+    shares: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    source: str = ""
+    coverage: dict[str, float] = {}
+    mean_size: float | None = None
+    measured_on: str
+    prediction_sets: PredictionSets | None = None
+
+
 class Manifest(_Frozen):
     """What a bundle is and how to feed it.
 
-    ``taxonomy``, ``embedding_dim`` and ``calibration`` describe a classifier, ``novelty`` and ``prediction_sets`` what
-    it may tell besides; a forecaster has none of them. ``bands`` are those the network knows; whichever they are, it
-    gets the indices of :data:`models.lightcurve.BANDS`.
+    ``taxonomy``, ``embedding_dim`` and ``calibration`` describe a classifier; ``novelty``, ``prediction_sets``,
+    ``prior``, ``priors`` and ``context`` what it may tell besides; a forecaster has none of them.
+
+    Attributes
+    ----------
+    bands, band_indices, band_groups : bands that the network knows, the integer that it gets for each, and the filters
+        that stand in for them (:class:`models.bands.BandMap`).
+    domain : light curves on which the quality was measured; None where that is not stated.
+    prior, priors : class shares that the answers assume, and others that may be named.
+    context : what the network learned besides the light curve (:class:`models.context.Context`).
     """
 
-    format_version: Literal[1] = 1
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    format_version: Literal[1, 2] = 1
+    name: str = Field(pattern=SLUG)
     version: str = Field(pattern=r"^\d+\.\d+\.\d+$")
     architecture: str
     task: Task = "classification"
     taxonomy: Taxonomy | None = None
     bands: tuple[str, ...] = Field(default=BANDS, min_length=1)
+    band_indices: tuple[int, ...] | None = None
+    band_groups: dict[str, str] = {}
+    domain: Domain | None = None
+    prior: AssumedPrior | None = None
+    priors: dict[Annotated[str, Field(pattern=SLUG)], MeasuredPrior] = {}
+    context: Context | None = None
     flux_unit: FluxUnit
     limits: Limits
     metadata_columns: tuple[str, ...]
@@ -93,12 +141,24 @@ class Manifest(_Frozen):
     created: str
     files: dict[str, str]
 
-    @field_validator("bands")
-    @classmethod
-    def _known_bands(cls, bands: tuple[str, ...]) -> tuple[str, ...]:
-        if not set(bands) <= set(BANDS) or len(set(bands)) < len(bands):
-            raise ValueError(f"bands must be different ones of {', '.join(BANDS)}")
-        return bands
+    @model_validator(mode="after")
+    def _bands_fit(self) -> Self:
+        self.band_map  # noqa: B018  # raises ValueError
+        if self.domain is not None and not set(self.domain.bands) <= set(self.bands):
+            raise ValueError("the domain's bands must be among the bundle's")
+        return self
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        names = set(self.taxonomy.names) if self.taxonomy else set()
+        if self.prior is not None and self.prior.shares.keys() != names:
+            raise ValueError("the prior needs a share for every class, and for nothing else")
+        for name, prior in self.priors.items():
+            if prior.shares is not None and not (prior.shares.keys() <= names and any(prior.shares.values())):
+                raise ValueError(f"the prior {name} needs shares of known classes, one of them above zero")
+        if self.context is not None and not set(self.context.galactic or ()) <= names:
+            raise ValueError("galactic classes must be classes of the taxonomy")
+        return self
 
     @model_validator(mode="after")
     def _fits_the_task(self) -> Self:
@@ -108,7 +168,34 @@ class Manifest(_Frozen):
             raise ValueError("a forecaster has neither a taxonomy nor an embedding")
         if self.task == "forecast" and (self.novelty is not None or self.prediction_sets is not None):
             raise ValueError("a forecaster has neither a novelty nor prediction sets")
+        if self.task == "forecast" and (self.prior is not None or self.priors or self.context is not None):
+            raise ValueError("a forecaster has neither class shares nor a context")
         return self
+
+    @cached_property
+    def band_map(self) -> BandMap:
+        """How the filters of light curves become the network's bands."""
+        return BandMap(self.bands, self.band_indices, self.band_groups)
+
+    @property
+    def assumed_shares(self) -> dict[str, float]:
+        """Class shares that the answers assume, summing to 1; without a prior those of the training set, else equal."""
+        names = self.classes.names
+        counts = self.data.get("classes")
+        shares: dict[str, float] = dict.fromkeys(names, 1.0)
+        if self.prior is not None:
+            shares = self.prior.shares
+        elif isinstance(counts, dict) and all(_is_count(counts.get(name)) for name in names):
+            shares = {name: float(counts[name]) for name in names}
+        total = sum(shares.values())
+        return {name: shares[name] / total for name in names}
+
+    @property
+    def assumed_context(self) -> Context:
+        """The context; where none is stated, redshifts count as learned by a network that gets them as metadata."""
+        if self.context is not None:
+            return self.context
+        return Context(learned=("redshift",) if _REDSHIFTS & set(self.metadata_columns) else ())
 
     @property
     def classes(self) -> Taxonomy:
@@ -116,6 +203,10 @@ class Manifest(_Frozen):
         if self.taxonomy is None:
             raise ValueError(f"{self.name} does not classify")
         return self.taxonomy
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +270,13 @@ def write_manifest(path: Path, manifest: Manifest) -> Bundle:
 
 
 def read_golden(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
-    """Golden inputs and outputs of a bundle, by tensor name."""
-    with np.load(path / GOLDEN, allow_pickle=False) as arrays:
-        inputs = {key.removeprefix("in/"): arrays[key] for key in arrays.files if key.startswith("in/")}
-        outputs = {key.removeprefix("out/"): arrays[key] for key in arrays.files if key.startswith("out/")}
+    """Golden inputs and outputs of a bundle, by tensor name. Raises BundleError for a file that is no such archive."""
+    try:
+        with (path / GOLDEN).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            inputs = {key.removeprefix("in/"): arrays[key] for key in arrays.files if key.startswith("in/")}
+            outputs = {key.removeprefix("out/"): arrays[key] for key in arrays.files if key.startswith("out/")}
+    except Exception as error:  # of the archive, of the compression or of an array's header: each has its own
+        raise BundleError(f"{path}: {GOLDEN} holds no golden vectors: {error}") from error
     return inputs, outputs
 
 

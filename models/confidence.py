@@ -4,7 +4,7 @@
 - :class:`Novelty`: how to read the graph's output ``novelty``, the share of validation objects whose embedding lies
   nearer to what was trained on. It sees embeddings, not truth: what resembles a known class is not novel.
 - :class:`PredictionSets`: which classes to name so that the true one is among them as often as is stated (split
-  conformal prediction, fitted by ``training.score.sets``). They are applied to the probabilities, outside the graph.
+  conformal prediction, fitted by ``training.score.conformal``). They are applied to the probabilities, after the graph.
 
 Notable: a set holds the most probable class and every class of which 1 - p does not exceed the threshold (the ``lac``
 score of Sadinle et al. 2019, which gives the smallest sets, with the score of the most probable class put to 0, so that
@@ -12,7 +12,7 @@ no set is empty and a coverage below the accuracy costs nothing). The statement 
 the validation objects' views, not for each class, nor for objects of no known class.
 """
 
-from typing import Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,29 +65,53 @@ class Calibration(_Frozen):
 class Novelty(_Frozen):
     """How the graph's output ``novelty`` was made, and from where on it is an alarm.
 
+    A light curve beyond the threshold is *unusual*: no prediction set is stated for it, since coverage was measured on
+    objects like those that the network knows.
+
     Attributes
     ----------
     threshold : a light curve is unusual where ``novelty`` exceeds it.
+    thresholds_by_detections : the threshold from so many detections on, where one does not serve all.
     false_alarm_rate : share of known objects that do.
     by_detections : the share measured at so many detections or more, up to the next.
     split, objects : what it is a share of; reference_objects : training objects whose embeddings it measures from.
     """
 
-    method: Literal["mahalanobis"] = "mahalanobis"
+    method: Literal["mahalanobis", "neighbours", "fitted"] = "mahalanobis"
     threshold: float = Field(ge=0, le=1)
+    thresholds_by_detections: dict[int, Annotated[float, Field(ge=0, le=1)]] = {}
     false_alarm_rate: float = Field(ge=0, le=1)
     by_detections: dict[int, float] = {}
     split: str
     objects: int = Field(ge=1)
     reference_objects: int = Field(ge=1)
 
+    def unusual(self, novelty: float, detections: int) -> bool:
+        """Tell whether a light curve of so many detections is beyond what the network knows."""
+        reached = [start for start in self.thresholds_by_detections if start <= detections]
+        return novelty > (self.thresholds_by_detections[max(reached)] if reached else self.threshold)
+
 
 class SetThresholds(_Frozen):
-    """Largest 1 - p within a set, one for each stated coverage, from ``detections`` detections on."""
+    """Largest 1 - p within a set, one for each stated coverage, in one stratum of light curves.
+
+    Attributes
+    ----------
+    detections, bands, novelty : lower edges of the stratum: observations that the network sees and the survey calls
+        detected, bands with an observation, and the graph's ``novelty``.
+    views : of validation objects that the thresholds were fitted to.
+    """
 
     detections: int = Field(ge=0)
+    bands: int = Field(default=0, ge=0)
+    novelty: float = Field(default=0.0, ge=0, le=1)
     largest: tuple[float, ...]
     views: int = Field(ge=1, description="of validation objects that the thresholds were fitted to")
+
+    @property
+    def edges(self) -> tuple[int, int, float]:
+        """Lower edges, the most important first."""
+        return self.detections, self.bands, self.novelty
 
 
 class NamedSet(NamedTuple):
@@ -98,37 +122,68 @@ class NamedSet(NamedTuple):
 
 
 class PredictionSets(_Frozen):
-    """Thresholds by stated coverage and, where one threshold would not hold, by number of detections."""
+    """Thresholds by stated coverage and, where one threshold would not hold, by stratum.
+
+    Attributes
+    ----------
+    floor : no threshold is smaller, so that every class of probability ``1 - floor`` or more is in every set.
+    measured_on : the light curves that the coverage was measured on, for people.
+    groups : the strata, ascending by their edges; the last one whose edges are all reached applies.
+    """
 
     method: Literal["lac"] = "lac"
     coverages: tuple[float, ...] = Field(min_length=1)
     default: float
+    floor: float = Field(default=0.0, ge=0, le=1)
+    measured_on: str = ""
     groups: tuple[SetThresholds, ...] = Field(min_length=1)
     split: str
 
     @model_validator(mode="after")
     def _is_in_order(self) -> Self:
-        starts = [group.detections for group in self.groups]
         if list(self.coverages) != sorted(set(self.coverages)) or self.default not in self.coverages:
             raise ValueError("coverages must ascend and hold the default")
-        if starts[0] != 0 or starts != sorted(set(starts)):
-            raise ValueError("groups must ascend in detections, from 0 on")
+        edges = [group.edges for group in self.groups]
+        if edges != sorted(set(edges)):
+            raise ValueError("groups must ascend in detections, bands and novelty")
+        if edges[0] != (0, 0, 0.0) or any(
+            missing not in edges
+            for detections, bands, _ in edges
+            for missing in ((detections, 0, 0), (detections, bands, 0))
+        ):
+            raise ValueError("groups must begin at 0: detections, the bands of each, and the novelty of each of those")
         if any(len(group.largest) != len(self.coverages) for group in self.groups):
             raise ValueError("every group needs a threshold for every coverage")
+        if any(largest < self.floor for group in self.groups for largest in group.largest):
+            raise ValueError("no threshold may be below the floor")
         return self
 
-    def named(self, probabilities_C: NDArray[np.floating], detections: int, coverage: float | None = None) -> NamedSet:
-        """The set of one light curve.
+    def named(
+        self,
+        probabilities_C: NDArray[np.floating],
+        detections: int,
+        coverage: float | None = None,
+        *,
+        bands: int = 0,
+        novelty: float = 0.0,
+    ) -> NamedSet:
+        """Name the set of one light curve.
 
         Parameters
         ----------
-        detections : observations that the network saw and the survey calls detected.
+        detections, bands, novelty : of the light curve, as :class:`SetThresholds` tells them.
         coverage : at least this; the smallest stated one that reaches it is taken, every class where none does.
         """
         order_C = np.argsort(-probabilities_C, kind="stable")
         reached = [place for place, stated in enumerate(self.coverages) if stated >= (coverage or self.default)]
         if not reached:
             return NamedSet(order_C, 1.0)
-        group = [group for group in self.groups if group.detections <= detections][-1]
+        group = self._group(detections, bands, novelty)
         size = max(1, int(np.count_nonzero(1.0 - probabilities_C <= group.largest[reached[0]])))
         return NamedSet(order_C[:size], self.coverages[reached[0]])
+
+    def _group(self, detections: int, bands: int, novelty: float) -> SetThresholds:
+        start = max(group.detections for group in self.groups if group.detections <= detections)
+        first = [group for group in self.groups if group.detections == start]
+        fewest = max(group.bands for group in first if group.bands <= bands)
+        return [group for group in first if group.bands == fewest and group.novelty <= novelty][-1]

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from models.bands import BANDS, BandMap
 from models.lightcurve import (
-    BANDS,
     Float32,
     Float64,
     Int64,
     LightCurveError,
     Tokens,
     band_column,
-    band_index,
     check_lengths,
     check_times,
     require,
@@ -40,7 +39,7 @@ class Queries:
     Attributes
     ----------
     time : shape (q,), days since the history's first kept observation.
-    band : shape (q,), index into :data:`models.lightcurve.BANDS`.
+    band : shape (q,), the network's integer of each band.
     """
 
     time: Float32
@@ -58,16 +57,16 @@ NO_QUERIES = Queries(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64))
 def check_queries(
     mjd: ArrayLike,
     band: Sequence[str] | NDArray[Any],
-    bands: Sequence[str] = BANDS,
+    bands: BandMap | Sequence[str] = BANDS,
     limit: int = MAX_QUERIES,
 ) -> tuple[Float64, Int64]:
-    """Times and band indices of queries that keep every rule, in the order given.
+    """Return times and filters of queries that keep every rule, in the order given.
 
     Parameters
     ----------
     mjd : shape (q,), days, TAI; any time, also before or within the history.
     band : shape (q,), names, or an integer array of indices.
-    bands : bands that the network can forecast.
+    bands : bands that the network can forecast, and the filters that stand for them.
     limit : most queries allowed.
 
     Raises
@@ -80,13 +79,15 @@ def check_queries(
     if len(days) > limit:
         raise LightCurveError("/mjd", "too_many_queries", f"at most {limit} times can be asked for at once")
     check_times(days)
-    known = np.isin(indices, [band_index(name) for name in bands])
-    require(known, "band", "unsupported_band", f"this network forecasts {', '.join(bands)} only")
+    known = _map(bands)
+    require(
+        known.table()[indices] >= 0, "band", "unsupported_band", f"this network forecasts {', '.join(known.bands)} only"
+    )
     return days, indices
 
 
 def query_order(mjd: Float64, band: Int64) -> NDArray[np.intp]:
-    """Indices that sort queries as the network gets them: ``answers_asked[order] = answers`` undoes it."""
+    """Return indices that sort queries as the network gets them: ``answers_asked[order] = answers`` undoes it."""
     return np.lexsort((band, mjd))
 
 
@@ -94,13 +95,17 @@ def make_queries(
     tokens: Tokens,
     mjd: ArrayLike,
     band: Sequence[str] | NDArray[Any],
-    bands: Sequence[str] = BANDS,
+    bands: BandMap | Sequence[str] = BANDS,
     limit: int = MAX_QUERIES,
 ) -> Queries:
-    """Queries of one history, sorted by time and band; parameters and errors are those of :func:`check_queries`."""
-    days, indices = check_queries(mjd, band, bands, limit)
-    order = query_order(days, indices)
-    return Queries((days[order] - tokens.origin_mjd).astype(np.float32), indices[order])
+    """Sort the queries of one history by time and band; parameters and errors as of :func:`check_queries`."""
+    days, filters = check_queries(mjd, band, bands, limit)
+    order = query_order(days, filters)
+    return Queries((days[order] - tokens.origin_mjd).astype(np.float32), _map(bands).table()[filters[order]])
+
+
+def _map(bands: BandMap | Sequence[str]) -> BandMap:
+    return bands if isinstance(bands, BandMap) else BandMap(bands)
 
 
 def pad_queries(batch: Sequence[Queries]) -> dict[str, NDArray[Any]]:

@@ -12,22 +12,16 @@ Notable:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.bands import BANDS, FILTERS, NAMES, UNKNOWN, BandMap
 from models.metadata import metadata_row
-
-BANDS = ("u", "g", "r", "i", "z", "Y")
-_BAND_INDEX = {**{name: index for index, name in enumerate(BANDS)}, "y": 5}
-
-FluxUnit = Literal["nJy", "uJy", "FLUXCAL"]
-NJY_PER_UNIT: dict[FluxUnit, float] = {"nJy": 1.0, "uJy": 1e3, "FLUXCAL": 10 ** (0.4 * (31.4 - 27.5))}
-
-MAX_ABS_MJD = 200_000.0  # a Julian date is near 2,460,000: catching it here beats classifying nonsense
-DETECTION_SNR = 5.0
+from models.units import DETECTION_SNR, MAX_ABS_MJD, FluxUnit, flux_to_njy, njy_to
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -49,24 +43,6 @@ class LightCurveError(ValueError):
         self.reason = reason
 
 
-def band_index(name: str) -> int:
-    """Index of a band name in :data:`BANDS`; ``y`` and ``Y`` are the same band. Raises ValueError when unknown."""
-    try:
-        return _BAND_INDEX[name]
-    except KeyError:
-        raise ValueError(f"unknown band {name!r}; known bands are u, g, r, i, z, y") from None
-
-
-def flux_to_njy(flux: ArrayLike, unit: FluxUnit) -> Float64:
-    """Flux in nJy from a flux in ``unit`` (linear, so it serves errors as well)."""
-    return np.asarray(flux, dtype=np.float64) * NJY_PER_UNIT[unit]
-
-
-def njy_to(flux: ArrayLike, unit: FluxUnit) -> Float64:
-    """Flux in ``unit`` from a flux in nJy."""
-    return np.asarray(flux, dtype=np.float64) / NJY_PER_UNIT[unit]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LightCurve:
     """One object's observations, in any order.
@@ -75,10 +51,13 @@ class LightCurve:
     ----------
     mjd : shape (n,), days, TAI.
     flux, flux_err : shape (n,), difference flux and its standard error, nJy; errors are positive.
-    band : shape (n,), index into :data:`BANDS`.
+    band : shape (n,), index into :data:`models.bands.FILTERS`.
     detected : shape (n,), True where the survey detected the source at that visit.
     metadata : named values; a missing value is an absent name.
     object_id : free text, empty when unknown.
+    survey : whose photometry it is (``ztf``), empty when unknown.
+    duplicates : rows that were sent once more and are left out.
+    unknown_filters : rows left out because nobody here knows their filter, by the name that the survey gives it.
     """
 
     mjd: Float64
@@ -88,6 +67,9 @@ class LightCurve:
     detected: Bool
     metadata: Mapping[str, float] = field(default_factory=dict)
     object_id: str = ""
+    survey: str = ""
+    duplicates: int = 0
+    unknown_filters: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of observations."""
@@ -104,14 +86,15 @@ class LightCurve:
         metadata: Mapping[str, float] | None = None,
         object_id: str = "",
         flux_unit: FluxUnit = "nJy",
+        survey: str = "",
     ) -> "LightCurve":
-        """Build a record from columns and check every rule.
+        """Build a record from columns and check every rule. Rows that repeat another exactly are left out and counted.
 
         Parameters
         ----------
-        mjd, flux, flux_err, band, detected : columns of equal length, at least one point. ``band`` holds names,
-            or is an integer array of indices; without ``detected`` a point counts as detected when
-            ``|flux| >= 5 flux_err``.
+        mjd, flux, flux_err, band, detected : columns of equal length, at least one point. ``band`` holds names of
+            :data:`models.bands.FILTERS`, or is an integer array of indices into :data:`models.bands.BANDS`; without
+            ``detected`` a point counts as detected when ``|flux| >= 5 flux_err``.
         flux_unit : unit of ``flux`` and ``flux_err``.
 
         Raises
@@ -124,10 +107,15 @@ class LightCurve:
         flags = None if detected is None else np.asarray(detected, dtype=np.bool_)
         check_lengths(days, {"flux": flux32, "flux_err": err32, "band": bands, "detected": flags})
         _check_values(days, flux32, err32)
-        _check_duplicates(days, bands)
         if flags is None:
             flags = np.abs(flux32) >= DETECTION_SNR * err32
-        return cls(days, flux32, err32, bands, flags, dict(metadata or {}), object_id)
+        kept = _without_repeats(days, flux32, err32, bands, flags)
+        if kept is not None:
+            days, flux32, err32, bands, flags = days[kept], flux32[kept], err32[kept], bands[kept], flags[kept]
+        known = dict(metadata or {})
+        return cls(
+            days, flux32, err32, bands, flags, known, object_id, survey, 0 if kept is None else int(np.sum(~kept))
+        )
 
 
 def _flux_column(values: ArrayLike, unit: FluxUnit) -> Float32:
@@ -135,15 +123,28 @@ def _flux_column(values: ArrayLike, unit: FluxUnit) -> Float32:
         return flux_to_njy(values, unit).astype(np.float32)
 
 
+def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float64:
+    """Total flux, shape (n,), with the median of each band taken away: what stands in for a template's flux.
+
+    Columns that do not fit each other are returned as they are; the record's rules name their fault.
+    """
+    total, bands = np.array(flux, dtype=np.float64), np.asarray(band)
+    bands = np.where(bands == "y", "Y", bands) if bands.dtype.kind == "U" else bands
+    if total.shape == bands.shape and total.ndim == 1:
+        for name in np.unique(bands):
+            total[bands == name] -= np.median(total[bands == name])
+    return total
+
+
 def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
-    """Indices into :data:`BANDS` from names or indices; LightCurveError at the first that is not one."""
+    """Return indices into :data:`models.bands.FILTERS`; LightCurveError at the first value that is no band."""
     if isinstance(band, np.ndarray) and band.dtype.kind in "iu":
         require((band >= 0) & (band < len(BANDS)), "band", "unknown_band", "band index out of range")
         return band.astype(np.int64)
-    column = np.array([_BAND_INDEX.get(name, -1) for name in band], dtype=np.int64)
+    column = np.array([NAMES.get(name, UNKNOWN) for name in band], dtype=np.int64)
     if (column < 0).any():
         position = int(np.argmin(column))
-        message = f"unknown band {str(band[position])[:20]!r}; known bands are u, g, r, i, z, y"
+        message = f"unknown band {str(band[position])[:20]!r}; known bands are {', '.join(FILTERS)}"
         raise LightCurveError(f"/band/{position}", "unknown_band", message)
     return column
 
@@ -177,17 +178,29 @@ def require(holds: NDArray[np.bool_], name: str, reason: str, message: str) -> N
         raise LightCurveError(f"/{name}/{int(np.argmin(holds))}", reason, message)
 
 
-def _check_duplicates(mjd: Float64, band: Int64) -> None:
+def _without_repeats(mjd: Float64, flux: Float32, flux_err: Float32, band: Int64, detected: Bool) -> Bool | None:
+    """Mask of the rows that repeat no earlier one, None where none does.
+
+    Raises
+    ------
+    LightCurveError
+        Where two rows share time and band but not the flux, its error or the detection.
+    """
     if (mjd[1:] > mjd[:-1]).all():  # the usual case, at a tenth of the cost
-        return
-    order = np.lexsort((band, mjd))
-    same = (np.diff(mjd[order]) == 0) & (np.diff(band[order]) == 0)
-    if same.any():
-        # The later of the two in input order is the one to point at.
-        at = int(np.argmax(same))
-        index = int(max(order[at], order[at + 1]))
+        return None
+    order = np.lexsort((band, mjd))  # stable: rows of one time and band stay in the order they were sent in
+    again = (np.diff(mjd[order]) == 0) & (np.diff(band[order]) == 0)
+    if not again.any():
+        return None
+    before, after = order[:-1][again], order[1:][again]
+    same = np.logical_and.reduce([column[before] == column[after] for column in (flux, flux_err, detected)])
+    if not same.all():
+        index = int(after[np.argmin(same)])
         message = "two observations share the same time and band; which flux is meant?"
         raise LightCurveError(f"/mjd/{index}", "duplicate", message)
+    kept = np.ones(len(mjd), dtype=np.bool_)
+    kept[after] = False
+    return kept
 
 
 class Limits(BaseModel):
@@ -207,11 +220,12 @@ class Tokens:
     ----------
     time : shape (l,), days since the first kept observation.
     flux, flux_err : shape (l,), in the network's flux unit.
-    band : shape (l,), index into :data:`BANDS`.
+    band : shape (l,), the network's integer of each band.
     metadata : shape (columns,), NaN where missing.
     truncated : whether observations were left out to respect the limits.
-    points_per_band : number of kept observations in each of :data:`BANDS`.
+    points_per_band : number of kept observations in each of the network's bands, by its integer.
     origin_mjd : MJD of the first kept observation, where ``time`` is zero.
+    other_filters : observations left out because their filter stands for no band of the network, by filter.
     """
 
     time: Float32
@@ -223,6 +237,7 @@ class Tokens:
     truncated: bool
     points_per_band: tuple[int, ...]
     origin_mjd: float
+    other_filters: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of kept observations."""
@@ -230,7 +245,11 @@ class Tokens:
 
 
 def featurise(
-    curve: LightCurve, limits: Limits, flux_unit: FluxUnit, columns: Sequence[str], bands: Sequence[str] = BANDS
+    curve: LightCurve,
+    limits: Limits,
+    flux_unit: FluxUnit,
+    columns: Sequence[str],
+    bands: BandMap | Sequence[str] = BANDS,
 ) -> Tokens:
     """Turn a record into model input: sort, window, cut, convert the unit, subtract the time origin in float64.
 
@@ -241,16 +260,25 @@ def featurise(
     Parameters
     ----------
     columns : metadata columns of the network, in order.
-    bands : bands the network knows. Observations in others do not exist for it: they neither trigger nor count as cut.
+    bands : bands the network knows, and what stands in for them; names alone stand for themselves. Observations in
+        other filters do not exist for it: they neither trigger nor count as cut, and are told of by filter.
 
     Raises
     ------
     LightCurveError
-        ``no_usable_points``, when every observation is in a band that the network does not know.
+        ``no_usable_points``, when every observation is in a filter that the network does not know.
     """
-    order = _in_bands(np.lexsort((curve.flux_err, curve.flux, curve.band, curve.mjd)), curve.band, bands)
-    kept = order[_keep(curve.mjd[order], curve.band[order], curve.detected[order], limits)]
-    mjd, band = curve.mjd[kept], curve.band[kept]
+    known = bands if isinstance(bands, BandMap) else _named(tuple(bands))
+    band_N = known.table(curve.survey)[curve.band]
+    order = np.lexsort((curve.flux_err, curve.flux, band_N, curve.mjd))
+    others = dict(curve.unknown_filters)
+    if (band_N < 0).any():
+        order, others = order[band_N[order] >= 0], others | _others(curve.band[band_N < 0])
+    if order.size == 0:
+        message = f"no observation in a band that this network knows: {', '.join(known.bands)}"
+        raise LightCurveError("/band", NO_USABLE_POINTS, message)
+    kept = order[_keep(curve.mjd[order], band_N[order], curve.detected[order], limits)]
+    mjd, band = curve.mjd[kept], band_N[kept]
     return Tokens(
         time=(mjd - mjd[0]).astype(np.float32),
         flux=njy_to(curve.flux[kept], flux_unit).astype(np.float32),
@@ -259,20 +287,21 @@ def featurise(
         detected=curve.detected[kept],
         metadata=metadata_row(curve.metadata, columns),
         truncated=len(kept) < len(order),
-        points_per_band=tuple(np.bincount(band, minlength=len(BANDS)).tolist()),
+        points_per_band=tuple(np.bincount(band, minlength=len(known.labels)).tolist()),
         origin_mjd=float(mjd[0]),
+        other_filters=others,
     )
 
 
-def _in_bands(order: NDArray[np.intp], band: Int64, bands: Sequence[str]) -> NDArray[np.intp]:
-    """Those of the observations ``order`` whose band is one of ``bands``."""
-    if len(bands) == len(BANDS):  # the usual case: nothing to leave out
-        return order
-    known = order[np.isin(band[order], [band_index(name) for name in bands])]
-    if known.size == 0:
-        message = f"no observation in a band that this network knows: {', '.join(bands)}"
-        raise LightCurveError("/band", NO_USABLE_POINTS, message)
-    return known
+@lru_cache(maxsize=64)
+def _named(bands: tuple[str, ...]) -> BandMap:
+    return BandMap(bands)
+
+
+def _others(filters: Int64) -> dict[str, int]:
+    """Count observations by the name of their filter."""
+    counts = np.bincount(filters, minlength=len(FILTERS))
+    return {FILTERS[index]: int(counts[index]) for index in np.flatnonzero(counts)}
 
 
 def _keep(mjd: Float64, band: Int64, detected: Bool, limits: Limits) -> Bool:
@@ -283,7 +312,7 @@ def _keep(mjd: Float64, band: Int64, detected: Bool, limits: Limits) -> Bool:
         keep &= mjd >= mjd[trigger] - limits.pre_trigger_days
     if np.count_nonzero(keep) <= limits.max_points_per_band:
         return keep
-    for index in range(len(BANDS)):
+    for index in np.unique(band):
         members = np.flatnonzero(keep & (band == index))
         surplus = members[: -limits.max_points_per_band]
         keep[surplus] = False

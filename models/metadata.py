@@ -7,6 +7,7 @@ arrays. Real Rubin and ZTF alerts carry none of the 64: a light curve without me
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,14 @@ METADATA_COLUMNS: tuple[str, ...] = (
     "z_final_err",
 )
 
-_KNOWN = frozenset(METADATA_COLUMNS)
+CONTEXT_COLUMNS: Final = ("zspec", "zspec_err", "parallax", "parallax_err", "star_score", "star_distance")
+"""What may be known of an object besides, and no network is given (:mod:`models.context`): the redshift of the object
+itself, spectroscopic without an error or with a small one; parallax (mas); how star-like the source is that a catalogue
+has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec)."""
+
+KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
+
+_KNOWN = frozenset(KNOWN_COLUMNS)
 
 
 def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]:

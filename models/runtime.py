@@ -2,9 +2,13 @@
 
 Notable: memory patterns are off (they grow with every new shape), threads never spin (on a sparse stream that burns a
 core), each run uses ``threads`` intra-op threads and callers run concurrently on one session, which beat every other
-layout measured on CPU. The provider asked for is asserted: onnxruntime itself falls back to CPU without a word.
+layout measured on CPU. The provider asked for is asserted: onnxruntime itself falls back to CPU without a word. A graph
+is opened from the very bytes that were hashed, and all its weights stand in them: onnxruntime would read others from
+whatever file the graph names, which no manifest lists.
 """
 
+import hashlib
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -23,26 +27,51 @@ class ProviderError(RuntimeError):
     """The execution provider asked for is not the one the session runs on."""
 
 
-def open_session(path: Path, provider: Provider = "cpu", threads: int = 1) -> ort.InferenceSession:
+class GraphError(RuntimeError):
+    """The graph is not the one that was verified, or keeps weights outside itself."""
+
+
+def open_session(path: Path, provider: Provider = "cpu", threads: int = 1, sha256: str = "") -> ort.InferenceSession:
     """Open a graph on one execution provider.
+
+    Parameters
+    ----------
+    sha256 : hex digest that the file must have, where one is known.
 
     Raises
     ------
     ProviderError
         When the provider is not installed, or the session fell back to another one.
+    GraphError
+        When the file has another digest, or is no graph that holds all its weights.
     """
     wanted = _PROVIDERS[provider]
     if provider == "cuda" and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
     if wanted not in ort.get_available_providers():
         raise ProviderError(f"{wanted} is not available in this onnxruntime; install the matching extra")
-    session = ort.InferenceSession(str(path), _options(threads), providers=[wanted])
+    session = _session(path, sha256, session_options(threads), wanted)
     if session.get_providers()[0] != wanted:
         raise ProviderError(f"asked for {wanted}, the session runs on {session.get_providers()[0]}")
     return session
 
 
-def _options(threads: int) -> ort.SessionOptions:
+def _session(path: Path, sha256: str, options: ort.SessionOptions, provider: str) -> ort.InferenceSession:
+    data = path.read_bytes()
+    if sha256 and hashlib.sha256(data).hexdigest() != sha256:
+        raise GraphError(f"{path} is not the file that was verified")
+    with tempfile.TemporaryDirectory() as nothing:  # where weights beside the graph would be looked for
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", nothing)
+        try:
+            return ort.InferenceSession(data, options, providers=[provider])
+        except Exception as error:  # onnxruntime raises a family of its own that share no base class
+            if "external" in str(error).lower():
+                raise GraphError(f"{path} keeps weights outside the graph, where no hash covers them") from error
+            raise
+
+
+def session_options(threads: int) -> ort.SessionOptions:
+    """How every session of a graph is set up; the module docstring says why."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -131,7 +131,7 @@ TAXONOMIES = (ELASTICC, ZTF_SUPERNOVAE, MALLORN)
 
 
 def taxonomy_of(names: Sequence[str]) -> Taxonomy:
-    """The taxonomy with these classes in this order; for any other list a flat one, with ids from 1.
+    """Return the taxonomy with these classes in this order; for any other list a flat one, with ids from 1.
 
     Raises
     ------

@@ -8,31 +8,35 @@ have to be asked for again.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import structlog
 
-from models.lightcurve import LightCurveError
-from service.inference.batching import Prediction, Program, Question, Row, Waiting
-from service.inference.engine import Engine
-from service.inference.failures import (
+from models.lightcurve import LightCurve, LightCurveError
+from service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
     EngineFailure,
     InferenceFailed,
     OutOfMemory,
+    Prediction,
+    Program,
+    Question,
+    Row,
     RunAborted,
     RunHung,
+    Waiting,
 )
-from service.metrics import Metrics
-from service.statistics import ModelStatistics
-from service.tracing.spans import add_runs, stage
+from service.engine.engine import Engine
+from service.observe.metrics import Metrics
+from service.observe.model_statistics import ModelStatistics
+from service.observe.spans import add_runs, stage
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +44,7 @@ ItemT = TypeVar("ItemT", bound=Sized)
 Status = Literal["classified", "forecast", "abstained", "rejected", "failed"]
 
 INLINE_CURVES, INLINE_POINTS = 8, 5_000
-"""What is featurised on the event loop, about half a millisecond of work; anything larger goes to a thread."""
+"""Most that is featurised on the event loop, about half a millisecond of work; anything larger goes to a thread."""
 
 FAILURE_REASONS: dict[type[EngineFailure], str] = {
     DeadlineExceeded: "deadline_exceeded",
@@ -65,10 +69,10 @@ _REFUSED = (LightCurveError, Refusal)
 
 @dataclass(frozen=True, slots=True)
 class AskOptions:
-    """What applies to a whole request.
+    """Options that apply to a whole request.
 
     ``deadline`` (``time.monotonic()`` seconds), ``priority`` and ``client`` are those of
-    :meth:`service.inference.engine.Engine.enqueue`. ``surveys`` labels the items in metrics: one name for all of them
+    :meth:`service.engine.engine.Engine.enqueue`. ``surveys`` labels the items in metrics: one name for all of them
     or one for each. ``fall_back`` allows another model to answer when the one asked is full.
     """
 
@@ -81,12 +85,14 @@ class AskOptions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What became of one item.
+    """Result of one item: answered, abstained, rejected or failed.
 
     ``prediction`` is present exactly when the network answered (``classified``, ``forecast``); ``reason``
     (machine-readable) and ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected
     light curve. The rest describes what the network saw: ``missing_metadata`` counts the columns that were missing,
-    ``detections`` the observations that the survey calls detected.
+    ``detections`` the observations that the survey calls detected; ``other_filters`` the observations that it did not
+    see as their filter stands for none of its bands, by filter, and ``duplicates`` the rows sent twice; ``known`` is
+    the metadata of the light curve.
     """
 
     status: Status
@@ -98,17 +104,21 @@ class Outcome:
     points_per_band: tuple[int, ...] = ()
     missing_metadata: int = 0
     detections: int = 0
+    other_filters: Mapping[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    known: Mapping[str, float] = field(default_factory=dict)
     featurise_seconds: float = 0.0
 
     @property
     def kept(self) -> bool:
-        """Whether the answer is one that was given before."""
+        """True when the answer was read from the cache."""
         return self.prediction is not None and not self.prediction.batch_size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
     question: Question
+    curve: LightCurve
     missing_metadata: int
     seconds: float
     key: bytes
@@ -118,7 +128,7 @@ class Results(Protocol):
     """Answers that a network gave before, by a digest of all that they depend on."""
 
     def key(self, question: Question) -> bytes:
-        """The digest; called in a thread."""
+        """Compute the digest; called in a thread."""
 
     async def find(self, keys: Sequence[bytes]) -> list[Row | None]:
         """Answers to questions of these keys, in order, None where there is none. Never fails."""
@@ -202,7 +212,7 @@ class DataPlane(Generic[ItemT]):
         return [next(explained) if isinstance(item, _Prepared) else item for item in prepared]
 
     async def _look_up(self, asked: Sequence[_Prepared], options: AskOptions) -> list[Prediction | EngineFailure]:
-        """What the network says, or said when it was asked the same before."""
+        """Look results up in the cache; run the network for the rest."""
         if self._results is None:
             return await self._wait([item.question for item in asked], options)
         started, keys = monotonic(), [item.key for item in asked]
@@ -249,7 +259,7 @@ class DataPlane(Generic[ItemT]):
             key = b"" if self._results is None else self._results.key(question)
             seconds = monotonic() - started
             self._metrics.stage("featurise", seconds)
-            prepared.append(_Prepared(question, missing, seconds, key))
+            prepared.append(_Prepared(question, self._program.curve(item), missing, seconds, key))
         return prepared
 
     def _explain(self, prepared: Sequence[_Prepared], results: Sequence[Prediction | EngineFailure]) -> list[Outcome]:
@@ -271,6 +281,9 @@ class DataPlane(Generic[ItemT]):
             points_per_band=tokens.points_per_band,
             missing_metadata=item.missing_metadata,
             detections=int(np.count_nonzero(tokens.detected)),
+            other_filters=tokens.other_filters,
+            duplicates=item.curve.duplicates,
+            known=item.curve.metadata,
             featurise_seconds=item.seconds,
         )
 
@@ -282,7 +295,7 @@ def _refused(item: LightCurveError | Refusal) -> Outcome:
 
 
 def _result(entry: Waiting) -> Prediction | EngineFailure:
-    """What a light curve got; one that is still without an answer, hence cancelled, ran out of time."""
+    """Return the result of a light curve; one without an answer was cancelled, hence ran out of time."""
     if entry.future.cancelled():
         return DeadlineExceeded()
     error = entry.future.exception()

@@ -1,8 +1,8 @@
 """Every setting of the service, declared once.
 
 A setting is read from the environment (prefix ``NIGHTJAR_``) or given to ``nightjar serve`` as an option of the same
-name (``NIGHTJAR_MAX_PACKETS=10`` or ``--max-packets 10``). ``python -m service settings`` prints the table below as
-Markdown; the README holds that table and a test compares the two.
+name (``NIGHTJAR_MAX_PACKETS=10`` or ``--max-packets 10``). ``python -m service settings`` prints them as a Markdown
+table; ``docs/settings.md`` holds the same rows (``python -m deploy.pages``).
 """
 
 import os
@@ -11,23 +11,36 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from models.alerts.topics import TopicRule
 from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from models.forecast import MAX_QUERIES
 from models.runtime import Provider
-from service.alerts.topics import TopicRule
-from service.repository.references import PATTERN
+from service.registry.routing import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"
+NAMELESS_CHARACTERS = 16
 MIB = 1024 * 1024
 
 KeyDigest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Alias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 ModelName = Annotated[str, StringConstraints(pattern=PATTERN)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 SinkFormat = Literal["nightjar", "elasticc", "alerce-avro", "alerce-json", "lasair"]
+
+
+class KeyLimits(BaseModel):
+    """Limits of one API key; what is left out has none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_per_second: float | None = Field(None, gt=0, le=1e6)
+    requests_per_day: int | None = Field(None, ge=1)
+    curves_per_second: float | None = Field(None, gt=0, le=1e7)
+    curves_per_day: int | None = Field(None, ge=1)
 
 
 class Settings(BaseSettings):
@@ -39,7 +52,30 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 lets the system choose one")
     docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
     api_keys: tuple[KeyDigest, ...] = Field(
-        (), description="JSON list of sha256 hex digests of accepted API keys; empty leaves /v1 and /v2 open"
+        (), description="JSON list of sha256 hex digests of accepted API keys; without any /v1 and /v2 are open"
+    )
+    named_keys: dict[KeyName, tuple[KeyDigest, ...]] = Field(
+        {},
+        description="JSON object of more keys, each name with one digest or several, so that a key can be exchanged: "
+        '`{"fink": ["<old>", "<new>"]}`',
+    )
+    keys_for: tuple[Literal["metrics", "docs", "v2"], ...] = Field(
+        (),
+        description="JSON list of what else needs a key: `metrics`, `docs` (with /openapi.json), `v2` (probes as well)",
+    )
+    allow_anonymous: bool = Field(
+        False, description="listen on other addresses than loopback although no API keys are asked for"
+    )
+    key_limits: dict[KeyName | Literal["*"], KeyLimits] = Field(
+        {},
+        description='JSON object of limits by name of a key, `*` for all others, as `{"*": {"requests_per_second": 10, '
+        '"requests_per_day": 100000, "curves_per_second": 500, "curves_per_day": 5000000}}`',
+    )
+    limits_redis_url: str = Field(
+        "",
+        repr=False,
+        description="Redis in which all replicas count what `key_limits` bounds; without it each "
+        "process counts for itself",
     )
     log_level: LogLevel = Field("info", description="least severe level that is logged")
     log_format: Literal["auto", "json", "text"] = Field(
@@ -51,7 +87,12 @@ class Settings(BaseSettings):
         pattern=r"^(https?://[^\s/]+.*)?$",
         description="where traces go by OTLP over HTTP, as `http://collector:4318/v1/traces`; needs the `otel` extra",
     )
-    trace_ratio: float = Field(1.0, ge=0, le=1, description="share of requests traced whose caller has not decided")
+    trace_ratio: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="share of requests to trace (0 to 1) where the caller's trace header does not decide",
+    )
 
     bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the bundle to serve")
     ztf_bundle: Path | None = Field(
@@ -62,18 +103,37 @@ class Settings(BaseSettings):
         None, description="folder of a forecaster's bundle to serve as well, at /v1/forecast"
     )
     fallback_bundle: Path | None = Field(
-        None, description="folder of a cheaper classifier's bundle; it answers, and says so, when the first is full"
+        None,
+        description="folder of a cheaper classifier's bundle, which answers (role `fallback`) when "
+        "the queue of the default one is full",
     )
-    repository: Path | None = Field(None, description="folder of more bundles to serve, as `name/version` or flat")
+    repository: Path | None = Field(
+        None, description="folder of bundles to serve besides `bundle`, as `name/version/` or one folder for each"
+    )
     repository_poll: float = Field(
-        0, ge=0, description="seconds between looks for new versions in the repository; 0: only when told to"
+        0,
+        ge=0,
+        description="seconds between looks for new versions in `repository`; 0: only when the admin "
+        "interface asks for it",
     )
     aliases: dict[Alias, ModelName] = Field(
         {}, description='JSON of other names for models, as `{"default": "mine", "ztf": "mine@1.2.0"}`'
     )
+    prior: str = Field(
+        "",
+        max_length=64,
+        description="name of the class shares that answers assume where a request names none, as `lsst-alerts`; a "
+        "model that has none of that name, and all without a name, assume those of their calibration",
+    )
     cache_bytes: int = Field(64 * MIB, ge=0, description="bytes of results kept in memory; 0 keeps none, nor in Redis")
     cache_redis_url: str = Field(
-        "", description="Redis that keeps results as well, as `redis://host:6379/0`; needs the `redis` extra"
+        "",
+        repr=False,
+        description="Redis that keeps results as well, as `redis://host:6379/0`, with TLS `rediss://`; "
+        "needs the `redis` extra",
+    )
+    cache_secret: SecretStr = Field(
+        SecretStr(""), description="secret that seals results in Redis: who may write there cannot write answers"
     )
     cache_redis_seconds: int = Field(86_400, ge=1, description="seconds after which Redis forgets a result")
 
@@ -85,21 +145,30 @@ class Settings(BaseSettings):
     )
 
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
-    workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0: found by autotune")
-    threads_per_run: int = Field(0, ge=0, description="onnxruntime threads inside one run; 0: found by autotune")
+    workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0: measured by `autotune`")
+    threads_per_run: int = Field(
+        0, ge=0, description="onnxruntime threads inside one inference run; 0: measured by `autotune`"
+    )
     groups_in_flight: int = Field(
-        0, ge=0, description="batches at work or made ready at the same time; 0: found by autotune"
+        0,
+        ge=0,
+        description="batches of a model running or being made ready at the same time; 0: measured by `autotune`",
     )
     autotune: bool = Field(
-        True, description="try out at the first start what the three leave open; else a run of one thread on each core"
+        True,
+        description="measure at the first start which `workers`, `threads_per_run` and "
+        "`groups_in_flight` are fastest, where they are 0; without it one single-threaded run for each core",
     )
     measurements_folder: Path | None = Field(
         None,
-        description="where they are kept for the next start; none: `$XDG_CACHE_HOME/nightjar` or `~/.cache/nightjar`",
+        description="folder where measured costs of inference runs are kept for the next start; "
+        "none: `$XDG_CACHE_HOME/nightjar` or `~/.cache/nightjar`",
     )
-    schemas: Path | None = Field(None, description="folder with more Avro schemas, as `lsst/12.0.avsc`")
+    schemas: Path | None = Field(
+        None, description="folder of Avro schemas of alerts besides the shipped ones, as `lsst/12.0.avsc`"
+    )
     max_batch_tokens: int = Field(
-        0, ge=0, description="padded observations in one batch, a lone item excepted; 0: as measured at start"
+        0, ge=0, description="most padded observations in one batch, unless it is one light curve; 0: measured at start"
     )
     max_delay_ms: float = Field(
         0, ge=0, le=1000, description="milliseconds that a batch may be held back for more light curves"
@@ -112,25 +181,48 @@ class Settings(BaseSettings):
     default_deadline_ms: int = Field(30_000, ge=1, description="milliseconds a request has when it names no deadline")
     max_deadline_ms: int = Field(300_000, ge=1, description="most milliseconds a request may ask for")
     max_requests: int = Field(512, ge=1, description="requests in progress beyond which 429 is answered")
-    max_connections: int = Field(2048, ge=1, description="open connections beyond which new ones get 503")
+    max_streams: int = Field(256, ge=1, description="streams (x-ndjson) in progress beyond which 429 is answered")
+    max_connections: int = Field(
+        2048, ge=1, description="open connections beyond which the longest idle one is closed, or else new ones get 503"
+    )
 
-    max_json_bytes: int = Field(8 * MIB, ge=1, description="bytes in a body of light curves, or in a line of a stream")
-    max_alert_bytes: int = Field(64 * MIB, ge=1, description="bytes in a body of alert packets")
-    max_tensor_bytes: int = Field(64 * MIB, ge=1, description="bytes in a body of tensors (/v2), also decompressed")
-    max_held_bytes: int = Field(512 * MIB, ge=1, description="bytes of all request bodies held at once")
-    max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="bytes of one alert packet once decompressed")
-    max_curves: int = Field(1000, ge=1, description="light curves in one request")
-    max_stream_curves: int = Field(1_000_000, ge=1, description="light curves in one stream (application/x-ndjson)")
-    max_packets: int = Field(1000, ge=1, description="alert packets in one request")
-    max_points: int = Field(20_000, ge=1, description="observations in one light curve")
-    max_queries: int = Field(MAX_QUERIES, ge=1, description="times asked for in one forecast")
+    max_json_bytes: int = Field(
+        8 * MIB, ge=1, description="most bytes in a body of light curves, or in a line of a stream"
+    )
+    max_alert_bytes: int = Field(64 * MIB, ge=1, description="most bytes in a body of alert packets")
+    max_tensor_bytes: int = Field(
+        64 * MIB, ge=1, description="most bytes in a body of tensors (/v2), also decompressed"
+    )
+    max_held_bytes: int = Field(128 * MIB, ge=1, description="most bytes of all request bodies held at once")
+    max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="most bytes of one alert packet once decompressed")
+    max_curves: int = Field(1000, ge=1, description="most light curves in one request")
+    max_stream_curves: int = Field(
+        1_000_000, ge=1, description="most light curves in one stream (application/x-ndjson)"
+    )
+    max_packets: int = Field(1000, ge=1, description="most alert packets in one request")
+    max_points: int = Field(20_000, ge=1, description="most observations in one light curve")
+    max_queries: int = Field(MAX_QUERIES, ge=1, description="most times asked for in one forecast")
 
     header_timeout: float = Field(10, gt=0, description="seconds a client has to send a request's headers")
     body_timeout: float = Field(30, gt=0, description="seconds a client has to send a request's body")
+    stream_rate: float = Field(
+        1000, ge=0, description="bytes a second below which a stream that is waited for a minute too long ends; 0: none"
+    )
     stall_timeout: float = Field(30, gt=0, description="seconds a client may leave its reply unread")
-    keep_alive: int = Field(75, ge=1, description="idle seconds after which a connection is closed")
-    drain_delay: float = Field(5, ge=0, description="seconds between SIGTERM (not ready) and refusing connections")
-    drain_timeout: int = Field(30, ge=0, description="seconds that requests in progress have to finish after that")
+    keep_alive: int = Field(75, ge=1, description="seconds without a request after which an HTTP connection is closed")
+    drain_delay: float = Field(
+        5, ge=0, description="seconds between SIGTERM, when /readyz turns 503, and refusing connections"
+    )
+    drain_timeout: int = Field(
+        30,
+        ge=0,
+        description="seconds that requests in progress have to finish after connections are refused at shutdown",
+    )
+
+    @property
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """Digests of the accepted keys by name; a key without a name is called by the start of its digest."""
+        return {digest[:NAMELESS_CHARACTERS]: (digest,) for digest in self.api_keys} | self.named_keys
 
     @property
     def bundle_for_ztf(self) -> Path | None:
@@ -146,7 +238,7 @@ class Settings(BaseSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; of names, localhost alone is believed to be one."""
+    """Return True if only this machine reaches an address; of names, localhost alone is believed to be one."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -177,9 +269,13 @@ class StreamSettings(Settings):
         description="where a worker takes alerts: `kafka://host:9092/topic?group=g`, `redis://host/stream`, `file:p`",
     )
     sink: str = Field("", description="where a worker publishes: `kafka://...`, `redis://...`, `file:results.jsonl`")
-    sink_format: SinkFormat = Field("nightjar", description="format of what a worker publishes")
+    sink_format: SinkFormat = Field(
+        "nightjar",
+        description="format of published results: `nightjar` (JSON), `elasticc`, `alerce-avro`, "
+        "`alerce-json` or `lasair`",
+    )
     dead_letters: str = Field(
-        "file:dead-letters/", description="where a worker keeps messages that it gives up: topic, stream or folder"
+        "file:dead-letters/", description="address for messages that a stream worker gives up: topic, stream or folder"
     )
     topics: dict[str, TopicRule] = Field(
         {},
@@ -193,10 +289,26 @@ class StreamSettings(Settings):
     unknown_schema: Literal["wait", "dead"] = Field(
         "wait", description="what becomes of alerts whose schema cannot be fetched: wait for it, or dead letters"
     )
-    kafka_config: Path | None = Field(None, description="JSON file of more librdkafka properties, such as credentials")
-    batch_messages: int = Field(256, ge=1, description="messages that a worker takes from its source at once")
-    max_inflight_messages: int = Field(2048, ge=1, description="messages under way beyond which a worker takes no more")
-    max_deliveries: int = Field(5, ge=1, description="deliveries of a Redis entry beyond which it is a dead letter")
+    kafka_config: Path | None = Field(
+        None, description="JSON file of librdkafka properties for every Kafka connection, such as credentials"
+    )
+    batch_messages: int = Field(
+        256, ge=1, description="most messages that a stream worker takes from its source at once"
+    )
+    max_inflight_messages: int = Field(
+        2048, ge=1, description="messages in progress beyond which a stream worker takes no more"
+    )
+    max_deliveries: int = Field(5, ge=1, description="deliveries of a message beyond which it is a dead letter")
+    keep_trying: bool = Field(
+        False,
+        description="whether a worker goes on trying where a password, certificate or right is wrong at its start",
+    )
+    unready_after: float = Field(
+        60, gt=0, description="seconds with nothing taken, while more waits, after which a worker is not ready"
+    )
+    unhealthy_after: float = Field(
+        300, gt=0, description="seconds with no movement, while messages wait, after which a worker is unhealthy"
+    )
     worker_port: int = Field(8081, ge=0, le=65535, description="TCP port of a worker's metrics and probes")
     account_interval: float = Field(60, gt=0, description="seconds between log lines with a worker's account")
 
@@ -221,15 +333,16 @@ def settings_table() -> str:
     """Markdown table of every setting: environment name, default, meaning."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in (StreamSettings.model_fields | ClientSettings.model_fields).items():
-        rows.append(f"| `{ENV_PREFIX}{name.upper()}` | {_shown(field.default)} | {field.description} |")
+        rows.append(f"| `{ENV_PREFIX}{name.upper()}` | {shown_default(field.default)} | {field.description} |")
     return "\n".join(rows) + "\n"
 
 
-def _shown(default: object) -> str:
+def shown_default(default: object) -> str:
+    """Return a default as Markdown: code, or words where the value alone says nothing."""
     if default == DEFAULT_BUNDLE:
         return "the bundled model"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
-    if default in (None, (), "") or default == {}:
+    if default in (None, (), "") or default in ({}, SecretStr("")):
         return "none"
     return f"`{default}`"

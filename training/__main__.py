@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, CliPosition
 
 from training.experiments.commands import Experiments
 from training.importers.commands import Import
+from training.sky.commands import Adapt, RealSky
 
 
 class Command(BaseModel):
@@ -37,7 +38,9 @@ class Simulate(Command):
 
     out: Path = Field(description="Parquet file to write")
     per_class: int = Field(default=3000, ge=1, description="objects of each class")
-    survey: Literal["rubin", "ztf"] = Field("rubin", description="Rubin's 20 classes, or six of ZTF's supernovae")
+    survey: Literal["rubin", "ztf", "any"] = Field(
+        default="rubin", description="Rubin's 20 classes, six of ZTF's supernovae, or the 20 as any survey sees them"
+    )
     classes: list[str] = Field(default=[], description="class to simulate; repeat for several; default: all")
     deep_fraction: float = Field(default=0.05, ge=0, le=1, description="share of candidates in deep fields")
     seed: int = Field(default=1, ge=0, description="the same seed gives the same file")
@@ -86,8 +89,7 @@ class Describe(Command):
 
     def cli_cmd(self) -> None:
         """Print the description."""
-        from models.parameters import count_parameters
-        from models.zoo import build
+        from models.networks.zoo import build, count_parameters
 
         recipe = _recipe(self.recipe)
         parameters = count_parameters(build(recipe.network, recipe.task))
@@ -129,6 +131,19 @@ class Export(Command):
         bundle = release(self.run, self.data, self.out, name=self.name, version=self.version)
         calibration = bundle.manifest.calibration.model_dump()
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256, "calibration": calibration})
+
+
+class Unpack(Command):
+    """Read the weights of a bundle back into a run folder, for `train --pretrained`."""
+
+    bundle: CliPositionalArg[Path] = Field(description="folder of a classifier's bundle")
+    out: CliPositionalArg[Path] = Field(description="run folder to write")
+
+    def cli_cmd(self) -> None:
+        """Unpack, then print where to."""
+        from training.export.weights import unpack
+
+        _print({"run": str(unpack(self.bundle, self.out))})
 
 
 class Evaluate(Command):
@@ -238,6 +253,22 @@ class Card(Command):
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
 
 
+class Profile(Command):
+    """Say what each module of a bundle's network costs in onnxruntime, on one thread."""
+
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder")
+    batch: int = Field(default=1, ge=1, description="light curves in a run")
+    length: int = Field(default=30, ge=1, description="points of each")
+    rounds: int = Field(default=50, ge=1, description="runs, of which the quickest counts")
+    metadata: CliImplicitFlag[bool] = Field(default=False, description="every column; without it none, as in alerts")
+
+    def cli_cmd(self) -> None:
+        """Time and print nodes, microseconds and shares as JSON."""
+        from training.export.profile import profile
+
+        _print(profile(self.bundle, self.batch, self.length, metadata=self.metadata, rounds=self.rounds))
+
+
 class Training(BaseSettings):
     """Train light-curve classifiers and export them as bundles."""
 
@@ -255,11 +286,15 @@ class Training(BaseSettings):
     throughput: CliSubCommand[Throughput]
     describe: CliSubCommand[Describe]
     export: CliSubCommand[Export]
+    unpack: CliSubCommand[Unpack]
     evaluate: CliSubCommand[Evaluate]
     baseline: CliSubCommand[Baseline]
     crossvalidate: CliSubCommand[CrossValidate]
     card: CliSubCommand[Card]
+    profile: CliSubCommand[Profile]
     experiment: CliSubCommand[Experiments]
+    sky: CliSubCommand[RealSky]
+    adapt: CliSubCommand[Adapt]
 
     def cli_cmd(self) -> None:
         """Run the chosen subcommand."""

@@ -10,17 +10,18 @@ the load comes from another process over the loopback interface. Half an hour on
 and peers also write a Markdown table each, beside the output.
 """
 
+import json
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from deploy.bench import coldstart, engine, memory, packets, peers, report, stream, throughput, twin, wire
+from deploy.bench import engine, hostile, kafka, lean, memory, peers, report, stream, throughput, wire
 from models.bundle import DEFAULT_BUNDLE
 from service.commands.client import SAMPLES, packets_in
 
-Part = Literal["throughput", "engine", "coldstart", "memory", "stream", "peers", "packets", "twin"]
+Part = Literal["throughput", "engine", "coldstart", "memory", "stream", "peers", "packets", "twin", "hostile", "lean"]
 EVERY: tuple[Part, ...] = ("throughput", "engine", "coldstart", "memory", "stream", "packets", "twin")
 
 
@@ -43,10 +44,14 @@ class Bench(BaseSettings):
     starts: int = Field(5, ge=1, description="cold starts")
     alerts: Path | None = Field(None, description="folder of alert packets; without it that part is left out")
     dense_twin: Path | None = Field(None, description="bundle of the dense twin; without it that part is left out")
+    reference: Path = Field(DEFAULT_BUNDLE, description="bundle whose weights the lean part exports anew")
+    hostile_seconds: float = Field(10, gt=0, description="seconds of each attack of the hostile part")
+    hostile_scale: float = Field(1.0, gt=0, le=1, description="share of the attacks' force, for a trial")
+    hostile_root: Path | None = Field(None, description="checkout of another commit whose service is attacked")
 
     def cli_cmd(self) -> None:
         """Run the parts asked for, write the file, print the table."""
-        facts, numbers = report.machine(), report.Numbers()
+        facts, numbers = report.held_for(self.bundle), report.Numbers()
         for part in self.parts:
             print(f"-- {part}", flush=True)
             numbers |= self._measure(part)
@@ -61,15 +66,19 @@ class Bench(BaseSettings):
         if part == "peers":
             return self._peers()
         if part == "coldstart":
-            return coldstart.measure(self.bundle, self.starts, say)
+            return memory.measure_starts(self.bundle, self.starts, say)
         if part == "memory":
             return memory.measure(self.bundle, sample_packets(), self.requests, say)
         if part == "stream":
             return self._stream()
+        if part == "hostile":
+            return self._hostile()
+        if part == "lean":
+            return lean.measure(self.reference, None if self.reference == self.bundle else self.bundle, say)
         if part == "packets" and self.alerts is not None:
-            return packets.measure(self.bundle, self.alerts, say)
+            return memory.measure_packets(self.bundle, self.alerts, say)
         if part == "twin" and self.dense_twin is not None:
-            return twin.measure(self.bundle, self.dense_twin, say)
+            return lean.measure_twin(self.bundle, self.dense_twin, say)
         say("left out: " + ("set BENCH_ALERTS" if part == "packets" else "set BENCH_DENSE_TWIN"))
         return {}
 
@@ -86,8 +95,15 @@ class Bench(BaseSettings):
 
     def _stream(self) -> report.Numbers:
         numbers = stream.measure(self.bundle, self.stream_scale, self.backlog, say)
+        numbers |= kafka.measure(self.bundle, self.stream_scale, say)
         self._write_table("stream.md", stream.table(numbers))
         return numbers
+
+    def _hostile(self) -> report.Numbers:
+        rows = hostile.measure(self.bundle, self.hostile_seconds, self.hostile_scale, self.hostile_root, say)
+        self._write_table("hostile.md", hostile.table(rows))
+        self._write_table("hostile.json", json.dumps(hostile.as_json(rows), indent=1) + "\n")
+        return hostile.numbers(rows)
 
     def _write_table(self, name: str, text: str) -> None:
         self.output.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +111,7 @@ class Bench(BaseSettings):
 
 
 def sample_packets() -> list[bytes]:
-    """The alert packets shipped with the project."""
+    """Return the alert packets shipped with the project."""
     return [data for _, data in packets_in([SAMPLES])]
 
 

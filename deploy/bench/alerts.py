@@ -14,9 +14,10 @@ import fastavro
 import numpy as np
 
 from deploy.bench.curves import Columns
-from models.lightcurve import BANDS, LightCurve
-from service.alerts import shipped
-from service.alerts.avro import bare
+from models.alerts import shipped
+from models.alerts.avro import bare
+from models.bands import BANDS
+from models.lightcurve import LightCurve
 
 SCHEMA: Final = "lsst/11.1"
 SCHEMA_ID: Final = 1101
@@ -28,11 +29,11 @@ _FILL: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 
 
-def visit(count: int, seed: int = 1) -> list[bytes]:
-    """Packets of a visit, in random order."""
+def visit(count: int, seed: int = 1, first: int = 0) -> list[bytes]:
+    """Packets of a visit, in random order, numbered from ``first``."""
     rng = np.random.default_rng(seed)
     kinds = rng.choice(len(MIX), size=count, p=[share for share, *_ in MIX])
-    return [packet(number, *MIX[kind][1:], rng) for number, kind in enumerate(kinds.tolist())]
+    return [packet(first + number, *MIX[kind][1:], rng) for number, kind in enumerate(kinds.tolist())]
 
 
 def packet(number: int, detections: int, forced: int, rng: np.random.Generator) -> bytes:
@@ -60,7 +61,7 @@ def _photometry(time: float, rng: np.random.Generator) -> dict[str, Any]:
 
 @cache
 def _record(path: str) -> dict[str, Any]:
-    """A record of the schema with nearly every field filled, as the survey sends them; lists and records are null."""
+    """Fill nearly every field of a record, as the survey sends them; lists and records are null."""
     schema = shipped.load(SCHEMA)
     root = schema.fields(schema.root)
     fields = schema.fields(root[path]) if path else root
@@ -68,7 +69,7 @@ def _record(path: str) -> dict[str, Any]:
 
 
 def columns_of(curve: LightCurve) -> Columns:
-    """A light curve as the other measurements have them."""
+    """Return a light curve as the other measurements have them."""
     return {
         "object_id": curve.object_id,
         "mjd": curve.mjd.tolist(),

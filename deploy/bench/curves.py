@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.bench.simulation.traffic import draw_lengths
+from models.bands import BANDS
 from models.bundle import Manifest
-from models.lightcurve import BANDS, LightCurve, RaggedBatch, featurise
+from models.lightcurve import LightCurve, RaggedBatch, featurise
 from models.metadata import METADATA_COLUMNS
-from service.simulation.traffic import draw_lengths
 
 MEDIAN_LENGTH = 50
 LOG_SIGMA = 0.745
@@ -37,7 +38,7 @@ def columns(count: int, seed: int) -> list[Columns]:
 
 
 def alert_mix(count: int, seed: int) -> list[Columns]:
-    """The same with the lengths of real alerts: lognormal, and a tail of deep fields cut at what a network takes."""
+    """Draw curves as long as real alerts: lognormal, and a tail of deep fields cut at what a network takes."""
     rng = np.random.default_rng(seed)
     return [_curve(index, int(length), rng) for index, length in enumerate(draw_lengths(count, LONGEST, rng))]
 
@@ -63,7 +64,7 @@ def _metadata(rng: np.random.Generator) -> dict[str, float]:
 
 
 def graph_inputs(curve: Columns, manifest: Manifest) -> dict[str, NDArray[Any]]:
-    """The same light curve as the graph's inputs, a batch of one; the service's own way of making them."""
+    """Make the graph's inputs of one light curve, a batch of one, in the service's own way."""
     record = LightCurve.from_columns(
         curve["mjd"], curve["flux"], curve["flux_err"], curve["band"], metadata=curve["metadata"]
     )

@@ -1,18 +1,169 @@
-"""The engine held to what it promises: against other policies, against bare onnxruntime, against its simulation.
+"""The simulated engine (:mod:`deploy.bench.simulation`) beside the real one: the same trace, the same limits.
+
+Each round measures what runs cost, simulates, and drives the real engine with the trace. Two simulations are held
+against it: one that was told only what could be known before, and one that knows what runs took in the replay. The
+first also shows how much the machine changed from one second to the next; the second shows queue and policy alone.
+
+What the service adds to a lone request: one JSON light curve, nothing else going on, beside the bare run of it.
+
+Each curve is run bare and asked over HTTP, in turn; the difference counts, curve by curve, so that long and short ones
+weigh alike. The client is a blocking socket in this process, the thinnest there is.
+
+The engine held to what it promises: against other policies, against bare onnxruntime, against its simulation.
 
 Curves have the lengths of real alerts: lognormal around 50 points, and one in a hundred from a deep field. The cache is
 off, as the curves come again and again.
 """
 
+import asyncio
+import json
+import socket
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from deploy.bench import agreement, lone, policies, wire
-from deploy.bench.curves import alert_mix
-from deploy.bench.report import Numbers
-from service.inference.loaded import load_model
+import numpy as np
+import orjson
+
+from deploy.bench import policies, wire
+from deploy.bench.bare import Bare
+from deploy.bench.curves import LONGEST, Columns, alert_mix
+from deploy.bench.load import HOST, request
+from deploy.bench.policies import OURS, limits_of
+from deploy.bench.report import Numbers, spread
+from deploy.bench.simulation.events import Machine, Outcome, fitted, occupation, replay, simulate
+from deploy.bench.simulation.figures import Figures, figures
+from deploy.bench.simulation.traffic import Contender, Trace, contenders, visits
+from deploy.bench.throughput import WrongAnswer
+from deploy.bench.wire import patient
+from models.runtime import run
+from service.engine.load import LoadedModel, load_model
+from service.engine.programs import program_of
+
+WITHIN: Final = 1.0  # seconds, of goodput, which is not looked at here
+FIGURES: Final = ("throughput", "p50_ms", "p99_ms")
+
+
+class Ratios(NamedTuple):
+    """Simulated over measured, in the order of :data:`FIGURES`."""
+
+    before: tuple[float, ...]
+    afterwards: tuple[float, ...]
+
+
+def measure_agreement(model: LoadedModel, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
+    """Keys ``engine.simulated_vs_measured.FIGURE``, ``...FIGURE.runs_known`` and ``engine.simulation_error``."""
+    longest = min(LONGEST, program_of(model.bundle.manifest).most_points)
+    seen = []
+    for number in range(rounds):
+        trace = visits(curves, 1, longest, np.random.default_rng(number))
+        seen.append(_round(model, trace, contenders(limits_of(model))[OURS]))
+        shown = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(FIGURES, seen[-1].before, strict=True))
+        say(f"simulated / measured, {number + 1}/{rounds}: {shown}")
+    numbers: Numbers = {}
+    for index, name in enumerate(FIGURES):
+        numbers[f"engine.simulated_vs_measured.{name}"] = spread([one.before[index] for one in seen])
+        numbers[f"engine.simulated_vs_measured.{name}.runs_known"] = spread([one.afterwards[index] for one in seen])
+    numbers["engine.simulation_error"] = _error([one.before for one in seen])
+    numbers["engine.simulation_error.runs_known"] = _error([one.afterwards for one in seen])
+    return numbers
+
+
+def _round(model: LoadedModel, trace: Trace, ours: Contender) -> Ratios:
+    workers = model.layout.runs
+    before = Machine(workers, model.cost, occupation(model, workers))
+    measured = asyncio.run(replay(trace, model, workers, ours.limits))
+    afterwards = Machine(workers, model.cost, fitted(measured.runs))
+    real = _figures(measured)
+    return Ratios(*(_over(_figures(simulate(trace, ours, machine)), real) for machine in (before, afterwards)))
+
+
+def _figures(outcome: Outcome) -> Figures:
+    return figures(outcome, WITHIN)
+
+
+def _over(simulated: Figures, measured: Figures) -> tuple[float, ...]:
+    return tuple(getattr(simulated, name) / getattr(measured, name) for name in FIGURES)
+
+
+def _error(ratios: list[tuple[float, ...]]) -> float:
+    """Largest distance of a figure's median ratio from 1."""
+    return max(abs(float(median(column)) - 1) for column in zip(*ratios, strict=True))
+
+
+CURVES: Final = 100
+_PIECE: Final = 1 << 16
+
+
+class Line:
+    """A connection that stays open."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection((HOST, port), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, data: bytes) -> bytes:
+        """Return the body of the reply. Raises WrongAnswer for anything but 200."""
+        self._socket.sendall(data)
+        received = b""
+        while (split := received.find(b"\r\n\r\n")) < 0:
+            received += self._more()
+        head = received[:split].lower()
+        length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        while len(received) < split + 4 + length:
+            received += self._more()
+        if head[9:12] != b"200":
+            raise WrongAnswer(received.decode("utf-8", "replace")[:500])
+        return received[split + 4 :]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _more(self) -> bytes:
+        piece = self._socket.recv(_PIECE)
+        if not piece:
+            raise WrongAnswer("the service hung up in the middle of a reply")
+        return piece
+
+
+def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
+    """Keys ``engine.lone_*``; medians over the curves of a round."""
+    some = curves[:CURVES]
+    bare = Bare.of(bundle, some)
+    requests = [request("/v1/classify", orjson.dumps(curve)).data for curve in some]
+    asked, alone, added = [], [], []
+    with patient(bundle) as service:
+        line = Line(service.port)
+        for number in range(1 + rounds):
+            pairs = [_pair(line, data, bare, index) for index, data in enumerate(requests)]
+            if number:  # the first round warms up
+                asked.append(1e3 * median(http for http, _ in pairs))
+                alone.append(1e3 * median(network for _, network in pairs))
+                added.append(1e3 * median(http - network for http, network in pairs))
+                say(f"lone, {number}/{rounds}: {asked[-1]:.2f} ms, of which bare {alone[-1]:.2f} ms")
+        line.close()
+    return {
+        "engine.lone_p50_ms": spread(asked),
+        "engine.lone_bare_p50_ms": spread(alone),
+        "engine.lone_p50_overhead_ms": spread(added),
+    }
+
+
+def _pair(line: Line, data: bytes, bare: Bare, index: int) -> tuple[float, float]:
+    """Seconds over HTTP and seconds bare."""
+    began = time.perf_counter()
+    body = line.ask(data)
+    asked = time.perf_counter() - began
+    if json.loads(body)["results"][0]["status"] != "classified":
+        raise WrongAnswer(body.decode()[:500])
+    began = time.perf_counter()
+    run(bare.session, bare.inputs[index])
+    return asked, time.perf_counter() - began
+
 
 SEED = 20260102
 
@@ -62,10 +213,10 @@ def measure(bundle: Path, curves: int, rounds: int, burst: int, say: Callable[[s
         "engine.max_batch_tokens": model.max_tokens,
     }
     numbers |= policies.measure(model, drawn, rounds, say)
-    numbers |= agreement.measure(model, curves, rounds, say)
+    numbers |= measure_agreement(model, curves, rounds, say)
     del model  # its threads' memory is not to be in the way of what follows
     numbers |= wire.measure(bundle, drawn, rounds, say)
-    numbers |= lone.measure(bundle, drawn, rounds, say)
+    numbers |= measure_lone(bundle, drawn, rounds, say)
     return numbers | wire.burst(bundle, burst, min(rounds, 3), say)
 
 

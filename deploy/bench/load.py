@@ -47,7 +47,7 @@ class Reply:
 
 
 def request(path: str, body: bytes = b"", content_type: str = "application/json", method: str = "") -> Request:
-    """A request with the headers a lean client sends; POST when there is a body."""
+    """Return a request with the headers a lean client sends; POST when there is a body."""
     head = f"{method or ('POST' if body else 'GET')} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
     if body:
         head += f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
@@ -60,7 +60,7 @@ def write_plan(path: Path, requests: Iterable[Request]) -> None:
 
 
 def read_plan(path: Path) -> list[Request]:
-    """The inverse of :func:`write_plan`."""
+    """Return the inverse of :func:`write_plan`."""
     data, at, found = path.read_bytes(), 0, []
     while at < len(data):
         vanish, length = _HEADER.unpack_from(data, at)
@@ -97,7 +97,7 @@ class Client:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def send(self, one: Request) -> Reply | str:
-        """The reply, or why there is none."""
+        """Return the reply, or why there is none."""
         try:
             if self._streams is None:
                 self._streams = await asyncio.open_connection(HOST, self._port)
@@ -145,7 +145,7 @@ async def drive(port: int, plan: list[Request], clients: int) -> Outcome:
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """The numbers of an outcome, ready for JSON; latencies in milliseconds."""
+    """Return the numbers of an outcome, ready for JSON; latencies in milliseconds."""
     answered = sorted(s for s, reply in zip(outcome.latency, outcome.replies, strict=True) if reply.status)
     return {
         "seconds": outcome.seconds,
@@ -157,7 +157,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def quantile(ordered: list[float], q: float) -> float:
-    """The smallest value that at least a fraction `q` of the values do not exceed; NaN of nothing."""
+    """Return the smallest value that at least a fraction `q` of the values do not exceed; NaN of nothing."""
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else math.nan
 
 

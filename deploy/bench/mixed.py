@@ -13,7 +13,7 @@ POOL = 400
 
 
 def broken(curve: Columns, rng: random.Random) -> bytes:
-    """A body that must be refused: one fault of many in an otherwise good curve."""
+    """Return a body that must be refused: one fault of many in an otherwise good curve."""
     text = orjson.dumps(curve)
     faults = [
         b"",

@@ -1,4 +1,6 @@
-"""Other model servers on the same light curves, network, client and machine: throughput and latency beside ours.
+"""Environments with other servers in them, and the servers: installed, started, stopped with all that they started.
+
+Other model servers on the same light curves, network, client and machine: throughput and latency beside ours.
 
 Each is installed from PyPI into an environment of its own (kept under ``build/``, so that a second run is quicker; one
 that cannot be installed is left out and named), started around the endpoint in ``endpoints/``, checked to answer what
@@ -7,9 +9,14 @@ Batching servers are measured as they are and with batches of up to 64 light cur
 """
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from statistics import median
@@ -20,11 +27,67 @@ import orjson
 
 from deploy.bench.bare import Bare
 from deploy.bench.curves import Columns, alert_mix
-from deploy.bench.endpoints.launch import NoServer, endpoint, install
 from deploy.bench.load import HOST, request, run_in_process, write_plan
-from deploy.bench.report import Numbers, spread
+from deploy.bench.process import free_port
+from deploy.bench.report import ROOT, Numbers, spread
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.wire import answered, patient
+from service.settings import usable_cores
+
+COMMON: Final = ("numpy>=2.0", "onnxruntime>=1.24", "orjson>=3.10", "pydantic>=2.10")
+INSTALL_SECONDS: Final = 600
+STOP_SECONDS: Final = 15.0
+
+
+class NoServer(RuntimeError):
+    """A peer could not be installed or did not answer; the message ends with what it had to say."""
+
+
+def install(folder: Path, requires: Sequence[str]) -> Path:
+    """Return the interpreter of an environment in a folder, made unless it is there. Raises NoServer."""
+    python, stamp = folder / "bin" / "python", folder / ".installed"
+    if not stamp.exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", *COMMON, *requires]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise NoServer(f"not installed within {INSTALL_SECONDS} s") from None
+        if done.returncode:
+            raise NoServer(f"pip: {done.stderr[-500:]}")
+        stamp.touch()
+    return python.absolute()
+
+
+@contextmanager
+def endpoint(name: str, python: Path, bundle: Path, batch: int) -> Iterator[tuple[int, Path]]:
+    """Return a server's port and log; its whole group of processes is gone afterwards."""
+    port = free_port()
+    told = {"PORT": port, "WORKERS": usable_cores(), "BATCH": batch, "BUNDLE": bundle.absolute()}
+    environment = {**os.environ, **{f"ENDPOINT_{key}": str(value) for key, value in told.items()}}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
+        log = Path(folder, "log")
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                [python, "-m", f"deploy.bench.endpoints.with_{name}"],
+                cwd=folder, env=environment, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        try:
+            yield port, log
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a server and all that it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(STOP_SECONDS)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
 
 Name = Literal["fastapi", "litserve", "mosec", "bentoml", "ray"]
 EVERY: Final[tuple[Name, ...]] = ("fastapi", "litserve", "mosec", "bentoml", "ray")
@@ -45,7 +108,7 @@ class Route(NamedTuple):
     after: bytes = b""
 
     def body(self, curve: Columns) -> bytes:
-        """The body of a request."""
+        """Return the body of a request."""
         return self.before + orjson.dumps(curve) + self.after
 
 
@@ -81,7 +144,7 @@ class Row(NamedTuple):
 def measure(
     bundle: Path, names: Sequence[Name], environments: Path, curves: int, rounds: int, say: Callable[[str], None]
 ) -> list[Row]:
-    """A row for every server and round; those that will not run are told of and left out."""
+    """Return a row for every server and round; those that will not run are told of and left out."""
     drawn = alert_mix(curves, SEED)
     expected = Bare.of(bundle, drawn).probabilities()
     pythons: dict[Name, Path] = {}

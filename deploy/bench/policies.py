@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from deploy.bench.curves import Columns
 from deploy.bench.report import Numbers, spread
 from deploy.bench.schedules import tokens_of
-from service.inference.batching import Prediction, Question
-from service.inference.engine import Engine
-from service.inference.loaded import LoadedModel
-from service.inference.programs import program_of
-from service.inference.scheduling import BatchLimits, most_items
-from service.simulation.rivals import Contender, PolicyName, contenders
+from deploy.bench.simulation.traffic import Contender, PolicyName, contenders
+from service.engine.batch import Prediction, Question
+from service.engine.engine import Engine, EngineOptions
+from service.engine.load import LoadedModel
+from service.engine.policy import BatchLimits, most_items
+from service.engine.programs import program_of
 
 OURS: Final = "nightjar"
 ALONE: Final = "one_by_one"
@@ -49,20 +49,22 @@ class Bench:
 
     @asynccontextmanager
     async def engine(self, policy: PolicyName) -> AsyncIterator[Engine]:
-        """The service's engine, in the layout that the service would use, under a policy."""
+        """Return the service's engine, in the layout that the service would use, under a policy."""
         contender, layout = self.contenders[policy], self.model.layout
         engine = Engine(
             self.model.run,
             program_of(self.model.bundle.manifest),
             self.model.cost,
-            workers=layout.runs,
-            groups=layout.groups,
-            limits=contender.limits,
-            policy=contender.policy,
+            EngineOptions(
+                workers=layout.runs,
+                groups=layout.groups,
+                limits=contender.limits,
+                policy=contender.policy,
+                max_queued_seconds=ROOM,
+                max_queued_items=ROOM,
+            ),
             samples=self.model.samples,
             clock=self.model.clock,
-            max_queued_seconds=ROOM,
-            max_queued_items=ROOM,
         )
         await engine.start()
         try:
@@ -105,7 +107,7 @@ def _noted(
 
 
 def limits_of(model: LoadedModel) -> BatchLimits:
-    """The limits that the service gives its engine for this model."""
+    """Return the limits that the service gives its engine for this model."""
     return BatchLimits(max_tokens=model.max_tokens, max_items=most_items(model.max_tokens))
 
 

@@ -6,9 +6,13 @@ import platform
 import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypedDict
+
+from models.bundle import load_bundle
+from training.common import processor_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,22 +33,19 @@ def spread(values: Sequence[float]) -> Spread:
     return {"median": statistics.median(values), "spread": max(values) - min(values)}
 
 
-def machine() -> Facts:
-    """What the numbers hold for: processor, cores, versions, commit, and how busy the machine was."""
+def held_for(bundle: Path) -> Facts:
+    """Return what the numbers hold for: bundle, day, processor, cores, versions, commit, and how busy it was."""
+    manifest = load_bundle(bundle).manifest
     return {
-        "machine.cpu": _cpu_model(),
+        "bundle": f"{manifest.name} {manifest.version}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine.cpu": processor_name(),
         "machine.cores": len(os.sched_getaffinity(0)),
         "machine.load_average": os.getloadavg()[0],
         "python": platform.python_version(),
         "onnxruntime": version("onnxruntime"),
         "commit": _commit(),
     }
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _commit() -> str:
@@ -61,7 +62,7 @@ def write(path: Path, facts: Facts, numbers: Numbers) -> None:
 
 
 def table(facts: Facts, numbers: Numbers) -> str:
-    """The same for people: one line a key, aligned."""
+    """Format the numbers for people: one line a key, aligned."""
     rows: Mapping[str, str] = {
         **{key: _figure(value) if isinstance(value, float) else str(value) for key, value in facts.items()},
         **{key: _shown(value) for key, value in sorted(numbers.items())},

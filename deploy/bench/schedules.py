@@ -60,11 +60,11 @@ class Best:
 
 
 def tokens_of(curve: Columns, manifest: Manifest) -> Tokens:
-    """A light curve as the network sees it; the service's own way of making it."""
+    """Return a light curve as the network sees it; the service's own way of making it."""
     record = LightCurve.from_columns(
         curve["mjd"], curve["flux"], curve["flux_err"], curve["band"], metadata=curve["metadata"]
     )
-    return featurise(record, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands)
+    return featurise(record, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map)
 
 
 def cut(tokens: Sequence[Tokens], budget: int) -> list[list[Tokens]]:

@@ -19,12 +19,12 @@ import orjson
 from deploy.bench.bare import Bare
 from deploy.bench.curves import Columns, alert_mix
 from deploy.bench.load import HOST, Request, request, run_in_process, write_plan
+from deploy.bench.process import Service, running
 from deploy.bench.report import Numbers, spread
 from deploy.bench.schedules import Best
 from deploy.bench.throughput import WrongAnswer, check_answers
-from models.lightcurve import band_index
+from models.bands import filter_index
 from models.metadata import METADATA_COLUMNS
-from service.commands.process import Service, running
 from service.settings import usable_cores
 
 MSGPACK: Final = "application/msgpack"
@@ -45,7 +45,7 @@ class Round(NamedTuple):
 
 @contextmanager
 def patient(bundle: Path) -> Iterator[Service]:
-    """A service that refuses no burst and answers nothing from memory."""
+    """Return a service that refuses no burst and answers nothing from memory."""
     with running(bundle, {f"NIGHTJAR_{name}": value for name, value in PATIENT.items()}) as service:
         yield service
 
@@ -85,7 +85,7 @@ def _round(service: Service, batches: Path, singles: Path, best: Best, cores: in
 
 
 def answered(outcome: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of a plan. Raises WrongAnswer when a request was not answered with 200."""
+    """Return the outcome of a plan. Raises WrongAnswer when a request was not answered with 200."""
     if set(outcome["statuses"]) != {"200"}:
         raise WrongAnswer(f"not every request was answered: {outcome['statuses']}")
     return outcome
@@ -116,7 +116,7 @@ def _packed(curve: Columns) -> dict[str, Any]:
         "mjd": np.asarray(curve["mjd"], "<f8").tobytes(),
         "flux": np.asarray(curve["flux"], "<f4").tobytes(),
         "flux_err": np.asarray(curve["flux_err"], "<f4").tobytes(),
-        "band": np.array([band_index(name) for name in curve["band"]], "u1").tobytes(),
+        "band": np.array([filter_index(name) for name in curve["band"]], "u1").tobytes(),
     }
     values = [curve["metadata"].get(name, np.nan) for name in METADATA_COLUMNS]
     return packed | ({"metadata": np.asarray(values, "<f4").tobytes()} if curve["metadata"] else {})

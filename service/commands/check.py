@@ -9,10 +9,10 @@ from time import perf_counter
 
 from models.bundle import Bundle
 from models.runtime import Provider, run
-from service.inference.batching import Arrays, RunGraph
-from service.inference.costs import Shape, probe
-from service.inference.loaded import open_model
-from service.inference.programs import TaskProgram
+from service.engine.batch import Arrays, RunGraph
+from service.engine.load import open_model
+from service.engine.machine import Shape, probe
+from service.engine.programs import TaskProgram
 
 BATCHES = (1, 4, 16)
 LENGTHS = (16, 64, 256)

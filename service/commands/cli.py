@@ -1,8 +1,9 @@
-"""The command line: ``nightjar serve | classify | worker | replay | check | simulate | demo | settings``.
+"""The command line: ``nightjar serve | classify | worker | replay | check | demo | settings``.
 
 ``python -m service ...`` is the same.
 """
 
+import re
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -20,15 +21,16 @@ from pydantic_settings import (
 
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
-from service.commands import table
+from service.commands import demo, table
 from service.commands.check import check
 from service.commands.client import SAMPLES, Answer, Client, ClientError, packets_in
-from service.commands.process import ServiceDied, running
-from service.commands.simulate import FAILURES, Simulate
 from service.http.server import serve
+from service.observe.tracer import TracingError
+from service.registry.cache import RedisUnavailable
 from service.settings import ENV_PREFIX, ClientSettings, Settings, StreamSettings, settings_table
 from service.stream.worker import work
-from service.tracing.tracer import TracingError
+
+_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 
 
 class Serve(Settings):
@@ -68,9 +70,9 @@ class Demo(BaseModel):
     def cli_cmd(self) -> None:
         """Run the command."""
         started = perf_counter()
-        with running(settings={"NIGHTJAR_API_KEYS": "[]", "NIGHTJAR_LOG_LEVEL": "info"}) as service:
-            print(f"service ready at {service.url} after {perf_counter() - started:.1f} s\n")
-            _classify(ClientSettings(url=service.url, api_key=""), [SAMPLES, *self.paths])
+        with demo.service() as url:
+            print(f"service ready at {url} after {perf_counter() - started:.1f} s\n")
+            _classify(ClientSettings(url=url, api_key=""), [SAMPLES, *self.paths])
         print("service stopped")
 
 
@@ -110,7 +112,6 @@ class Nightjar(BaseSettings):
     worker: CliSubCommand[StreamWorker]
     replay: CliSubCommand[Replay]
     check: CliSubCommand[Check]
-    simulate: CliSubCommand[Simulate]
     demo: CliSubCommand[Demo]
     settings: CliSubCommand[ShowSettings]
 
@@ -134,6 +135,13 @@ def _classify(settings: ClientSettings, paths: list[Path]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a failure that is not a bug ends with a sentence and status 1, wrong usage with 2."""
+    if any(_PASSWORD.search(argument) for argument in (sys.argv[1:] if arguments is None else arguments)):
+        print(
+            "nightjar: a password in an argument is shown to every user of this machine by `ps`: give the address in "
+            "the environment (NIGHTJAR_SOURCE, NIGHTJAR_SINK, ...)",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     try:
         CliApp.run(Nightjar, arguments)
     except ValidationError as error:
@@ -144,6 +152,6 @@ def main(arguments: list[str] | None = None) -> None:
     except SettingsError as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(2)
-    except (BundleError, ProviderError, ClientError, ServiceDied, TracingError, *FAILURES) as error:
+    except (BundleError, ProviderError, ClientError, TracingError, RedisUnavailable) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)

@@ -29,7 +29,7 @@ def row(answer: Answer) -> str:
 
 
 def summary(answers: Sequence[Answer]) -> str:
-    """How many alerts met which fate, and how long they took."""
+    """Count the alerts by status and summarise their latencies."""
     kinds = Counter((answer.result["status"], answer.result.get("reason", "")) for answer in answers)
     fates = [f"{count} {status}{f' ({reason})' if reason else ''}" for (status, reason), count in kinds.most_common()]
     times = sorted(answer.milliseconds for answer in answers)
@@ -39,7 +39,7 @@ def summary(answers: Sequence[Answer]) -> str:
 
 
 def report(checked: Report) -> str:
-    """A bundle that passed its check."""
+    """Describe a bundle that passed its check."""
     manifest = checked.bundle.manifest
     lines = [
         f"{manifest.name} {manifest.version}  sha256 {checked.bundle.sha256}",

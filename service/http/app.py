@@ -3,7 +3,7 @@
     app = create_app(Service(Settings()))
 
 Starlette turns exceptions into replies in three places; here they all travel to the outermost middleware
-(:class:`service.http.middleware.Edge`), which knows one shape.
+(:class:`service.http.edge.middleware.Edge`), which knows one shape.
 """
 
 from collections.abc import AsyncIterator
@@ -15,10 +15,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.http import openapi
-from service.http.direct import Direct
-from service.http.errors import to_the_edge
+from service.http.edge.direct import Direct
+from service.http.edge.errors import to_the_edge
+from service.http.edge.keys import KeyRing
+from service.http.edge.middleware import Edge, Gate
 from service.http.lifecycle import Service
-from service.http.middleware import Edge, Gate
 from service.http.routes import about, alerts, classify, forecast, health, models, oip
 from service.version import VERSION
 
@@ -40,14 +41,20 @@ def create_app(service: Service) -> FastAPI:
         lifespan=_lifespan,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
-        openapi_url="/openapi.json" if settings.docs else None,
+        openapi_url=None,  # served with the pages, as bytes
         docs_url=None,
         redoc_url=None,
         exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge},
     )
     app.state.service = service
     app.add_middleware(Direct, shortcuts={("POST", classify.SHORTCUT.path): classify.SHORTCUT})
-    app.add_middleware(Gate, keys=settings.api_keys, max_requests=settings.max_requests)
+    app.add_middleware(
+        Gate,
+        keys=KeyRing(settings.keys),
+        max_requests=settings.max_requests,
+        quotas=service.quotas,
+        also=settings.keys_for,
+    )
     app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
     for router in (
         classify.router, alerts.router, forecast.router, models.router, oip.router, health.router, about.problems

@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from service.dataplane import Outcome
 from service.http.lifecycle import Service
-from service.repository.references import MOST_CHARACTERS
-from service.repository.served import Lease
+from service.registry.live import Lease
+from service.registry.routing import MOST_CHARACTERS
 
 ROLE_HEADER = "Nightjar-Role"
 

@@ -1,111 +1,112 @@
-"""The way of a request for light curves, whatever is asked and in whatever format: receive, parse, ask, write."""
+"""Light curves of a body, and what is said of them, whatever the format and the question."""
 
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
-from time import monotonic
 from typing import TypeVar
 
-from fastapi import Request, Response
-
-from models.lightcurve import LightCurve
-from service.dataplane import Outcome
-from service.http import errors
-from service.http.choosing import cache_status, role_header
-from service.http.errors import ProblemError
-from service.http.fields import FieldError
-from service.http.formats.answers import Answers
-from service.http.formats.table import JSON, Format
-from service.http.forms import ForecastOptions, Options
-from service.http.lifecycle import Service, service_of
-from service.http.receive import Body, unless_gone
-from service.http.requests import Asked, InvalidCurve
-from service.http.terms import terms_of
-from service.http.timing import Stopwatch
-from service.http.writers import ClassWriter
-from service.repository.served import Lease
-from service.settings import Settings
+from models.lightcurve import LightCurve, LightCurveError
+from models.posterior import PriorError
+from service.answers.fields import FieldError
+from service.answers.writers import AskedPrior, ClassWriter, class_writer, usual_writer
+from service.dataplane import Outcome, Refusal
+from service.http.body.formats.answers import Answers
+from service.http.body.formats.table import JSON, Format
+from service.http.body.forms import ForecastOptions, Options
+from service.http.body.requests import Asked, InvalidCurve
+from service.http.edge import errors
+from service.http.edge.errors import ProblemError
+from service.http.endpoint import INLINE_BYTES, Call
+from service.registry.live import Lease
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT", bound=Sized)
 OptionsT = TypeVar("OptionsT", bound=ForecastOptions)
 
-INLINE_BYTES = 64 * 1024  # parsing more than this would keep the event loop from everybody else for over a millisecond
+Led = tuple[Sequence[Lease[ItemT]], Sequence[ItemT | LightCurveError | Refusal]]
+"""The model to ask about each item, and the item or why it is not asked about."""
 
 
-async def answer(
-    request: Request,
-    choose: Callable[[Asked[ItemT, OptionsT]], Lease[ItemT]],
-    read: Callable[[object], Asked[ItemT, OptionsT]],
-    write: Callable[[Lease[ItemT], Asked[ItemT, OptionsT], Sequence[Outcome]], bytes],
-    sent: Format = JSON,
-    wanted: Format = JSON,
-) -> Response:
-    """Answer one request.
-
-    Parameters
-    ----------
-    choose : the model to ask.
-    read : makes items of a parsed body, or raises ProblemError.
-    write : makes a reply of the items and what became of them, in the name of the model.
-    sent, wanted : formats of the body and of the reply.
-    """
-    arrived, service = monotonic(), service_of(request)
-    settings = service.settings
-    stopwatch = Stopwatch(service.metrics)
-    with Body(request, service.budget) as body:
-        data = await body.read(settings.max_json_bytes, settings.body_timeout)
-        stopwatch.lap("receive")
-        parse = partial(_read, data, sent, read, settings, stopwatch)
-        asked = await _here_or_there(parse, service, sent.slow_start or len(data) > INLINE_BYTES)
-        terms = terms_of(request, settings, arrived, asked.options.deadline_ms, fall_back=True)
-        with choose(asked) as lease:
-            outcomes = await unless_gone(request, lease.ask(asked.items, terms))
-    if asked.bare and outcomes[0].status == "failed":  # a request that is a single curve has no other answer to give
-        raise ProblemError(errors.INTERNAL, outcomes[0].detail)
-    stopwatch.restart()
-    content = await _here_or_there(partial(write, lease, asked, outcomes), service, wanted.slow_start)
-    stopwatch.lap("encode")
-    stopwatch.tell(lease.served.plane.statistics)
-    headers = {
-        "Server-Timing": stopwatch.header(outcomes),
-        **cache_status(outcomes, service),
-        **role_header([lease], service),
-    }
-    return Response(content, media_type=wanted.media_type, headers=headers)
+async def parsed(
+    call: Call, data: bytes, read: Callable[[object], Asked[ItemT, OptionsT]], sent: Format = JSON
+) -> Asked[ItemT, OptionsT]:
+    """Items and options of a body in a format, here or, where it takes long, in a thread."""
+    work = partial(_parse, data, sent, read, call)
+    return await call.here_or_there(work, sent.slow_start or len(data) > INLINE_BYTES)
 
 
-async def _here_or_there(work: Callable[[], T], service: Service, there: bool) -> T:
-    """Result of ``work``, done on the event loop or in a thread."""
-    return await service.off_loop(work) if there else work()
-
-
-def _read(
-    data: bytes,
-    sent: Format,
-    read: Callable[[object], Asked[ItemT, OptionsT]],
-    settings: Settings,
-    stopwatch: Stopwatch,
+def _parse(
+    data: bytes, sent: Format, read: Callable[[object], Asked[ItemT, OptionsT]], call: Call
 ) -> Asked[ItemT, OptionsT]:
     assert sent.read is not None
-    document = sent.read(data, settings)
-    stopwatch.lap("decode")
+    document = sent.read(data, call.settings)
+    call.stopwatch.lap("decode")
     asked = read(document)
-    stopwatch.lap("validate")
+    call.stopwatch.lap("validate")
     return asked
 
 
+def check_bare(asked: Asked[ItemT, OptionsT], outcomes: Sequence[Outcome]) -> None:
+    """Refuse to answer a request that is a single light curve which failed: there is nothing else to tell (500)."""
+    if asked.bare and outcomes[0].status == "failed":
+        raise ProblemError(errors.INTERNAL, outcomes[0].detail)
+
+
 def classified(
-    replies: ClassWriter,
+    writers: Sequence[ClassWriter],
     items: Sequence[LightCurve | InvalidCurve],
     outcomes: Sequence[Outcome],
     options: Options,
 ) -> Answers:
-    """What is said of light curves, ready to be written in any format."""
-    results = [
-        replies.result(outcome, {"object_id": item.object_id}, faults(item), options.embedding, options.coverage)
-        for item, outcome in zip(items, outcomes, strict=True)
-    ]
-    return Answers(replies.provenance, replies.classes, replies.groups, replies.embedding_dim, results, options)
+    """Say what became of light curves, ready to be written in any format.
+
+    Parameters
+    ----------
+    writers : of the model asked about each; the reply is in the name of the first, and results of others name theirs.
+    """
+    replies, results = writers[0], []
+    for writer, item, outcome in zip(writers, items, outcomes, strict=True):
+        identity: dict[str, object] = {"object_id": item.object_id}
+        result = writer.result(outcome, identity, faults(item), options.embedding, options.coverage)
+        results.append(result if writer is replies else result | {"model": writer.provenance})
+    return Answers(
+        replies.provenance, replies.classes, replies.groups, replies.bands, replies.embedding_dim, results, options
+    )
+
+
+def one_model(lease: Lease[ItemT], items: Sequence[ItemT | InvalidCurve]) -> Led[ItemT]:
+    """All items to one model."""
+    return [lease] * len(items), items
+
+
+def checked_prior(
+    lease: Lease[LightCurve], prior: AskedPrior, usual: str, where: str = "/options/prior"
+) -> ClassWriter:
+    """Return what writes in the name of a classifier under class shares.
+
+    Parameters
+    ----------
+    prior : that the request asks for.
+    usual : name of those that hold where it asks for none, and the model has them.
+    where : pointer to ``prior`` in the request.
+
+    Raises
+    ------
+    ProblemError
+        422 where the model cannot use what the request asks for.
+    """
+    try:
+        return usual_writer(lease, usual) if prior is None else class_writer(lease, prior)
+    except PriorError as error:
+        fault = FieldError(pointer=where + error.pointer, reason=error.reason, detail=str(error))
+        raise ProblemError(errors.INVALID, errors=[fault]) from None
+
+
+def class_writers(
+    leases: Sequence[Lease[LightCurve]], prior: AskedPrior, usual: str, where: str = "/options/prior"
+) -> list[ClassWriter]:
+    """What writes about each light curve, the same for all of a model; raises as :func:`checked_prior`."""
+    made = {lease: checked_prior(lease, prior, usual, where) for lease in dict.fromkeys(leases)}
+    return [made[lease] for lease in leases]
 
 
 def faults(item: object) -> tuple[FieldError, ...]:

@@ -7,9 +7,12 @@ from pydantic import Field, JsonValue
 
 from models.bundle import Bundle
 from models.confidence import Calibration, Novelty, PredictionSets
-from models.lightcurve import FluxUnit, Limits
-from service.http.replies import ClassifierProvenance, Provenance, Reply
-from service.http.writers import classifier_provenance, provenance
+from models.domain import Domain
+from models.lightcurve import Limits
+from models.posterior import Posterior
+from models.units import FluxUnit
+from service.answers.replies import ClassifierProvenance, Provenance, Reply
+from service.answers.writers import classifier_provenance, provenance
 
 
 class ClassName(Reply):
@@ -43,6 +46,8 @@ class ClassifierDescription(_Description, ClassifierProvenance):
     calibration_details: Calibration
     novelty: Novelty | None = Field(description="how to read the novelty of a reply; null where it has none")
     prediction_sets: PredictionSets | None = Field(description="thresholds of the sets; null where there are none")
+    priors: list[str] = Field(description="names of class shares that requests may ask for")
+    domain: Domain | None = Field(description="light curves that it was measured on; null where that is not stated")
 
 
 class ForecasterDescription(_Description):
@@ -73,6 +78,8 @@ def describe(
         calibration_details=manifest.calibration,
         novelty=manifest.novelty,
         prediction_sets=manifest.prediction_sets,
+        priors=list(Posterior(manifest).names),
+        domain=manifest.domain,
     )
 
 

@@ -2,7 +2,7 @@
 
 Starting (load the bundle, verify hashes and golden vectors, open the session, warm up) happens in a thread while the
 event loop already answers ``/healthz`` and ``/startupz``. An engine that dies, or cannot go on for another reason (see
-:mod:`service.inference.supervision`), makes the process not ready at once and ends it with a non-zero status: an
+:mod:`service.engine.supervise`), makes the process not ready at once and ends it with a non-zero status: an
 orchestrator can replace it, a hung service nobody notices.
 """
 
@@ -19,17 +19,20 @@ from starlette.requests import Request
 from models.bundle import BundleError
 from models.lightcurve import LightCurve
 from models.runtime import ProviderError
-from service.http.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
-from service.http.receive import BodyBudget
-from service.inference.programs import ForecastItem
-from service.metrics import Metrics
-from service.repository.loading import LoadOne, load_one
-from service.repository.remote import RedisUnavailable
-from service.repository.repository import LoadModels, ModelRepository, NotReady
-from service.repository.routing import FORECAST, UnknownModel
-from service.repository.served import Lease, Served, ServedClassifier
+from service.engine.programs import ForecastItem
+from service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
+from service.http.edge.keys import Quotas, SharedCounts
+from service.http.edge.middleware import Places
+from service.http.edge.receive import BodyBudget
+from service.observe.metrics import Metrics
+from service.observe.tracer import tracer_of
+from service.registry.cache import RedisUnavailable
+from service.registry.leading import Leading
+from service.registry.live import Lease, Served, ServedClassifier
+from service.registry.load import LoadOne, load_one
+from service.registry.repository import LoadModels, ModelRepository, NotReady
+from service.registry.routing import FORECAST, UnknownModel
 from service.settings import Settings
-from service.tracing.tracer import tracer_of
 from service.version import VERSION
 
 T = TypeVar("T")
@@ -63,6 +66,9 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.budget = BodyBudget(settings.max_held_bytes)
+        self.streams = Places(settings.max_streams)
+        shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
+        self.quotas = Quotas(settings.key_limits, self.metrics, shared)
         self.decoders = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
         self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio, VERSION)
         self.models = ModelRepository(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
@@ -110,6 +116,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.models.stop()
+        await self.quotas.close()
         self.decoders.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.tracer.close)
 
@@ -144,6 +151,11 @@ class Service:
         except UnknownModel:
             detail = "no classifier is served under this name: /v1/models lists those that are"
             raise ProblemError(NOT_FOUND, detail) from None
+
+    def leading(self, name: str = "", *, others: bool = True) -> Leading:
+        """What leads light curves to models, by the name of a request; raises as :meth:`lease_classifier`."""
+        self.lease_classifier(name)
+        return Leading(self.models.classifier, name, others=others)
 
     def lease_forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
         """As :meth:`ModelRepository.forecaster`; raises likewise."""

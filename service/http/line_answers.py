@@ -8,18 +8,19 @@ from time import monotonic
 from fastapi import Request
 
 from models.lightcurve import LightCurve
-from service.dataplane import FAILURE_REASONS, AskOptions, Outcome
-from service.http.curves import INLINE_BYTES, classified
-from service.http.fields import FieldError
-from service.http.formats.jsontext import parse, write_lines
-from service.http.forms import Options
+from service.answers.fields import FieldError
+from service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
+from service.engine.batch import DeadlineExceeded, Overloaded
+from service.http.body.formats.jsontext import parse, write_lines
+from service.http.body.forms import ClassifyQuery
+from service.http.body.requests import InvalidCurve, read_curves
+from service.http.curves import checked_prior, classified
+from service.http.edge.timing import Stopwatch
+from service.http.endpoint import INLINE_BYTES
 from service.http.lifecycle import service_of
-from service.http.requests import InvalidCurve, read_curves
-from service.http.terms import terms_of
-from service.http.timing import Stopwatch
-from service.http.writers import class_writer
-from service.inference.failures import DeadlineExceeded, Overloaded
-from service.repository.served import Lease
+from service.http.terms import key_of, terms_of
+from service.registry.leading import refused_outside
+from service.registry.live import Lease
 
 Item = LightCurve | InvalidCurve
 
@@ -27,10 +28,10 @@ Item = LightCurve | InvalidCurve
 class LineAnswerer:
     """Answers the lines of one stream."""
 
-    def __init__(self, request: Request, lease: Lease[LightCurve], options: Options) -> None:
+    def __init__(self, request: Request, lease: Lease[LightCurve], options: ClassifyQuery) -> None:
         self._request, self._service = request, service_of(request)
         self._lease, self._options = lease, options
-        self._replies = class_writer(lease)
+        self._replies = checked_prior(lease, options.prior, self._service.settings.prior)
         self._terms()  # a deadline in a header may be none
 
     @property
@@ -46,13 +47,15 @@ class LineAnswerer:
         ----------
         patient : wait while the engine is full instead of raising Overloaded.
         """
+        await self._service.quotas.pace(key_of(self._request))
+        await self._service.quotas.charge(key_of(self._request), len(lines))
         terms = self._terms()
         stopwatch = Stopwatch(self._service.metrics)
         read = partial(self._read, lines, stopwatch)
         items = read() if sum(map(len, lines)) <= INLINE_BYTES else await self._service.off_loop(read)
         outcomes = await self._ask(items, terms, patient)
         stopwatch.restart()
-        written = write_lines(classified(self._replies, items, outcomes, self._options))
+        written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
         stopwatch.lap("encode")
         stopwatch.tell(self._lease.served.plane.statistics)
         return written
@@ -73,7 +76,7 @@ class LineAnswerer:
     async def _ask(self, items: Sequence[Item], terms: AskOptions, patient: bool) -> list[Outcome]:
         while True:
             try:
-                return await self._lease.ask(items, terms)
+                return await self._lease.ask([self._asked(item) for item in items], terms)
             except DeadlineExceeded as late:
                 return await self._too_late(items, late)
             except Overloaded as full:
@@ -82,6 +85,12 @@ class LineAnswerer:
                 if (left := (terms.deadline or 0.0) - monotonic()) <= 0:
                     return await self._too_late(items, DeadlineExceeded())
                 await asyncio.sleep(min(full.retry_after, left))
+
+    def _asked(self, item: Item) -> Item | Refusal:
+        """What the model is asked: a stream has one model, so what lies outside its domain is not led to another."""
+        if self._options.model or not isinstance(item, LightCurve):
+            return item
+        return refused_outside(item, self._lease.bundle.manifest) or item
 
     async def _too_late(self, items: Sequence[Item], late: DeadlineExceeded) -> list[Outcome]:
         """What becomes of light curves when their time has passed; bad ones are told what is wrong all the same."""

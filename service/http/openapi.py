@@ -8,21 +8,21 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.http import multipart
+from service.answers.replies import AlertsReply, ClassifyReply, ForecastReply
+from service.answers.stats import StatsReply
+from service.http.body import multipart
+from service.http.body.formats.table import ARROW, LINES, MSGPACK, available
+from service.http.body.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
 from service.http.descriptions import ModelsReply
-from service.http.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
-from service.http.formats.table import ARROW, LINES, MSGPACK, available
-from service.http.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
-from service.http.middleware import is_guarded
+from service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
+from service.http.edge.middleware import is_guarded
 from service.http.oip import forms as oip
-from service.http.replies import AlertsReply, ClassifyReply, ForecastReply
-from service.http.stats import StatsReply
 from service.settings import Settings
 
 Document = dict[str, Any]
 
 REF = "#/components/schemas/{model}"
-PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary")
+PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary", "application/json")
 JSON_TYPE = "application/json"
 _REQUESTS: tuple[type[BaseModel], ...] = (
     LightCurveIn, OneCurve, ManyCurves, ForecastCurveIn, OneForecast, ManyForecasts, oip.InferRequest
@@ -118,7 +118,7 @@ def document(app: FastAPI, settings: Settings) -> Document:
     components = built.setdefault("components", {})
     components["schemas"] = components.get("schemas", {}) | _schemas()
     _tell_limits(built, settings)
-    if settings.api_keys:
+    if settings.keys:
         _require_keys(built)
     return built
 

@@ -21,13 +21,13 @@ from typing import NoReturn
 import structlog
 import uvicorn
 
-from service import logs
 from service.http.admin.server import AdminServer
 from service.http.app import create_app
+from service.http.edge.protocol import EdgeConfig
 from service.http.lifecycle import Service
-from service.http.protocol import EdgeConfig
 from service.memory import fix_thresholds
-from service.settings import Settings, unknown_settings
+from service.observe import logs
+from service.settings import Settings, is_loopback, unknown_settings
 
 log = structlog.get_logger(__name__)
 
@@ -101,6 +101,8 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until told to stop; returns the exit status."""
     logs.configure(settings)
+    if not _may_listen(settings):
+        return 1
     fix_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
     for name in unknown_settings(os.environ):
@@ -112,6 +114,18 @@ def serve(settings: Settings) -> int:
     if server.exit_status:
         _leave(server.exit_status)
     return 0
+
+
+def _may_listen(settings: Settings) -> bool:
+    """Whether to answer on this address; without keys, everybody who reaches it may ask, which somebody must want."""
+    if settings.keys or is_loopback(settings.host):
+        return True
+    if settings.allow_anonymous:
+        log.warning("anybody who reaches this address may ask: no API keys are set", host=settings.host)
+        return True
+    detail = "no API keys are set: set NIGHTJAR_API_KEYS, or NIGHTJAR_ALLOW_ANONYMOUS=true where anybody may ask"
+    log.critical("this address is not served", host=settings.host, reason=detail)
+    return False
 
 
 def _leave(status: int) -> NoReturn:

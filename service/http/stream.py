@@ -23,14 +23,15 @@ from typing import Any
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from service.http.body.formats.jsontext import LINES_TYPE, dump
+from service.http.body.forms import ClassifyQuery
 from service.http.choosing import sticky_key
-from service.http.errors import ProblemError, problem_document, problem_of
-from service.http.formats.jsontext import LINES_TYPE, dump
-from service.http.forms import ClassifyQuery
+from service.http.edge.errors import ProblemError, problem_document, problem_of
+from service.http.edge.receive import BodyBudget, ClientGone
+from service.http.edge.receive_lines import LineBody
 from service.http.lifecycle import service_of
 from service.http.line_answers import LineAnswerer
-from service.http.receive import BodyBudget, ClientGone
-from service.http.receive_lines import LineBody
+from service.http.terms import client_of
 
 GROUP_LINES = 64  # answered together: enough for the engine to choose among, few enough that the first is soon out
 GROUP_BYTES = 256 * 1024
@@ -54,8 +55,13 @@ class CurveStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request, all of it with the same version of the model."""
-        with self._service.lease_classifier(self._query.model, key=self._key) as lease:
-            await self._converse(LineAnswerer(self._request, lease, self._query), scope, receive, send)
+        share = client_of(self._request)
+        self._service.streams.take(share)  # fewer than requests: streams last, and others must get in meanwhile
+        try:
+            with self._service.lease_classifier(self._query.model, key=self._key) as lease:
+                await self._converse(LineAnswerer(self._request, lease, self._query), scope, receive, send)
+        finally:
+            self._service.streams.give_back(share)
 
     async def _converse(self, answerer: LineAnswerer, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers[MODEL_HEADER] = answerer.model_name

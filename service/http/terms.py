@@ -4,7 +4,8 @@
   will give up (``X-Envoy-Expected-Rq-Timeout-Ms``); the soonest counts, and the setting's where none is named.
 - ``Priority: u=0`` to ``u=7`` is the urgency of RFC 9218, 3 where nothing is said. A step is a head start of a second
   in the queue, so the least urgent request is served too.
-- Requests with the same API key share one place among those who wait; requests without a key are one client.
+- Requests with the same API key share one place among those who wait; where no keys are asked for, those of one
+  address do.
 """
 
 import re
@@ -12,10 +13,11 @@ from collections.abc import Sequence
 
 from fastapi import Request
 
+from service.answers.fields import FieldError
 from service.dataplane import AskOptions
-from service.http.errors import INVALID, ProblemError
-from service.http.fields import FieldError
-from service.http.requests import check_deadline
+from service.http.body.requests import check_deadline
+from service.http.edge.errors import INVALID, ProblemError
+from service.http.edge.keys import ANYBODY
 from service.settings import Settings
 
 DEADLINE_HEADER = "Nightjar-Deadline-Ms"
@@ -63,9 +65,15 @@ def terms_of(
 
 
 def client_of(request: Request) -> str:
-    """Who asks, as the engine tells clients apart."""
-    client: str = getattr(request.state, "client", "")
+    """Who asks, as the engine tells clients apart: by key, and by address where no keys are asked for."""
+    client: str = getattr(request.state, "share", "")
     return client
+
+
+def key_of(request: Request) -> str:
+    """Name of the key that a request shows."""
+    key: str = getattr(request.state, "key", ANYBODY)
+    return key
 
 
 def _header_deadline(request: Request, settings: Settings) -> int | None:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 Scheme = Literal["kafka", "redis", "file"]
+SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 
 class AddressError(ValueError):
@@ -32,6 +33,7 @@ class Address:
     options: Mapping[str, str] = field(default_factory=dict)
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
+    tls: bool = False
 
     @property
     def name(self) -> str:
@@ -72,14 +74,15 @@ def parse_address(text: str) -> Address:
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise AddressError(f"{text!r}: a file's address is file:///path, or file:path where the worker is")
         return Address("file", path=Path(unquote(parts.path)), options=options)
-    if parts.scheme not in get_args(Scheme):
-        raise AddressError(f"an address begins with {', '.join(f'{scheme}://' for scheme in get_args(Scheme))}")
+    tls = parts.scheme == "rediss"  # as clients of Redis write it; Kafka has options for this
+    scheme = "redis" if tls else next((known for known in SCHEMES if known == parts.scheme), None)
+    if scheme is None:
+        raise AddressError(f"an address begins with {', '.join(f'{known}://' for known in SCHEMES)}")
     user, _, hosts = parts.netloc.rpartition("@")
     names = tuple(unquote(name) for name in parts.path.strip("/").split(",") if name)
     if not hosts or not names:
         raise AddressError(f"{parts.scheme}://{hosts}: an address names a host and a topic or stream")
     name, _, password = user.partition(":")
-    scheme: Scheme = "kafka" if parts.scheme == "kafka" else "redis"
     return Address(
-        scheme, hosts, names, options=options, user=unquote(name) or None, password=unquote(password) or None
+        scheme, hosts, names, options=options, user=unquote(name) or None, password=unquote(password) or None, tls=tls
     )

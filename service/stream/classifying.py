@@ -12,9 +12,10 @@ import structlog
 
 from models.lightcurve import LightCurve
 from service.dataplane import AskOptions, Outcome, Refusal
-from service.inference.failures import EngineClosed, EngineDead, Overloaded, RunAborted
-from service.repository.repository import ModelRepository
-from service.repository.served import Lease, ask_each, held
+from service.engine.batch import EngineClosed, EngineDead, Overloaded, RunAborted
+from service.registry.leading import Item, Leading
+from service.registry.live import Lease, ask_each, held
+from service.registry.repository import ModelRepository
 from service.stream.batches import Alert, Batch
 from service.stream.letters import Death
 from service.stream.results import Result
@@ -30,8 +31,8 @@ log = structlog.get_logger(__name__)
 class Classifying:
     """The second stage."""
 
-    def __init__(self, models: ModelRepository, troubles: Troubles) -> None:
-        self._models, self._troubles = models, troubles
+    def __init__(self, models: ModelRepository, troubles: Troubles, prior: str = "") -> None:
+        self._models, self._troubles, self._prior = models, troubles, prior
 
     async def results(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
         """Results of the alerts that have one; the others are among the batch's deaths.
@@ -63,51 +64,51 @@ class Classifying:
             if outcome.reason in PASSING and not last:
                 again.append(Alert(result.message, result.number, result.packet))
             else:
-                batch.bury(result.message, Death("classify", outcome.reason, outcome.detail))
+                batch.bury(result.message, result.number, Death("classify", outcome.reason, outcome.detail))
         return again
 
     async def _ask(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
         """Ask about all alerts together; a batch that breaks the data plane is halved until one alert is left."""
         if not alerts:
             return []
-        leases = self._leases(alerts)
         try:
-            with held(leases):
-                outcomes = await self._patient(alerts, leases)
+            leases, items = self._led(alerts)
+            with held(dict.fromkeys(leases)):
+                outcomes = await self._patient(alerts, leases, items)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise
         except Exception as error:
             if len(alerts) == 1:
-                log.exception("an alert broke the data plane", alert=alerts[0].packet.alert_id)
-                batch.bury(alerts[0].message, Death("classify", "internal_error", type(error).__name__))
+                alert = alerts[0]
+                log.exception("an alert broke the data plane", alert=alert.packet.alert_id)
+                batch.bury(alert.message, alert.number, Death("classify", "internal_error", type(error).__name__))
                 return []
             middle = len(alerts) // 2
             return await self._ask(batch, alerts[:middle]) + await self._ask(batch, alerts[middle:])
         return [
-            Result(alert.message, alert.number, alert.packet, outcome, lease, batch.received_ms)
+            Result(alert.message, alert.number, alert.packet, outcome, lease, batch.received_ms, self._prior)
             for alert, outcome, lease in zip(alerts, outcomes, leases, strict=True)
         ]
 
-    async def _patient(self, alerts: Sequence[Alert], leases: Sequence[Lease[LightCurve]]) -> list[Outcome]:
+    async def _patient(
+        self, alerts: Sequence[Alert], leases: Sequence[Lease[LightCurve]], items: Sequence[Item]
+    ) -> list[Outcome]:
         """Ask until there is room; back-pressure, not failure."""
         options = AskOptions(surveys=[alert.packet.survey for alert in alerts])
         for pause in pauses():
             try:
-                return await ask_each(leases, [_item(alert) for alert in alerts], options)
+                return await ask_each(leases, items, options)
             except Overloaded as error:
                 await asyncio.sleep(min(error.retry_after, 1.0))
             except RunAborted as error:
                 await self._troubles.wait("inference", str(error), pause)
         raise AssertionError("pauses() never ends")
 
-    def _leases(self, alerts: Sequence[Alert]) -> list[Lease[LightCurve]]:
-        """The model for each alert, by its survey and, where a canary has a share, by its object."""
-        leases: dict[tuple[str, str], Lease[LightCurve]] = {}
-        chosen = []
-        for alert in alerts:
-            lease = self._models.classifier(survey=alert.packet.survey, key=alert.packet.object_id)
-            chosen.append(leases.setdefault((str(lease.served.reference), lease.role), lease))
-        return chosen
+    def _led(self, alerts: Sequence[Alert]) -> tuple[list[Lease[LightCurve]], list[Item]]:
+        """The model for each alert, by its survey and, where a canary has a share, by its object; and what to ask."""
+        leading = Leading(self._models.classifier)
+        led = [leading.lead(_item(alert), survey=alert.packet.survey, key=alert.packet.object_id) for alert in alerts]
+        return [lease for lease, _ in led], [item for _, item in led]
 
 
 def _item(alert: Alert) -> LightCurve | Refusal:

@@ -7,11 +7,11 @@ from typing import Literal
 
 import structlog
 
-from service.alerts.envelopes import MessageReader
-from service.alerts.packet import PacketError
-from service.alerts.reader import PacketOutcome
-from service.alerts.registry import SchemaUnavailableError
-from service.alerts.topics import TopicRule, rule_for
+from models.alerts.envelopes import MessageReader
+from models.alerts.packet import PacketError
+from models.alerts.reader import PacketOutcome
+from models.alerts.schema_registry import SchemaUnavailableError
+from models.alerts.topics import TopicRule, rule_for
 from service.stream.batches import Alert, Batch
 from service.stream.letters import Death
 from service.stream.messages import Message
@@ -50,12 +50,12 @@ class Decoding:
         alerts: list[Alert] = []
         for message, outcomes in zip(messages, read, strict=True):
             if isinstance(outcomes, Death):
-                batch.bury(message, outcomes)
+                batch.bury(message, None, outcomes)
                 continue
-            batch.hold(message, len(outcomes))
+            batch.hold(message, [getattr(outcome, "alert_id", None) or "" for outcome in outcomes])
             for number, outcome in enumerate(outcomes):
                 if isinstance(outcome, PacketError):
-                    batch.bury(message, Death("decode", outcome.reason, outcome.detail))
+                    batch.bury(message, number, Death("decode", outcome.reason, outcome.detail))
                 else:
                     alerts.append(Alert(message, number, outcome))
         return alerts
@@ -85,7 +85,8 @@ class Decoding:
             detail = f"delivered {message.deliveries} times and never done"
             return Death("deliver", "too_many_deliveries", detail)
         try:
-            return self._reader.read(message.value, message.key, rule_for(message.topic, self._rules))
+            read = self._reader.read(message.value, message.key, rule_for(message.topic, self._rules))
+            return read or Death("decode", "empty", "no alert in it")
         except SchemaUnavailableError as error:
             return error
         except Exception as error:  # a bug of ours must cost this message alone, and its letter keeps the bytes

@@ -1,18 +1,18 @@
 """Opens sources and sinks by their address. What Kafka and Redis need is imported only when an address names them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from service.settings import StreamSettings
-from service.stream.addresses import Address, AddressError, parse_address
+from service.stream.addresses import Address, AddressError, Scheme, parse_address
 from service.stream.files import FileSource, FolderSink, LinesSink
 from service.stream.messages import Sink, Source
 
 if TYPE_CHECKING:
-    from service.stream.kafka_source import KafkaSource
-    from service.stream.kafka_transactions import KafkaTransactions
+    from service.stream.kafka.source import KafkaSource
+    from service.stream.kafka.transactions import KafkaTransactions
 
 TEXT_FORMATS = ("nightjar", "alerce-json", "lasair")
 EXACTLY_ONCE: Final = "exactly_once"
@@ -27,12 +27,42 @@ class Ends(NamedTuple):
     transactions: "tuple[KafkaSource, KafkaTransactions] | None" = None
 
 
-def open_ends(settings: StreamSettings, replay: bool = False) -> Ends:
-    """All three ends of a worker; raises AddressError for those that make no sense, alone or together."""
+Rebalanced = Callable[[float], None]
+"""Is told for how many seconds a change of the group kept a source from taking anything."""
+
+
+def _nobody(seconds: float) -> None: ...
+
+
+def open_ends(settings: StreamSettings, replay: bool = False, rebalanced: Rebalanced = _nobody) -> Ends:
+    """All three ends of a worker; raises AddressError for those that make no sense, alone or together.
+
+    So it does for those whose broker will not let us in, unless the settings say to go on trying.
+    """
     if _wants_transactions(settings):
-        return _open_transactional(settings, replay)
-    sink, letters = open_sink(settings), open_letters(settings)
-    return Ends(open_source(settings, replay), sink, letters)
+        ends = _open_transactional(settings, replay, rebalanced)
+    else:
+        sink, letters = open_sink(settings), open_letters(settings)
+        ends = Ends(open_source(settings, replay, rebalanced), sink, letters)
+    if not settings.keep_trying:
+        _refuse(ends)
+    return ends
+
+
+def _refuse(ends: Ends) -> None:
+    """Close what leads nowhere, and say why."""
+    for what, end in (("source", ends.source), ("sink", ends.sink), ("dead letters", ends.letters)):
+        if refusal := end.refusal():
+            for one in (ends.source, ends.sink, ends.letters):
+                one.close()
+            raise AddressError(f"{what}: {refusal}")
+
+
+def reads_letters(settings: StreamSettings, replay: bool) -> bool:
+    """Whether what comes may be a letter of ours: nobody else's message is believed to be one."""
+    source, letters = parse_address(settings.source), _parse(settings.dead_letters, "dead letters")
+    same_place = source.scheme == letters.scheme and (source.names, source.path) == (letters.names, letters.path)
+    return replay or (same_place and _one_cluster(source, letters))
 
 
 def _wants_transactions(settings: StreamSettings) -> bool:
@@ -42,22 +72,22 @@ def _wants_transactions(settings: StreamSettings) -> bool:
     return value == "yes"
 
 
-def _open_transactional(settings: StreamSettings, replay: bool) -> Ends:
+def _open_transactional(settings: StreamSettings, replay: bool, rebalanced: Rebalanced) -> Ends:
     source, sink = _parse(settings.source, "source"), _parse(settings.sink, "sink")
     if replay:
         raise AddressError(f"a replay commits nothing: {EXACTLY_ONCE} is for workers")
     if (source.scheme, sink.scheme) != ("kafka", "kafka") or not _one_cluster(source, sink):
         raise AddressError(f"{EXACTLY_ONCE} needs a source and a sink of the same Kafka cluster, with equal hosts")
     try:
-        from service.stream.kafka_source import KafkaSource
-        from service.stream.kafka_transactions import KafkaTransactions, LetterTopic, ResultTopic
+        from service.stream.kafka.source import KafkaSource
+        from service.stream.kafka.transactions import KafkaTransactions, LetterTopic, ResultTopic
     except ImportError:
         raise _not_installed(sink) from None
     extra, dead = kafka_properties(settings.kafka_config), _parse(settings.dead_letters, "dead letters")
     results, transactions = sink.name, KafkaTransactions(sink.only(EXACTLY_ONCE), extra)
     within = dead.scheme == "kafka" and _one_cluster(dead, sink)
     letters = LetterTopic(transactions, dead.only().name) if within else open_letters(settings)
-    member = KafkaSource(source, extra, transactional=True)
+    member = KafkaSource(source, extra, True, settings.max_deliveries, rebalanced)
     return Ends(member, ResultTopic(transactions, results), letters, (member, transactions))
 
 
@@ -65,7 +95,7 @@ def _one_cluster(one: Address, other: Address) -> bool:
     return set(one.hosts.split(",")) == set(other.hosts.split(","))
 
 
-def open_source(settings: StreamSettings, replay: bool = False) -> Source:
+def open_source(settings: StreamSettings, replay: bool = False, rebalanced: Rebalanced = _nobody) -> Source:
     """The source of the settings; for a replay, one that ends and commits nothing.
 
     Raises
@@ -79,20 +109,21 @@ def open_source(settings: StreamSettings, replay: bool = False) -> Source:
             raise AddressError(f"{address.path} does not exist")
         return FileSource(address.path)
     try:
-        return _broker_source(address, kafka_properties(settings.kafka_config), replay)
+        return _broker_source(address, settings, replay, rebalanced)
     except ImportError:
         raise _not_installed(address) from None
 
 
-def _broker_source(address: Address, extra: Mapping[str, Any], replay: bool) -> Source:
+def _broker_source(address: Address, settings: StreamSettings, replay: bool, rebalanced: Rebalanced) -> Source:
+    extra = kafka_properties(settings.kafka_config)
     if replay:
-        from service.stream.ranges import KafkaRange, RedisRange
+        from service.stream.kafka.ranges import KafkaRange, RedisRange
 
         return KafkaRange(address, extra) if address.scheme == "kafka" else RedisRange(address)
     if address.scheme == "kafka":
-        from service.stream.kafka_source import KafkaSource
+        from service.stream.kafka.source import KafkaSource
 
-        return KafkaSource(address, extra)
+        return KafkaSource(address, extra, False, settings.max_deliveries, rebalanced)
     from service.stream.redis_streams import RedisSource
 
     return RedisSource(address)
@@ -114,17 +145,33 @@ def open_letters(settings: StreamSettings) -> Sink:
 
 
 def _open_sink(address: Address, settings: StreamSettings) -> Sink:
-    if address.scheme == "file":
-        return FolderSink(address.path)
     try:
-        if address.scheme == "kafka":
-            from service.stream.kafka_sink import KafkaSink
-
-            return KafkaSink(address, kafka_properties(settings.kafka_config))
-        from service.stream.redis_streams import RedisSink
+        return _SINKS[address.scheme](address, settings)
     except ImportError:
         raise _not_installed(address) from None
+
+
+def _folder_sink(address: Address, settings: StreamSettings) -> Sink:
+    return FolderSink(address.path)
+
+
+def _kafka_sink(address: Address, settings: StreamSettings) -> Sink:
+    from service.stream.kafka.sink import KafkaSink
+
+    return KafkaSink(address, kafka_properties(settings.kafka_config))
+
+
+def _redis_sink(address: Address, settings: StreamSettings) -> Sink:
+    from service.stream.redis_streams import RedisSink
+
     return RedisSink(address)
+
+
+_SINKS: Final[Mapping[Scheme, Callable[[Address, StreamSettings], Sink]]] = {
+    "file": _folder_sink,
+    "kafka": _kafka_sink,
+    "redis": _redis_sink,
+}
 
 
 def kafka_properties(path: Path | None) -> dict[str, Any]:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from service.stream.batches import Batch
-from service.stream.letters import Death
+from service.stream.batches import Batch, Buried
 from service.stream.messages import Message, TransientError
 from service.stream.publishing import Publishing
 from service.stream.results import Result
 from service.stream.retries import Troubles, pauses
 
 if TYPE_CHECKING:  # confluent_kafka is there only where a worker needs it
-    from service.stream.kafka_source import Claim, KafkaSource
-    from service.stream.kafka_transactions import KafkaTransactions
+    from service.stream.kafka.source import Claim, KafkaSource
+    from service.stream.kafka.transactions import KafkaTransactions
 
+RESERVE_SECONDS: Final = 0.5
 BATCHES_AHEAD: Final = 4
 """Batches under way beyond which no more are taken: the slower the transactions, the larger the batches then are."""
 
@@ -40,7 +40,8 @@ class Doubtful(NamedTuple):
     """What a transaction held whose commit was asked for and not answered: it may have come to be."""
 
     answered: list[Result]
-    deaths: list[tuple[Message, Death]]
+    deaths: list[Buried]
+    buried: list[Message]
 
 
 class ExactlyOnce:
@@ -63,6 +64,17 @@ class ExactlyOnce:
     async def conclude(self, batch: Batch, results: Sequence[Result], turn: Turn, model: str) -> list[Result]:
         """Publish, bury and commit, as often as it takes; returns what was answered."""
         await turn.before.wait()
+        while not await asyncio.to_thread(self._source.reserve, RESERVE_SECONDS):
+            pass
+        try:
+            answered = await self._until_committed(batch, results, model)
+        finally:
+            self._source.release()
+        self._doubtful = None
+        turn.after.set()
+        return answered
+
+    async def _until_committed(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
         for pause in pauses():
             try:
                 answered = await self._attempt(batch, results, model)
@@ -72,8 +84,6 @@ class ExactlyOnce:
             else:
                 break
         self._troubles.end("transaction")
-        self._doubtful = None
-        turn.after.set()
         return answered
 
     async def _attempt(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
@@ -82,34 +92,37 @@ class ExactlyOnce:
         claim = await asyncio.to_thread(self._source.claim, batch.taken)
         if self._doubtful is not None and await asyncio.to_thread(self._source.committed, claim):
             await asyncio.to_thread(self._transactions.abort)
-            batch.deaths[:] = self._doubtful.deaths
-            await self._settle(batch, self._doubtful.answered)
+            batch.deaths = self._doubtful.deaths
+            self._settle(batch, self._doubtful)
             return self._doubtful.answered
-        deaths = [(message, death) for message, death in batch.deaths if message.token in claim.owned]
-        batch.deaths[:] = deaths
+        for message in batch.taken:
+            if message.token not in claim.owned:
+                batch.let_go(message)
+        deaths = list(batch.deaths)
         try:
-            answered = await self._publish(batch, [r for r in results if r.message.token in claim.owned], model)
-            await _unbroken(self._commit(batch, answered, claim))
+            content = await self._publish(batch, [r for r in results if r.message.token in claim.owned], model)
+            await _unbroken(self._commit(batch, content, claim))
         except TransientError:
-            batch.deaths[:] = deaths  # what was refused is refused again by the next try
+            batch.deaths = deaths  # what was refused is refused again by the next try
             raise
-        return answered
+        return content.answered
 
-    async def _publish(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
+    async def _publish(self, batch: Batch, results: Sequence[Result], model: str) -> Doubtful:
         answered = await self._publishing.publish(batch, results)
-        if batch.deaths:
-            await self._publishing.bury(batch, model)
-        return answered
+        buried = await self._publishing.bury(batch, model) if batch.deaths else []
+        batch.check(((r.message, r.number) for r in answered), buried)
+        return Doubtful(answered, list(batch.deaths), buried)
 
-    async def _commit(self, batch: Batch, answered: list[Result], claim: "Claim") -> None:
-        self._doubtful = Doubtful(answered, list(batch.deaths))
+    async def _commit(self, batch: Batch, content: Doubtful, claim: "Claim") -> None:
+        self._doubtful = content
         await asyncio.to_thread(self._transactions.commit, claim.positions, claim.group)
-        await self._settle(batch, answered)
+        self._settle(batch, content)
 
-    async def _settle(self, batch: Batch, answered: Sequence[Result]) -> None:
-        await asyncio.to_thread(self._source.done, batch.taken)
-        batch.answered((r.message.topic, r.outcome.status, r.outcome.reason) for r in answered)
-        batch.buried()
+    def _settle(self, batch: Batch, content: Doubtful) -> None:
+        batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in content.answered)
+        batch.buried(content.buried)
+        batch.check()
+        self._source.done(batch.taken)
 
 
 async def _unbroken(work: Coroutine[Any, Any, None]) -> None:

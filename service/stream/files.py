@@ -18,7 +18,7 @@ from pathlib import Path
 import orjson
 
 from service.commands.client import ClientError, packets_in
-from service.stream.messages import Message, PermanentError, Record, TransientError
+from service.stream.messages import Message, PermanentError, Record, Standing, TransientError
 
 RECORD_SUFFIX = ".record.json"
 
@@ -56,12 +56,20 @@ class FileSource:
                 if path.exists() and path.stat().st_ino == inode:
                     path.unlink()
 
-    def lag(self) -> dict[str, int]:
-        """Nobody counts files."""
-        return {}
+    def refusal(self) -> str:
+        """Who may not read is told at the start."""
+        return ""
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def holds(self, message: Message) -> bool:
+        """Nobody else is given files."""
+        return True
+
+    def standing(self) -> Standing:
+        """Nobody counts files."""
+        return Standing()
+
+    def close(self, clean: bool = True) -> None:
+        """Nothing is open, and nobody counts deliveries."""
 
 
 def _messages(path: Path) -> Iterator[Message]:
@@ -82,6 +90,12 @@ def _read_record(path: Path) -> Message:
 
 class FolderSink:
     """A file for each key."""
+
+    trouble = ""
+
+    def refusal(self) -> str:
+        """Who may not write is told when something is written."""
+        return ""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -116,6 +130,12 @@ class FolderSink:
 
 class LinesSink:
     """One file, a record's value a line; only formats of text fit."""
+
+    trouble = ""
+
+    def refusal(self) -> str:
+        """Who may not write is told when something is written."""
+        return ""
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()

@@ -17,7 +17,7 @@ import fastavro
 import numpy as np
 import orjson
 
-from service.http.writers import class_writer
+from service.answers.writers import usual_writer
 from service.settings import SinkFormat
 from service.stream.messages import PermanentError, Record
 from service.stream.results import Result
@@ -75,7 +75,7 @@ def record_of(result: Result, form: SinkFormat) -> Record | None:
 
 
 def _nightjar(result: Result) -> bytes:
-    packet, writer = result.packet, class_writer(result.lease)
+    packet, writer = result.packet, usual_writer(result.lease, result.prior)
     identity = {
         "survey": packet.survey,
         "schema_version": packet.schema_version,
@@ -184,10 +184,8 @@ def _lasair(result: Result) -> bytes | None:
 
 def _probabilities(result: Result) -> dict[str, float] | None:
     """By class name, summing to 1 in double precision; None when the alert was not classified."""
-    if result.outcome.prediction is None:
-        return None
-    values = result.outcome.prediction.outputs["probabilities"].astype(np.float64)
-    return dict(zip(result.bundle.manifest.classes.names, (values / values.sum()).tolist(), strict=True))
+    values = usual_writer(result.lease, result.prior).probabilities(result.outcome)
+    return None if values is None else dict(zip(result.bundle.manifest.classes.names, values.tolist(), strict=True))
 
 
 def _number(text: str, what: str) -> int:

@@ -4,15 +4,19 @@ A letter is an ordinary record whose value, key and headers are the message's ow
 So a letter survives any broker, and a worker that reads one takes it for the message it was.
 """
 
+import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from models.limits import milliseconds
 from service.stream.messages import Headers, Message, Record
 
 PREFIX: Final = "nightjar-dead-"
 NO_KEY: Final = "none"
+SHORT_BYTES: Final = 64 << 10
+"""What is kept of the value, and of the key, of a message whose letter is too large for wherever letters go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,31 @@ def letter(message: Message, death: Death, model: str) -> Record:
         "deliveries": str(message.deliveries),
         "key": NO_KEY if message.key is None else message.key.hex(),
     }
-    headers = tuple((PREFIX + name, value.encode()) for name, value in facts.items())
-    return Record(f"{message.topic}/{message.place}".encode(), message.value, (*message.headers, *headers))
+    headers = tuple((PREFIX + name, _bytes(value)) for name, value in facts.items())
+    own = tuple(header for header in message.headers if not header[0].startswith(PREFIX))  # such are ours to write
+    return Record(_bytes(f"{message.topic}/{message.place}"), message.value, (*own, *headers))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")  # names of files need be no UTF-8
+
+
+def is_shortened(record: Record) -> bool:
+    """Return True for a letter that holds the beginning of its message alone."""
+    return any(name == PREFIX + "length" for name, _ in record.headers)
+
+
+def shortened(record: Record) -> Record:
+    """The letter with the beginning of the message's value alone, and the length and SHA-256 of the whole.
+
+    The message's own headers are left out; a letter that is short already is returned as it is.
+    """
+    if is_shortened(record):
+        return record
+    whole = {"length": str(len(record.value)), "sha256": hashlib.sha256(record.value).hexdigest()}
+    ours = [(name, value[: 2 * SHORT_BYTES]) for name, value in record.headers if name.startswith(PREFIX)]
+    headers = (*ours, *((PREFIX + name, value.encode()) for name, value in whole.items()))
+    return Record(record.key, record.value[:SHORT_BYTES], headers)
 
 
 def restored(message: Message) -> Message:
@@ -52,7 +79,7 @@ def restored(message: Message) -> Message:
     """
     facts = _facts(message.headers)
     if facts is None:
-        return message
+        return message  # whatever it is: the stages read it as any other
     key = facts["key"]
     return replace(
         message,
@@ -60,7 +87,7 @@ def restored(message: Message) -> Message:
         place=facts["place"],
         key=None if key == NO_KEY else bytes.fromhex(key),
         headers=tuple(header for header in message.headers if not header[0].startswith(PREFIX)),
-        timestamp_ms=int(facts["timestamp"]) if facts["timestamp"] else None,
+        timestamp_ms=milliseconds(facts["timestamp"]),
     )
 
 
@@ -71,4 +98,4 @@ def _facts(headers: Headers) -> Mapping[str, str] | None:
         return None
     told = {name: value.decode(errors="replace") for name, value in facts.items()}
     sound = all(c in "0123456789abcdef" for c in told["key"]) or told["key"] == NO_KEY
-    return told if sound and len(told["key"]) % 2 == 0 and (told["timestamp"] or "0").isdecimal() else None
+    return told if sound and len(told["key"]) % 2 == 0 else None

@@ -1,11 +1,11 @@
 """What moves through the worker, and the two protocols of its ends: :class:`Source` and :class:`Sink`.
 
-Both ends block and are used from threads: a source's ``poll``, ``rest`` and ``close`` from one, its ``done`` and
-``lag`` and everything of a sink from several at once.
+Both ends block and are used from threads: a source's ``poll``, ``rest`` and ``close`` from one, which owns it; all else
+of a source, and everything of a sink, from several at once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -43,6 +43,24 @@ class Record:
     headers: Headers = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a source stands with its broker.
+
+    Attributes
+    ----------
+    trouble : why nothing can be taken, in words; empty when nothing is known to be wrong.
+    assigned : partitions that are this worker's; None where the broker knows of none.
+    lag : messages that wait at the broker or are not yet done, by topic and partition ("" where there are none).
+    waiting : messages at the broker that could be taken now, as far as it is known.
+    """
+
+    trouble: str = ""
+    assigned: int | None = None
+    lag: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    waiting: int = 0
+
+
 class TransientError(Exception):
     """The broker cannot be used now; the same call may succeed later."""
 
@@ -66,11 +84,22 @@ class Source(Protocol):
     def done(self, messages: Sequence[Message]) -> None:
         """These messages need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
 
-    def lag(self) -> dict[str, int]:
-        """Messages that wait at the broker, by topic, where it says so."""
+    def refusal(self) -> str:
+        """Why the broker lets us in nowhere, in words; empty when it does, or does not answer. Asked once, at first."""
 
-    def close(self) -> None:
-        """Give back whatever was not done."""
+    def holds(self, message: Message) -> bool:
+        """Whether a message is still ours to answer: not when others have been given its partition since."""
+
+    def standing(self) -> Standing:
+        """How we stand with the broker, asked a few times a minute."""
+
+    def close(self, clean: bool = True) -> None:
+        """Give back whatever was not done.
+
+        Parameters
+        ----------
+        clean : False when what is not done may be what made the worker end: the broker shall count that.
+        """
 
 
 class Sink(Protocol):
@@ -78,6 +107,13 @@ class Sink(Protocol):
 
     def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
         """Hand over and wait: for each record, None once it is acknowledged, or why it was not."""
+
+    def refusal(self) -> str:
+        """As a source's."""
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be published, in words, as far as it is known before anybody tries."""
 
     def close(self) -> None:
         """End; whatever was published has been acknowledged before."""

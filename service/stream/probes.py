@@ -6,11 +6,12 @@ They answer while the worker loads its model, and also when its event loop hangs
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Any, Final
 
-from service.metrics import Metrics
+from service.observe.metrics import Metrics
 
 TIMEOUT_SECONDS: Final = 10.0
+MAX_CONNECTIONS: Final = 32
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -50,12 +51,33 @@ class Probes:
 
 
 class _Server(ThreadingHTTPServer):
+    """One thread for each connection, of which there are few: probes and scrapes come every few seconds."""
+
     daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread, or hang up where all places are taken."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and give the place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
 
 def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = TIMEOUT_SECONDS
+        server_version, sys_version = "nightjar", ""  # not which Python answers
 
         def do_GET(self) -> None:
             status, kind, body = answer(self.path.partition("?")[0])

@@ -1,7 +1,8 @@
 """Results to the sink and deaths to the dead letters: repeated until acknowledged.
 
-A record that the sink refuses for good becomes a dead letter. A dead letter has nowhere else to go: it is tried until
-it is taken, and its batch waits, so that a full disk stops the worker instead of costing alerts.
+A record that the sink refuses for good becomes a dead letter. A letter that is refused, as it is too large, is
+shortened. It has nowhere else to go: it is tried until it is taken, and its batch waits, so that a full disk stops the
+worker instead of costing alerts.
 """
 
 import asyncio
@@ -10,11 +11,12 @@ from concurrent.futures import Executor
 
 import structlog
 
+from service.observe.metrics import Metrics
 from service.settings import SinkFormat
 from service.stream.batches import Batch
 from service.stream.formats import record_of
-from service.stream.letters import Death, letter
-from service.stream.messages import PermanentError, Record, Sink
+from service.stream.letters import Death, is_shortened, letter, shortened
+from service.stream.messages import Message, PermanentError, Record, Sink, TransientError
 from service.stream.results import Result
 from service.stream.retries import Troubles, pauses
 
@@ -24,9 +26,11 @@ log = structlog.get_logger(__name__)
 class Publishing:
     """The last stage."""
 
-    def __init__(self, sink: Sink, letters: Sink, form: SinkFormat, executor: Executor, troubles: Troubles) -> None:
+    def __init__(
+        self, sink: Sink, letters: Sink, form: SinkFormat, executor: Executor, troubles: Troubles, metrics: Metrics
+    ) -> None:
         self._sink, self._letters, self._form = sink, letters, form
-        self._executor, self._troubles = executor, troubles
+        self._executor, self._troubles, self._metrics = executor, troubles, metrics
 
     async def publish(self, batch: Batch, results: Sequence[Result]) -> list[Result]:
         """Results that were acknowledged, or that the format has no words for; the others are deaths of the batch."""
@@ -38,12 +42,12 @@ class Publishing:
                 records.append(record)
                 owners.append(result)
             elif isinstance(record, Death):
-                batch.bury(result.message, record)
+                batch.bury(result.message, result.number, record)
             else:
                 silent.append(result)
         refusals = await self._send(self._sink, records, "sink")
         for place, error in refusals.items():
-            batch.bury(owners[place].message, Death("publish", "refused", str(error)))
+            batch.bury(owners[place].message, owners[place].number, Death("publish", "refused", str(error)))
         return silent + [owner for place, owner in enumerate(owners) if place not in refusals]
 
     def _encode(self, result: Result) -> Record | Death | None:
@@ -55,16 +59,24 @@ class Publishing:
             log.exception("a result broke its format", alert=result.packet.alert_id)
             return Death("encode", "internal_error", type(error).__name__)
 
-    async def bury(self, batch: Batch, model: str) -> None:
-        """Write the letters of a batch's deaths, one for each message, and wait until they are kept."""
-        deaths = {(message.topic, message.place): (message, death) for message, death in reversed(batch.deaths)}
-        left = [letter(message, death, model) for message, death in deaths.values()]
+    async def bury(self, batch: Batch, model: str) -> list[Message]:
+        """Write the letters of a batch's deaths, one for each message; returns the messages whose letters are kept."""
+        deaths = {(one.message.topic, one.message.place): one for one in reversed(batch.deaths)}
+        left = [(one.message, letter(one.message, one.death, model)) for one in deaths.values()]
+        kept: list[Message] = []
         for pause in pauses():
-            refusals = await self._send(self._letters, left, "dead letters")
-            left = [left[place] for place in refusals]
+            refusals = await self._send(self._letters, [record for _, record in left], "dead letters")
+            taken = [one for place, one in enumerate(left) if place not in refusals]
+            kept += [message for message, _ in taken]
+            self._metrics.stream_shortened.inc(sum(is_shortened(record) for _, record in taken))
+            refused = [left[place] for place in refusals]
+            left = [(message, shortened(record)) for message, record in refused]
             if not left:
-                return
-            await self._troubles.wait("dead letters", str(next(iter(refusals.values()))), pause)
+                break
+            log.warning("a dead letter was refused", place=left[0][0].place, reason=str(next(iter(refusals.values()))))
+            if left == refused:  # shortened before
+                await self._troubles.wait("dead letters", str(next(iter(refusals.values()))), pause)
+        return kept
 
     async def _send(self, sink: Sink, records: Sequence[Record], step: str) -> dict[int, PermanentError]:
         """Publish until every record is acknowledged or refused for good; the refusals, by place."""
@@ -73,7 +85,7 @@ class Publishing:
         for pause in pauses():
             if not left:
                 break
-            verdicts = await asyncio.to_thread(sink.publish, [records[place] for place in left])
+            verdicts = await asyncio.to_thread(_publish, sink, [records[place] for place in left])
             told = dict(zip(left, verdicts, strict=True))
             refusals |= {place: verdict for place, verdict in told.items() if isinstance(verdict, PermanentError)}
             left = [place for place, verdict in told.items() if verdict is not None and place not in refusals]
@@ -82,3 +94,17 @@ class Publishing:
         if records:
             self._troubles.end(step)
         return refusals
+
+
+def _publish(sink: Sink, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
+    """Publish; a record that breaks the sink's client is refused, and its neighbours are not."""
+    try:
+        return sink.publish(records)
+    except (TransientError, PermanentError):
+        raise
+    except Exception as error:  # whatever the client makes of strange bytes must cost this record alone
+        if len(records) == 1:
+            log.exception("a record broke the sink")
+            return [PermanentError(f"{type(error).__name__}: {error}"[:500])]
+        middle = len(records) // 2
+        return _publish(sink, records[:middle]) + _publish(sink, records[middle:])

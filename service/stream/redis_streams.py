@@ -1,31 +1,43 @@
 """Alerts from Redis streams by a consumer group, and records to a stream.
 
 An entry has the fields ``value`` and, if need be, ``key``, ``timestamp`` and headers as ``h:<name>``. What a worker
-that died had taken is claimed by another after ``idle`` seconds. Done entries are acknowledged and, with
-``delete=yes``, deleted: right where this group is the stream's only reader.
+that died had taken is claimed by another after ``idle`` seconds; what two have died with is handed on alone, with
+nothing else under way. Done entries are acknowledged and, with ``delete=yes``, deleted: right where this group is the
+stream's only reader.
 """
 
 import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final, cast
 
 import redis
 import structlog
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from models.limits import milliseconds
 from service.stream.addresses import Address
-from service.stream.messages import Headers, Message, PermanentError, Record, TransientError
+from service.stream.messages import Headers, Message, PermanentError, Record, Standing, TransientError
 
 log = structlog.get_logger(__name__)
 
 GROUP: Final = "nightjar"
 IDLE_SECONDS: Final = 60.0
 TIMEOUT_SECONDS: Final = 10.0
+ALONE_AFTER: Final = 2
+"""Deliveries without an end after which an entry is handed on alone."""
+WAIT_SECONDS: Final = 0.01
 HEADER: Final = b"h:"
 _TRANSIENT: Final = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError)
 Entries = list[tuple[bytes, dict[bytes, bytes] | None]]
@@ -36,8 +48,20 @@ def connect(address: Address) -> redis.Redis:
     host, _, port = address.hosts.rpartition(":") if ":" in address.hosts else (address.hosts, "", "6379")
     return redis.Redis(
         host, int(port), int(address.number("db", 0)), password=address.password, username=address.user,
-        protocol=2, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS, health_check_interval=30,
+        ssl=address.tls, protocol=2, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS,
+        health_check_interval=30,
     )  # fmt: skip
+
+
+def refusal_of(client: redis.Redis) -> str:
+    """Why a server lets us in nowhere, in words; empty when it does, or does not answer."""
+    try:
+        client.ping()
+    except (AuthenticationError, NoPermissionError) as error:
+        return f"authentication failed: {error}"
+    except RedisError:
+        pass
+    return ""
 
 
 class RedisSource:
@@ -54,14 +78,21 @@ class RedisSource:
         self._delete = options.get("delete") == "yes"
         self._held: set[tuple[bytes, bytes]] = set()  # stream and id of what is under way here
         self._ready, self._claimed_at = False, 0.0
-        self._cursors: dict[bytes, bytes] = {}
+        self._alone = False  # whether what comes next, or is under way, is to be alone
+        self._starts: dict[bytes, str] = {}
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """What others left behind, else what is new."""
         try:
             self._prepare()
+            if self._alone and self._held:
+                sleep(WAIT_SECONDS)
+                return []
+            self._alone = False
             if claimed := self._claim(limit):
                 return self._hold(claimed)
+            if self._alone:  # once what is under way has ended
+                return []
             streams = cast(Any, dict.fromkeys(self._streams, ">"))
             reply = self._client.xreadgroup(self._group, self._consumer, streams, limit, max(1, int(1000 * timeout)))
         except ResponseError as error:
@@ -93,19 +124,37 @@ class RedisSource:
             return []
         claimed: list[Message] = []
         for stream in self._streams:
-            start = self._cursors.get(stream, b"0-0")  # a call looks at some entries only: go on where the last ended
-            reply: Any = self._client.xautoclaim(stream, self._group, self._consumer, self._idle_ms, start, limit)
-            self._cursors[stream] = reply[0]
-            entries = [(entry, fields) for entry, fields in reply[1] if fields]
-            entries = [(entry, fields) for entry, fields in entries if (stream, entry) not in self._held]
-            claimed += [message_of(stream, *entry, self._deliveries(stream, entry[0])) for entry in entries]
-        if not claimed and all(cursor == b"0-0" for cursor in self._cursors.values()):
+            pending = self._left_behind(stream, limit)
+            suspects = [entry for entry, deliveries in pending.items() if deliveries >= ALONE_AFTER]
+            if suspects and not claimed:
+                self._alone = True
+                return [] if self._held else self._take_over(stream, {suspects[0]: pending[suspects[0]]})
+            claimed += self._take_over(stream, pending if not suspects else {})
+        if not claimed and not self._starts:
             self._claimed_at = monotonic()
         return claimed
 
-    def _deliveries(self, stream: bytes, entry: bytes) -> int:
-        pending = cast("list[dict[str, Any]]", self._client.xpending_range(stream, self._group, entry, entry, 1))
-        return int(pending[0]["times_delivered"]) if pending else 1
+    def _left_behind(self, stream: bytes, limit: int) -> dict[bytes, int]:
+        """Entries that nobody has touched for long, with the number of their deliveries; some of them at each call."""
+        start = self._starts.pop(stream, "-")
+        found = cast(
+            "list[dict[str, Any]]",
+            self._client.xpending_range(stream, self._group, start, "+", limit, idle=self._idle_ms),
+        )
+        if len(found) == limit:
+            self._starts[stream] = f"({found[-1]['message_id'].decode()}"
+        return {
+            one["message_id"]: int(one["times_delivered"])
+            for one in found
+            if (stream, one["message_id"]) not in self._held
+        }
+
+    def _take_over(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
+        """Claim entries, those of them that nobody has claimed meanwhile."""
+        if not pending:
+            return []
+        entries = cast(Entries, self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending)))
+        return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
     def rest(self) -> None:
         """Redis wants nothing of a consumer that is busy."""
@@ -125,25 +174,33 @@ class RedisSource:
             raise TransientError(str(error)) from error
         self._held.difference_update((stream, entry) for stream, entries in by_stream.items() for entry in entries)
 
-    def lag(self) -> dict[str, int]:
+    def refusal(self) -> str:
+        """Whether the server takes our password."""
+        return refusal_of(self._client)
+
+    def holds(self, message: Message) -> bool:
+        """Entries are ours until they are done; who stalls for ``idle`` seconds is not told that others have them."""
+        return True
+
+    def standing(self) -> Standing:
         """Entries not yet handed to the group, where the server (7.0 and later) counts them."""
-        lags: dict[str, int] = {}
+        lags: dict[tuple[str, str], int] = {}
         with contextlib.suppress(RedisError):
             for stream in self._streams:
                 for group in self._client.xinfo_groups(stream):
                     if group["name"] == self._group.encode() and group.get("lag") is not None:
-                        lags[stream.decode(errors="replace")] = int(group["lag"])
-        return lags
+                        lags[stream.decode(errors="replace"), ""] = int(group["lag"])
+        return Standing(lag=lags, waiting=sum(lags.values()))
 
-    def close(self) -> None:
-        """Leave; what is unfinished stays pending and is claimed by others."""
+    def close(self, clean: bool = True) -> None:
+        """Leave; what is unfinished stays pending, is claimed by others, and counts as delivered once more."""
         with contextlib.suppress(RedisError):
             self._client.close()
 
 
 def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliveries: int = 1) -> Message:
     """The message that an entry holds."""
-    stated = fields.get(b"timestamp", b"")
+    stated = milliseconds(fields.get(b"timestamp", b""))
     headers: Headers = tuple(
         (name.removeprefix(HEADER).decode(errors="replace"), value)
         for name, value in fields.items()
@@ -155,7 +212,7 @@ def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliv
         value=fields.get(b"value", b""),
         key=fields.get(b"key"),
         headers=headers,
-        timestamp_ms=int(stated) if stated.isdigit() else int(entry.partition(b"-")[0]),
+        timestamp_ms=milliseconds(entry.partition(b"-")[0]) if stated is None else stated,
         deliveries=deliveries,
         token=(stream, entry),
     )
@@ -164,10 +221,16 @@ def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliv
 class RedisSink:
     """One stream, with ``maxlen`` trimmed to about that many entries."""
 
+    trouble = ""
+
     def __init__(self, address: Address) -> None:
         self._stream = address.only("db", "maxlen").name
         self._client = connect(address)
         self._maxlen = int(address.number("maxlen", 0)) or None
+
+    def refusal(self) -> str:
+        """Whether the server takes our password."""
+        return refusal_of(self._client)
 
     def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
         """Append all records in one round trip."""

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from models.alerts.packet import Packet
 from models.bundle import Bundle
 from models.lightcurve import LightCurve
-from service.alerts.packet import Packet
 from service.dataplane import Outcome
-from service.repository.served import Lease
+from service.registry.live import Lease
 from service.stream.messages import Message
 
 
@@ -18,6 +18,7 @@ class Result:
     ----------
     number : of the alert in its message; a container may hold several.
     received_ms : when the message came, milliseconds since 1970.
+    prior : name of the class shares that the answer assumes where the model has them; empty for the model's own.
     """
 
     message: Message
@@ -26,6 +27,7 @@ class Result:
     outcome: Outcome
     lease: Lease[LightCurve]
     received_ms: int
+    prior: str = ""
 
     @property
     def bundle(self) -> Bundle:

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from service.metrics import Metrics
+from service.observe.metrics import Metrics
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 SPREAD: Final = 0.5  # many workers lose one broker at the same moment

@@ -1,8 +1,9 @@
 """The worker: takes messages while there is room, brings them to an end, and accounts for every one when it stops.
 
 SIGTERM or SIGINT: nothing more is taken, what is under way is finished within ``drain_timeout``, the rest is given back
-to the broker. The process ends with 0 when the account balances; a dead engine, or an account that does not, ends it
-with 1. More workers of the same group share the partitions: scaling out is starting more of them.
+to the broker. The process ends with 0 when the account balances; a dead engine, an alert lost between the stages or an
+account that does not balance ends it with 1, and what was under way counts as delivered once more. More workers of the
+same group share the partitions: scaling out is starting more of them.
 """
 
 import asyncio
@@ -15,34 +16,37 @@ from typing import Final, TypeVar
 
 import structlog
 
+from models.alerts.envelopes import MessageReader
+from models.alerts.packet import ReadLimits
+from models.alerts.schema_registry import SchemaRegistry
 from models.bundle import BundleError
 from models.runtime import ProviderError
-from service import logs
-from service.alerts.envelopes import MessageReader
-from service.alerts.packet import ReadLimits
-from service.alerts.registry import SchemaRegistry
-from service.inference.failures import EngineFailure
+from service.engine.batch import EngineFailure
 from service.memory import fix_thresholds
-from service.metrics import Metrics
-from service.repository.repository import LoadModels, ModelRepository
+from service.observe import logs
+from service.observe.metrics import Metrics
+from service.observe.tracer import tracer_of
+from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
 from service.stream.accounts import Accounts, UnbalancedError
 from service.stream.addresses import AddressError
 from service.stream.classifying import Classifying
 from service.stream.decoding import Decoding
-from service.stream.ends import Ends, open_ends
+from service.stream.ends import Ends, open_ends, reads_letters
 from service.stream.exactly_once import BATCHES_AHEAD, ExactlyOnce
 from service.stream.letters import restored
 from service.stream.messages import Message, Source, TransientError
+from service.stream.movement import Movement
 from service.stream.pipeline import Pipeline
 from service.stream.probes import Probes
 from service.stream.publishing import Publishing
 from service.stream.retries import Troubles, pauses
-from service.tracing.tracer import tracer_of
 from service.version import VERSION
 
 POLL_SECONDS: Final = 0.5
-REST_SECONDS: Final = 0.2
+REST_SECONDS: Final = 0.05
+AHEAD_SECONDS: Final = 0.2
+OBSERVE_SECONDS: Final = 2.0
 STUCK_SECONDS: Final = 60.0
 T = TypeVar("T")
 
@@ -71,12 +75,16 @@ class Worker:
         self._tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio, VERSION)
         self._models = ModelRepository(settings, self.metrics, self._tracer, self._fail, load)
         self._state, self._failure = "starting", ""
+        self._ends: Ends | None = None
+        self._restores = False
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._messages = self._bytes = 0
         self._batches_ahead: int | None = None
         self.probes: Probes | None = None
         self._beat, self._pauses = monotonic(), pauses()
+        after = settings.unready_after, settings.unhealthy_after
+        self._movement = Movement(self.metrics, *after, outside=self._outside)
         self._threads = ThreadPoolExecutor(1, "source"), ThreadPoolExecutor(1, "decode")
 
     async def run(self) -> int:
@@ -96,12 +104,14 @@ class Worker:
         return self._verdict()
 
     async def _work(self) -> None:
-        ends = await self._on_source(lambda: open_ends(self._settings, self._replay))
+        rebalanced = self.metrics.stream_rebalances.observe
+        ends = self._ends = await self._on_source(lambda: open_ends(self._settings, self._replay, rebalanced))
+        self._restores = reads_letters(self._settings, self._replay)
         source, pipeline = ends.source, self._pipeline(ends)
         self._batches_ahead = BATCHES_AHEAD if ends.transactions else None
         self._state = "ready"
         log.info("ready", model=pipeline.model, source=type(source).__name__, replay=self._replay)
-        reports = asyncio.create_task(self._report(source))
+        reports = [asyncio.create_task(work) for work in (self._report(), self._observe(source))]
         try:
             await self._take(source, pipeline)
         except Exception as error:  # what was taken must come to an end, whatever happened to the source
@@ -109,8 +119,9 @@ class Worker:
             self._fail("the source failed")
         finally:
             await self._drain()
-            reports.cancel()
-            await self._on_source(source.close)
+            for task in reports:
+                task.cancel()
+            await self._on_source(lambda: source.close(clean=not self._failure))
             for sink in (ends.sink, ends.letters):
                 await asyncio.to_thread(sink.close)
 
@@ -122,8 +133,10 @@ class Worker:
             MessageReader(registry, limits, settings.schemas), settings.topics, settings.unknown_schema,
             settings.max_deliveries, self._threads[1], self._troubles,
         )  # fmt: skip
-        publishing = Publishing(ends.sink, ends.letters, settings.sink_format, self._threads[1], self._troubles)
-        stages = decoding, Classifying(self._models, self._troubles), publishing
+        publishing = Publishing(
+            ends.sink, ends.letters, settings.sink_format, self._threads[1], self._troubles, self.metrics
+        )
+        stages = decoding, Classifying(self._models, self._troubles, settings.prior), publishing
         model = str(self._models.classifier().served.reference)
         once = ExactlyOnce(*ends.transactions, publishing, self._troubles) if ends.transactions else None
         return Pipeline(ends.source, stages, self.accounts, self._troubles, self.metrics, model, once)
@@ -151,7 +164,7 @@ class Worker:
     async def _let_batches_end(self) -> None:
         """Wait for the next end of a batch where only so many may be under way; soon, as a rule."""
         if self._far_ahead():
-            await asyncio.wait(self._tasks, timeout=REST_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self._tasks, timeout=AHEAD_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def _poll(self, source: Source, limit: int) -> list[Message] | None:
         """Messages, none of them after a while, None when the source fails."""
@@ -162,10 +175,11 @@ class Worker:
             return None
         self._troubles.end("source")
         self._pauses = pauses()
-        return [restored(message) for message in found]
+        return [restored(message) for message in found] if self._restores else found
 
     def _begin(self, pipeline: Pipeline, messages: list[Message]) -> None:
         self._count(messages, 1)
+        self._movement.took()
         task = asyncio.create_task(self._handle(pipeline, messages))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -178,13 +192,14 @@ class Worker:
     async def _handle(self, pipeline: Pipeline, messages: list[Message]) -> None:
         try:
             await pipeline.handle(messages)
-        except EngineFailure as error:
+        except (EngineFailure, UnbalancedError) as error:
             self._fail(str(error))
         except Exception as error:  # whatever it is, these messages are not done: another process shall try
             log.critical("a batch failed", exc_info=error)
             self._fail("a batch failed")
         finally:
             self._count(messages, -1)
+            self._movement.ended()
 
     async def _all_done(self) -> None:
         """Wait until everything that was taken is done, or the worker shall stop."""
@@ -206,13 +221,25 @@ class Worker:
         """Result of a call to the source, whose calls are all made from one thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads[0], work)
 
-    async def _report(self, source: Source) -> None:
-        """Log the account and read the broker's lag, now and then."""
+    async def _report(self) -> None:
+        """Log the account now and then."""
         while True:
             await asyncio.sleep(self._settings.account_interval)
-            for topic, lag in (await asyncio.to_thread(source.lag)).items():
-                self.metrics.stream_lag.labels(topic).set(lag)
             log.info("account", topics=self.accounts.summary(), under_way=self._messages)
+
+    async def _observe(self, source: Source) -> None:
+        """Ask how the source stands, every few seconds."""
+        while True:
+            self._movement.observe(await asyncio.to_thread(source.standing), self._messages)
+            await asyncio.sleep(OBSERVE_SECONDS)
+
+    def _outside(self) -> str:
+        """What is wrong outside of this process, in words."""
+        told = [str(self._troubles)]
+        if self._ends is not None:
+            told += [f"sink: {self._ends.sink.trouble}"] if self._ends.sink.trouble else []
+            told += [f"dead letters: {self._ends.letters.trouble}"] if self._ends.letters.trouble else []
+        return "; ".join(filter(None, told))
 
     def stop(self) -> None:
         """Stop taking messages, finish, and end."""
@@ -225,13 +252,15 @@ class Worker:
     def _unhealthy(self) -> str:
         late = monotonic() - self._beat
         stuck = self._state == "ready" and late > STUCK_SECONDS
-        return self._failure or (f"the worker has not moved for {late:.0f} s" if stuck else "")
+        if self._failure or stuck:
+            return self._failure or f"the worker has not moved for {late:.0f} s"
+        return self._movement.unhealthy() if self._state == "ready" else ""
 
     def _unready(self) -> str:
         if self._failure or self._state != "ready":
             return self._failure or f"the worker is {self._state}"
         engines = next((engine.trouble for engine in self._models.engines if engine.trouble), "")
-        return engines or str(self._troubles)
+        return engines or "; ".join(filter(None, (self._movement.unready(), self._outside())))
 
     def _verdict(self) -> int:
         """Whether everything went well, with the account in the log."""

@@ -9,16 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from service.metrics import STAGES, Metrics
-from support.dashboard import ROOT, dashboard, metric_names, panels, queries
+from deploy.pages import metrics
+from service.observe.metrics import STAGES
+from support.dashboard import ROOT, dashboard, declared, metric_names, panels, queries
 
 GRID_WIDTH = 24
-SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
-
-
-def declared() -> set[str]:
-    """Names of every series the service's registry can expose."""
-    return {family.name + suffix for family in Metrics().registry.collect() for suffix in SUFFIXES[family.type]}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +31,13 @@ def test_metric_names_are_found(query: str, names: set[str]) -> None:
 def test_every_metric_is_declared_by_the_service() -> None:
     known = declared()
     assert {title: unknown for title, query in queries() if (unknown := metric_names(query) - known)} == {}
+
+
+def test_every_metric_of_the_service_is_on_it() -> None:
+    named = set().union(*(metric_names(query) for _, query in queries()))
+    shown = {name.removesuffix(suffix) for name in named for suffix in ("_bucket", "_sum", "_count", "_total")} | named
+    families = {next(iter(metric.describe())).name for metric in metrics.declared()}
+    assert {name for name in families if name not in shown and f"{name}_total" not in shown} == set()
 
 
 def test_what_must_be_watched_is_on_it() -> None:

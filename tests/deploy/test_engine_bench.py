@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bench import engine, lone, policies, wire
+from deploy.bench import engine, policies, wire
 from deploy.bench.curves import LONGEST, alert_mix
+from deploy.bench.engine import Line
 from deploy.bench.load import HOST
-from deploy.bench.lone import Line
+from deploy.bench.process import running
 from deploy.bench.report import Numbers
 from deploy.bench.schedules import Best, cut, tokens_of
 from deploy.bench.throughput import WrongAnswer
 from models.bundle import load_bundle
 from models.lightcurve import LightCurve, Limits, Tokens, featurise
-from service.commands.process import running
-from service.inference import layout
-from service.inference.loaded import load_model
+from service.engine import machine
+from service.engine.load import load_model
 
 
 def quiet(_: str) -> None:
@@ -90,8 +90,8 @@ def test_a_refusal_ends_a_lone_measurement(tiny_bundle: Path) -> None:
 
 
 def test_every_figure_of_the_engine_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "SECONDS_EACH", 0.02)
-    monkeypatch.setattr(lone, "CURVES", 10)
+    monkeypatch.setattr(machine, "SECONDS_EACH", 0.02)
+    monkeypatch.setattr(engine, "CURVES", 10)
     numbers = engine.measure(tiny_bundle, curves=70, rounds=1, burst=150, say=quiet)
     assert set(engine.AIMS) <= set(numbers)
     assert float(str(numbers["engine.max_abs_difference_to_bare"])) <= 1e-4

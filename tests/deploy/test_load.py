@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bench.ceiling import client_ceiling
 from deploy.bench.load import HOST, Outcome, Reply, Request, drive, quantile, read_plan, request, summary, write_plan
+from deploy.bench.throughput import client_ceiling
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"

@@ -1,6 +1,8 @@
 """deploy/constraints.txt names a version for everything pyproject.toml asks for, and one that satisfies it."""
 
+import re
 import runpy
+import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -30,3 +32,39 @@ def test_every_requirement_has_a_version_that_satisfies_it() -> None:
 def test_no_constraint_names_one_machines_build_of_a_package() -> None:
     """Two machines may need two builds of one release, as with torch 2.13.0 and 2.13.0+cpu."""
     assert [version for version in constraints().values() if "+" in version] == []
+
+
+def hashed(name: str) -> dict[str, tuple[str, int]]:
+    """Version and number of hashes of each package in a file."""
+    text = (ROOT / "deploy" / name).read_text()
+    entries = re.findall(r"^(\S+?)==([^\s;]+)[^\\\n]*((?:\\\n\s+--hash=sha256:[0-9a-f]{64}\s*)+)", text, re.MULTILINE)
+    assert len(entries) == len(re.findall("^[a-z0-9]", text, re.MULTILINE | re.IGNORECASE)), "one without a hash"
+    return {canonicalize_name(package): (version, hashes.count("sha256")) for package, version, hashes in entries}
+
+
+def test_what_serves_is_named_with_hashes_and_in_the_versions_of_the_tests() -> None:
+    found, pinned = hashed("requirements.txt"), constraints()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    served = [
+        *project["dependencies"],
+        *(line for extra in ("cpu", "otel", "redis", "stream") for line in extras[extra]),
+    ]
+    assert {canonicalize_name(Requirement(line).name) for line in served} <= set(found), "run `make lock`"
+    assert {name: version for name, (version, _) in found.items() if pinned.get(name, version) != version} == {}
+    assert not {"torch", "pyarrow"} & set(found)
+
+
+def test_the_build_backend_is_named_with_hashes() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    found = hashed("build-requirements.txt")
+    for line in wanted:
+        requirement = Requirement(line)
+        assert found[canonicalize_name(requirement.name)][0] in requirement.specifier
+
+
+def test_nothing_that_serves_is_installed_without_a_hash() -> None:
+    for name in ("Makefile", "deploy/Dockerfile"):
+        text = (ROOT / name).read_text()
+        assert "--require-hashes" in text
+        assert "--no-build-isolation" in text, "an isolated build takes whatever backend is new"

@@ -34,15 +34,19 @@ def recipe(target: str, *variables: str, fresh: Path) -> str:
 def test_a_fresh_machine_gets_the_service_and_no_torch(target: str, tmp_path: Path) -> None:
     commands = recipe(target, fresh=tmp_path / "venv")
     assert "-m venv" in commands
-    assert "--editable '.[cpu]'" in commands
+    assert "--require-hashes" in commands
+    assert "--requirement deploy/requirements.txt" in commands
+    assert "--no-deps --no-build-isolation --editable ." in commands  # whatever it needs is there already, by hash
     assert "train," not in commands
-    assert "torch" not in commands
+    assert "torch" not in commands + (ROOT / "deploy" / "requirements.txt").read_text()
 
 
 def test_a_fresh_machine_gets_what_the_tests_need(tmp_path: Path) -> None:
     commands = recipe("test", fresh=tmp_path / "venv")
     assert "--editable '.[cpu,otel,redis,stream,train,dev]'" in commands
-    assert commands.rstrip().endswith("-m pytest -q")
+    beside, alone = commands.rstrip().splitlines()[-2:]
+    assert beside.endswith('-m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"')
+    assert alone.endswith("-m pytest -q -m alone")
 
 
 def test_a_path_with_a_space_is_one_argument(tmp_path: Path) -> None:
@@ -50,7 +54,9 @@ def test_a_path_with_a_space_is_one_argument(tmp_path: Path) -> None:
 
 
 def test_help_names_every_target_people_use() -> None:
-    assert [line.split()[1] for line in make("help").splitlines()] == ["demo", "demo", "serve", "test", "bench", "soak"]
+    named = [line.split()[1] for line in make("help").splitlines()]
+    checks, upkeep = ["lint", "fast", "test"], ["docs", "bench", "fuzz", "audit", "sbom", "kafka", "soak"]
+    assert named == ["demo", "demo", "serve", *checks, *upkeep]
 
 
 def test_continuous_integration_runs_what_readme_names() -> None:

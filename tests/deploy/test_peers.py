@@ -10,7 +10,7 @@ import pytest
 from deploy.bench import peers
 from deploy.bench.bare import Bare
 from deploy.bench.curves import alert_mix
-from deploy.bench.endpoints.launch import NoServer
+from deploy.bench.peers import NoServer
 from deploy.bench.throughput import WrongAnswer
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.bands import BANDS
 from models.bulk import Columns, light_curves
-from models.lightcurve import BANDS, LightCurve, LightCurveError
+from models.lightcurve import LightCurve, LightCurveError
 
 FIELDS = ("mjd", "flux", "flux_err", "band", "detected")
 

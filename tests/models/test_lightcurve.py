@@ -7,20 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.lightcurve import (
-    BANDS,
-    FluxUnit,
-    LightCurve,
-    LightCurveError,
-    Limits,
-    RaggedBatch,
-    Tokens,
-    band_index,
-    featurise,
-    flux_to_njy,
-    njy_to,
-)
+from models.bands import BANDS, filter_index
+from models.lightcurve import LightCurve, LightCurveError, Limits, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
+from models.units import FluxUnit, flux_to_njy, njy_to
 
 COLUMNS = ("mwebv", "z_final")
 NO_WINDOW = Limits(pre_trigger_days=None)
@@ -42,13 +32,13 @@ def tokens(record: LightCurve, limits: Limits = NO_WINDOW, unit: FluxUnit = "nJy
 
 @pytest.mark.parametrize(("name", "index"), [("u", 0), ("g", 1), ("r", 2), ("i", 3), ("z", 4), ("y", 5), ("Y", 5)])
 def test_band_names(name: str, index: int) -> None:
-    assert band_index(name) == index
+    assert filter_index(name) == index
     assert curve(1, band=[name]).band.tolist() == [index]
 
 
 def test_unknown_band_name() -> None:
     with pytest.raises(ValueError, match="unknown band 'V'"):
-        band_index("V")
+        filter_index("V")
 
 
 def test_fluxcal_is_the_27_5_zero_point() -> None:

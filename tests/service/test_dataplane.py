@@ -13,11 +13,11 @@ import pytest
 from models.bundle import Bundle
 from models.lightcurve import LightCurve, LightCurveError, Limits
 from service.dataplane import AskOptions, DataPlane, Outcome, Refusal
-from service.inference.engine import Engine
-from service.inference.failures import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
-from service.inference.programs import Classification
-from service.inference.scheduling import CostModel
-from service.metrics import Metrics
+from service.engine.batch import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from service.engine.engine import Engine, EngineOptions
+from service.engine.policy import CostModel
+from service.engine.programs import Classification
+from service.observe.metrics import Metrics
 from support.graphs import EchoGraph, curve, echo_manifest, poison, question
 
 BUNDLE = Bundle(Path("echo"), echo_manifest(Limits(max_points_per_band=20)), "0" * 64)
@@ -49,7 +49,7 @@ async def service() -> AsyncIterator[Service]:
     graph, metrics, program = EchoGraph(), Metrics(), Classification(BUNDLE.manifest)
     metrics.set_model(BUNDLE, "cpu", 0.0)
     count, cost = metrics.run_recorder("classification"), CostModel(1e-3, 1e-6, 0.0)
-    engine = Engine(graph, program, cost, workers=1, max_queued_seconds=0.05, on_run=count)
+    engine = Engine(graph, program, cost, EngineOptions(workers=1, max_queued_seconds=0.05), listeners=(count,))
     await engine.start()
     yield Service(graph, engine, DataPlane(engine, program, metrics), metrics)
     graph.release()

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from service.settings import ClientSettings, Settings, StreamSettings, settings_table, unknown_settings, usable_cores
 
-README = Path(__file__).resolve().parents[2] / "README.md"
 FIELDS = StreamSettings.model_fields | ClientSettings.model_fields
 
 
@@ -20,10 +19,6 @@ def test_every_setting_says_what_it_means() -> None:
 def test_the_table_has_every_setting_once() -> None:
     names = re.findall(r"`NIGHTJAR_(\w+)`", settings_table())
     assert names == [name.upper() for name in FIELDS]
-
-
-def test_the_readme_holds_the_table() -> None:
-    assert settings_table() in README.read_text(), "paste the output of `python -m service settings` into README.md"
 
 
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.attention import AttentionConfig, SelfAttention
-from models.packing import Packing, pack_values
+from models.networks.attention.attention import AttentionConfig, SelfAttention
+from models.networks.parts.packing import Packing, pack_values
 
 Array = NDArray[np.float64]
 

@@ -5,17 +5,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.astro_moe import AstroMoE, AstroMoEConfig
+from models.bands import BANDS
 from models.bundle import Bundle
 from models.confidence import Calibration, PredictionSets, SetThresholds
-from models.lightcurve import BANDS, LightCurve, RaggedBatch, Tokens
+from models.lightcurve import LightCurve, RaggedBatch, Tokens
 from models.metadata import METADATA_COLUMNS
+from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
 from training.data.batches import to_tokens
 from training.export.bundle import Release, export_bundle
 from training.fit.checkpoints import DataSource, RunConfig
 from training.recipes.catalogue import RECIPES
+from training.score.calibrate import ServedSample
 from training.score.novelty import NoveltyFit, fit_novelty
-from training.score.served import ServedSample
 
 
 def random_curve(rng: np.random.Generator, n_points: int, metadata: bool = True, span: float = 200.0) -> LightCurve:

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from service.observe.metrics import Metrics
+
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "deploy" / "grafana" / "dashboards" / "nightjar.json"
+
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
 
 # What remains of a query once these are gone, in this order, is metric names.
 _NOT_NAMES = (
@@ -43,3 +47,8 @@ def metric_names(query: str) -> set[str]:
     for pattern in _NOT_NAMES:
         query = re.sub(pattern, " ", query)
     return set(re.findall(r"[a-zA-Z_:][\w:]*", query))
+
+
+def declared() -> set[str]:
+    """Names of every series the service's registry can expose."""
+    return {family.name + suffix for family in Metrics().registry.collect() for suffix in SUFFIXES[family.type]}

@@ -16,12 +16,12 @@ import structlog
 
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC
+from service.engine.batch import Arrays
+from service.engine.load import LoadedModel
+from service.engine.policy import CostModel
 from service.http.lifecycle import Service, State
 from service.http.server import Server
-from service.inference.batching import Arrays
-from service.inference.loaded import LoadedModel
-from service.inference.scheduling import CostModel
-from service.repository.loading import Models
+from service.registry.load import Models
 from service.settings import Settings
 from support.graphs import EchoGraph, echo_manifest
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from service.inference.batching import RunReport, Waiting
-from service.inference.engine import Engine
-from service.inference.programs import Classification
-from service.inference.scheduling import BatchLimits, CostModel, Policy, choose
+from service.engine.batch import RunReport, Waiting
+from service.engine.engine import Engine, EngineOptions
+from service.engine.policy import BatchLimits, CostModel, Policy, choose
+from service.engine.programs import Classification
 from support.graphs import EchoGraph, echo_manifest, question
 
 COST = CostModel(1e-3, 1e-6, 0.0)  # merging always pays
@@ -31,13 +31,15 @@ async def serving(
         graph,
         PROGRAM,
         COST,
-        workers=workers,
-        groups=groups,
-        limits=limits,
-        policy=policy,
-        max_queued_seconds=max_queued_seconds,
-        max_queued_items=max_queued_items,
-        on_run=on_run,
+        EngineOptions(
+            workers=workers,
+            groups=groups,
+            limits=limits or BatchLimits(),
+            policy=policy,
+            max_queued_seconds=max_queued_seconds,
+            max_queued_items=max_queued_items,
+        ),
+        listeners=() if on_run is None else (on_run,),
         on_death=on_death,
     )
     await engine.start()

@@ -12,12 +12,12 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from models.bands import BANDS
 from models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
-from models.lightcurve import BANDS
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC
-from service.inference.costs import Shape, probe
-from service.inference.programs import program_of
+from service.engine.machine import Shape, probe
+from service.engine.programs import program_of
 from support.graphs import echo_manifest
 
 HISTORY = ("flux", "flux_err", "time", "band", "mask")

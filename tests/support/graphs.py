@@ -10,7 +10,7 @@ from models.confidence import Calibration
 from models.lightcurve import LightCurve, Limits, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
-from service.inference.batching import Arrays, Question
+from service.engine.batch import Arrays, Question
 
 
 def question(marker: float, length: int = 10) -> Question:

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from models.networks.statistics.points import Points, points
 
 G = 4  # bands
 Columns = dict[str, NDArray[Any]]
@@ -23,6 +26,13 @@ def ragged(seed: int = 0, lengths: tuple[int, ...] = (40, 1, 7, 23, 3), width: i
     columns = {name: np.where(mask, value, 1e7) for name, value in columns.items()}
     redshift = np.where(np.arange(len(lengths)) % 2, np.nan, 0.3)
     return {**columns, "band": rng.integers(0, G - 1, mask.shape), "mask": mask, "redshift": redshift}
+
+
+def seen(columns: Columns) -> Points:
+    """The light curves of columns as statistics look at them."""
+    names = ("flux", "flux_err", "time", "band", "mask")
+    flux, flux_err, time, band, mask = (torch.from_numpy(columns[name]) for name in names)
+    return points(flux, flux_err, time, band, mask, G)
 
 
 def retold(columns: Columns) -> Iterator[tuple[Columns, slice]]:

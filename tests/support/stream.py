@@ -17,8 +17,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from service import logs
+from service.observe import logs
 from service.settings import ENV_PREFIX, StreamSettings
+from service.stream.addresses import AddressError
 from service.stream.worker import Worker, supervise
 from support import alerts
 from support.edge import HOST, Network, loader, wait_until
@@ -184,6 +185,29 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout)
 
+    def suspend(self) -> None:
+        """As a machine that swaps: nothing of it runs until :meth:`resume`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """End :meth:`suspend`."""
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def status(self) -> int | None:
+        """The exit status, None while it runs."""
+        return self._process.poll()
+
+    def ask(self, path: str) -> tuple[int, str]:
+        """Status and body of a probe."""
+        return ask(next(event["port"] for event in self.events() if event["event"] == "probes"), path)
+
+    @property
+    def megabytes(self) -> float:
+        """Resident memory."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
     @property
     def ready(self) -> bool:
         """Whether it takes alerts."""
@@ -205,7 +229,14 @@ def eventually(holds: Callable[[], bool], seconds: float = 30.0, pause: float = 
 def main() -> int:
     settings = StreamSettings()
     logs.configure(settings)
-    return asyncio.run(supervise(Worker(settings, load=loader(Network()))))
+    network = Network()
+    if deadly := os.environ.get("TEST_DEADLY_FLUX"):  # an alert that kills whoever looks at it
+        network.on_marker = {float(deadly): lambda: os.kill(os.getpid(), signal.SIGKILL)}
+    try:
+        return asyncio.run(supervise(Worker(settings, load=loader(network))))
+    except AddressError as error:
+        sys.stderr.write(json.dumps({"event": "the worker cannot start", "reason": str(error)}) + "\n")
+        return 1
 
 
 if __name__ == "__main__":

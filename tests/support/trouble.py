@@ -14,9 +14,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from models.bundle import Bundle
+from service.engine.batch import Arrays
 from service.http import server
 from service.http.lifecycle import Service
-from service.inference.batching import Arrays
 from service.settings import Settings
 from support.edge import Network, loader
 from support.graph_bundles import Nodes, classifier_bundle

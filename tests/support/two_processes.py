@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.zoo import build
+from models.networks.zoo import build
 from training.__main__ import main
 from training.data.dataset import read_dataset, split_indices
 from training.fit import loop
 from training.fit.distributed import Ranks, join_launch
-from training.fit.interval import Interval
 from training.fit.loop import Step, Task, train_step
+from training.fit.optimise import Interval
 from training.fit.train import TASKS, train
 from training.recipes.astro_moe import debug, debug_pretraining
 from training.recipes.informer import debug_informer_forecast

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from models.lightcurve import band_index
+from models.bands import filter_index
 from models.metadata import METADATA_COLUMNS
-from service.http.formats.jsontext import LINES_TYPE
-from service.http.formats.table import ARROW_TYPE
-from service.http.packed import DTYPES
+from service.http.body.formats.jsontext import LINES_TYPE
+from service.http.body.formats.table import ARROW_TYPE
+from service.http.body.packed import DTYPES
 
 JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"
@@ -37,7 +37,7 @@ def packed(curve: Curve) -> Curve:
 
 def _bytes(name: str, value: Any) -> bytes:
     if name == "band":
-        value = [band_index(band) for band in value]
+        value = [filter_index(band) for band in value]
     return np.array(metadata_row(value) if name == "metadata" else value, DTYPES[name]).tobytes()
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from support.pipeline import Pipeline, run_pipeline
+from support.once import common_folder, made_once
+from support.pipeline import Pipeline, files_of, run_pipeline
 
 
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     """Products of the debug pipeline, made once a session."""
-    return run_pipeline(tmp_path_factory.mktemp("pipeline"))
+    return files_of(made_once(common_folder(tmp_path_factory) / "pipeline", run_pipeline))

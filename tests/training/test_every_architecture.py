@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.bands import BANDS
 from models.bundle import Bundle, load_bundle, read_golden
-from models.lightcurve import BANDS
-from models.zoo import ARCHITECTURES
-from service.repository.loading import load_configured
+from models.networks.zoo import ARCHITECTURES
+from service.registry.load import load_configured
 from support.edge import curve, live
 from support.toy_dataset import write_toy_dataset
 from training.__main__ import main

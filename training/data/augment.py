@@ -20,8 +20,10 @@ from dataclasses import replace
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.lightcurve import BANDS, Bool, LightCurve
+from models.bands import BANDS
+from models.lightcurve import Bool, LightCurve
 from models.metadata import METADATA_COLUMNS
+from training.data.degrade import DegradeConfig
 
 METADATA_BLOCKS: dict[str, frozenset[str]] = {
     "host": frozenset(name for name in METADATA_COLUMNS if name.startswith("hostgal")),
@@ -67,6 +69,8 @@ class AugmentationConfig(BaseModel):
     no_metadata: float = Field(default=0.0, ge=0, le=1)
     no_host: float = Field(default=0.0, ge=0, le=1)
     no_redshift: float = Field(default=0.0, ge=0, le=1)
+    degraded: float = Field(default=0.0, ge=0, le=1, description="seen as another survey might instead of all this")
+    degrade: DegradeConfig = DegradeConfig()
 
 
 def apply_view(curve: LightCurve, view: View) -> LightCurve | None:

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from models.lightcurve import Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
-from models.network import INPUTS
+from models.networks.network import INPUTS
 from training.data.augment import AugmentationConfig, View, apply_view, draw_view
 from training.data.dataset import Dataset
+from training.data.degrade import degrade
 from training.recipes.schema import DataConfig, Recipe
 
 T = TypeVar("T")
@@ -114,7 +115,10 @@ def draw_examples(
     examples = []
     for index in indices:
         curve = dataset.curve(int(index))
-        visible = apply_view(curve, draw_view(curve, augmentation, rng))
+        if augmentation.degraded and rng.random() < augmentation.degraded:
+            visible: LightCurve | None = degrade(curve, augmentation.degrade, rng)
+        else:
+            visible = apply_view(curve, draw_view(curve, augmentation, rng))
         tokens = (visible and usable_tokens(visible, config)) or usable_tokens(curve, config)
         if tokens is not None:
             examples.append(Example(tokens, int(dataset.label[index])))
@@ -136,6 +140,14 @@ def draw_indices(label_N: Int64, indices: Int64, size: int, *, balance: float, r
     return np.array([members[label][rng.integers(len(members[label]))] for label in classes], dtype=np.int64)
 
 
+def draw_weighted(dataset: Dataset, indices: Int64, size: int, recipe: Recipe, rng: np.random.Generator) -> Int64:
+    """Draw objects with replacement by the dataset's own weights, or else by their classes."""
+    if dataset.weight is None:
+        return draw_indices(dataset.label, indices, size, balance=recipe.batch.balance, rng=rng)
+    weight = dataset.weight[indices]
+    return rng.choice(indices, size, p=weight / weight.sum())
+
+
 def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Batch]:
     """Batches of one pool, a function of ``(recipe, number)``: drawn, viewed, sorted by length, cut, shuffled."""
     rng = np.random.default_rng((recipe.seed, number))
@@ -147,7 +159,7 @@ def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: in
 def draw_pool(dataset: Dataset, indices: Int64, recipe: Recipe, rng: np.random.Generator) -> list[Example]:
     """Examples of one pool in the order in which they were drawn."""
     size = recipe.batch.size * recipe.batch.pool
-    drawn = draw_indices(dataset.label, indices, size, balance=recipe.batch.balance, rng=rng)
+    drawn = draw_weighted(dataset, indices, size, recipe, rng)
     return draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
 
 

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
+from training.common import replacing
 
 FORMAT = b"nightjar-light-curves-1"
 SPLITS = ("train", "validation", "test")
@@ -91,7 +92,8 @@ class Dataset:
 
     ``mjd`` f64[P] TAI days, ``flux``, ``flux_err`` f32[P] nJy, ``band`` i8[P], ``detected`` bool[P]; ``metadata``
     f32[N, 64] with NaN = missing; ``label`` i64[N] index into ``classes``, -1 = unlabelled; ``trigger_mjd`` f64[N];
-    ``parent`` N names, empty for independent objects, or nothing at all when every object is.
+    ``parent`` N names, empty for independent objects, or nothing at all when every object is; ``weight`` f64[N] how
+    often an object is drawn, None: by its class; ``part`` i8[N] index into `SPLITS` where the file settles it.
     """
 
     offsets: NDArray[np.int64]
@@ -106,6 +108,8 @@ class Dataset:
     trigger_mjd: NDArray[np.float64]
     classes: tuple[str, ...] = ELASTICC.names
     parent: Sequence[str] = ()
+    weight: NDArray[np.float64] | None = None
+    part: NDArray[np.int8] | None = None
 
     @property
     def family(self) -> Sequence[str]:
@@ -155,23 +159,17 @@ def write_dataset(
     DatasetError
         For an object whose class is not among ``classes``, whose columns differ in length or which has no points.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     allowed = None if classes is None else frozenset(classes)
     stream, count, found = iter(objects), 0, set[str]()
-    try:
-        with pq.ParquetWriter(partial, SCHEMA, compression="zstd") as writer:
-            while rows := list(islice(stream, ROWS_PER_GROUP)):
-                writer.write_table(_table(rows, allowed))
-                found |= {row.class_name for row in rows}
-                count += len(rows)
-            names = tuple(sorted(found - {""})) if classes is None else tuple(classes)
-            footer = {} if names == ELASTICC.names else {"classes": json.dumps(names)}
-            if footer := footer | dict(notes() if notes else {}):
-                writer.add_key_value_metadata(footer)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial, pq.ParquetWriter(partial, SCHEMA, compression="zstd") as writer:
+        while rows := list(islice(stream, ROWS_PER_GROUP)):
+            writer.write_table(_table(rows, allowed))
+            found |= {row.class_name for row in rows}
+            count += len(rows)
+        names = tuple(sorted(found - {""})) if classes is None else tuple(classes)
+        footer = {} if names == ELASTICC.names else {"classes": json.dumps(names)}
+        if footer := footer | dict(notes() if notes else {}):
+            writer.add_key_value_metadata(footer)
     return count
 
 
@@ -184,7 +182,7 @@ def require_labels(dataset: Dataset, path: Path) -> None:
 
 
 def read_notes(path: Path) -> dict[str, str]:
-    """The texts in the metadata of a data file: ``import`` holds the provenance of an imported one, as JSON."""
+    """Return the texts in the metadata of a data file: ``import`` holds the provenance of an imported one, as JSON."""
     found = pq.read_metadata(path).metadata or {}
     return {key.decode(): value.decode() for key, value in found.items() if key != b"ARROW:schema"}
 
@@ -224,10 +222,13 @@ def split_indices(
 
     The first 8 bytes of SHA-256 of its parent, or else of its own id, give each object a fixed place on a circle of
     circumference 1. ``fractions`` cut the circle and ``turn`` turns it: with a fifth for testing, turns of 0, 0.2, 0.4,
-    0.6 and 0.8 test every object once. Raises ValueError unless the fractions are >= 0 and sum to 1.
+    0.6 and 0.8 test every object once. A dataset that settles the parts itself
+    keeps them. Raises ValueError unless the fractions are >= 0 and sum to 1.
     """
     if min(fractions) < 0 or abs(sum(fractions) - 1.0) > 1e-9:
         raise ValueError(f"split fractions must be three numbers >= 0 that sum to 1, not {fractions}")
+    if dataset.part is not None:
+        return {name: np.flatnonzero(dataset.part == index) for index, name in enumerate(SPLITS)}
     place = np.array([_unit_hash(name) for name in dataset.family], dtype=np.float64)
     part = np.searchsorted(np.cumsum(fractions)[:2], (place + turn) % 1.0, side="right")
     return {name: np.flatnonzero(part == index) for index, name in enumerate(SPLITS)}

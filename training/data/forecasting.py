@@ -21,20 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from models.bands import BANDS
 from models.forecast import Queries, make_queries, pad_queries, query_order
-from models.lightcurve import (
-    BANDS,
-    Float32,
-    Float64,
-    FluxUnit,
-    Int64,
-    LightCurve,
-    Limits,
-    RaggedBatch,
-    Tokens,
-    featurise,
-    njy_to,
-)
+from models.lightcurve import Float32, Float64, Int64, LightCurve, Limits, RaggedBatch, Tokens, featurise
+from models.units import FluxUnit, njy_to
 from training.data.augment import AugmentationConfig, apply_view, draw_view
 from training.data.dataset import Dataset
 
@@ -76,7 +66,7 @@ def askable(dataset: Dataset, horizon_days: float) -> Int64:
 
 
 def cut_times(curve: LightCurve, horizon_days: float) -> Float64:
-    """Times of the detections, in order, after which something was observed within the horizon."""
+    """Return times of the detections, in order, after which something was observed within the horizon."""
     alerts = np.unique(curve.mjd[curve.detected])
     visits = np.sort(curve.mjd)
     following = visits[np.minimum(np.searchsorted(visits, alerts, side="right"), len(visits) - 1)]
@@ -127,7 +117,7 @@ def ask(
 
 
 def pad_questions(questions: Sequence[Question]) -> dict[str, NDArray[Any]]:
-    """Padded inputs of a forecaster, and ``target_flux`` and ``target_flux_err`` [batch, queries], 0 where padded."""
+    """Pad inputs of a forecaster, and ``target_flux`` and ``target_flux_err`` [batch, queries], 0 where padded."""
     arrays = RaggedBatch.collate([question.tokens for question in questions]).padded()
     del arrays["metadata"]
     arrays |= pad_queries([question.queries for question in questions])

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.lightcurve import Bool, Int64
-from models.network import Masking
+from models.networks.network import Masking
 
 _GRAIN = 1e-9  # 0.55 * 100 is 55.00000000000001, of which the ceiling is meant to be 55
 

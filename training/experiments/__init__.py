@@ -1,1 +1,1 @@
-"""Published experiments, reproduced; one file each, results in `training/RESULTS.md`."""
+"""Published experiments, reproduced; one file each, results in `docs/experiments.md`."""

@@ -15,17 +15,17 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import StratifiedKFold, train_test_split
 from torch import Tensor
 
-from models.astro_moe import AstroMoE, AstroMoEConfig
-from models.astro_moe_pretraining import AstroMoEPretraining
 from models.lightcurve import Int64, Limits
+from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
+from models.networks.astro_moe.pretraining import AstroMoEPretraining
+from models.networks.zoo import transfer
 from models.taxonomy import ELASTICC
-from models.zoo import transfer
 from training.data.augment import LSST, AugmentationConfig, View
 from training.data.batches import Example, draw_examples, view_examples
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.experiments.astro_moe import N_FOLDS, PUBLISHED_STEPS, STEPS, AstroMoEArm
 from training.experiments.mallorn import CLASSES, read_labelled, read_unlabelled, to_dataset
-from training.experiments.results import Record, machine, write_record
+from training.experiments.records import Record, machine, write_record
 from training.experiments.runs import Identity, minutes
 from training.fit.checkpoints import load_best
 from training.fit.classify import Classification, predict
@@ -100,7 +100,7 @@ def run_arm(options: AstroMoEArm) -> Record | None:
 
 
 def recipe_of(options: AstroMoEArm) -> Recipe:
-    """The shipped model's recipe at the width, data and changes of the arm."""
+    """Return the shipped model's recipe at the width, data and changes of the arm."""
     base, steps = default(), options.steps or STEPS[options.dataset]
     update = {
         "name": f"{options.dataset} {options.arm}",
@@ -119,7 +119,7 @@ def recipe_of(options: AstroMoEArm) -> Recipe:
 
 
 def network_config(options: AstroMoEArm) -> AstroMoEConfig:
-    """The shipped model's network at the width, classes and changes of the arm."""
+    """Return the shipped model's network at the width, classes and changes of the arm."""
     base, width = default().network, options.width
     classes = len(ELASTICC.names) if options.dataset == "simulated" else len(CLASSES)
     sizes = {"d_model": width, "d_ff": 2 * width, "d_tab": width // 2, "tab_ff": width}
@@ -128,7 +128,7 @@ def network_config(options: AstroMoEArm) -> AstroMoEConfig:
 
 
 def simulated(options: AstroMoEArm, recipe: Recipe) -> Problem:
-    """The simulated set; the same test objects for every seed, in full and without metadata."""
+    """Return the simulated set; the same test objects for every seed, in full and without metadata."""
     dataset = read_dataset(options.data)
     split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
     test = np.sort(np.random.default_rng(0).permutation(split["test"])[: options.objects])
@@ -137,7 +137,7 @@ def simulated(options: AstroMoEArm, recipe: Recipe) -> Problem:
 
 
 def mallorn(options: AstroMoEArm, recipe: Recipe) -> Problem:
-    """The labelled objects of MALLORN; fold ``seed % 5`` is held out."""
+    """Return the labelled objects of MALLORN; fold ``seed % 5`` is held out."""
     labelled = read_labelled(options.data)
     dataset = to_dataset(labelled)
     folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0).split(dataset.label, dataset.label)

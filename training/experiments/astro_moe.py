@@ -35,7 +35,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.records import Options
 
 Arm = Literal["tm", "pe", "pe-band", "dense", "pe-dense", "pretrained", "trees"]
 N_FOLDS = 5
@@ -58,9 +58,3 @@ class AstroMoEArm(Options):
     pretrain_steps: int = Field(default=1_000, ge=1, description="steps of masked reconstruction, for `pretrained`")
     objects: int = Field(default=2_000, ge=1, description="test objects of the simulated set")
     examples: int = Field(default=10_000, ge=100, description="training draws of the boosted trees")
-
-    def cli_cmd(self) -> None:
-        """Train the arm, score it, write the record."""
-        from training.experiments.arms import run_arm
-
-        run_arm(self)

@@ -22,13 +22,15 @@ Each kind writes a record; the table goes to standard output.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from training.experiments.results import RECORDS, Record, machine, number, write_record
+from training.common import markdown_table
+from training.experiments.records import RECORDS, Record, machine, number, write_record
 
 COLUMNS = {  # metric -> its column
     "error_1": "error, s.d. 1",
@@ -58,10 +60,8 @@ class AttentionExperiment(BaseModel):
     seed: int = Field(default=0, ge=0, description="of weights, draws and tokens")
     records: Path = Field(default=RECORDS, description="folder of the JSON records")
 
-    def cli_cmd(self) -> None:
+    def report(self, measure: Callable[["AttentionExperiment"], dict[str, dict[int, dict[str, float]]]]) -> None:
         """Measure, write the records and print the table."""
-        from training.experiments.attention_costs import measure
-
         start = perf_counter()
         costs = measure(self)
         minutes = (perf_counter() - start) / 60
@@ -103,6 +103,4 @@ def table(costs: dict[str, dict[int, dict[str, float]]]) -> str:
         for length in lengths
         for kind, by_length in costs.items()
     ]
-    header = ("L", "kind", *COLUMNS.values())
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown_table(("L", "kind", *COLUMNS.values()), rows) + "\n"

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models.attention import AttentionConfig, SelfAttention
-from models.attention_hash import SELF
-from models.packing import Packing
+from models.networks.attention.approximate import SELF
+from models.networks.attention.attention import AttentionConfig, SelfAttention
+from models.networks.parts.packing import Packing
 from training.experiments.attention import AttentionExperiment
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -53,7 +53,7 @@ def measure(command: AttentionExperiment) -> dict[str, dict[int, Metrics]]:
 
 
 def _layer(command: AttentionExperiment, kind: str, length: int, spread: float) -> SelfAttention:
-    """A layer with the weights that its kind shares with exact attention, and scores of this standard deviation."""
+    """Make a layer with the weights it shares with exact attention, and scores of this standard deviation."""
     torch.manual_seed(command.seed)
     config = AttentionConfig.model_validate(KINDS[kind] | {"max_length": length})
     layer = SelfAttention(command.width, command.n_heads, bias=False, config=config)

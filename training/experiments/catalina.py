@@ -135,7 +135,7 @@ def training_windows(data: Catalina, indices: Int64, length: int, rng: np.random
 
 
 def thinned_windows(data: Catalina, indices: Int64, length: int, cadence: float, seed: int) -> Curves:
-    """A share ``cadence`` of the first ``length`` observations of each object, five at least.
+    """Return a share ``cadence`` of the first ``length`` observations of each object, five at least.
 
     Which ones is a function of (seed, object); what a slower cadence sees is part of what a faster one sees.
     """

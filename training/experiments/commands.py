@@ -3,14 +3,15 @@
     python -m training experiment position --width 432 --seed 41
     python -m training experiment table position
 
-Each trained experiment is a class of options in its own module, which imports torch only when it runs.
+Each experiment is a class of options in a module without torch, so that ``--help`` answers at once; what trains is
+imported by :func:`run_experiment`, when it is chosen. So no module of options imports its runner back.
 """
 
 import sys
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
+from pydantic_settings import CliPositionalArg, CliSubCommand, get_subcommand
 
 from training.experiments.astro_moe import AstroMoEArm
 from training.experiments.attention import AttentionExperiment
@@ -18,7 +19,7 @@ from training.experiments.encodings import Encodings
 from training.experiments.interpolation import Interpolation
 from training.experiments.pendulum import Pendulum
 from training.experiments.position import Position
-from training.experiments.results import RECORDS, read_records, table
+from training.experiments.records import RECORDS, read_records, table
 from training.experiments.spirals import SpiralsExperiment
 from training.experiments.uea import UEA
 
@@ -53,4 +54,56 @@ class Experiments(BaseModel):
 
     def cli_cmd(self) -> None:
         """Run the chosen sub-command."""
-        CliApp.run_subcommand(self)
+        chosen = get_subcommand(self)
+        if isinstance(chosen, Table):
+            chosen.cli_cmd()
+        else:
+            run_experiment(chosen)
+
+
+def run_experiment(options: object) -> None:
+    """Train and measure what the options say, and write the records.
+
+    Raises
+    ------
+    TypeError
+        For options of no experiment.
+    """
+    from training.experiments.runs import run
+
+    match options:
+        case AstroMoEArm():
+            from training.experiments.arms import run_arm
+
+            run_arm(options)
+        case AttentionExperiment():
+            from training.experiments.attention_costs import measure
+
+            options.report(measure)
+        case Encodings():
+            from training.experiments.encoding_runs import classify, pretrain
+
+            if (pretrained := pretrain(options)) is not None:
+                classify(options, pretrained)
+        case Interpolation():
+            from training.experiments.reconstruction import interpolation_plan
+
+            run(options, interpolation_plan(options))
+        case SpiralsExperiment():
+            from training.experiments.reconstruction import spirals_plan
+
+            run(options, spirals_plan(options))
+        case Pendulum():
+            from training.experiments.regression import pendulum_plan
+
+            run(options, pendulum_plan(options))
+        case Position():
+            from training.experiments.regression import position_plan
+
+            run(options, position_plan(options))
+        case UEA():
+            from training.experiments.series import series_plan
+
+            run(options, series_plan(options))
+        case _:
+            raise TypeError(f"no experiment: {options!r}")

@@ -31,7 +31,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.records import Options
 
 CADENCES = {"full": 1.0, "3/4": 0.75, "1/2": 0.5, "1/4": 0.25}
 PER_CLASS, N_FOLDS = 500, 3
@@ -67,12 +67,3 @@ class Encodings(Options):
     def heads(self) -> tuple[Head, ...]:
         """The classifiers to train."""
         return ("lstm", "pool") if self.head == "both" else (self.head,)
-
-    def cli_cmd(self) -> None:
-        """Pretrain, classify, write the records."""
-        from training.experiments.frozen import classify
-        from training.experiments.magnitudes import pretrain
-
-        pretrained = pretrain(self)
-        if pretrained is not None:
-            classify(self, pretrained)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.records import Options
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -80,7 +80,7 @@ def draw_observed(count_N: NDArray[np.int64], length: int, rng: np.random.Genera
 
 
 def posterior_mean(curve_NL: Float64, observed_NL: Mask, grid: Grid) -> Float64:
-    """Expected value [N, L] of every point, given the observed ones: no prediction has a smaller mean squared error.
+    """Return the expected value [N, L] of every point given the observed ones: the least possible mean squared error.
 
     z given y_o is normal with mean A^-1 W_o^T y_o, A = W_o^T W_o + 0.01 I.
     """
@@ -156,10 +156,3 @@ class Interpolation(Options):
         others = self.model_dump(include=set(names), exclude_defaults=True)
         parts = (f"{names[name]}{value}" for name, value in others.items())
         return "-".join((self.grid, f"x{self.position_scale:g}", *parts))
-
-    def cli_cmd(self) -> None:
-        """Train, measure, write the record."""
-        from training.experiments.reconstruction import interpolation_plan
-        from training.experiments.runs import run
-
-        run(self, interpolation_plan(self))

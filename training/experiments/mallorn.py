@@ -87,7 +87,7 @@ def read_unlabelled(folder: Path, limit: int | None = None) -> Mallorn:
 
 
 def to_dataset(objects: Mallorn) -> Dataset:
-    """The objects as the training commands see a data file; labels are indices into :data:`CLASSES`."""
+    """Return the objects as the training commands see a data file; labels are indices into :data:`CLASSES`."""
     curves = objects.curves
     return Dataset(
         offsets=np.cumsum([0, *(len(curve) for curve in curves)]),

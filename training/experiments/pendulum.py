@@ -26,7 +26,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.records import Options
 
 N_TRAIN, BATCH, EPOCHS, WARMUP = 2_000, 16, 50, 1_000
 PUBLISHED_MEAN, PUBLISHED_STD = 0.002, 0.0021
@@ -45,10 +45,3 @@ class Pendulum(Options):
     head: Head = Field(default="cls", description="cls: 100 numbers from [CLS] (published); frames: 2 from each token")
     scale: Scale = Field(default="published", description="constants that standardise the pixels")
     cache: Path = Field(default=Path("build/experiments/pendulum-data"), description="folder of the drawn images")
-
-    def cli_cmd(self) -> None:
-        """Train, measure, write the record."""
-        from training.experiments.regression import pendulum_plan
-        from training.experiments.runs import run
-
-        run(self, pendulum_plan(self))

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.records import Options
 
 N_TOKENS = 10
 LOW, HIGH = 1.0, 50.0
@@ -55,10 +55,3 @@ class Position(Options):
     seed: int = Field(default=40, ge=0, description="of the weights and of the order of the batches; published: 40..44")
     width: int = Field(default=180, ge=12, multiple_of=12, description="d of the network; published: 180, 432, 720")
     cls: bool = Field(default=True, description="whether there is a [CLS] token; without one 200 is the best")
-
-    def cli_cmd(self) -> None:
-        """Train, measure, write the record."""
-        from training.experiments.regression import position_plan
-        from training.experiments.runs import run
-
-        run(self, position_plan(self))

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.records import Options
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -110,10 +110,3 @@ class SpiralsExperiment(Options):
     lr: float = Field(default=3e-4, gt=0, description="peak learning rate")
     batch_size: int = Field(default=32, ge=1, description="spirals a step")
     decoder: Literal["tiny", "tiny-shallow"] = Field(default="tiny", description="12 blocks (published) or 2")
-
-    def cli_cmd(self) -> None:
-        """Train, measure, write the record."""
-        from training.experiments.reconstruction import spirals_plan
-        from training.experiments.runs import run
-
-        run(self, spirals_plan(self))

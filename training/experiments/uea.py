@@ -26,7 +26,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.records import Options
 
 
 class Setting(NamedTuple):
@@ -63,10 +63,3 @@ class UEA(Options):
     def setting(self) -> Setting:
         """How the set is fine-tuned."""
         return SETS[self.name]
-
-    def cli_cmd(self) -> None:
-        """Train, score on the test side, write the record."""
-        from training.experiments.runs import run
-        from training.experiments.series import series_plan
-
-        run(self, series_plan(self))

@@ -3,7 +3,7 @@
 Notable:
 
 - the graph is what ``training.export.served`` puts around the network; batch, length and queries are dynamic;
-- only chosen feed-forward experts are computed: ``models.grouping`` exports to one Split and a Gemm pair per expert, in
+- only chosen feed-forward experts are computed: ``parts.grouping`` exports to one Split and a Gemm pair per expert, in
   standard operators (``training.export.graph`` traces);
 - equality is proved, not assumed: torch and onnxruntime must agree within 1e-4 on ragged batches that send tokens
   through every expert of every layer (an expert the tracer missed is the classic export bug).
@@ -38,12 +38,11 @@ from models.bundle import (
 from models.confidence import Calibration, PredictionSets
 from models.lightcurve import Tokens
 from models.metadata import METADATA_COLUMNS
-from models.parameters import count_parameters
+from models.networks.zoo import NetworkTask, count_parameters
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC, Taxonomy
-from models.zoo import NetworkTask
 from training.export.graph import OPSET, write_graph
-from training.export.served import AXES, LOADS, Arrays, ServedForecaster, ServedNetwork, parity_batches
+from training.export.served import AXES, LOADS, Arrays, Scored, ServedForecaster, ServedNetwork, parity_batches
 from training.fit.checkpoints import RunConfig
 from training.score.novelty import NoveltyFit
 
@@ -65,7 +64,7 @@ class Release:
     data: dict[str, Any]
     metrics: dict[str, Any]
     taxonomy: Taxonomy | None = ELASTICC
-    novelty: NoveltyFit | None = None
+    novelty: NoveltyFit | Scored | None = None
     prediction_sets: PredictionSets | None = None
 
 
@@ -97,7 +96,7 @@ def export_bundle(
     batches = parity_batches(tokens)
     with torch.no_grad():
         example = served.outputs(*served.arguments(batches[0]).values())
-    write_graph(served, served.arguments(batches[0]), AXES, list(example), out / MODEL)
+    write_graph(served, served.arguments(batches[0]), AXES, list(example), out / MODEL, served.answers_to_nothing())
     worst = check_parity(served, out / MODEL, batches)
     golden = {name: batches[-1][name] for name in served.arguments(batches[-1])}
     write_golden(out, golden, run(open_session(out / MODEL), golden))

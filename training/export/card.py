@@ -1,11 +1,17 @@
-"""The model card: what a bundle was trained on, how it scores, and what it must not be used for.
+"""The picture of the model card: a confusion matrix that can be read.
+
+The card of a forecaster: what it answers, how it did beside persistence, and what it must not be used for.
+
+Written from the bundle's manifest, whose scores are those of the validation that chose the weights.
+
+The model card: what a bundle was trained on, how it scores, and what it must not be used for.
 
 Written from the bundle's manifest and the reports of ``evaluate`` and ``baseline``, never by hand, so that its
 numbers are those that were measured. The scores go into the manifest, which is hashed anew.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -13,10 +19,80 @@ from typing import Any
 import numpy as np
 
 from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
+from models.lightcurve import Int64
+from training.common import markdown_table
 from training.export.confidence_card import confidence_sections
-from training.export.figures import draw_confusion
-from training.export.forecast_card import forecast_sections
-from training.export.markdown import table
+from training.score.maps import confusion_figure
+
+
+def draw_confusion(path: Path, confusion_CC: Int64, classes: Sequence[str], title: str) -> None:
+    """Write the confusion matrix as a PNG, rows normalised to percent of the true class."""
+    support_C1 = confusion_CC.sum(1, keepdims=True)
+    percent_CC = 100 * confusion_CC / np.maximum(support_C1, 1)
+    confusion_figure(percent_CC, classes, support_C1[:, 0].tolist(), title).savefig(path)
+
+
+FORECAST_SCORES = {
+    "median_sigma": "median error, in units of the observation's own error",
+    "rmse_sigma": "root mean square of the same",
+}
+
+FORECAST_USE = """## Intended use
+
+Planning of follow-up: how bright a transient or variable is likely to be at a given night and band, and how sure that
+is. It interpolates as well as it extrapolates.
+
+## What it must not be used for
+
+- as photometry, or to fill gaps in data that are then analysed as if they had been observed
+- for the noise of another instrument: the error is that of one visit of the simulated survey, source and noise together
+- far beyond the horizon it was trained on (`recipe` in `manifest.json`)
+
+## Known limits
+
+- Trained and scored on simulated objects only.
+- Queries are answered one by one: errors at neighbouring times are correlated, and the forecast does not say how."""
+
+
+def forecast_sections(manifest: Manifest) -> list[str]:
+    """Sections of the card that differ from a classifier's: before and after its training data."""
+    return [_forecast_identity(manifest), _forecast_scores(manifest), FORECAST_USE]
+
+
+def _forecast_identity(manifest: Manifest) -> str:
+    return f"""# {manifest.name} {manifest.version}
+
+A forecaster of multiband light curves: the flux to expect at requested times and bands, and the standard deviation of
+an observation there.
+
+- network: {manifest.architecture}, {manifest.parameters.total:,} parameters
+- input: difference flux and its error in any of {", ".join(manifest.bands)}, at most the newest
+  {manifest.limits.max_points_per_band} observations of each band; times and bands of the queries
+- output: `forecast_flux` and `forecast_flux_err` in {manifest.flux_unit}
+- recipe: `{manifest.recipe.get("name")}`, seed {manifest.recipe.get("seed")}, resolved in `manifest.json`
+- created: {manifest.created}"""
+
+
+def _forecast_scores(manifest: Manifest) -> str:
+    scores = manifest.metrics.get("validation", {})
+    who = {"": "this network", "persistence_": "last flux in the band", "mean_": "mean flux of the band"}
+    rows = [
+        [label, *(f"{scores[f'validation_{key}{name}']:.2f}" for name in FORECAST_SCORES)] for key, label in who.items()
+    ]
+    coverage = [f"{100 * scores[f'validation_coverage_{level}']:.1f} %" for level in (68, 95)]
+    return "\n".join(
+        [
+            "## Scores",
+            "",
+            "On validation objects, light curves cut where an alert was sent, the survey's later visits asked for:",
+            "",
+            markdown_table(["", *FORECAST_SCORES.values()], rows, numbers=True),
+            "",
+            f"Negative log likelihood {scores['validation_nll']:.3f} nats a query; {coverage[0]} of the observations",
+            f"lie inside the central 68.3 % interval and {coverage[1]} inside the 95 % one.",
+        ]
+    )
+
 
 PICTURE = "confusion.png"
 SCORES = {
@@ -88,12 +164,12 @@ def write_card(path: Path, report: Report | None = None, baseline: Report | None
         summary = {key: report[key] for key in ("data", "models", "views", "detections", "days", "f1")}
         manifest = manifest.model_copy(update={"metrics": {**manifest.metrics, report["data"]["split"]: summary}})
     if manifest.task == "forecast":
-        identity, *rest = forecast_sections(manifest)
-        sections = [identity, _data(manifest), *rest]
+        who, *rest = forecast_sections(manifest)
+        sections = [who, _data(manifest), *rest]
     else:
         scores = _scores(manifest, report, baseline)
         limits = IMPORTED_LIMITS if "import" in manifest.data else SIMULATED_LIMITS
-        sections = [_identity(manifest), _data(manifest), *scores, *confidence_sections(manifest), USE, limits]
+        sections = [identity(manifest), _data(manifest), *scores, *confidence_sections(manifest), USE, limits]
     (path / CARD).write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return write_manifest(path, manifest)
 
@@ -103,7 +179,8 @@ def read_report(path: Path | None) -> Report | None:
     return None if path is None else json.loads(path.read_text(encoding="utf-8"))
 
 
-def _identity(manifest: Manifest) -> str:
+def identity(manifest: Manifest) -> str:
+    """Say what a classifier is: its classes, its size, what it takes and gives."""
     parameters, limits, days = manifest.parameters, manifest.limits, manifest.limits.pre_trigger_days
     window = "all history" if days is None else f"history from {days:g} days before the first detection"
     return f"""# {manifest.name} {manifest.version}
@@ -173,7 +250,7 @@ def _views(manifest: Manifest, report: Report) -> str:
 On the {data["split"]} split: {data["split_objects"]:,} objects that no training step saw{mix}.
 {_who(report["models"])} Expect lower scores on alerts of another survey or selection.
 
-{table(header, rows)}
+{markdown_table(header, rows, numbers=True)}
 
 An object without a detection in a view is left out of it: no alert would have been sent."""
 
@@ -193,11 +270,11 @@ def _early(report: Report) -> str:
 
 Macro-F1 when the light curve ends at its n-th detection; objects with fewer are shown whole.
 
-{table(["detections", "with metadata", "without"], rows)}
+{markdown_table(["detections", "with metadata", "without"], rows, numbers=True)}
 
 The same when it ends so many days after its first detection, with metadata:
 
-{table(["days", "macro-F1"], days)}"""
+{markdown_table(["days", "macro-F1"], days, numbers=True)}"""
 
 
 def _against(report: Report, baseline: Report) -> str:
@@ -214,7 +291,7 @@ def _against(report: Report, baseline: Report) -> str:
 Macro-F1 of {trees["name"]} on {trees["features"]} features of the light curve and its metadata, trained on
 {trees["examples"]:,} random views of the same training objects, scored on the same test objects.
 
-{table(["what is shown", "this network", trees["name"]], rows)}"""
+{markdown_table(["what is shown", "this network", trees["name"]], rows, numbers=True)}"""
 
 
 def _classes(manifest: Manifest, report: Report) -> str:
@@ -223,7 +300,7 @@ def _classes(manifest: Manifest, report: Report) -> str:
 
 ![Confusion matrix of {manifest.name} {manifest.version}]({PICTURE})
 
-{table(["class", "F1"], rows)}"""
+{markdown_table(["class", "F1"], rows, numbers=True)}"""
 
 
 def _value(score: Report) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.confidence import LARGEST_TEMPERATURE, Calibration
-from training.score.novelty import NoveltyFit
+from training.score.novelty import NoveltyFit, Reference
 
 
 class Calibrated(nn.Module):
@@ -66,6 +66,52 @@ class NoveltyScore(nn.Module):
         squared_BK = (white_BE[:, None] - self.mean_KE).square().sum(-1)
         distance_B = squared_BK.amin(1).sqrt()
         passed_BQ = (distance_B[:, None] - self.distance_Q) / self.width_Q
+        return (passed_BQ.clamp(0, 1) * self.step_Q).sum(1).clamp(0, 1)
+
+
+FARTHEST = 6.0  # spreads from the centre
+
+
+class StrangerScore(nn.Module):
+    """Log odds of a stranger by a perceptron on the embedding and its distance, as the share of usual objects below.
+
+    ``training.sky.novelty`` fits it; :meth:`settle` tells what is usual.
+    """
+
+    centre_E: Tensor
+    whiten_EE: Tensor
+    mean_KE: Tensor
+    odds_Q: Tensor
+    width_Q: Tensor
+    step_Q: Tensor
+
+    def __init__(self, reference: Reference, hidden: int = 64, dropout: float = 0.3) -> None:
+        super().__init__()
+        centre_E, width = reference.mean_KE.mean(0), reference.mean_KE.shape[1]
+        self.register_buffer("centre_E", _single(centre_E))
+        self.register_buffer("whiten_EE", _single(reference.whiten_EE))
+        self.register_buffer("mean_KE", _single((reference.mean_KE - centre_E) @ reference.whiten_EE))
+        self.scale = float(np.sqrt(width))
+        self.layers = nn.Sequential(nn.Linear(width + 1, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
+        self.settle(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+
+    def settle(self, odds_Q: NDArray[np.float64], share_Q: NDArray[np.float64]) -> None:
+        """Say which share of usual objects has lower odds than each of ``odds_Q``."""
+        self.register_buffer("odds_Q", _single(odds_Q[:-1]))
+        self.register_buffer("width_Q", _single(np.diff(odds_Q)))
+        self.register_buffer("step_Q", _single(np.diff(share_Q)))
+
+    def odds(self, embedding_BE: Tensor) -> Tensor:
+        """Log odds [B], larger for what is less like the known classes."""
+        white_BE = (embedding_BE - self.centre_E) @ self.whiten_EE
+        white_BE = white_BE.clamp(-FARTHEST, FARTHEST)  # beyond, rounding would be all that differs
+        distance_B = (white_BE[:, None] - self.mean_KE).square().sum(-1).amin(1).sqrt() / self.scale
+        odds_B: Tensor = self.layers(torch.cat([white_BE, distance_B[:, None]], dim=1))[:, 0]
+        return odds_B
+
+    def forward(self, embedding_BE: Tensor) -> Tensor:
+        """Novelty [B], from 0 to 1."""
+        passed_BQ = (self.odds(embedding_BE)[:, None] - self.odds_Q) / self.width_Q
         return (passed_BQ.clamp(0, 1) * self.step_Q).sum(1).clamp(0, 1)
 
 

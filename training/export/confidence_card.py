@@ -8,14 +8,22 @@ from typing import Any
 
 from models.bundle import Manifest
 from models.confidence import Calibration
-from training.export.markdown import table
+from training.common import markdown_table
 
+SHARES = """The probabilities assume the class shares that the manifest names as its prior; ask under your survey's own
+(`options.prior`), or multiply by the ratio of the shares and normalise, before adding them up over a population."""
 BALANCED = """The probabilities assume equally common classes: multiply them by the rates of your survey relative to a
 uniform mix, and normalise, before adding them up over a population."""
 BETWEEN = """Training drew each class as often as its share of the training data to the power {power:.2f}, between how
 common it is there and equally often, so that rare classes are named more readily than their rate alone would allow;
 the temperature was fitted on the data's own mix. For another survey, or before adding probabilities up over a
 population, divide them by that power of the shares, multiply by your rates and normalise."""
+
+NEARER = {
+    "mahalanobis": "lie nearer (Mahalanobis) to the mean of their nearest class",
+    "neighbours": "lie nearer to their neighbours among those trained on",
+    "fitted": "look less strange to a small perceptron that learned to tell known objects from strangers",
+}
 
 
 def confidence_sections(manifest: Manifest) -> list[str]:
@@ -39,6 +47,8 @@ It is inside the graph and was fitted on views of {fit["objects"]:,} objects of 
 
 
 def _priors(manifest: Manifest) -> str:
+    if manifest.prior is not None:
+        return SHARES
     balance = manifest.recipe.get("batch", {}).get("balance", 1.0)
     return BALANCED if balance == 1 else BETWEEN.format(power=1 - balance)
 
@@ -68,23 +78,32 @@ def _before_and_after(fit: dict[str, Any]) -> str:
     return f"""Expected calibration error of these views (15 bins), and what a perfectly calibrated network would have
 by chance:
 
-{table(header, rows)}"""
+{markdown_table(header, rows, numbers=True)}"""
 
 
 def _sets(manifest: Manifest) -> str:
     sets = manifest.prediction_sets
     if sets is None:
         return ""
-    names = _ranges([group.detections for group in sets.groups])
-    rows = ([names[str(group.detections)], *(f"{value:.4f}" for value in group.largest)] for group in sets.groups)
-    header = ["detections", *(f"{100 * coverage:g} %" for coverage in sets.coverages)]
+    names = _ranges(sorted({group.detections for group in sets.groups}))
+    strata = any(group.bands or group.novelty for group in sets.groups)
+    rows = (
+        [
+            names[str(group.detections)],
+            *([f"{group.bands}", f"{group.novelty:g}"] if strata else []),
+            *(f"{value:.4f}" for value in group.largest),
+        ]
+        for group in sets.groups
+    )
+    header = ["detections", *(["bands from", "novelty from"] if strata else [])]
+    header += [f"{100 * coverage:g} %" for coverage in sets.coverages]
     return f"""## Prediction sets
 
 The most probable class, and every class whose probability is at least 1 minus the threshold, hold the true one as
 often as the column states ({100 * sets.default:g} % unless another is asked for), on average over objects and views
 like those of the {sets.split} split; not for every class, nor for objects of other classes.
 
-{table(header, rows)}"""
+{markdown_table(header, rows, numbers=True)}"""
 
 
 def _novelty(manifest: Manifest) -> str:
@@ -94,13 +113,13 @@ def _novelty(manifest: Manifest) -> str:
     names = _ranges(list(novelty.by_detections))
     rows = ([name, f"{novelty.by_detections[int(key)]:.4f}"] for key, name in names.items())
     alarms = f"{100 * novelty.false_alarm_rate:.1f} %"
+    table = markdown_table(["detections", "false alarms"], rows, numbers=True)
+    by_length = f" By number of detections:\n\n{table}" if names else ""
     return f"""## Novelty
 
-The share of {novelty.objects:,} {novelty.split} objects, in such views, whose embedding is nearer (Mahalanobis) to the
-mean of its nearest class, over {novelty.reference_objects:,} training objects. Beyond {novelty.threshold:g} lie
-{alarms} of these views of known objects: false alarms. By number of detections:
-
-{table(["detections", "false alarms"], rows)}"""
+The share of {novelty.objects:,} {novelty.split} objects, in such views, that {NEARER[novelty.method]}, over
+{novelty.reference_objects:,} training objects. Beyond {novelty.threshold:g} lie
+{alarms} of these views of known objects: false alarms.{by_length}"""
 
 
 def _ranges(starts: list[int]) -> dict[str, str]:

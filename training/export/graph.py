@@ -1,23 +1,27 @@
 """Trace a network to one ONNX file, and tidy what the tracer leaves behind.
 
-Notable: a grouped computation (``models.grouping``) arrives as one Split whose sizes take a detour through five little
+Notable: a grouped computation (``parts.grouping``) arrives as one Split whose sizes take a detour through five little
 nodes per group, a fifth of the graph; :func:`split_by_counts` hands Split the counts themselves. Everything is standard
-operators, nothing lies outside the file; the recurrent layers of ``models.recurrent`` are ONNX's LSTM and GRU.
+operators, nothing lies outside the file; the recurrent layers of ``parts.recurrent`` are ONNX's LSTM and GRU.
 """
 
+import ast
 import logging
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir
 import torch
 from onnxscript import opset20, optimizer
 from torch import Tensor, nn
 
-from models import recurrent
+from models.networks.parts import recurrent
+from training.export.tidy import only_where_present, take_one
 
 OPSET = 20
 
@@ -30,6 +34,7 @@ def write_graph(
     axes: Mapping[str, Sequence[str]],
     outputs: Sequence[str],
     path: Path,
+    missing: Mapping[str, tuple[str, Tensor]] | None = None,
 ) -> None:
     """Trace ``network(*inputs)`` and save it.
 
@@ -38,6 +43,8 @@ def write_graph(
     inputs : example tensors by input name, in the order of the network's arguments; no dynamic axis may be 0 or 1 long.
     axes : names of the leading dynamic axes of each input; the same name is the same length.
     outputs : names of the outputs, in order.
+    missing : modules whose answer is known where an input holds no number (:func:`tidy.only_where_present`): the input,
+        and that answer.
     """
     sizes = {name: torch.export.Dim(name, min=1) for names in axes.values() for name in names}
     shapes = tuple({place: sizes[name] for place, name in enumerate(axes[key])} for key in inputs)
@@ -56,10 +63,28 @@ def write_graph(
             custom_translation_table=TRANSLATIONS,
         )
     assert program is not None
+    _make_room_for_names(program.model.graph)
     model = split_by_counts(program.model_proto)
     _strip(model)
+    take_one(model)
+    for module, (column, answer_D) in (missing or {}).items():
+        only_where_present(model, module, column, answer_D.numpy())
+    optimizer.remove_unused_nodes(model)
     onnx.checker.check_model(model)
     onnx.save(model, path)
+
+
+def _make_room_for_names(graph: onnx_ir.Graph) -> None:
+    """Rename what lies within the graph and is called like one of its outputs.
+
+    The tracer calls a value after the operator that made it, so what ``nn.Embedding`` gives is ``embedding``; then the
+    output of that name is given its own, and a name that two values share is refused when the file is read.
+    """
+    outputs = {value.name for value in graph.outputs}
+    for node in graph:
+        for value in node.outputs:
+            if value.name in outputs and not value.is_graph_output():
+                value.name = f"{value.name}_within"
 
 
 def _unused_bound(a: Any, b: Any) -> Any:
@@ -68,14 +93,14 @@ def _unused_bound(a: Any, b: Any) -> Any:
 
 
 def _lstm(x_SBI: Any, input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bias_G: Any) -> Any:
-    """Translate ``models.recurrent.lstm``; ONNX has the gates in the order input, output, forget, cell."""
+    """Translate ``parts.recurrent.lstm``; ONNX has the gates in the order input, output, forget, cell."""
     weights = _onnx_weights(input_GI, hidden_GH, input_bias_G, hidden_bias_G, (0, 3, 1, 2))
     state_SDBH, _, _ = opset20.LSTM(x_SBI, *weights, hidden_size=hidden_GH.shape[1])
     return opset20.Squeeze(state_SDBH, opset20.Constant(value_ints=[1]))
 
 
 def _gru(x_SBI: Any, input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bias_G: Any) -> Any:
-    """Translate ``models.recurrent.gru``; ONNX has the gates in the order update, reset, new."""
+    """Translate ``models.networks.parts.recurrent.gru``; ONNX has the gates in the order update, reset, new."""
     weights = _onnx_weights(input_GI, hidden_GH, input_bias_G, hidden_bias_G, (1, 0, 2))
     state_SDBH, _ = opset20.GRU(x_SBI, *weights, hidden_size=hidden_GH.shape[1], linear_before_reset=1)
     return opset20.Squeeze(state_SDBH, opset20.Constant(value_ints=[1]))
@@ -124,7 +149,23 @@ def _strip(model: onnx.ModelProto) -> None:
     """Drop what only a debugger of the exporter reads: shapes on the way, metadata, stack traces."""
     graph = model.graph
     del graph.value_info[:]
+    _name_by_module(graph.node)
     for holder in (model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output):
         del holder.metadata_props[:]
     for node in graph.node:
         node.doc_string = ""
+
+
+def _name_by_module(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Name every node after the module it was traced in: ``network.light_curve.blocks.0/Mul_7``; profiles add these up.
+
+    What the tracer or the optimiser made up (constants, shapes) goes by the node before it.
+    """
+    module, counts = "", Counter[str]()
+    for node in nodes:
+        scopes = [entry.value for entry in node.metadata_props if entry.key.endswith("name_scopes")]
+        if scopes:
+            module = ast.literal_eval(scopes[0])[-2]
+        name = f"{module or 'served'}/{node.op_type}"
+        counts[name] += 1
+        node.name = f"{name}_{counts[name]}"

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
+from models.bands import BANDS
 from models.bundle import Bundle
 from models.confidence import Calibration, PredictionSets
-from models.lightcurve import BANDS, LightCurve, Tokens
+from models.lightcurve import LightCurve, Tokens
 from models.taxonomy import taxonomy_of
 from training.data.batches import draw_examples, draw_indices, usable_tokens
 from training.data.dataset import UNLABELLED, Dataset, read_dataset, read_notes, split_indices
@@ -22,10 +23,9 @@ from training.export.card import write_card
 from training.export.served import UNCALIBRATED
 from training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
 from training.recipes.schema import Recipe
-from training.score.calibrate import calibrated, fit_calibration
+from training.score.calibrate import ask_as_served, calibrated, fit_calibration
+from training.score.conformal import fit_sets
 from training.score.novelty import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty
-from training.score.served import ask_as_served
-from training.score.sets import fit_sets
 
 PARITY_CURVES = 200
 PARITY_NOISE = 400
@@ -127,11 +127,11 @@ def _parity_tokens(dataset: Dataset, config: RunConfig) -> list[Tokens]:
     validation = split_indices(dataset, recipe.data.fractions, recipe.data.turn)["validation"]
     drawn = draw_indices(dataset.label, validation, PARITY_CURVES, balance=1.0, rng=rng)
     examples = draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
-    noise = (usable_tokens(_noise(rng), recipe.data) for _ in range(PARITY_NOISE))
-    return [example.tokens for example in examples] + [tokens for tokens in noise if tokens is not None]
+    strange = (usable_tokens(noise(rng), recipe.data) for _ in range(PARITY_NOISE))
+    return [example.tokens for example in examples] + [tokens for tokens in strange if tokens is not None]
 
 
-def _noise(rng: np.random.Generator, points: int = 60) -> LightCurve:
+def noise(rng: np.random.Generator, points: int = 60) -> LightCurve:
     """Flux of either sign and errors, both log-uniform from 0.01 nJy to 0.1 Jy over eight years: far wider than any
     survey's, since a network trained on one survey's narrow range may keep experts that nothing in it reaches.
     """

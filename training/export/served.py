@@ -6,17 +6,18 @@
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.confidence import Calibration
+from models.bands import BANDS
+from models.confidence import Calibration, Novelty
 from models.forecast import Queries, pad_queries
-from models.lightcurve import BANDS, RaggedBatch, Tokens
-from models.network import INPUTS, QUERIES, Forecast, Output
+from models.lightcurve import RaggedBatch, Tokens
+from models.networks.network import INPUTS, QUERIES, Forecast, Output
 from training.export.confidence import Calibrated, NoveltyScore
 from training.score.novelty import NoveltyFit
 
@@ -32,17 +33,34 @@ AXES: dict[str, tuple[str, ...]] = {
 Arrays = dict[str, NDArray[Any]]
 
 
+class Scored(Protocol):
+    """A novelty that brings its own module for the graph."""
+
+    @property
+    def described(self) -> Novelty:
+        """What the manifest says of it."""
+
+    def module(self) -> nn.Module:
+        """Embedding [B, E] to novelty [B]."""
+
+
+def _module_of(novelty: NoveltyFit | Scored | None) -> nn.Module | None:
+    if novelty is None:
+        return None
+    return NoveltyScore(novelty) if isinstance(novelty, NoveltyFit) else novelty.module()
+
+
 class ServedNetwork(nn.Module):
     """A classifier as a bundle computes it."""
 
     task: ClassVar = "classification"
 
     def __init__(
-        self, network: nn.Module, calibration: Calibration = UNCALIBRATED, novelty: NoveltyFit | None = None
+        self, network: nn.Module, calibration: Calibration = UNCALIBRATED, novelty: NoveltyFit | Scored | None = None
     ) -> None:
         super().__init__()
         self.network, self.calibrated = network, Calibrated(calibration)
-        self.novelty = None if novelty is None else NoveltyScore(novelty)
+        self.novelty = _module_of(novelty)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of :meth:`outputs`."""
@@ -59,6 +77,11 @@ class ServedNetwork(nn.Module):
             "expert_load": output.expert_load_SX,
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
+        """Modules, by their names in here, whose answer to an input without a number is always the same."""
+        told = getattr(self.network, "answers_to_nothing", None)
+        return {} if told is None else {f"network.{name}": answer for name, answer in told().items()}
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -1,9 +1,16 @@
-"""The run folder: what a training run writes, and how a finished or killed run is read back.
+"""What a run was made with: one line in the run folder for every time it was started.
+
+``config.json`` says what is trained and on which data; together with a line of ``starts.jsonl`` (the command, the
+versions, the commit, the machine) it is what somebody needs to train the same weights again. The same recipe and data
+give bitwise the same weights on the same kind of machine with the same versions, threads and number of processes; the
+line tells which of these differed where they do not. A commit that ends in ``+`` is one with uncommitted changes.
+
+The run folder: what a training run writes, and how a finished or killed run is read back.
 
 ``runs/<recipe>-<seed>/`` holds
 
 - ``config.json``: the recipe, resolved, and the fingerprints of the data file and of the weights it started from;
-- ``starts.jsonl``: one line per start of the run (``training.fit.provenance``): command, commit, versions, machine;
+- ``starts.jsonl``: one line per start of the run (``training.fit.checkpoints``): command, commit, versions, machine;
 - ``log.jsonl``: one line per logged interval and per validation;
 - ``checkpoint.pt``: everything that the next step depends on; a run killed at any moment resumes from it and ends
   with the weights that an uninterrupted run ends with;
@@ -14,11 +21,15 @@ Files are replaced atomically: a kill during a write leaves the previous file. W
 ``weights_only=True``, which runs no code from the file.
 """
 
-import hashlib
 import json
 import os
 import pickle
+import platform
+import subprocess
+import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +37,48 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
-from models.zoo import build
+from models.bundle import sha256_of
+from models.networks.zoo import build
+from training.common import processor_name, replacing, write_atomic
 from training.recipes.schema import Recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("nightjar-alerts", "torch", "numpy", "pydantic", "pyarrow")
+
+
+def describe_start(step: int, device: str, processes: int) -> dict[str, Any]:
+    """Describe what this process runs, and on what machine, from ``step`` on."""
+    return {
+        "step": step,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.orig_argv,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "processor": torch.cuda.get_device_name() if device == "cuda" else processor_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a clone that was never installed
+        return None
+
+
+def commit() -> str | None:
+    """Hash of HEAD, with a plus sign when the tree differs from it; None outside a checkout or without git."""
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
 
 CONFIG, STARTS, LOG, CHECKPOINT, BEST = "config.json", "starts.jsonl", "log.jsonl", "checkpoint.pt", "best.pt"
 
@@ -73,13 +124,7 @@ class Checkpoint:
 
 def fingerprint(path: Path, objects: int) -> DataSource:
     """Name, hash and size of a data file."""
-    return DataSource(name=path.name, sha256=sha256(path), objects=objects)
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return DataSource(name=path.name, sha256=sha256_of(path), objects=objects)
 
 
 def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
@@ -105,7 +150,7 @@ def open_run(folder: Path, config: BaseModel) -> Checkpoint | None:
 
 
 def _holds(path: Path, config: BaseModel) -> bool:
-    """Compared as written: in memory a field may hold more than its declared type says and saves."""
+    """Compare configurations as written: in memory a field may hold more than its declared type says and saves."""
     try:
         return type(config).model_validate_json(path.read_bytes()).model_dump_json() == config.model_dump_json()
     except ValidationError:
@@ -199,20 +244,6 @@ def _rewind_log(path: Path, step: int) -> None:
     write_atomic(path, "".join(f"{line}\n" for line in kept).encode())
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replace a file's content so that a reader, or a kill, sees the old file or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
 def _save_atomic(path: Path, content: object) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    with replacing(path) as partial:
+        torch.save(content, partial)

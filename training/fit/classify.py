@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from models import ranks
 from models.lightcurve import Int64
-from models.network import Output
-from training.data.batches import Batch, Example, collate, draw_examples, stream
+from models.networks import ranks
+from models.networks.network import Output
+from training.data.batches import Batch, Example, collate, draw_examples, draw_weighted, stream
 from training.data.dataset import Dataset
 from training.fit.loop import Step, Task, to_device
-from training.fit.monitor import StarvationWatch, expert_loads, expert_shares, load_range
+from training.fit.optimise import StarvationWatch, expert_loads, expert_shares, load_range
 from training.recipes.schema import Recipe
 from training.score.metrics import confusion, log_loss, macro_f1
 
@@ -81,7 +81,7 @@ def loss_of(output: Output, label_B: Tensor, aux_weight: float) -> Tensor:
 
 
 def confusion_matrix(label_B: Tensor, predicted_B: Tensor, n_classes: int) -> Tensor:
-    """Counts [C, C] of (true, predicted), on the device of the labels."""
+    """Return counts [C, C] of (true, predicted), on the device of the labels."""
     counts = torch.bincount(label_B * n_classes + predicted_B, minlength=n_classes * n_classes)
     return counts.view(n_classes, n_classes)
 
@@ -89,7 +89,10 @@ def confusion_matrix(label_B: Tensor, predicted_B: Tensor, n_classes: int) -> Te
 def draw_validation(dataset: Dataset, indices: Int64, recipe: Recipe) -> list[Example]:
     """Random views of a fixed sample of validation objects, in order of length; the same ones for every call."""
     rng = np.random.default_rng((recipe.seed, VALIDATION_DRAW))
-    sample = rng.permutation(indices)[: recipe.validation.objects]
+    if dataset.weight is None:
+        sample = rng.permutation(indices)[: recipe.validation.objects]
+    else:
+        sample = draw_weighted(dataset, indices, recipe.validation.objects, recipe, rng)
     examples = draw_examples(dataset, sample, recipe.data, recipe.augmentation, rng)
     return sorted(examples, key=lambda example: len(example.tokens))
 

@@ -7,13 +7,13 @@ One process per GPU, or per share of the cores (``--threads``). Launched without
 
 What is equal to one process, up to the rounding of sums: every process draws the same batch and keeps every
 ``size``-th row of it, so the batch of a step does not depend on how many work on it (and a run may be resumed with
-another number of processes). Losses and balance losses are means over the whole batch (``models.ranks``), gradients
+another number of processes). Losses and balance losses are means over the whole batch (``ranks``), gradients
 are averaged before they are clipped, weights and optimiser states are alike everywhere; the first process validates,
 logs and saves.
 
 What is not: dropout, and whatever else a network draws at random, comes from (seed, step, process); BatchNorm
 (``distilling = "released"`` of Informer alone) takes the statistics of a process's own rows, and the first one's are
-kept; a task that averages with ``torch.mean`` instead of ``models.ranks.mean`` weights rows alike only where all
+kept; a task that averages with ``torch.mean`` instead of ``ranks.mean`` weights rows alike only where all
 processes hold equally many things.
 
 Notable: gradients travel as one vector after the backward pass instead of through ``DistributedDataParallel``. Tasks
@@ -38,7 +38,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models import ranks
+from models.networks import ranks
 
 T = TypeVar("T")
 

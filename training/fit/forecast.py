@@ -2,7 +2,7 @@
 
 Notable:
 
-- the loss is the negative log likelihood of the observed flux (``models.flux_distribution``), all queries alike. The
+- the loss is the negative log likelihood of the observed flux (``flux_distribution``), all queries alike. The
   standard deviation covers the noise of the visit as well as what is unknown of the source, so it is fitted to
   observations as they are; ``flux_err`` of a target is used in scores only;
 - scores: mean NLL (nats per query), the share of observations inside the central 68.3 and 95 % intervals (they map from
@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models import ranks
-from models.flux_distribution import FluxDistribution
-from models.informer_forecast import PaddedHistory, PaddedQueries
-from models.lightcurve import BANDS, Float64, Int64, Tokens
-from models.network import INPUTS, QUERIES
+from models.bands import BANDS
+from models.lightcurve import Float64, Int64, Tokens
+from models.networks import ranks
+from models.networks.informer.forecast import PaddedHistory, PaddedQueries
+from models.networks.network import INPUTS, QUERIES
+from models.networks.statistics.flux_distribution import FluxDistribution
 from training.data.batches import draw_indices, pooled
 from training.data.dataset import Dataset
 from training.data.forecasting import Question, askable, draw_question, pad_questions
@@ -109,7 +110,7 @@ def collate(questions: Sequence[Question]) -> ForecastBatch:
 
 
 def distribution(network: nn.Module, batch: ForecastBatch) -> FluxDistribution:
-    """What the network says about the queries of a batch, in float32."""
+    """Ask the network about the queries of a batch, in float32."""
     likely: FluxDistribution = network.distribution(batch.history, batch.queries)  # type: ignore[operator]
     return likely
 
@@ -138,7 +139,7 @@ Baseline = Callable[[Tokens, int], float]
 
 
 def last_flux(tokens: Tokens, band: int) -> float:
-    """Persistence: the newest flux of a band, 0 where it has none."""
+    """Return persistence: the newest flux of a band, 0 where it has none."""
     flux = tokens.flux[tokens.band == band]
     return float(flux[-1]) if len(flux) else 0.0
 

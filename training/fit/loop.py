@@ -37,14 +37,13 @@ from training.fit.checkpoints import (
     Checkpoint,
     append_log,
     append_start,
+    describe_start,
     open_run,
     save_checkpoint,
     save_weights,
 )
 from training.fit.distributed import Ranks, join_launch, map_tensors
-from training.fit.interval import Interval
-from training.fit.optimise import clip_gradients, lr_factor, make_optimiser, set_lr, update_average
-from training.fit.provenance import describe_start
+from training.fit.optimise import Interval, clip_gradients, lr_factor, make_optimiser, set_lr, update_average
 from training.recipes.schema import FitConfig
 
 
@@ -67,7 +66,7 @@ class Task(Protocol):
         ...
 
     def loss(self, network: nn.Module, batch: Any) -> Step:
-        """Loss of one batch, a scalar in float32; an average in it is a ``models.ranks.mean``."""
+        """Loss of one batch, a scalar in float32; an average in it is a ``models.networks.ranks.mean``."""
         ...
 
     def score(self, network: nn.Module) -> dict[str, float]:

@@ -4,7 +4,7 @@
 
 Both sides train the recipe's network from the same start with the same optimiser, on the same draws and views of the
 same objects, prepared by a background thread each. The recipe's side sorts each pool by length and leaves padding out
-of everything but attention (``models.packing``). The plain side is the loop one writes first: curves in the order in
+of everything but attention (``parts.packing``). The plain side is the loop one writes first: curves in the order in
 which they were drawn, every batch padded to its longest, every layer run over every place. Its padding is marked as
 observed, which makes any network do that work; its losses therefore mean nothing and only its time is looked at.
 
@@ -28,8 +28,8 @@ from training.data.batches import Batch, batches_of_pool, collate, draw_pool, po
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.fit.classify import Classification
 from training.fit.distributed import Ranks
-from training.fit.interval import Interval
 from training.fit.loop import begin, train_step
+from training.fit.optimise import Interval
 from training.fit.train import start
 from training.recipes.schema import Recipe
 

@@ -13,13 +13,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.astro_moe import AstroMoE
-from models.curve_statistics import Statistics
+from models.bundle import sha256_of
 from models.lightcurve import Int64
-from models.zoo import NetworkTask, build, transfer
+from models.networks.astro_moe.network import AstroMoE
+from models.networks.statistics.points import Statistics
+from models.networks.zoo import NetworkTask, build, transfer
 from training.data.batches import collate, draw_examples
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
-from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best, sha256
+from training.data.mixture import is_mixture, read_mixture
+from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best
 from training.fit.classify import Classification
 from training.fit.forecast import Forecasting
 from training.fit.loop import FitResult, Task, fit
@@ -67,7 +69,7 @@ def train(
     """
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
-    dataset = read_dataset(data)
+    dataset = read_mixture(data) if is_mixture(data) else read_dataset(data)
     if recipe.task == "classify":
         require_labels(dataset, data)
         recipe = with_classes(recipe, len(dataset.classes))
@@ -76,7 +78,7 @@ def train(
         raise ValueError(f"{data} has too few objects for training and validation: {len(dataset)}")
     source, origin = fingerprint(data, len(dataset)), {}
     if pretrained is not None:
-        origin = {"pretrained": str(pretrained), "pretrained_sha256": sha256(best_path(pretrained))}
+        origin = {"pretrained": str(pretrained), "pretrained_sha256": sha256_of(best_path(pretrained))}
     identity = RunConfig(recipe=recipe, data=source, **origin)
     network = start(recipe, dataset, split["train"])
     if pretrained is not None and not (folder / CHECKPOINT).exists():
@@ -86,7 +88,7 @@ def train(
 
 
 def with_classes(recipe: Recipe, n_classes: int) -> Recipe:
-    """The recipe with a network of ``n_classes``."""
+    """Return the recipe with a network of ``n_classes``."""
     return recipe.model_copy(update={"network": recipe.network.model_copy(update={"n_classes": n_classes})})
 
 

@@ -53,7 +53,7 @@ class ColumnMap(BaseModel):
         return self
 
     def used(self) -> dict[str, str]:
-        """The parts that have a column."""
+        """Return the parts that have a column."""
         return {part: name for part, name in self.model_dump().items() if name and not name.startswith("=")}
 
     @property
@@ -63,7 +63,7 @@ class ColumnMap(BaseModel):
 
 
 def tables_in(source: Path) -> list[Path]:
-    """The Parquet and CSV files of ``source``, itself or below it; ImportFormatError when there are none."""
+    """Return the Parquet and CSV files of ``source``, itself or below it; ImportFormatError when there are none."""
     if not source.exists():
         raise ImportFormatError(f"{source} does not exist")
     found = [source] if source.is_file() else sorted(p for p in source.rglob("*") if _is_table(p))
@@ -78,7 +78,7 @@ def _is_table(path: Path) -> bool:
 
 
 def read_batches(path: Path, names: Sequence[str], text: frozenset[str]) -> Iterator[pa.RecordBatch]:
-    """The columns behind the dotted paths ``names`` of one file, a bounded number of rows at a time.
+    """Yield the columns behind the dotted paths ``names`` of one file, a bounded number of rows at a time.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def header(path: Path) -> tuple[str, ...]:
 
 
 def column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """The column behind a dotted path; ImportFormatError when a field on the way is missing."""
+    """Return the column behind a dotted path; ImportFormatError when a field on the way is missing."""
     if name in batch.schema.names:
         return batch.column(name)
     root, *fields = name.split(".")
@@ -179,7 +179,7 @@ def as_text(array: pa.Array, name: str) -> NDArray[np.object_]:
 
 
 def as_flags(array: pa.Array, name: str) -> NDArray[np.bool_]:
-    """Flags from booleans, numbers (not zero) or text (1, t, true, y, yes); nulls are False."""
+    """Return flags from booleans, numbers (not zero) or text (1, t, true, y, yes); nulls are False."""
     if pa.types.is_boolean(array.type):
         return np.asarray(array.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
     if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
@@ -188,5 +188,5 @@ def as_flags(array: pa.Array, name: str) -> NDArray[np.bool_]:
 
 
 def metadata_of(batch: pa.RecordBatch, paths: Mapping[str, str]) -> dict[str, Float64]:
-    """The metadata columns of a batch by our names."""
+    """Return the metadata columns of a batch by our names."""
     return {ours: as_numbers(column(batch, theirs), theirs) for ours, theirs in paths.items()}

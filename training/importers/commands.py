@@ -29,10 +29,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 
 from models.taxonomy import MALLORN, ZTF_SUPERNOVAE
+from models.units import NJY_PER_UNIT, SourceUnit, njy_of_magnitude
 from training.importers import surveys
 from training.importers.columns import ColumnMap, tables_in
 from training.importers.convert import Rules, import_objects
-from training.importers.raw import NJY_PER_UNIT, FluxUnit, RawObject, per_zero_point
+from training.importers.raw import RawObject
 from training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
 from training.importers.tables import About, Layout, read_about, read_tables
 from training.importers.ztf import read_alerts
@@ -128,7 +129,7 @@ class Labelled(Source):
     object_metadata: dict[str, str] = Field(default={}, description="metadata columns in it: z_final=Z, mwebv=EBV ...")
 
     def about(self) -> dict[str, About] | None:
-        """What the table of objects says, by id; raises ValueError for options that do not go together."""
+        """Read the table of objects, by id; raises ValueError for options that do not go together."""
         if self.objects is None:
             if self.object_columns or self.object_metadata:
                 raise ValueError(
@@ -184,14 +185,14 @@ class Table(Labelled):
     metadata_struct: str | None = Field(
         default=None, description="struct column whose fields have the metadata's names"
     )
-    flux_unit: FluxUnit = Field(default="nJy", description="of flux and flux_err")
+    flux_unit: SourceUnit = Field(default="nJy", description="of flux and flux_err")
     zero_point: float | None = Field(default=None, description="AB zero point of the fluxes, instead of --flux-unit")
     time_offset: float = Field(default=0.0, description="days to add to the times: -2400000.5 for Julian dates")
     unsorted: bool = Field(default=False, description="the rows of an object are not adjacent, so sort first")
 
     def layout(self) -> Layout:
-        """The layout of the options."""
-        unit = NJY_PER_UNIT[self.flux_unit] if self.zero_point is None else per_zero_point(self.zero_point)
+        """Return the layout of the options."""
+        unit = NJY_PER_UNIT[self.flux_unit] if self.zero_point is None else float(njy_of_magnitude(self.zero_point))
         return Layout(
             ColumnMap(**self.columns),
             unit=unit,
@@ -203,7 +204,7 @@ class Table(Labelled):
         )
 
     def paths(self) -> list[Path]:
-        """The files to read."""
+        """Return the files to read."""
         return tables_in(self.source)
 
     def cli_cmd(self) -> None:
@@ -217,7 +218,7 @@ class Hats(Table):
     """A HATS catalogue with nested light curves (nested-pandas, LSDB): Norder=*/Dir=*/Npix=* Parquet files."""
 
     def paths(self) -> list[Path]:
-        """The partitions."""
+        """Return the partitions."""
         return surveys.hats_partitions(self.source)
 
 

@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from tqdm import tqdm
 
-from models.lightcurve import BANDS, DETECTION_SNR, MAX_ABS_MJD, Float64, Int64, band_index
+from models.bands import BANDS, filter_index
+from models.lightcurve import Float64, Int64
 from models.metadata import METADATA_COLUMNS, clean_metadata, metadata_row
 from models.taxonomy import TAXONOMIES
+from models.units import DETECTION_SNR, JD_MINUS_MJD, MAX_ABS_MJD, NJY_ZERO_POINT
 from training.data.dataset import LabelledObject, write_dataset
-from training.importers.raw import JD_MINUS_MJD, NJY_ZERO_POINT, ImportFormatError, RawObject
+from training.importers.raw import ImportFormatError, RawObject
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
 PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field
@@ -80,7 +82,7 @@ class Report:
         return float(10 ** DECADES[at : at + 2].mean())
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts as JSON values, reasons and classes by falling count."""
+        """Return the counts as JSON values, reasons and classes by falling count."""
         median, counters = self.median_error(), ("dropped_objects", "dropped_points", "classes", "bands")
         numbers = ("objects_read", "objects_written", "points_read", "points_written")
         return {
@@ -148,7 +150,7 @@ def _cleaned(objects: Iterable[RawObject], rules: Rules, report: Report) -> Iter
 
 
 def clean(raw: RawObject, rules: Rules, report: Report) -> LabelledObject | None:
-    """The object as it is stored, or None when it is left out; reasons are counted in ``report``.
+    """Return the object as it is stored, or None when it is left out; reasons are counted in ``report``.
 
     Raises
     ------
@@ -191,7 +193,7 @@ def _too_little(band: Int64, detections: int, rules: Rules) -> str:
     if detections < rules.min_detections:
         return "too few detections"
     counts = np.bincount(band, minlength=len(BANDS))
-    lacking = [name for name in rules.required_bands if counts[band_index(name)] < rules.min_per_band]
+    lacking = [name for name in rules.required_bands if counts[filter_index(name)] < rules.min_per_band]
     return f"fewer than {rules.min_per_band} points in {lacking[0]}" if lacking else ""
 
 
@@ -212,17 +214,16 @@ def _class_of(raw: RawObject, rules: Rules, report: Report) -> str | None:
 
 
 def _bands(raw: RawObject, rules: Rules) -> Int64:
-    """Indices into BANDS, -1 for a band that is left out."""
+    """Return indices into BANDS, -1 for a band that is left out."""
     known: dict[str, int] = {}
     for name in set(raw.band):
         mapped = rules.bands.get(name, name)
-        try:
-            known[name] = band_index(mapped) if mapped else -1
-        except ValueError:
+        if mapped and mapped not in (*BANDS, "y"):
             raise ImportFormatError(
                 f"object {raw.object_id}: band {mapped!r} is not one of {' '.join(BANDS)}; say how to read it "
                 f"(--bands '{name}=r') or leave it out (--bands '{name}=')"
-            ) from None
+            )
+        known[name] = filter_index(mapped) if mapped else -1
     return np.array([known[name] for name in raw.band], dtype=np.int64)
 
 

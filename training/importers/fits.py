@@ -6,6 +6,7 @@ double, text); scaled columns and those of variable length are refused.
 """
 
 import gzip
+import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ class Table(NamedTuple):
     path: Path
 
     def blocks(self, rows: int = ROWS) -> Iterator[Rows]:
-        """The rows from the first on, ``rows`` at a time; ImportFormatError where the file ends too early."""
+        """Yield the rows from the first on, ``rows`` at a time; ImportFormatError where the file ends too early."""
         left = self.length
         while left:
             take = min(rows, left)
@@ -56,10 +57,10 @@ def open_table(path: Path) -> Iterator[Table]:
         if header.get("SIMPLE") is not True:
             raise ImportFormatError(f"{path} is not a FITS file")
         while header.get("XTENSION") != "BINTABLE":
-            _read(file, -(-_data_bytes(header) // BLOCK) * BLOCK, path)
+            _skip(file, -(-_data_bytes(header, path) // BLOCK) * BLOCK, path)
             header = _header(file, path)
         row = _row_type(header, path)
-        yield Table(header, row, int(header["NAXIS2"]), file, path)
+        yield Table(header, row, _count(header, "NAXIS2", path), file, path)
 
 
 def text(values: Rows) -> list[str]:
@@ -75,6 +76,12 @@ def _read(file: IO[bytes], size: int, path: Path) -> bytes:
     if len(data) < size:
         raise ImportFormatError(f"{path} is truncated: {size - len(data)} bytes are missing")
     return data
+
+
+def _skip(file: IO[bytes], size: int, path: Path) -> None:
+    """Read on in pieces: what a header states may be more than memory holds, or than there is."""
+    while size:
+        size -= len(_read(file, min(size, 1 << 20), path))
 
 
 def _header(file: IO[bytes], path: Path) -> Header:
@@ -105,12 +112,22 @@ def _value(field: str) -> str | int | float | bool:
     return word
 
 
-def _data_bytes(header: Header) -> int:
-    axes = [int(header[f"NAXIS{axis}"]) for axis in range(1, int(header.get("NAXIS", 0)) + 1)]
+def _data_bytes(header: Header, path: Path) -> int:
+    axes = [_count(header, f"NAXIS{axis}", path) for axis in range(1, min(_count(header, "NAXIS", path, 0), 999) + 1)]
     if not axes:
         return 0
-    groups, extra = int(header.get("GCOUNT", 1)), int(header.get("PCOUNT", 0))
-    return abs(int(header["BITPIX"])) // 8 * groups * (extra + int(np.prod(axes)))
+    groups, extra = _count(header, "GCOUNT", path, 1), _count(header, "PCOUNT", path, 0)
+    bits = header.get("BITPIX")
+    if bits not in (8, 16, 32, 64, -32, -64):
+        raise ImportFormatError(f"{path}: BITPIX is not one of the standard's")
+    return abs(int(bits)) // 8 * groups * (extra + math.prod(axes))
+
+
+def _count(header: Header, key: str, path: Path, default: int | None = None) -> int:
+    value = header.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
+        raise ImportFormatError(f"{path}: {key} is no count")
+    return value
 
 
 def _row_type(header: Header, path: Path) -> np.dtype[Any]:

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from models.lightcurve import Int64
 from models.metadata import METADATA_COLUMNS
+from models.units import NJY_PER_UNIT
 from training.importers.fits import Rows, Table, open_table, text
-from training.importers.raw import NJY_PER_UNIT, ImportFormatError, RawObject
+from training.importers.raw import ImportFormatError, RawObject
 
 DETECTION: Final = 4096
 TRIGGER: Final = 2048
@@ -91,7 +92,7 @@ COLUMNS: Final = {name: snana_name(name) for name in METADATA_COLUMNS}
 
 
 def head_files(source: Path) -> list[Path]:
-    """The HEAD files of ``source``, itself or below it; ImportFormatError when there are none."""
+    """Return the HEAD files of ``source``, itself or below it; ImportFormatError when there are none."""
     pattern = re.compile(r".*HEAD\.FITS(\.gz)?", re.IGNORECASE)
     found = [source] if source.is_file() else sorted(path for path in source.rglob("*") if pattern.fullmatch(path.name))
     if not found:
@@ -100,7 +101,7 @@ def head_files(source: Path) -> list[Path]:
 
 
 def read_snana(source: Path, *, label_column: str | None = None, window: bool = True) -> Iterator[RawObject]:
-    """The objects of all HEAD and PHOT files of ``source``, in the order of their points.
+    """Yield the objects of all HEAD and PHOT files of ``source``, in the order of their points.
 
     Parameters
     ----------
@@ -124,13 +125,13 @@ def read_snana(source: Path, *, label_column: str | None = None, window: bool = 
 
 
 def model_of(folder: str) -> str:
-    """The model a folder is named after, the longest of the known ones it ends with; else the folder's own name."""
+    """Return the longest known model that a folder's name ends with, else the folder's own name."""
     known = [model for model in ELASTICC_CLASSES if re.search(rf"(^|[_.]){re.escape(model)}$", folder)]
     return max(known, key=len) if known else folder
 
 
 def text_of(values: Rows) -> list[str]:
-    """A column of names, or of whole numbers as text."""
+    """Return a column of names, or of whole numbers as text."""
     return text(values) if values.dtype.kind == "S" else [str(value) for value in values.tolist()]
 
 
@@ -210,7 +211,7 @@ def _object(
 
 
 def in_window(mjd: NDArray[np.float64], flag: Int64) -> NDArray[np.bool_]:
-    """What the last alert holds: 30 days before the trigger to the last detection; nothing without a detection."""
+    """Select the last alert's points: 30 days before the trigger to the last detection; none without a detection."""
     detected = (flag & DETECTION) != 0
     if not detected.any():
         return np.zeros(len(mjd), dtype=np.bool_)

@@ -33,9 +33,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from models.units import NJY_PER_UNIT
 from training.experiments.mallorn import CLASSES, class_of
 from training.importers.columns import ColumnMap, as_numbers, column, header, tables_in
-from training.importers.raw import NJY_PER_UNIT, ImportFormatError, RawObject
+from training.importers.raw import ImportFormatError, RawObject
 from training.importers.tables import About, Layout, read_about, read_tables
 
 PLASTICC_BANDS: Final = {str(number): band for number, band in enumerate("ugrizY")}
@@ -163,7 +164,7 @@ def panstarrs(
 
 
 def hats_partitions(source: Path) -> list[Path]:
-    """The Parquet files of a HATS catalogue, pixel by pixel; of a collection, those of its primary catalogue.
+    """Return the Parquet files of a HATS catalogue, pixel by pixel; of a collection, those of its primary catalogue.
 
     The margin and index tables of a collection repeat objects and are not read, nor are the ``_metadata`` files.
 

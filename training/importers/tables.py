@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from models.lightcurve import Float64
 from models.metadata import METADATA_COLUMNS
+from models.units import njy_with_error
 from training.importers.columns import ColumnMap, as_flags, as_numbers, as_text, column, metadata_of, read_batches
-from training.importers.raw import ImportFormatError, RawObject, flux_of
+from training.importers.raw import ImportFormatError, RawObject
 
 SHARES = 64
 POINT_PARTS = ("mjd", "band", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")
@@ -78,7 +79,7 @@ class Layout:
 
 
 def read_tables(paths: list[Path], layout: Layout) -> Iterator[RawObject]:
-    """The objects of all files in turn; files may hold points or objects, and no object reaches over two of them.
+    """Yield the objects of all files in turn; files may hold points or objects, and no object reaches over two of them.
 
     Raises
     ------
@@ -104,7 +105,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def read_about(path: Path, key: str, columns: Mapping[str, str], metadata: Mapping[str, str]) -> dict[str, About]:
-    """A table of objects by id.
+    """Return a table of objects by id.
 
     Parameters
     ----------
@@ -127,7 +128,7 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def _about(batch: pa.RecordBatch, columns: Mapping[str, str], metadata: Mapping[str, Float64]) -> Iterator[About]:
-    """What a batch says of the object of each row."""
+    """Yield what a batch says of the object of each row."""
     label, parent = (
         as_text(column(batch, columns[part]), columns[part]) if part in columns else np.full(len(batch), "", np.object_)
         for part in ("label", "parent")
@@ -231,7 +232,7 @@ def _none(_: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
 def _object(name: str, parts: Mapping[str, NDArray[Any]], about: About | None, layout: Layout) -> RawObject:
     known, only = about or About(), layout.columns.only_band
     if "mag" in parts:
-        flux, flux_err = flux_of(parts["mag"], parts["mag_err"])
+        flux, flux_err = njy_with_error(parts["mag"], parts["mag_err"])
     else:
         flux, flux_err = parts["flux"] * layout.unit, parts["flux_err"] * layout.unit
     rejected = {part[1:]: values for part, values in parts.items() if part.startswith("!")}
@@ -270,7 +271,7 @@ def _sorted_first(batches: Iterator[pa.RecordBatch], layout: Layout) -> Iterator
 
 
 def column_of(table: pa.Table, name: str) -> pa.Array:
-    """A column of a table in one piece."""
+    """Return a column of a table in one piece."""
     return column(table.combine_chunks().to_batches()[0], name)
 
 

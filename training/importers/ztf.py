@@ -1,14 +1,11 @@
 """ZTF alert archives (tar, tar.gz, folders of Avro files) as difference fluxes of whole light curves.
 
-Notable:
+Alerts are read and converted by the code that serves them (:mod:`models.alerts`): signs, zero points, times, and which
+row stands for an exposure. What is added here is joining alerts and counting what is left out.
 
-- magnitudes have a sign, ``isdiffpos``; without it a dimming would become a brightening. Upper limits hold no flux and
-  are left out; forced photometry (``fp_hists``, from schema 4.01 on) is preferred to the magnitude of an exposure;
-- ``jd`` is UTC at the start of the exposure, our times are TAI at its middle (TAI - UTC is 37 s for all of ZTF);
-- an archive is read twice, first for which alerts there are. ``last`` makes a light curve of each object's last alert,
-  some 30 days of history; ``all`` joins the alerts of an object, and holds the points of an object until its last
-  alert has come by;
-- the same rows are kept as when alerts of this survey are classified, which is why the rules are the same.
+Notable: an archive is read twice, first for which alerts there are. ``last`` makes a light curve of each object's last
+alert, some 30 days of history; ``all`` joins the alerts of an object, and holds the points of an object until its last
+alert has come by.
 """
 
 import gzip
@@ -22,34 +19,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-import fastavro
 import numpy as np
 
-from training.importers.raw import JD_MINUS_MJD, NJY_ZERO_POINT, ImportFormatError, RawObject, per_zero_point
+from models.alerts import photometry
+from models.alerts.adapters import Alert, Part
+from models.alerts.packet import PacketError, ReadLimits, RejectReason
+from models.alerts.photometry import ZTF_MISSING_FLUX, ZTF_NO_WARNING, ZTF_SIGN, Photometry
+from models.alerts.reader import read_alerts as alerts_of
+from models.alerts.surveys import NAMED
+from models.bands import FILTERS
+from training.importers.raw import ImportFormatError, RawObject
 from training.importers.tables import About
 
-BANDS: Final = {1: "g", 2: "r", 3: "i"}
-SIGN: Final = {"t": 1.0, "1": 1.0, "f": -1.0, "0": -1.0}
-TAI_MINUS_UTC: Final = 37.0
-EXPOSURE_SECONDS: Final = 30.0
-SECONDS_PER_DAY: Final = 86_400.0
 TAR_END: Final = 1024  # bytes
-SAME_EXPOSURE_DAYS: Final = 10.0 / SECONDS_PER_DAY
-FILLERS: Final = frozenset({0.0, -99999.0})  # what the survey writes for no forced flux
-
-Alert = Mapping[str, Any]
+SURVEY: Final = NAMED["ztf"]
+RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1].observations)}
+"""Order of preference of the lists of observations; those of brokers' packets have the same names."""
+MANY: Final = 1 << 40
+LIMITS: Final = ReadLimits(
+    max_record_bytes=MANY, max_decompressed_bytes=MANY, max_expansion=MANY, max_records=MANY, max_observations=MANY
+)
+"""An archive of one's own is not bounded."""
 
 
 class Row(NamedTuple):
-    """One row of an alert: fluxes in nJy, NaN with the ``reason`` why there is none; ``rank`` 0 is preferred."""
+    """One converted row of an alert: its rank among lists, the survey's name of its filter, why it holds no flux."""
 
     mjd: float
-    band: str
-    flux: float
-    flux_err: float
-    detected: bool
+    filter_name: str
     rank: int
-    reason: str = ""
+    rows: Photometry
+    place: int
+    reason: str
 
 
 @dataclass
@@ -73,18 +74,19 @@ def read_alerts(
     counts: Counter[str] = Counter()
     last: dict[str, tuple[float, int]] = {}
     for number, alert in enumerate(alerts_in(source)):
-        name = str(alert["objectId"])
+        name = alert.object_id
         counts[name] += 1
-        last[name] = max(last.get(name, (-math.inf, 0)), (float(alert["candidate"]["jd"]), number))
+        time = -math.inf if alert.mjd is None else alert.mjd
+        last[name] = max(last.get(name, (-math.inf, 0)), (time, number))
     final = {name: number for name, (_, number) in last.items()}
     opened: dict[str, _Open] = {}
     for number, alert in enumerate(alerts_in(source)):
-        name = str(alert["objectId"])
+        name = alert.object_id
         state = opened.setdefault(name, _Open(counts[name]))
         state.left -= 1
         if keep == "all" or final[name] == number:
             for row in rows_of(alert):
-                state.rows.setdefault((row.mjd, row.band, row.rank), row)
+                state.rows.setdefault((row.mjd, row.filter_name, row.rank), row)
         if not state.left:
             yield _object(name, list(opened.pop(name).rows.values()), (about or {}).get(name, About()))
 
@@ -139,89 +141,75 @@ def _tail(path: Path) -> bytes:
 
 def _decode(origin: str, data: bytes) -> Iterator[Alert]:
     try:
-        records = list(fastavro.reader(io.BytesIO(data)))
-    except (ValueError, EOFError, IndexError, KeyError, StopIteration, OverflowError) as error:
+        for alert in alerts_of(data, LIMITS):
+            if alert.survey != SURVEY.name or not alert.object_id:
+                raise ImportFormatError(f"{origin} is not a ZTF alert")
+            yield alert
+    except PacketError as error:
+        if error.reason is RejectReason.UNKNOWN_SCHEMA:
+            raise ImportFormatError(f"{origin} is not a ZTF alert: {error}") from error
         raise ImportFormatError(f"{origin} is truncated or not an Avro container: {error}") from error
-    for record in records:
-        if not isinstance(record, dict) or "objectId" not in record or "jd" not in (record.get("candidate") or {}):
-            raise ImportFormatError(f"{origin} is not a ZTF alert")
-        yield record
 
 
 def rows_of(alert: Alert) -> Iterator[Row]:
     """Rows of one alert: forced photometry, its own detection, its history."""
-    for entry in alert.get("fp_hists") or ():
-        yield _forced(entry)
-    yield _magnitude(alert["candidate"], 1)
-    for entry in alert.get("prv_candidates") or ():
-        yield _magnitude(entry, 2)
+    for part in alert.parts:
+        usable = np.isfinite(part.rows.flux) & np.isfinite(part.rows.flux_err)
+        for index, mjd in enumerate(part.rows.mjd.tolist()):
+            reason = "" if usable[index] else _reason(part, index)
+            yield Row(mjd, _filter(part, index), RANKS[part.path], part.rows, index, reason)
 
 
-def _magnitude(entry: Alert, rank: int) -> Row:
-    magnitude, error, sign = entry.get("magpsf"), entry.get("sigmapsf"), SIGN.get(str(entry.get("isdiffpos")))
-    place = (_middle(entry), _band(entry))
-    if magnitude is None or error is None:
-        return Row(*place, math.nan, math.nan, False, rank, "upper limit")
-    if sign is None:
-        return Row(*place, math.nan, math.nan, False, rank, "no sign of the difference")
-    flux = 10.0 ** (-0.4 * (magnitude - NJY_ZERO_POINT))
-    return Row(*place, sign * flux, flux * error * 0.4 * math.log(10.0), True, rank)
+def _filter(part: Part, index: int) -> str:
+    band = int(part.rows.band[index])
+    return FILTERS[band] if band >= 0 else f"fid {part.columns['band'][index]}"
 
 
-def _forced(entry: Alert) -> Row:
-    counts, error, zero_point = (entry.get(name) for name in ("forcediffimflux", "forcediffimfluxunc", "magzpsci"))
-    place = (_middle(entry), _band(entry))
-    if counts is None or counts in FILLERS or error is None or zero_point is None:
-        return Row(*place, math.nan, math.nan, False, 0, "forced photometry without a flux")
-    if str(entry.get("procstatus")) != "0":
-        return Row(*place, math.nan, math.nan, False, 0, "forced photometry with a warning")
-    scale = per_zero_point(zero_point)
-    return Row(*place, float(counts) * scale, error * scale, False, 0)
-
-
-def _middle(entry: Alert) -> float:
-    exposure = entry.get("exptime")
-    middle = (exposure if exposure and exposure > 0 else EXPOSURE_SECONDS) / 2
-    return float(entry["jd"]) - JD_MINUS_MJD + (TAI_MINUS_UTC + middle) / SECONDS_PER_DAY
-
-
-def _band(entry: Alert) -> str:
-    return BANDS.get(entry["fid"], f"fid {entry['fid']}")
+def _reason(part: Part, index: int) -> str:
+    """Why a row holds no flux."""
+    values: Mapping[str, Any] = {role: column[index] for role, column in part.columns.items()}
+    if "status" in values:
+        whole = None not in (values["flux"], values["flux_err"], values["zero_point"])
+        if not whole or values["flux"] in (0.0, ZTF_MISSING_FLUX) or values["status"] == ZTF_NO_WARNING:
+            return "forced photometry without a flux"
+        return "forced photometry with a warning"
+    if "sign" in values and None not in (values["flux"], values["flux_err"]) and values["sign"] not in ZTF_SIGN:
+        return "no sign of the difference"
+    return "upper limit"
 
 
 def _object(name: str, rows: list[Row], about: About) -> RawObject:
     """Rows of one exposure become one point: the first with a flux, detected when any of them was."""
-    rows = sorted(rows, key=lambda row: (row.band, row.mjd, row.rank))
-    detected, spare = _exposures(rows)
+    rows = sorted(rows, key=lambda row: (row.rank, row.mjd))
+    points = photometry.together([row.rows.at(np.array([row.place])) for row in rows])
+    detected, spare = _exposures(points)
     reasons = sorted({row.reason for row in rows if row.reason})
     rejected = {reason: np.array([row.reason == reason for row in rows]) for reason in reasons}
     return RawObject(
         object_id=name,
-        mjd=np.array([row.mjd for row in rows], dtype=np.float64),
-        flux=np.array([row.flux for row in rows], dtype=np.float64),
-        flux_err=np.array([row.flux_err for row in rows], dtype=np.float64),
-        band=[row.band for row in rows],
-        detected=np.array(detected, dtype=np.bool_),
+        mjd=points.mjd,
+        flux=points.flux,
+        flux_err=points.flux_err,
+        band=[row.filter_name for row in rows],
+        detected=detected,
         label=about.label,
         metadata=about.metadata,
         redshift=about.redshift,
         parent=about.parent,
-        rejected={**rejected, "another row of the exposure": np.array(spare, dtype=np.bool_)},
+        rejected={**rejected, "another row of the exposure": spare},
     )
 
 
-def _exposures(rows: list[Row]) -> tuple[list[bool], list[bool]]:
-    """For rows sorted by band and time: whether the exposure was detected, and whether another row stands for it."""
-    detected, spare = [False] * len(rows), [False] * len(rows)
-    start = 0
-    for end in range(1, len(rows) + 1):
-        together = end < len(rows) and rows[end].band == rows[end - 1].band
-        if together and rows[end].mjd - rows[end - 1].mjd < SAME_EXPOSURE_DAYS:
-            continue
-        usable = [n for n in range(start, end) if not rows[n].reason and rows[n].flux_err > 0]
-        chosen = min(usable, key=lambda n: (rows[n].rank, n)) if usable else start
-        for n in range(start, end):
-            detected[n] = any(row.detected for row in rows[start:end])
-            spare[n] = n != chosen
-        start = end
+def _exposures(points: Photometry) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.bool_]]]:
+    """For rows in order of preference: whether the exposure was detected, and whether another row stands for it."""
+    detected, spare = points.detected.copy(), np.zeros(len(points), dtype=np.bool_)
+    placed = np.flatnonzero(photometry.placed(points))
+    if not len(placed):
+        return detected, spare
+    found = photometry.exposures(points.at(placed))
+    exists = found.chosen < len(placed)
+    chosen = placed[found.chosen[exists]]
+    detected[chosen] = found.detected[exists]
+    spare[placed] = exists[found.of_row]
+    spare[chosen] = False
     return detected, spare

@@ -1,6 +1,6 @@
 """Astro-MoE and its baseline: the paper's networks, the shipped model and their small twin."""
 
-from models.astro_moe import AstroMoEConfig
+from models.networks.astro_moe.network import AstroMoEConfig
 from training.data.augment import AugmentationConfig
 from training.data.masking import MaskingConfig
 from training.recipes.schema import BatchConfig, OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
@@ -23,12 +23,12 @@ def astro_moe_pe() -> Recipe:
 
 
 def multiband_astromer() -> Recipe:
-    """The paper's baseline, every mixture replaced by one dense layer: 1,525,372 parameters."""
+    """Return the paper's baseline, every mixture replaced by one dense layer: 1,525,372 parameters."""
     return with_network(astro_moe_pe(), "multiband-astromer", n_experts=0, n_input_experts=0)
 
 
 def default() -> Recipe:
-    """The shipped model: Astro-MoE with time modulation at two thirds of the paper's width, 2,140,966 parameters.
+    """Return the shipped model: Astro-MoE, time modulation, two thirds of the paper's width, 2,140,966 parameters.
 
     Sized, like its schedule, for an hour on a CPU core; trained on views as real alerts show them.
     """
@@ -57,7 +57,7 @@ def default() -> Recipe:
 
 
 def default_statistics() -> Recipe:
-    """The shipped model, learned on with statistics of the light curve at hand, correlations by lag among them.
+    """Return the shipped model, learned on with statistics of the light curve at hand, correlations by lag among them.
 
     From the weights of ``default``, which keep what they know by learning at a third of the rate: what a network for
     all of twenty classes lacks most are the time scales of variable stars.
@@ -66,7 +66,7 @@ def default_statistics() -> Recipe:
 
 
 def default_periods() -> Recipe:
-    """The same once more with the periods of the light curve among its statistics, from ``default-statistics``."""
+    """Add the periods of the light curve to the statistics; begins from ``default-statistics``."""
     statistics = {"d_statistics": 96, "lag_statistics": True, "period_statistics": True}
     return _learned_on("default-periods", head_dropout=0.1, **statistics)
 
@@ -78,12 +78,12 @@ def _learned_on(name: str, **network: object) -> Recipe:
 
 
 def default_pe() -> Recipe:
-    """The shipped model with the fixed positional encoding in place of time modulation."""
+    """Return the shipped model with the fixed positional encoding in place of time modulation."""
     return with_network(default(), "default-pe", time_encoding="baseline")
 
 
 def default_multiband_astromer() -> Recipe:
-    """The paper's baseline at the width of the shipped model: fixed encoding, dense layers in place of mixtures."""
+    """Return the paper's baseline at the shipped width: fixed encoding, dense layers in place of mixtures."""
     return with_network(default_pe(), "default-multiband-astromer", n_experts=0, n_input_experts=0)
 
 
@@ -93,7 +93,7 @@ def default_pretraining() -> Recipe:
 
 
 def default_ztf() -> Recipe:
-    """The shipped model on simulated ZTF supernovae (``simulate --survey ztf``): from Rubin's 20 classes to ZTF's six.
+    """Take the shipped model from Rubin's 20 classes to six of simulated ZTF supernovae (``simulate --survey ztf``).
 
     Whole histories, as the typed objects have them; learned on from ``default``, it is what ``default-finetuning``
     starts from.
@@ -109,12 +109,12 @@ def default_ztf() -> Recipe:
 
 
 def default_dense() -> Recipe:
-    """The dense twin of the shipped model: what the speed and the worth of its experts are measured against."""
+    """Return the dense twin of the shipped model: what the speed and the worth of its experts are measured against."""
     return with_network(default(), "default-dense", n_experts=0, n_input_experts=0)
 
 
 def debug() -> Recipe:
-    """A network small enough to run the whole pipeline in under a minute on two cores."""
+    """Return a network small enough to run the whole pipeline in under a minute on two cores."""
     network = {"d_model": 32, "n_heads": 2, "n_blocks": 2, "d_ff": 64, "n_harmonics": 8, "n_experts": 4}
     tabular = {"d_tab": 32, "tab_heads": 2, "tab_blocks": 1, "tab_ff": 64}
     return with_network(default(), "debug", **network, **tabular).model_copy(

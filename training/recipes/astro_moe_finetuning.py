@@ -10,7 +10,7 @@ from training.recipes.schema import BatchConfig, OptimiserConfig, Recipe, Schedu
 
 
 def default_finetuning() -> Recipe:
-    """New heads for a few thousand labelled real objects, on weights trained on simulated ones.
+    """Return new heads for a few thousand labelled real objects, on weights trained on simulated ones.
 
     The branches stay as they are; the heads are four, small, and see statistics of the light curve beside what the
     branches say: with so few objects that is worth more than fitting the branches to them. Classes are drawn half of
@@ -29,7 +29,7 @@ def default_finetuning() -> Recipe:
 
 
 def default_finetuning_metadata() -> Recipe:
-    """The same for some 2,000 objects with metadata, which are learned by heart even sooner."""
+    """Fine-tune on some 2,000 objects with metadata, which are learned by heart even sooner."""
     tuned = default_finetuning()
     return with_network(tuned, "default-finetuning-metadata", head_dropout=0.5).model_copy(
         update={
@@ -41,7 +41,7 @@ def default_finetuning_metadata() -> Recipe:
 
 
 def default_finetuning_whole() -> Recipe:
-    """The whole network without statistics on a few thousand labelled objects: short and gentle."""
+    """Return the whole network without statistics on a few thousand labelled objects: short and gentle."""
     return with_network(default(), "default-finetuning-whole", dropout=0.2).model_copy(
         update={
             "schedule": ScheduleConfig(steps=500, warmup_steps=25),
@@ -54,7 +54,7 @@ def default_finetuning_whole() -> Recipe:
 
 
 def default_ztf_alerts() -> Recipe:
-    """The same for alerts of ZTF: half of the draws end at a detection, as when an object is still growing.
+    """Fine-tune for alerts of ZTF: half of the draws end at a detection, as when an object is still growing.
 
     In g and r alone: what the labelled objects lack, i, the network would have to guess at.
     """

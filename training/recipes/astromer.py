@@ -16,8 +16,9 @@ Pretrain, then classify from its weights::
     python -m training train astromer --data build/sim.parquet --pretrained runs/astromer-pretraining
 """
 
-from models.astromer import AstromerConfig
-from models.lightcurve import BANDS, Limits
+from models.bands import BANDS
+from models.lightcurve import Limits
+from models.networks.astromer.network import AstromerConfig
 from training.data.augment import AugmentationConfig
 from training.data.masking import MaskingConfig
 from training.recipes.schema import (
@@ -45,7 +46,7 @@ DEBUG = NOTE.model_copy(update={"d_model": 32, "n_heads": 2, "d_ff": 32, "lstm_w
 
 
 def astromer() -> Recipe:
-    """The published pseudo-code with the LSTM classifier; the encoder learns on."""
+    """Return the published pseudo-code with the LSTM classifier; the encoder learns on."""
     return Recipe(
         name="astromer",
         network=NOTE,
@@ -73,7 +74,7 @@ def astromer_v2_pretraining() -> Recipe:
 
 
 def debug_astromer() -> Recipe:
-    """A classifier small enough to run the whole pipeline in under a minute on two cores."""
+    """Return a classifier small enough to run the whole pipeline in under a minute on two cores."""
     return astromer().model_copy(
         update={
             "name": "debug-astromer",

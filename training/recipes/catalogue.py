@@ -14,6 +14,8 @@ Notable:
 - ``default-ztf`` goes on from its weights on simulated ZTF supernovae; ``default-finetuning`` puts new heads on it for
   a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts`` for
   ZTF's as alerts show them; ``default-finetuning-whole`` trains all of it on;
+- ``sky-body`` and ``sky-body-views`` go on from its weights on light curves of every survey, ``sky-heads`` puts
+  heads on them that see statistics beside them;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)
   or to forecast;
@@ -26,7 +28,7 @@ Print one, resolved::
 
 from collections.abc import Callable
 
-from training.recipes import astro_moe, astro_moe_finetuning, astromer, informer, romae
+from training.recipes import astro_moe, astro_moe_finetuning, astro_moe_sky, astromer, informer, romae
 from training.recipes.schema import Recipe
 
 _MAKERS: tuple[Callable[[], Recipe], ...] = (
@@ -41,6 +43,10 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe_finetuning.default_finetuning_metadata,
     astro_moe_finetuning.default_finetuning_whole,
     astro_moe_finetuning.default_ztf_alerts,
+    astro_moe_sky.sky_body,
+    astro_moe_sky.sky_body_views,
+    astro_moe_sky.sky_heads,
+    astro_moe_sky.sky_heads_ztf,
     astro_moe.default_ztf,
     astro_moe.default_pe,
     astro_moe.default_multiband_astromer,

@@ -10,9 +10,9 @@ Notable:
 - the forecaster's time has a 2 pi and learned frequencies: periods from a day up.
 """
 
-from models.attention import AttentionConfig
-from models.informer import InformerConfig
 from models.lightcurve import Limits
+from models.networks.attention.attention import AttentionConfig
+from models.networks.informer.network import InformerConfig
 from training.data.augment import AugmentationConfig
 from training.data.forecasting import ForecastingConfig
 from training.recipes.schema import (
@@ -43,7 +43,7 @@ def informer() -> Recipe:
 
 
 def informer_forecast() -> Recipe:
-    """Expected flux and its spread up to 60 days after an alert."""
+    """Return expected flux and its spread up to 60 days after an alert."""
     base = informer()
     learning = {"time_encoding": "trainable", "pe_two_pi": True, "flux_scale": 100.0}  # 22.5 mag, a usual source
     return base.model_copy(
@@ -59,12 +59,12 @@ def informer_forecast() -> Recipe:
 
 
 def debug_informer() -> Recipe:
-    """A classifier small enough for tests."""
+    """Return a classifier small enough for tests."""
     return _debug(informer(), "debug-informer")
 
 
 def debug_informer_forecast() -> Recipe:
-    """A forecaster small enough for tests."""
+    """Return a forecaster small enough for tests."""
     return _debug(informer_forecast(), "debug-informer-forecast", n_decoder_blocks=1, start_tokens=8)
 
 

@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.astro_moe import AstroMoEConfig
-from models.lightcurve import BANDS, FluxUnit, Limits
-from models.zoo import NetworkConfig, NetworkTask
+from models.bands import BANDS
+from models.lightcurve import Limits
+from models.networks.astro_moe.network import AstroMoEConfig
+from models.networks.zoo import NetworkConfig, NetworkTask
+from models.units import FluxUnit
 from training.data.augment import AugmentationConfig
 from training.data.forecasting import ForecastingConfig
 from training.data.masking import MaskingConfig

@@ -32,8 +32,7 @@ from training.data.dataset import Dataset, read_dataset, require_labels, split_i
 from training.fit.checkpoints import fingerprint
 from training.recipes.schema import Recipe
 from training.score.evaluate import sample_split, series_of, series_scores
-from training.score.features import features
-from training.score.package_features import package_features
+from training.score.features import features, package_features
 from training.score.predictions import Answers, Model, Panel, labels
 
 Kind = Literal["boosted", "forest"]
@@ -151,7 +150,7 @@ def _boost(
 def _grow(
     values: NDArray[np.float32], label_N: Int64, beside: NDArray[np.float32], beside_N: Int64, seed: int
 ) -> RandomForestClassifier:
-    """A forest has nothing to stop early, so the validation draws help to grow it."""
+    """Grow a forest on all draws: it has nothing to stop early, so those for validation help as well."""
     forest = RandomForestClassifier(FOREST_TREES, min_samples_leaf=FOREST_LEAF, random_state=seed, n_jobs=-1)
     forest.fit(np.concatenate([values, beside]), np.concatenate([label_N, beside_N]))
     return forest.set_params(n_jobs=None)  # batches of answers are too small for threads

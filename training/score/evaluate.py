@@ -29,8 +29,7 @@ from training.data.dataset import Dataset, read_dataset, require_labels, split_i
 from training.fit.checkpoints import fingerprint
 from training.recipes.schema import DataConfig
 from training.score import sections
-from training.score.hierarchy import all_scores, levels
-from training.score.metrics import confusion, f1_per_class, reliability
+from training.score.metrics import all_scores, confusion, f1_per_class, levels, reliability
 from training.score.novelty import REFERENCE_PER_CLASS
 from training.score.predictions import Panel, open_model
 
@@ -94,7 +93,7 @@ def evaluate(
 
 
 def series_of(dataset: Dataset) -> dict[str, dict[str, View]]:
-    """What objects are scored in; those of another taxonomy than the simulator's are not shown as other surveys do."""
+    """Return the views in which objects are scored; other taxonomies are not shown as other surveys do."""
     if dataset.classes == ELASTICC.names:
         return SERIES
     return {**SERIES, "views": {name: VIEWS[name] for name in AS_OBSERVED}}
@@ -137,7 +136,7 @@ def _apart(dataset: Dataset, rows: Int64, unseen: Int64) -> tuple[Int64, Int64]:
 
 
 def _reference(dataset: Dataset, rows: Int64) -> Int64:
-    """A fixed sample of training objects, as many of every class."""
+    """Return a fixed sample of training objects, as many of every class."""
     rng = np.random.default_rng(0)
     classes = [rows[dataset.label[rows] == label] for label in np.unique(dataset.label[rows])]
     return np.sort(np.concatenate([rng.permutation(part)[:REFERENCE_PER_CLASS] for part in classes] or [rows]))

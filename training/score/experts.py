@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from models.bands import BANDS
 from models.bundle import MANIFEST, load_bundle
-from models.lightcurve import BANDS, Int64, RaggedBatch
-from models.moe import Router, Routing
+from models.lightcurve import Int64, RaggedBatch
+from models.networks.parts.moe import Router, Routing
 from models.runtime import open_session, run
 from training.data.augment import View
 from training.data.batches import Example, collate, view_examples

@@ -26,6 +26,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 
 from models.lightcurve import Int64
 from models.taxonomy import taxonomy_of
+from training.common import markdown_table
 from training.data.augment import View
 from training.data.batches import Example, view_examples
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
@@ -33,8 +34,7 @@ from training.fit.checkpoints import fingerprint
 from training.fit.train import train
 from training.recipes.schema import Recipe
 from training.score.baseline import NAMES, FeatureSet, Kind, matrix
-from training.score.hierarchy import all_scores
-from training.score.metrics import confusion, f1_per_class
+from training.score.metrics import all_scores, confusion, f1_per_class
 from training.score.predictions import Answers, Model, Panel, labels, open_model
 from training.score.sections import number, spread
 
@@ -46,7 +46,7 @@ Make = Callable[[Recipe, Dataset], Model]
 
 
 def of_fold(recipe: Recipe, fold: int, folds: int) -> Recipe:
-    """The recipe on one of ``folds`` splits that together test every object once."""
+    """Return the recipe on one of ``folds`` splits that together test every object once."""
     test = 1 / folds
     data = recipe.data.model_copy(update={"fractions": (1 - VALIDATION - test, VALIDATION, test), "turn": fold / folds})
     return recipe.model_copy(update={"data": data})
@@ -167,12 +167,12 @@ def table(report: dict[str, Any]) -> str:
     """Markdown: macro-F1, balanced accuracy and log loss as mean ± standard deviation over folds, F1 of every class."""
     classes = list(next(iter(report["models"].values()))["f1"])
     head = ["", "macro-F1", "balanced accuracy", "log loss", *classes]
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    rows = []
     for name, told in report["models"].items():
         scores = [_plus_minus(told["scores"][key]) for key in ("macro_f1", "balanced_accuracy", "log_loss")]
         f1 = ["-" if value is None else f"{value:.2f}" for value in told["f1"].values()]
-        lines.append(f"| {' | '.join([name, *scores, *f1])} |")
-    return "\n".join(lines) + "\n"
+        rows.append([name, *scores, *f1])
+    return markdown_table(head, rows) + "\n"
 
 
 def _plus_minus(told: dict[str, Any]) -> str:

@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from models.lightcurve import BANDS, Int64
-from training.score.drawings import AXES, BLUE, STYLE, WIDTH, canvas
+from models.bands import BANDS
+from models.lightcurve import Int64
+from training.score.figures import AXES, BLUE, STYLE, WIDTH, canvas
 
 FAMILY_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999933", "#882255")
 FAMILY_MARKERS = "os^DvXP*"
@@ -61,7 +62,7 @@ def confusion_figure(
 
 
 def _write_numbers(axes: Axes, percent_CC: Matrix, range_CC: tuple[Matrix, Matrix] | None) -> None:
-    """The median in a cell, and above and below it the distance to the upper and lower percentile, if there is one."""
+    """Write the median into a cell, and around it the distances to the upper and lower percentile, if any."""
     for (row, column), value in np.ndenumerate(percent_CC):
         if not value >= _SHOWN:
             continue
@@ -138,7 +139,7 @@ def embedding_figure(place: Mapping[str, Any], families: Sequence[str], name: st
 
 
 def class_map_figure(place: Mapping[str, Any], classes: Sequence[str]) -> Figure:
-    """The same map once for every class, its objects dark before the others: twenty colours could not be told apart."""
+    """Draw the map once for every class, its objects dark before the others: nobody tells twenty colours apart."""
     columns = 5
     rows = -(-len(classes) // columns)
     figure, panels = canvas(rows, columns, 1.9 * rows)

@@ -8,12 +8,44 @@ Shapes: B objects, C classes; ``probabilities_BC`` rows sum to 1, ``label_B`` ho
 - AUROC is the unweighted mean over classes of one class against the rest (ties count half), over the classes that have
   objects on both sides; NaN when none has, which is so with one true class only;
 - ECE is the expected calibration error of the top class in equally wide confidence bins (Guo et al. 2017).
+
+Scores at every level of the taxonomy: a Type Ia taken for a Type Ib/c is right about "SN-like".
+
+Two readings, both reported:
+
+- macro-F1 of a level: probabilities are summed into the groups of that level (`Taxonomy.rollup`) and the most probable
+  group is the prediction, which need not be the group of the most probable leaf;
+- hierarchical F1 (Kiritchenko et al. 2006): true and predicted leaf are each replaced by the set of themselves and
+  their ancestors; precision and recall count shared members, summed over all objects. The root that everything shares
+  is left out, since it would be right for free.
+
+Legend: B objects, C leaf classes, G groups of a level.
+
+The abstention curve: how good the answers are when only the most confident share of the objects is answered.
+
+Objects are ranked by their largest probability; at coverage c the ceil(c * N) most confident are answered. Macro-F1
+averages over the classes that occur among the answered objects or their predictions, so a class of which nothing is
+answered drops out: the number of classes left is part of the curve.
+
+How a classification settles while its light curve grows: flip rate, time to first stable class.
+
+An object's top class is followed over K steps (days since the first alert, or number of detections):
+
+- the flip rate is the share of the K - 1 transitions at which the top class changes;
+- it is stable from the first step after which the top class never changes again. That is known in hindsight only, and
+  an object that stops being observed is trivially stable, so the time at which it is stable *and right* is told beside.
+
+Legend: N objects, K steps.
 """
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.lightcurve import Int64
+from models.taxonomy import Taxonomy
 
 Float = NDArray[np.floating]
 
@@ -23,7 +55,7 @@ _FLOOR = 1e-7
 
 
 def confusion(label_B: Int64, predicted_B: Int64, classes: int) -> Int64:
-    """Counts, shape (C, C): row is the true class, column the predicted one."""
+    """Return counts, shape (C, C): row is the true class, column the predicted one."""
     counts: Int64 = np.bincount(label_B * classes + predicted_B, minlength=classes**2).reshape(classes, classes)
     return counts
 
@@ -101,7 +133,7 @@ def reliability(probabilities_BC: Float, label_B: Int64, bins: int = ECE_BINS) -
 
 
 def ece(probabilities_BC: Float, label_B: Int64, bins: int = ECE_BINS) -> float:
-    """Expected calibration error: mean |accuracy - confidence| over objects, by bin of the top probability."""
+    """Return expected calibration error: mean |accuracy - confidence| over objects, by bin of the top probability."""
     count, confidence, accuracy = reliability(probabilities_BC, label_B, bins).T
     return float(np.nansum(count * np.abs(accuracy - confidence)) / len(label_B))
 
@@ -129,3 +161,162 @@ def scores(probabilities_BC: Float, label_B: Int64) -> dict[str, float]:
         "brier": brier(probabilities_BC, label_B),
         "ece": ece(probabilities_BC, label_B),
     }
+
+
+class Level(NamedTuple):
+    """Groups of one depth of the taxonomy, and the group of every leaf, int64 (C,)."""
+
+    key: str
+    groups: tuple[str, ...]
+    group_C: Int64
+
+
+def levels(taxonomy: Taxonomy) -> list[Level]:
+    """Levels above the leaves that hold more than one group, from the coarsest; a shallow leaf is its own group."""
+    deepest = max(len(leaf.path) for leaf in taxonomy.classes)
+    found = []
+    for depth in range(deepest):
+        names = [leaf.path[depth] if depth < len(leaf.path) else leaf.name for leaf in taxonomy.classes]
+        groups = tuple(dict.fromkeys(names))
+        if 1 < len(groups) < len(names):
+            group_C = np.array([groups.index(name) for name in names], dtype=np.int64)
+            found.append(Level(f"macro_f1_of_{len(groups)}_groups", groups, group_C))
+    return found
+
+
+def roll_up(probabilities_BC: Float, level: Level) -> NDArray[np.float64]:
+    """Probability of every group of a level, shape (B, G)."""
+    member_CG = np.eye(len(level.groups))[level.group_C]
+    return np.asarray(probabilities_BC.astype(np.float64) @ member_CG)
+
+
+def level_f1(probabilities_BC: Float, label_B: Int64, level: Level) -> float:
+    """Macro-F1 over the groups of a level."""
+    predicted_B = roll_up(probabilities_BC, level).argmax(1)
+    return macro_f1(confusion(level.group_C[label_B], predicted_B, len(level.groups)))
+
+
+def ancestry(taxonomy: Taxonomy) -> NDArray[np.int64]:
+    """Whether a node contains a leaf, int64 (C, nodes): every leaf and every ancestor, roots that hold all left out."""
+    names = list(dict.fromkeys(name for leaf in taxonomy.classes for name in (*leaf.path, leaf.name)))
+    member = np.array([[name in (*leaf.path, leaf.name) for name in names] for leaf in taxonomy.classes])
+    return member[:, ~member.all(0)].astype(np.int64)
+
+
+def hierarchical_f1(label_B: Int64, predicted_B: Int64, taxonomy: Taxonomy) -> float:
+    """Harmonic mean of hierarchical precision and recall, micro-averaged over objects."""
+    member = ancestry(taxonomy)
+    truth, predicted = member[label_B], member[predicted_B]
+    return float(2 * (truth & predicted).sum() / (truth.sum() + predicted.sum()))
+
+
+def all_scores(probabilities_BC: Float, label_B: Int64, taxonomy: Taxonomy) -> dict[str, float]:
+    """Every reported score of one set of predictions; all NaN without objects."""
+    found = scores(probabilities_BC, label_B)
+    above = levels(taxonomy)
+    if not len(label_B):
+        return found | dict.fromkeys(["hierarchical_f1", *(level.key for level in above)], float("nan"))
+    found["hierarchical_f1"] = hierarchical_f1(label_B, probabilities_BC.argmax(1), taxonomy)
+    return found | {level.key: level_f1(probabilities_BC, label_B, level) for level in above}
+
+
+COVERAGES = tuple(round(0.05 * step, 2) for step in range(1, 21))
+
+
+class Abstention(NamedTuple):
+    """Scores at each coverage, all of shape (K,)."""
+
+    coverage: NDArray[np.float64]
+    threshold: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    macro_f1: NDArray[np.float64]
+    classes: Int64
+
+
+def abstention(probabilities_BC: Float, label_B: Int64, coverages: tuple[float, ...] = COVERAGES) -> Abstention:
+    """Accuracy, macro-F1, classes left and the least confidence answered, at each coverage in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        Without objects.
+    """
+    if not len(label_B):
+        raise ValueError("an abstention curve needs objects")
+    confidence_B, predicted_B = probabilities_BC.max(1), probabilities_BC.argmax(1)
+    order = np.argsort(-confidence_B, kind="stable")
+    kept = [order[: int(np.ceil(share * len(order) - 1e-9))] for share in coverages]
+    counts = [confusion(label_B[part], predicted_B[part], probabilities_BC.shape[1]) for part in kept]
+    return Abstention(
+        coverage=np.array(coverages),
+        threshold=np.array([confidence_B[part[-1]] for part in kept], dtype=np.float64),
+        accuracy=np.array([np.trace(count) / count.sum() for count in counts]),
+        macro_f1=np.array([macro_f1(count) for count in counts]),
+        classes=np.array([(count.sum(1) > 0).sum() for count in counts], dtype=np.int64),
+    )
+
+
+class Stability(NamedTuple):
+    """How the top classes of one model settle.
+
+    Attributes
+    ----------
+    flip_rate : share of transitions that change the top class, over all objects.
+    flips_per_object : mean number of changes.
+    never_flipped : share of objects whose first answer is their last.
+    stable_K : share of objects that are stable from each step on; 1 at the last.
+    stable_and_right_K : share of objects that are, and whose class is the true one.
+    median_step : step at which half of the objects are stable.
+    median_step_right : step at which half of the objects that end up right are stable; NaN when none does.
+    """
+
+    flip_rate: float
+    flips_per_object: float
+    never_flipped: float
+    stable_K: NDArray[np.float64]
+    stable_and_right_K: NDArray[np.float64]
+    median_step: float
+    median_step_right: float
+
+
+def first_stable(top_NK: Int64) -> Int64:
+    """Index of the first step from which each object's top class stays what it is at the last, shape (N,)."""
+    differs_NK = top_NK != top_NK[:, -1:]
+    last_difference_N = differs_NK.shape[1] - 1 - differs_NK[:, ::-1].argmax(1)
+    stable_N: Int64 = np.where(differs_NK.any(1), last_difference_N + 1, 0).astype(np.int64)
+    return stable_N
+
+
+def stability(top_NK: Int64, label_N: Int64, steps: Sequence[float]) -> Stability:
+    """Follow top classes over steps.
+
+    Parameters
+    ----------
+    top_NK : top class of each object at each step.
+    steps : days or detections of the steps, ascending, at least one.
+
+    Raises
+    ------
+    ValueError
+        Without objects, or when the number of steps differs.
+    """
+    if not len(top_NK) or top_NK.shape[1] != len(steps) or not steps:
+        raise ValueError(f"stability needs objects followed over all {len(steps)} steps, got {top_NK.shape}")
+    flips_N = (top_NK[:, 1:] != top_NK[:, :-1]).sum(1)
+    stable_N, right_N = first_stable(top_NK), top_NK[:, -1] == label_N
+    by_step_NK = stable_N[:, None] <= np.arange(len(steps))
+    value_N = np.asarray(steps, dtype=np.float64)[stable_N]
+    return Stability(
+        flip_rate=float(flips_N.mean() / max(1, len(steps) - 1)),
+        flips_per_object=float(flips_N.mean()),
+        never_flipped=float((flips_N == 0).mean()),
+        stable_K=by_step_NK.mean(0),
+        stable_and_right_K=(by_step_NK & right_N[:, None]).mean(0),
+        median_step=_lower_median(value_N),
+        median_step_right=_lower_median(value_N[right_N]),
+    )
+
+
+def _lower_median(value_N: NDArray[np.float64]) -> float:
+    """Smallest value that at least half do not exceed: always one of the steps."""
+    return float(np.quantile(value_N, 0.5, method="inverted_cdf")) if len(value_N) else float("nan")

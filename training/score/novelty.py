@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from models.confidence import Novelty
 from models.lightcurve import Bool, Int64
-from training.score.calibrate import DETECTION_GROUPS
+from training.score.calibrate import DETECTION_GROUPS, ServedSample
 from training.score.metrics import Float, area_under_roc
-from training.score.served import ServedSample
 
 SHRINKAGE = 0.01  # of the covariance towards its mean variance: some directions of an embedding hardly vary
 NEIGHBOURS = 10
@@ -129,7 +128,7 @@ def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
     """
     reference = fit_reference(training.embedding_NE, training.label_N)
     distance_N = reference.mahalanobis(validation.embedding_NE)
-    distance_Q, share_Q = _shares(distance_N)
+    distance_Q, share_Q = quantiles_of(distance_N)
     alarm_N = np.interp(distance_N, distance_Q, share_Q) > 1 - FALSE_ALARMS
     group_N = np.searchsorted(DETECTION_GROUPS, validation.detections_N, side="right") - 1
     described = Novelty(
@@ -145,11 +144,11 @@ def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
     return NoveltyFit(reference, distance_Q, share_Q, described)
 
 
-def _shares(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def quantiles_of(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Distinct quantiles and their shares: steps of a hundredth, and finer ones in the tail that alarms look at."""
     tail = 1 - np.geomspace(0.01, 1 / max(len(distance_N), 101), 30)
     share_Q = np.unique(np.concatenate([np.linspace(0, 1, 101), tail]))
-    grid = GRID * float(np.median(distance_N)) or 1.0
+    grid = GRID * abs(float(np.median(distance_N))) or 1.0
     quantile_Q = np.round(np.quantile(distance_N, share_Q) / grid) * grid  # apart by more than the graph's rounding
     distance_Q, first = np.unique(quantile_Q, return_index=True)
     if len(distance_Q) < 2:

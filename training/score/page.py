@@ -1,19 +1,118 @@
-"""The report as one HTML file, to be read by a person.
+"""Pieces of a page that needs nothing else: no scripts, no fonts, no network; pictures are inside.
+
+On a phone the page keeps its width: tables and drawings scroll sideways within it, at a size that can be read.
+
+The report as one HTML file, to be read by a person.
 
 Written from the JSON reports alone, so that a page can be drawn again years later. Sections that were not measured say
 so instead of being absent.
 """
 
+import base64
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
-from training.score import drawings, maps, trust
-from training.score.html import about, details, document, figure, table, tiles, value
+from training.score import figures, maps
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.55 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: #1a1a1a; background: #fff;
+  max-width: 1160px; margin: 0 auto; padding: 1.5rem 1.25rem 4rem; }
+h1 { font-size: 1.7rem; margin: 0 0 .2rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin: 2.8rem 0 .4rem; padding-top: .6rem; border-top: 1px solid #ddd; }
+p { max-width: 75ch; } .about, figcaption { color: #444; font-size: .92rem; } code { font-size: .9em; }
+.about { overflow-wrap: anywhere; } a { color: #0064a0; }
+nav { font-size: .92rem; margin: 1rem 0; } nav a { display: inline-block; margin: .15rem 1rem .15rem 0; }
+.numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .8rem; margin: 1.2rem 0; }
+.numbers div { border: 1px solid #ddd; border-radius: 6px; padding: .6rem 1rem; }
+.numbers b { display: block; font-size: 1.45rem; font-weight: 600; white-space: nowrap; }
+.numbers small { font-size: .9rem; font-weight: 400; } .numbers span { color: #444; font-size: .87rem; }
+.wide { overflow-x: auto; } details { margin: .8rem 0; } summary { cursor: pointer; }
+table { border-collapse: collapse; font-size: .86rem; margin: .8rem 0; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .45rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #eee; }
+th:first-child, td:first-child { text-align: left; font-weight: 400; }
+thead th, thead th:first-child { font-weight: 600; white-space: normal; border-bottom: 2px solid #bbb;
+  vertical-align: bottom; }
+tbody tr:nth-child(even) { background: #f7f8fa; }
+figure { margin: 1rem 0; } img { max-width: 100%; height: auto; }
+@media (max-width: 760px) { .wide img { max-width: none; width: 760px; } }
+@media print { h2 { break-after: avoid; } figure, table { break-inside: avoid; } nav { display: none; } }
+"""
+
+
+def document(title: str, head: str, sections: Mapping[str, str]) -> str:
+    """Return the page; ``head`` and the sections are HTML already, the title and the names of sections are not."""
+    links = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in sections)
+    body = "".join(f'<h2 id="{_anchor(name)}">{escape(name)}</h2>{part}' for name, part in sections.items())
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
+        f"<body><h1>{escape(title)}</h1>{head}<nav>{links}</nav>{body}</body></html>\n"
+    )
+
+
+def figure(drawn: Figure, caption: str, kind: str = "svg") -> str:
+    """Return a drawing inside the page; many marks are smaller as PNG, everything else is sharp as SVG."""
+    stream = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "nightjar"}):  # the same report gives the same bytes
+        drawn.savefig(stream, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
+    mime = "image/svg+xml" if kind == "svg" else "image/png"
+    source = f"data:{mime};base64,{base64.b64encode(stream.getvalue()).decode()}"
+    words = escape(caption)
+    return (
+        f'<figure><div class="wide"><img src="{source}" alt="{words}"></div><figcaption>{words}</figcaption></figure>'
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return an HTML table, the first cell of every row its heading; cells are HTML already."""
+    head = "".join(f'<th scope="col">{cell}</th>' for cell in header)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
+        for first, *rest in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def details(summary: str, content: str) -> str:
+    """Content that is opened on request."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def about(words: str) -> str:
+    """Return a paragraph of explanation, HTML already."""
+    return f'<p class="about">{words}</p>'
+
+
+def value(score: Mapping[str, Any], digits: int = 3) -> str:
+    """Mean ± spread; an en dash where nothing was measured."""
+    if score["mean"] is None:
+        return "–"
+    mean = f"{score['mean']:.{digits}f}"
+    return mean if score["spread"] is None else f"{mean} ± {score['spread']:.{digits}f}"
+
+
+def tiles(numbers: Iterable[tuple[Mapping[str, Any], int, str]]) -> str:
+    """Return the few numbers to look at first: score, digits and label of each."""
+    boxes = []
+    for score, digits, label in numbers:
+        mean, _, spread = value(score, digits).partition(" ± ")
+        small = f" <small>± {spread}</small>" if spread else ""
+        boxes.append(f"<div><b>{mean}{small}</b><span>{escape(label)}</span></div>")
+    return f'<div class="numbers">{"".join(boxes)}</div>'
+
+
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
 
 Report = Mapping[str, Any]
 COLUMNS = {
@@ -54,7 +153,7 @@ def write_page(path: Path, report: Report, baselines: Sequence[Report] = ()) -> 
 
 
 def page(report: Report, baselines: Sequence[Report] = ()) -> str:
-    """The whole document."""
+    """Return the whole document."""
     sections = {
         "Scores": _views(report, baselines),
         "Against time": _time(report, baselines),
@@ -109,7 +208,7 @@ def _views(report: Report, baselines: Sequence[Report]) -> str:
 
 
 def _cells(scores: Report) -> list[str]:
-    """Number of objects and every score; an older report may lack some."""
+    """Return number of objects and every score; an older report may lack some."""
     absent = {"mean": None, "spread": None}
     return [f"{scores['objects']['mean']:.0f}", *(value(scores.get(key, absent)) for key in COLUMNS)]
 
@@ -122,8 +221,8 @@ def _time(report: Report, baselines: Sequence[Report]) -> str:
     ):
         lines = {"with metadata": report[axis], "without metadata": report[f"{axis}_no_metadata"]}
         lines |= {f"{one['models'][0]['name']}, with metadata": one[axis] for one in baselines if axis in one}
-        drawn = drawings.series_figure(axis, lines)
-        parts.append(about(words) + figure(drawn, f"Scores against the {drawings.AXES[axis]}."))
+        drawn = figures.series_figure(axis, lines)
+        parts.append(about(words) + figure(drawn, f"Scores against the {figures.AXES[axis]}."))
         for label, key in (("with metadata", axis), ("without metadata", f"{axis}_no_metadata")):
             rows = [[step, *_cells(scores)] for step, scores in report[key].items()]
             parts.append(details(f"Numbers, {label}", table([axis, "objects", *COLUMNS.values()], rows)))
@@ -145,7 +244,7 @@ def _hierarchy(report: Report) -> str:
         f"level ({escape(groups or 'this taxonomy has none')}) and the most probable group is compared with the true "
         f"one; hierarchical F1 counts the ancestors that the predicted and the true class share."
     )
-    return explained + figure(drawings.hierarchy_figure(report), "F1 at each level of the taxonomy, with metadata.")
+    return explained + figure(figures.hierarchy_figure(report), "F1 at each level of the taxonomy, with metadata.")
 
 
 def _confusion(report: Report) -> str:
@@ -173,7 +272,7 @@ def _calibration(report: Report) -> str:
         "it, the network is too sure of itself."
     )
     caption = f"Reliability of {report['models'][0]['name']}, with metadata; bars are one-sigma intervals (Wilson)."
-    return explained + figure(trust.reliability_figure(report["reliability_early"]), caption)
+    return explained + figure(figures.reliability_figure(report["reliability_early"]), caption)
 
 
 def _abstention(report: Report) -> str:
@@ -181,7 +280,7 @@ def _abstention(report: Report) -> str:
         "What is gained by answering only the objects that the network is most certain about. Macro-F1 averages over "
         "the classes that are still answered, and may fall where hard classes keep a few objects."
     )
-    return explained + figure(drawings.abstention_figure(report["abstention"]), "Answers against coverage.")
+    return explained + figure(figures.abstention_figure(report["abstention"]), "Answers against coverage.")
 
 
 def _stability(report: Report) -> str:
@@ -198,7 +297,7 @@ def _stability(report: Report) -> str:
         [f"{label} have settled at", *(_step(part[key]["mean"], axis) for axis, part in section.items())]
         for key, label in settled.items()
     ]
-    drawn = drawings.stability_figure(report["stability"])
+    drawn = figures.stability_figure(report["stability"])
     header = ["", *(f"over {name}" for name in section)]
     by_class = details("By class", _stability_by_class(report["classes"], section))
     return explained + figure(drawn, "Objects that have settled.") + table(header, rows) + by_class
@@ -237,7 +336,7 @@ def _sets(report: Report) -> str:
         f"validation objects and hold only for light curves like those: the left panel shows what is left otherwise."
     )
     header = ["method", "coverage", "worst class", "classes per set", "empty sets", "single class"]
-    drawn = trust.sets_figure(section, report["classes"])
+    drawn = figures.sets_figure(section, report["classes"])
     return explained + table(header, rows) + figure(drawn, f"Sets of LAC; dashed: the stated {stated}.")
 
 
@@ -253,7 +352,7 @@ def _novelty(report: Report) -> str:
         f"the embedding lies from those of training; the other two look at the probabilities alone."
     )
     rows = [[escape(name), value(score["all"])] for name, score in section["scores"].items()]
-    drawn = trust.novelty_figure(section, report["classes"])
+    drawn = figures.novelty_figure(section, report["classes"])
     return explained + figure(drawn, "AUROC by left-out class.") + table(["score", "AUROC, all left out"], rows)
 
 

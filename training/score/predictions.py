@@ -21,7 +21,7 @@ from torch import nn
 
 from models.bundle import MANIFEST, load_bundle
 from models.lightcurve import Int64, RaggedBatch
-from models.network import Output
+from models.networks.network import Output
 from models.runtime import open_session, run
 from training.data.augment import View
 from training.data.batches import Example, collate, view_examples

@@ -1,4 +1,9 @@
-"""The parts of a report that go beyond scores of one view: each a function of a panel of models, as plain JSON.
+"""A map of the embedding: objects that the network takes to be alike lie side by side.
+
+Principal components are exact, quick and always drawn; t-SNE (van der Maaten & Hinton 2008) shows small groups better
+but its distances mean nothing and it takes minutes for many objects, so it is asked for and runs on a subsample.
+
+The parts of a report that go beyond scores of one view: each a function of a panel of models, as plain JSON.
 
 Notable: what a person decides by (abstention, sets, strangeness) is measured on the objects that the scores are
 measured on; thresholds of conformal sets come from the validation split, of the same view. Where a part cannot be
@@ -6,21 +11,66 @@ measured (no validation objects, no embedding, no mixture) it is None and the pa
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.manifold import TSNE
 
 from models.lightcurve import Int64
 from training.data.augment import View
-from training.score.abstention import COVERAGES, abstention
 from training.score.conformal import class_coverage, fit_conformal, set_scores
-from training.score.embedding import neighbour_map, principal_components
 from training.score.experts import specialisation
-from training.score.metrics import confusion, f1_per_class, reliability
+from training.score.metrics import COVERAGES, Float, abstention, confusion, f1_per_class, reliability, stability
 from training.score.novelty import fit_reference, novelty_scores, strangeness
 from training.score.predictions import Panel, Predictions
-from training.score.stability import stability
+
+MAPPED, TSNE_MAPPED = 3000, 1000
+_PERPLEXITY = 30.0
+
+
+class EmbeddingMap(NamedTuple):
+    """Places of a sample of objects: which of them (M,), where (M, 2); explained variance of principal components."""
+
+    chosen_M: Int64
+    place_M2: NDArray[np.float64]
+    explained: tuple[float, float] | None
+
+
+def principal_components(embedding_NE: Float, limit: int = MAPPED) -> EmbeddingMap:
+    """Project a sample on the two directions of largest variance; signs are fixed by the largest loading.
+
+    Raises
+    ------
+    ValueError
+        With fewer than three objects, or embeddings that are not finite.
+    """
+    chosen_M = _sample(embedding_NE, limit)
+    x_ME = embedding_NE[chosen_M].astype(np.float64)
+    x_ME -= x_ME.mean(0)
+    _, spread_R, direction_RE = np.linalg.svd(x_ME, full_matrices=False)
+    direction_2E = (
+        direction_RE[:2] * np.sign(direction_RE[:2][np.arange(2), np.abs(direction_RE[:2]).argmax(1)])[:, None]
+    )
+    share_R = spread_R**2 / max(float((spread_R**2).sum()), 1e-300)
+    return EmbeddingMap(chosen_M, x_ME @ direction_2E.T, (float(share_R[0]), float(share_R[1])))
+
+
+def neighbour_map(embedding_NE: Float, limit: int = TSNE_MAPPED) -> EmbeddingMap:
+    """t-SNE of a sample, from a fixed seed; raises as :func:`principal_components` does."""
+    chosen_M = _sample(embedding_NE, limit)
+    perplexity = min(_PERPLEXITY, (len(chosen_M) - 1) / 3)
+    tsne = TSNE(perplexity=perplexity, init="pca", learning_rate="auto", random_state=0)
+    return EmbeddingMap(chosen_M, tsne.fit_transform(embedding_NE[chosen_M].astype(np.float64)), None)
+
+
+def _sample(embedding_NE: Float, limit: int) -> Int64:
+    if len(embedding_NE) < 3 or embedding_NE.shape[1] < 2 or not np.isfinite(embedding_NE).all():
+        raise ValueError("an embedding map needs three objects and two finite numbers of each")
+    if len(embedding_NE) <= limit:
+        return np.arange(len(embedding_NE))
+    return np.sort(np.random.default_rng(0).choice(len(embedding_NE), limit, replace=False))
+
 
 Scores = dict[str, float]
 ALPHA = 0.1
@@ -42,12 +92,12 @@ def spread(values: Sequence[Scores]) -> dict[str, dict[str, Any]]:
 
 
 def number(value: Any) -> float | None:
-    """A JSON number; None for NaN and infinities, which JSON does not know."""
+    """Return a JSON number; None for NaN and infinities, which JSON does not know."""
     return float(value) if np.isfinite(value) else None
 
 
 def numbers(values: NDArray[Any]) -> list[Any]:
-    """A nested list of JSON numbers, rounded to six decimals."""
+    """Return a nested list of JSON numbers, rounded to six decimals."""
     return [numbers(value) if np.ndim(value) else number(round(float(value), 6)) for value in values]
 
 
@@ -131,7 +181,7 @@ def _followed(told: Sequence[Predictions]) -> tuple[Int64, Int64]:
 def conformal_section(
     panel: Panel, rows: Int64, validation: Int64, detections: Mapping[str, View]
 ) -> dict[str, Any] | None:
-    """Sets fitted on validation objects: every kind on complete light curves, the smallest kind by detections."""
+    """Fit sets on validation objects: every kind on complete light curves, the smallest kind by detections."""
     fitted, asked = panel.ask(validation, View()), panel.ask(rows, View())
     if not len(fitted[0].rows_N) or not len(asked[0].rows_N):
         return None
@@ -160,7 +210,7 @@ def _fit(told: Predictions, kind: Any, by_class: bool) -> Any:
 
 
 def _early_sets(panel: Panel, rows: Int64, validation: Int64, view: View) -> dict[str, Any] | None:
-    """Sets of one view with thresholds of that view, and the coverage that thresholds of complete curves leave."""
+    """Fit sets of one view, and measure the coverage that thresholds of complete curves leave there."""
     fitted, complete = panel.ask(validation, view), panel.ask(validation, View())
     asked = panel.ask(rows, view)
     if not all(len(told.rows_N) for told in (*fitted, *asked)):

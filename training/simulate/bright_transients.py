@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.metadata import METADATA_COLUMNS
+from models.units import NJY_ZERO_POINT
 from training.data.dataset import LabelledObject
-from training.simulate import noise, population, transient_classes, transients
+from training.simulate import cadence, population, transient_classes, transients
 from training.simulate.cadence import MOON_PERIOD, SURVEY_NIGHTS, SURVEY_START, Visits
-from training.simulate.histories import Measured, objects
-from training.simulate.photometry import ZERO_POINT_NJY, Floats, Ints
+from training.simulate.photometry import Floats, Ints
+from training.simulate.signal import Measured, objects
 from training.simulate.transient_classes import Kind, Plateau, Spread
 
 CANDIDATES = 128
@@ -81,7 +82,7 @@ def candidates(rng: np.random.Generator, name: str, first_id: int) -> list[Label
     events = transients.draw(rng, KINDS[name], milky_way, first, last, faintest=FAINTEST_PEAK)
     seen = visits(rng, CANDIDATES, *transients.window(events))
     true = transients.flux(events, seen)
-    flux, error = noise.observe(rng, seen, true, np.zeros_like(true), noise.ZTF)
+    flux, error = cadence.observe(rng, seen, true, np.zeros_like(true), cadence.ZTF)
     alerted = _alerted(rng, flux / error)
     kept = alerted & _classified(rng, name, seen, np.where(alerted, flux, 0.0))[seen.owner]
     trigger = np.full(CANDIDATES, np.inf)
@@ -101,7 +102,7 @@ def _classified(rng: np.random.Generator, name: str, seen: Visits, flux: Floats)
     """Which candidates got a spectrum and have enough detections, bool[n]; ``flux`` is 0 where nothing was alerted."""
     brightest = np.full(seen.n, 1e-3)
     np.maximum.at(brightest, seen.owner, flux)
-    peak = ZERO_POINT_NJY - 2.5 * np.log10(brightest)
+    peak = NJY_ZERO_POINT - 2.5 * np.log10(brightest)
     limit = SUPERLUMINOUS_LIMIT if name.startswith("SLSN") else SPECTRUM_LIMIT
     chance = 1.0 / (1.0 + np.exp(np.clip((peak - limit) / SPECTRUM_WIDTH, -50.0, 50.0)))
     enough = np.bincount(seen.owner[flux > 0.0], minlength=seen.n) >= MIN_DETECTIONS

@@ -3,12 +3,13 @@
     from training.simulate.generate import simulate
     simulate(Path("build/sim.parquet"), n_per_class=3000, seed=1, workers=2)
 
-``rubin`` has the 20 classes of ELAsTiCC, ``ztf`` the six of `training.simulate.bright_transients`.
+``rubin`` has the 20 classes of ELAsTiCC, ``ztf`` the six of `training.simulate.bright_transients`; ``any`` has the 20
+classes at every brightness, as surveys of all kinds report them (`training.simulate.anywhere`).
 
 Notable: work is cut into chunks of `CHUNK` kept objects of one class, each with its own random stream derived from
 (seed, class, chunk). The output is therefore the same for any number of workers, and a larger set begins with the
 objects of a smaller one, class by class. Inside a chunk everything is vectorised over a flat list of visits.
-What is kept is what a survey would alert on: see `training.simulate.detection`; saturated points are left out. How the
+What is kept is what a survey would alert on: see `training.simulate.cadence`; saturated points are left out. How the
 populations compare with real ones is measured by `training.simulate.population_report`.
 """
 
@@ -25,41 +26,29 @@ from tqdm import tqdm
 
 from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from training.data.dataset import LabelledObject, write_dataset
-from training.simulate import (
-    bright_transients,
-    cadence,
-    detection,
-    eruptive,
-    host,
-    lensing,
-    noise,
-    periodic,
-    population,
-    transients,
-)
+from training.simulate import anywhere, bright_transients, cadence, galactic, host, periodic, population, transients
 from training.simulate.cadence import DEEP_FRACTION, SURVEY_NIGHTS, SURVEY_START, Visits
-from training.simulate.histories import Measured, objects
 from training.simulate.photometry import Floats, magnitude_to_njy
-from training.simulate.signal import Signal
+from training.simulate.signal import Measured, Signal, objects
 from training.simulate.transient_classes import KINDS
 
-VERSION = "2.0.0"  # rises when the same seed gives other objects
+VERSION = "2.0.1"  # rises when the same seed gives other objects
 CHUNK = 64
 SATURATION: Floats = magnitude_to_njy(np.array([14.7, 15.7, 15.8, 15.8, 15.3, 13.9]))  # total flux, one 30 s visit
 VARIABLES: dict[str, Callable[[np.random.Generator, Visits, Floats], Signal]] = {
-    "AGN": eruptive.active_nucleus,
+    "AGN": galactic.active_nucleus,
     "Cepheid": periodic.cepheid,
     "Delta Scuti": periodic.delta_scuti,
-    "Dwarf Novae": eruptive.dwarf_nova,
+    "Dwarf Novae": galactic.dwarf_nova,
     "EB": periodic.eclipsing_binary,
-    "M-dwarf Flare": eruptive.dwarf_flare,
+    "M-dwarf Flare": galactic.dwarf_flare,
     "RR Lyrae": periodic.rr_lyrae,
-    "uLens": lensing.microlensing,
+    "uLens": galactic.microlensing,
 }
 
 
-TAXONOMIES: dict[str, Taxonomy] = {"rubin": ELASTICC, "ztf": ZTF_SUPERNOVAE}
-Survey = Literal["rubin", "ztf"]
+TAXONOMIES: dict[str, Taxonomy] = {"rubin": ELASTICC, "ztf": ZTF_SUPERNOVAE, "any": ELASTICC}
+Survey = Literal["rubin", "ztf", "any"]
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,7 @@ def simulate(
     Parameters
     ----------
     classes : names of those to simulate, in any order; none means all. An object does not depend on this choice.
-    deep_fraction : share of the candidates that lie in deep fields, in [0, 1]; ``ztf`` has none.
+    deep_fraction : share of the candidates that lie in deep fields, in [0, 1]; of ``rubin`` alone.
 
     Raises
     ------
@@ -119,7 +108,7 @@ def simulate(
 
 
 def provenance(counts: Mapping[str, int], seed: int, deep_fraction: float, survey: Survey = "rubin") -> dict[str, Any]:
-    """What a file of `simulate` says of itself, key ``simulation`` of `training.data.dataset.read_notes`.
+    """Describe a simulated file, key ``simulation`` of `training.data.dataset.read_notes`.
 
     With the version of the simulator it is all that is needed to make the same file again.
     """
@@ -162,7 +151,7 @@ def _chunks(tasks: list[_Task], workers: int) -> Iterator[list[LabelledObject]]:
 
 
 def _run(task: _Task) -> list[LabelledObject]:
-    """The first ``task.count`` objects of one chunk; the chunk is always drawn in full rounds of the same size."""
+    """Return the first ``task.count`` objects of a chunk, which is always drawn in full rounds of the same size."""
     rng = np.random.default_rng(np.random.SeedSequence(task.seed, spawn_key=(task.class_index, task.chunk)))
     taxon = TAXONOMIES[task.survey].classes[task.class_index]
     prefix = (task.seed % 100_000 * 10_000 + taxon.id) * 10_000_000 + task.chunk * CHUNK
@@ -170,6 +159,8 @@ def _run(task: _Task) -> list[LabelledObject]:
     while len(kept) < task.count:
         if task.survey == "ztf":
             kept += bright_transients.candidates(rng, taxon.name, prefix + len(kept))
+        elif task.survey == "any":
+            kept += anywhere.candidates(rng, taxon.name, prefix + len(kept), VARIABLES.get(taxon.name))
         else:
             kept += _round(rng, taxon.name, prefix + len(kept), task.deep_fraction)
     return kept[: task.count]
@@ -179,10 +170,10 @@ def _round(rng: np.random.Generator, name: str, first_id: int, deep_fraction: fl
     """Draw 2 `CHUNK` candidates of class ``name`` and return those that a survey would have found."""
     milky_way = population.milky_way_dust(rng, 2 * CHUNK, galactic=name not in host.HOSTS)
     visits, signal = _scene(rng, name, milky_way, deep_fraction)
-    flux, error = noise.observe(rng, visits, signal.difference, signal.steady)
+    flux, error = cadence.observe(rng, visits, signal.difference, signal.steady)
     usable = signal.difference + signal.steady < SATURATION[visits.band]
-    detected = detection.detect(rng, flux, error) & usable
-    inside, trigger = detection.history(visits, detected)
+    detected = cadence.detect(rng, flux, error) & usable
+    inside, trigger = cadence.history(visits, detected)
     metadata = host.metadata(rng, name, signal.redshift, milky_way)
     measured = Measured(visits, flux, error, detected, inside & usable, trigger, metadata, signal.redshift)
     return objects(name, first_id, measured)

@@ -62,7 +62,7 @@ WRONG_HOST = 0.05
 
 
 def sentinel(column: str) -> float:
-    """What an ELAsTiCC alert holds in ``column`` when the value is missing."""
+    """Return the value that stands for a missing one in ``column`` of an ELAsTiCC alert."""
     if "_mag" in column:
         return 999.0
     if column.endswith(("ellipticity", "sqradius")):
@@ -137,7 +137,7 @@ def _galaxy(rng: np.random.Generator, kind: Galaxies, redshift: Floats, milky_wa
 def _magnitudes(
     rng: np.random.Generator, kind: Galaxies, redshift: Floats, absolute: Floats, milky_way: Floats
 ) -> Floats:
-    """True AB magnitudes [n, 6] from a mixture of a red and a blue template, reddened."""
+    """Return true AB magnitudes [n, 6] from a mixture of a red and a blue template, reddened."""
     red = np.where(
         rng.random(len(redshift)) < kind.red, rng.beta(6.0, 1.5, len(redshift)), rng.beta(1.5, 5.0, len(redshift))
     )

@@ -1,4 +1,8 @@
-"""Simulated objects as LSST and ELAsTiCC alert packets.
+"""Avro records made by walking a survey's own schema, so that no field list is repeated in this package.
+
+A field without a given value becomes null where the schema allows and zero or empty elsewhere.
+
+Simulated objects as LSST and ELAsTiCC alert packets.
 
 An alert is what the survey knew at one detection: that detection and the history before it. Conventions are theirs:
 
@@ -9,20 +13,100 @@ An alert is what the survey knew at one detection: that detection and the histor
 
 Notable: in both, forced photometry appears only once the first detection is a day old; it then holds the detected
 visits too.
+
+Simulated objects as ZTF alert packets: the same nights at ZTF's depth, in ZTF's conventions.
+
+JD UTC at the start of the exposure, magnitudes with a sign flag, upper limits in the history, forced photometry in
+counts, 30 days of history, g r i only, a snappy container.
+
+Notable: LSST's sky is some four magnitudes deeper, so an object is first observed anew by `at_ztf_depth`; few survive.
 """
 
 import hashlib
+import io
+import json
 import math
+import string
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
+import fastavro
 import numpy as np
 
-from models.lightcurve import BANDS
+from models.bands import BANDS
 from models.metadata import METADATA_COLUMNS
+from models.units import DETECTION_SNR, JD_MINUS_MJD, NJY_ZERO_POINT, SECONDS_PER_DAY, tai_minus_utc
 from training.data.dataset import LabelledObject
-from training.simulate.avro import Record, Schema, bare, container, fill
 from training.simulate.host import sentinel
+
+Schema: TypeAlias = Any  # Avro schemas are JSON: names, unions (lists) and records (dicts), nested
+Record: TypeAlias = dict[str, Any]
+
+EMPTY: Record = {"boolean": False, "int": 0, "long": 0, "float": 0.0, "double": 0.0, "bytes": b"", "string": ""}
+SYNC_MARKER = b"nightjar-samples"  # 16 bytes, fixed: containers are reproducible byte for byte
+
+
+def read_schema(path: Path) -> Schema:
+    """Return the Avro schema in one JSON file, record types nested where they are first used."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def fill(schema: Schema, values: Mapping[str, Any]) -> Record:
+    """Return a complete record of ``schema`` with ``values`` where given, else null, else zero or empty.
+
+    Raises ValueError for a value that the schema has no field for.
+    """
+    return _fill_record(schema, values, dict(_named(schema)))
+
+
+def _fill_record(schema: Schema, values: Mapping[str, Any], named: Mapping[str, Schema]) -> Record:
+    fields = {field["name"]: field["type"] for field in schema["fields"]}
+    if unknown := sorted(values.keys() - fields.keys()):
+        raise ValueError(f"{schema['name']} has no fields {', '.join(unknown)}")
+    return {name: _fill_value(kind, values.get(name), named) for name, kind in fields.items()}
+
+
+def _fill_value(kind: Schema, value: Any, named: Mapping[str, Schema]) -> Any:
+    if isinstance(kind, list):
+        if value is None and "null" in kind:
+            return None
+        kind = next(branch for branch in kind if branch != "null")
+    if isinstance(kind, str) and kind in named:
+        kind = named[kind]
+    if isinstance(kind, dict) and kind["type"] == "record":
+        return _fill_record(kind, value or {}, named)
+    if isinstance(kind, dict) and kind["type"] == "array":
+        return [_fill_value(kind["items"], item, named) for item in value or []]
+    return EMPTY[kind["type"] if isinstance(kind, dict) else kind] if value is None else value
+
+
+def _named(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """Every record type in ``schema`` by name."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _named(branch)
+    elif isinstance(schema, dict):
+        if schema["type"] == "record":
+            yield schema["name"], schema
+        for part in [field["type"] for field in schema.get("fields", ())] + [schema.get("items")]:
+            yield from _named(part)
+
+
+def bare(record: Record, schema: Schema) -> bytes:
+    """Return the record alone, without schema or framing."""
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, record)
+    return stream.getvalue()
+
+
+def container(record: Record, schema: Schema, codec: str) -> bytes:
+    """Return an object container of one record; ``codec`` null, deflate or snappy."""
+    stream = io.BytesIO()
+    fastavro.writer(stream, schema, [record], codec=codec, sync_marker=SYNC_MARKER)
+    return stream.getvalue()
+
 
 FORCED_DELAY_DAYS = 1.0
 LSST_HISTORY_DAYS = 365.0
@@ -59,7 +143,7 @@ def elasticc_packet(source: LabelledObject, point: int, schema: Schema, containe
 
 
 def source_id(source: LabelledObject, point: int) -> int:
-    """A 63-bit id for one observation, the same whenever it is written."""
+    """Return a 63-bit id for one observation, the same whenever it is written."""
     digest = hashlib.sha256(f"{source.object_id}/{point}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
@@ -177,4 +261,114 @@ def _elasticc_measurement(source: LabelledObject, point: int) -> Record:
         "filterName": BANDS[source.band[point]],
         "psFlux": float(source.flux[point]),
         "psFluxErr": float(source.flux_err[point]),
+    }
+
+
+BAND_NUMBER = {"g": 1, "r": 2, "i": 3}
+DEPTH = {"g": 20.8, "r": 20.6, "i": 19.9}  # 5 sigma in one exposure (Bellm+ 2019, PASP 131, 018002)
+FLOOR = 0.01  # of the flux
+ZERO_POINT = 26.3  # magzpsci, AB magnitude of one count
+EXPOSURE_SECONDS = 30.0
+HISTORY_DAYS = 30.0
+
+
+def at_ztf_depth(rng: np.random.Generator, source: LabelledObject) -> LabelledObject | None:
+    """Show the object as ZTF would on the same nights, cut after the last detection; None if nothing is detected."""
+    kept = np.array([BANDS[band] in BAND_NUMBER for band in source.band], dtype=np.bool_)
+    depth = np.array([DEPTH[BANDS[band]] for band in source.band[kept]]) - 0.3 * np.abs(rng.standard_normal(kept.sum()))
+    sky = 10.0 ** (0.4 * (NJY_ZERO_POINT - depth)) / 5.0
+    flux = source.flux[kept] + sky * rng.standard_normal(len(sky))
+    error = np.hypot(np.hypot(source.flux_err[kept], sky), FLOOR * flux)
+    detected = np.abs(flux) >= DETECTION_SNR * error
+    if not detected.any():
+        return None
+    points = slice(0, int(np.flatnonzero(detected)[-1]) + 1)
+    mjd = source.mjd[kept][points]
+    return LabelledObject(
+        object_id=source.object_id,
+        class_name=source.class_name,
+        mjd=mjd,
+        flux=flux[points].astype(np.float32),
+        flux_err=error[points].astype(np.float32),
+        band=source.band[kept][points],
+        detected=detected[points],
+        trigger_mjd=float(mjd[detected[points]][0]),
+        metadata=source.metadata,
+        redshift=source.redshift,
+    )
+
+
+def ztf_packet(source: LabelledObject, point: int, schema: Schema) -> bytes:
+    """Alert of the detection at ``point``; ``source`` must hold g, r and i only (see `at_ztf_depth`)."""
+    recent = [index for index in range(point) if source.mjd[index] >= source.mjd[point] - HISTORY_DAYS]
+    seen = [index for index in range(point + 1) if source.detected[index]]
+    candidate = _detection(source, point) | {
+        "ndethist": len(seen),
+        "ncovhist": point + 1,
+        "jdstarthist": _jd(source, seen[0]),
+        "jdendhist": _jd(source, point),
+        "exptime": EXPOSURE_SECONDS,
+    }
+    record = {
+        "schemavsn": "4.02",
+        "publisher": "Nightjar simulator",
+        "objectId": ztf_name(source.object_id),
+        "candid": source_id(source, point),
+        "candidate": candidate,
+        "prv_candidates": [_candidate(source, index) for index in recent] or None,
+        "fp_hists": [_forced(source, index) for index in recent] or None,
+    }
+    return container(fill(schema, record), schema, "snappy")
+
+
+def ztf_name(object_id: str) -> str:
+    """Return a name of ZTF's form (ZTF, two digits, seven letters) for an object id."""
+    number = int.from_bytes(hashlib.sha256(object_id.encode()).digest()[:8], "big")
+    return "ZTF26" + "".join(string.ascii_lowercase[number // 26**place % 26] for place in range(7))
+
+
+def _jd(source: LabelledObject, point: int) -> float:
+    middle = float(source.mjd[point])  # TAI; a leap second within the half minute that it is off makes no alert here
+    return middle + JD_MINUS_MJD - (float(tai_minus_utc(middle)) + EXPOSURE_SECONDS / 2.0) / SECONDS_PER_DAY
+
+
+def _exposure(source: LabelledObject, point: int) -> Record:
+    limit = NJY_ZERO_POINT - 2.5 * math.log10(DETECTION_SNR * float(source.flux_err[point]))
+    return {
+        "jd": _jd(source, point),
+        "fid": BAND_NUMBER[BANDS[source.band[point]]],
+        "programid": 1,
+        "diffmaglim": limit,
+        "magzpsci": ZERO_POINT,
+    }
+
+
+def _candidate(source: LabelledObject, point: int) -> Record:
+    """Return an entry of the history: a detection, or an upper limit at ``diffmaglim``."""
+    return _detection(source, point) if source.detected[point] else _exposure(source, point)
+
+
+def _detection(source: LabelledObject, point: int) -> Record:
+    ra, dec = position(source)
+    flux, error = float(source.flux[point]), float(source.flux_err[point])
+    return _exposure(source, point) | {
+        "candid": source_id(source, point),
+        "ra": ra,
+        "dec": dec,
+        "magpsf": NJY_ZERO_POINT - 2.5 * math.log10(abs(flux)),
+        "sigmapsf": 2.5 / math.log(10.0) * error / abs(flux),
+        "isdiffpos": "t" if flux > 0.0 else "f",
+        "ssdistnr": -999.0,  # ZTF's way of saying that no solar-system object is near
+        "ssmagnr": -999.0,
+        "ssnamenr": "null",
+    }
+
+
+def _forced(source: LabelledObject, point: int) -> Record:
+    counts = 10.0 ** (0.4 * (ZERO_POINT - NJY_ZERO_POINT))
+    return _exposure(source, point) | {
+        "forcediffimflux": float(source.flux[point]) * counts,
+        "forcediffimfluxunc": float(source.flux_err[point]) * counts,
+        "exptime": EXPOSURE_SECONDS,
+        "procstatus": "0",
     }

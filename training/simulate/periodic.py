@@ -133,7 +133,7 @@ def delta_scuti(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> 
 def _pulsator(
     rng: np.random.Generator, visits: Visits, mean: Floats, wave: _Wave, amplitude_ratio: Floats, lag: float
 ) -> Signal:
-    """A wave in magnitudes with a weaker overtone mode, in each band its amplitude ratio and phase lag."""
+    """Return a wave in magnitudes with a weaker overtone mode, in each band its amplitude ratio and phase lag."""
     n = visits.n
     start, second_start = rng.random((2, n))
     second_period = wave.period * rng.uniform(0.70, 0.82, n)

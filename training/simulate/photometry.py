@@ -9,10 +9,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from models.units import NJY_ZERO_POINT
+
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
-ZERO_POINT_NJY = 31.4  # AB magnitude of 1 nJy
 WAVELENGTH: Floats = np.array([3671.0, 4827.0, 6223.0, 7546.0, 8691.0, 9712.0])  # effective, Angstrom, u g r i z Y
 # A_band / E(B-V) on the SFD scale for R_V = 3.1 (Schlafly & Finkbeiner 2011, ApJ 737, 103, table 6, LSST)
 MILKY_WAY_DUST: Floats = np.array([4.145, 3.237, 2.273, 1.684, 1.323, 1.088])
@@ -22,13 +23,13 @@ HC_OVER_K = 1.438777e8  # h c / k in Angstrom kelvin
 
 def magnitude_to_njy(magnitude: Floats) -> Floats:
     """AB magnitudes as fluxes in nJy."""
-    flux: Floats = 10.0 ** (0.4 * (ZERO_POINT_NJY - magnitude))
+    flux: Floats = 10.0 ** (0.4 * (NJY_ZERO_POINT - magnitude))
     return flux
 
 
 def njy_to_magnitude(flux: Floats) -> Floats:
     """Positive fluxes in nJy as AB magnitudes."""
-    magnitude: Floats = ZERO_POINT_NJY - 2.5 * np.log10(flux)
+    magnitude: Floats = NJY_ZERO_POINT - 2.5 * np.log10(flux)
     return magnitude
 
 

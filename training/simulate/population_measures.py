@@ -1,11 +1,17 @@
-"""What a set of light curves looks like in a few numbers per object, for a simulated set or a real one.
+"""Alert by alert: what of an object's history had reached a broker when each of its detections was announced.
+
+An alert holds its own detection and everything before it. Notable: forced photometry is measured a day later, so the
+alerts of an object's first day hold detections only.
+
+What a set of light curves looks like in a few numbers per object, for a simulated set or a real one.
 
 Notable: colours are medians over nights on which both bands are seen at S/N 5 or better, so that neither cadence nor
 the time of maximum enters; the brightest detection may be a dimming, whose size then counts. Everything is computed
 over flat arrays of points, without a loop over objects.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +19,45 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.lightcurve import BANDS
-from training.data.dataset import Dataset, read_dataset
-from training.simulate.alerts import alert_rows
+from models.bands import BANDS
+from training.data.dataset import Dataset, LabelledObject, read_dataset
+from training.simulate.packets import FORCED_DELAY_DAYS
 from training.simulate.photometry import Floats, Ints, njy_to_magnitude
+
+
+def alerts(source: LabelledObject) -> Iterator[LabelledObject]:
+    """Yield the object as each of its alerts shows it, one per detection, in order."""
+    for point in np.flatnonzero(source.detected):
+        yield alert(source, int(point))
+
+
+def alert(source: LabelledObject, point: int) -> LabelledObject:
+    """Return the object as the alert of its detection at ``point`` shows it.
+
+    Raises ValueError when nothing was detected there.
+    """
+    rows = alert_rows(source.mjd, source.detected, point)
+    return replace(
+        source,
+        mjd=source.mjd[rows],
+        flux=source.flux[rows],
+        flux_err=source.flux_err[rows],
+        band=source.band[rows],
+        detected=source.detected[rows],
+    )
+
+
+def alert_rows(mjd: Floats, detected: NDArray[np.bool_], point: int) -> Ints:
+    """Rows of one object's time-sorted points that the alert of its detection at ``point`` holds.
+
+    Raises ValueError when nothing was detected there.
+    """
+    if not detected[point]:
+        raise ValueError(f"there is no detection at point {point}, hence no alert")
+    rows = np.arange(point + 1)
+    first_day = mjd[point] - mjd[int(detected.argmax())] < FORCED_DELAY_DAYS
+    return rows[detected[rows]] if first_day else rows
+
 
 COLOUR_SNR = 5.0
 NIGHT_STARTS = 0.5  # fraction of the MJD at which a Chilean night has not begun
@@ -47,7 +88,7 @@ class Sample:
 
 
 def read_sample(path: Path, rename: dict[str, str] | None = None) -> Sample:
-    """The labelled objects of a light-curve file with two detections or more; ``rename`` gives classes other names."""
+    """Read the labelled objects of a file with two detections or more; ``rename`` gives classes other names."""
     data = read_dataset(path)
     redshift = pq.read_table(path, columns=["redshift"]).column("redshift").to_numpy()
     names = np.array([(rename or {}).get(name, name) for name in (*data.classes, "")])[data.label]
@@ -56,7 +97,7 @@ def read_sample(path: Path, rename: dict[str, str] | None = None) -> Sample:
 
 
 def cut_at_alerts(sample: Sample, rng: np.random.Generator) -> Sample:
-    """The set as a random dump of alerts shows it: as many objects per class, each at one alert, all alerts alike.
+    """Show the set as a random dump of alerts does: as many objects per class, each at one alert, all alike.
 
     Objects with many alerts are drawn more often, and histories end where the alert does. Objects of which the alert
     holds one detection are dropped again.
@@ -74,7 +115,7 @@ def cut_at_alerts(sample: Sample, rng: np.random.Generator) -> Sample:
 
 
 def at_redshifts_of(sample: Sample, reference: Sample) -> Sample:
-    """The set with the redshift distribution of another one, class by class.
+    """Return the set with the redshift distribution of another one, class by class.
 
     Every object of ``reference`` with a known redshift is answered by the object of ``sample`` that is nearest in
     redshift, which may happen to one object several times, or by none within `REDSHIFT_REACH`. Classes without
@@ -94,7 +135,7 @@ def at_redshifts_of(sample: Sample, reference: Sample) -> Sample:
 
 
 def take(sample: Sample, objects: Ints) -> Sample:
-    """The set of the given objects, in their order, with repetitions."""
+    """Return the set of the given objects, in their order, with repetitions."""
     rows = [np.arange(sample.offsets[index], sample.offsets[index + 1]) for index in objects]
     return _gather(sample, rows, objects)
 
@@ -167,7 +208,7 @@ def _chosen(data: Dataset, objects: Ints, names: NDArray[np.str_], redshift: Flo
 
 
 def _gather(sample: Sample, rows: list[Ints], objects: Ints) -> Sample:
-    """The set of the given points of the given objects."""
+    """Return the set of the given points of the given objects."""
     points = np.concatenate([np.empty(0, dtype=np.int64), *rows])
     return Sample(
         offsets=np.cumsum([0, *map(len, rows)]),
@@ -179,3 +220,12 @@ def _gather(sample: Sample, rows: list[Ints], objects: Ints) -> Sample:
         class_name=sample.class_name[objects],
         redshift=sample.redshift[objects],
     )
+
+
+def common_classes(simulated: Sample, reference: Sample) -> list[str]:
+    """Classes that both sets have; raises ValueError when there are none."""
+    names = sorted(set(simulated.class_name.tolist()) & set(reference.class_name.tolist()))
+    if not names:
+        theirs = ", ".join(sorted(set(reference.class_name.tolist())))
+        raise ValueError(f"no class in common; the real set has {theirs}: say which are which by --rename")
+    return names

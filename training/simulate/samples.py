@@ -1,6 +1,6 @@
 """The sample alerts that ship with the service: a dozen packets of simulated objects, four per survey layout.
 
-    python -m training.simulate.samples --schemas service/alerts/schemas --out service/samples
+    python -m training.simulate.samples --schemas models/alerts/schemas --out service/samples
 
 Notable: the command reproduces the shipped files, byte for byte on one machine. The objects come from a seed that no
 training set uses; its ids also exceed 2^53, which a careless reader would round.
@@ -16,10 +16,16 @@ from typing import TypeAlias
 import numpy as np
 
 from training.data.dataset import LabelledObject
-from training.simulate.avro import Schema, read_schema
 from training.simulate.generate import simulate_class
-from training.simulate.packets import elasticc_packet, lsst_packet
-from training.simulate.ztf import at_ztf_depth, ztf_name, ztf_packet
+from training.simulate.packets import (
+    Schema,
+    at_ztf_depth,
+    elasticc_packet,
+    lsst_packet,
+    read_schema,
+    ztf_name,
+    ztf_packet,
+)
 
 SEED = 98_765
 CANDIDATES = 512  # objects of a class to choose from
@@ -63,7 +69,7 @@ def write_samples(schemas: Path, out: Path) -> list[Path]:
 
 
 def _writer(survey: str, number: int) -> Packet:
-    """The packet writer of a survey; every second ELAsTiCC sample is in a container."""
+    """Return the packet writer of a survey; every second ELAsTiCC sample is in a container."""
     if survey == "elasticc":
         return partial(elasticc_packet, contained=number % 2 == 1)
     return lsst_packet if survey == "lsst" else ztf_packet

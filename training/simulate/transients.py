@@ -112,7 +112,7 @@ def window(events: Events) -> tuple[Floats, Floats]:
 
 
 def flux(events: Events, visits: Visits) -> Floats:
-    """True difference flux at each visit, f64[P] nJy."""
+    """Return true difference flux at each visit, f64[P] nJy."""
     own = visits.owner
     dilation = 1.0 + events.redshift[own]
     phase = (visits.mjd - events.peak_mjd[own]) / dilation
@@ -186,7 +186,7 @@ def _volume(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int) -> _Sampl
 
 
 def _spread(rng: np.random.Generator, pairs: Sequence[Spread], kind: Ints) -> Floats:
-    """A parameter of each event, log-normal about its subtype's centre."""
+    """Return a parameter of each event, log-normal about its subtype's centre."""
     centre, scatter = np.array(pairs)[kind].T
     spread: Floats = centre * np.exp(scatter * rng.standard_normal(len(kind)))
     return spread

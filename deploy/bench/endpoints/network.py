@@ -28,12 +28,12 @@ class Network:
         self._manifest, self._session = bundle.manifest, open_session(bundle.model)
 
     def read(self, columns: Mapping[str, Any]) -> Tokens:
-        """A light curve as the network sees it."""
+        """Return a light curve as the network sees it."""
         wanted = self._manifest
         curve = LightCurve.from_columns(
             columns["mjd"], columns["flux"], columns["flux_err"], columns["band"], metadata=columns["metadata"]
         )
-        return featurise(curve, wanted.limits, wanted.flux_unit, wanted.metadata_columns, wanted.bands)
+        return featurise(curve, wanted.limits, wanted.flux_unit, wanted.metadata_columns, wanted.band_map)
 
     def answer(self, batch: Sequence[Tokens]) -> list[list[float]]:
         """Probabilities of every class, for every light curve of a padded batch."""

@@ -25,7 +25,7 @@ class Api(litserve.LitAPI):  # type: ignore[misc]  # installed in an environment
         return inputs
 
     def predict(self, x: Tokens | Sequence[Tokens]) -> list[list[float]]:
-        """A batch, or a light curve where nothing is batched."""
+        """Return a batch, or a light curve where nothing is batched."""
         return self.network.answer([x] if isinstance(x, Tokens) else x)
 
     def unbatch(self, output: list[list[float]]) -> list[list[list[float]]]:
@@ -33,7 +33,7 @@ class Api(litserve.LitAPI):  # type: ignore[misc]  # installed in an environment
         return [[row] for row in output]
 
     def encode_response(self, output: list[list[float]]) -> dict[str, Any]:
-        """The answer to one request."""
+        """Return the answer to one request."""
         return {"probabilities": output[0]}
 
 

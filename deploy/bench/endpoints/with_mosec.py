@@ -25,7 +25,7 @@ class Together(Alone):
     """Light curves in batches."""
 
     def forward(self, data: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:  # type: ignore[override]  # mosec's is one item
-        """A batch of them."""
+        """Return a batch of them."""
         rows = self.network.answer([self.network.read(columns) for columns in data])
         return [{"probabilities": row} for row in rows]
 

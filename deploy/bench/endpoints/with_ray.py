@@ -24,7 +24,7 @@ class Classifier:
 
     @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT_SECONDS)  # type: ignore[untyped-decorator]  # not installed here
     async def answer(self, curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A batch of light curves."""
+        """Return a batch of light curves."""
         rows = self.network.answer([self.network.read(columns) for columns in curves])
         return [{"probabilities": row} for row in rows]
 

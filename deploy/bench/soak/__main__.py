@@ -25,11 +25,10 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench.load import HOST
-from deploy.bench.soak.changes import Administrator, next_version
-from deploy.bench.soak.driver import Driver, Tally
+from deploy.bench.process import Service, free_port, running
+from deploy.bench.soak.driver import Administrator, Driver, Tally, next_version
 from deploy.bench.soak.traffic import drawn, golden, prepared
 from models.bundle import DEFAULT_BUNDLE, load_bundle
-from service.commands.process import Service, free_port, running
 
 OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "1.1.0"
 CLIENTS: Final = 64  # that saturate
@@ -88,7 +87,7 @@ class Soak(BaseSettings):
             raise SystemExit(1)
 
     def run(self, folder: Path) -> Soaked:
-        """What came of it; the folder is for a repository of bundles, which does not outlive this."""
+        """Run it; the folder is for a repository of bundles, which does not outlive this."""
         made, repository = folder / "made", folder / "repository"
         repository.mkdir()
         name, version = next_version(self.bundle, self.other, made)
@@ -104,7 +103,7 @@ class Soak(BaseSettings):
             return asyncio.run(self._drive(service, driver, Soaked(rate, driver.tally, administrator)))
 
     async def _most(self, driver: Driver) -> float:
-        """Requests a second that the service answers at most; latencies meanwhile tell nothing and are forgotten."""
+        """Measure the requests a second that the service answers at most; latencies meanwhile are forgotten."""
         most = await driver.saturate(CLIENTS, min(SATURATED_MOST, SATURATED_SHARE * 60 * self.minutes))
         driver.close()
         driver.tally.seconds = driver.tally.seconds[:0]
@@ -131,7 +130,7 @@ async def _watch(service: Service, soaked: Soaked, seconds: float) -> None:
 
 
 async def _left(service: Service) -> dict[str, float]:
-    """What the service says is still under way, once it has had time to finish."""
+    """Return the metrics of work under way, once the service has had time to finish."""
     for _ in range(round(CALM_SECONDS)):
         left = await asyncio.to_thread(_busy, service)
         if not any(left.values()):

@@ -1,19 +1,79 @@
-"""Open-loop load: requests leave at random moments, whatever has become of the earlier ones.
+"""Models that change under load: a second version is loaded, taken back, and loaded again, by the admin interface.
+
+Open-loop load: requests leave at random moments, whatever has become of the earlier ones.
 
 Latency counts from the moment intended. A request that is not answered within :data:`STRANDED_SECONDS`, or whose
 connection ends without a reply, is stranded.
 """
 
 import asyncio
+import json
 import random
+import shutil
 from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from typing import Final
 
-from deploy.bench.load import DROPPED, Client, Reply
+from deploy.bench.load import DROPPED, HOST, Client, Reply
 from deploy.bench.soak.traffic import Asked, Golden, judge
+from models.bundle import load_bundle, write_manifest
+
+PATIENCE_SECONDS: Final = 300.0
+
+
+def next_version(bundle: Path, other: Path, folder: Path) -> tuple[str, str]:
+    """Make another network the next version of a model, in a new folder; the model's name and the version."""
+    manifest = load_bundle(bundle).manifest
+    major, minor, patch = map(int, manifest.version.split("."))
+    version = f"{major}.{minor}.{patch + 1}"
+    shutil.copytree(other, folder)
+    write_manifest(folder, load_bundle(other).manifest.model_copy(update={"name": manifest.name, "version": version}))
+    return manifest.name, version
+
+
+@dataclass(slots=True)
+class Administrator:
+    """Makes a change every ``pause`` seconds, each kind in turn; counts those ``made``, keeps what failed."""
+
+    port: int
+    name: str
+    version: str
+    pause: float
+    made: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    async def work(self) -> None:
+        """Go on until cancelled."""
+        changes = (
+            ("load", f"/admin/models/{self.name}/load", json.dumps({"version": self.version})),
+            ("reload", "/admin/reload", ""),
+            ("rollback", f"/admin/models/{self.name}/rollback", ""),
+            ("reload", "/admin/reload", ""),
+        )
+        while True:
+            for what, path, body in changes:
+                await asyncio.sleep(self.pause)
+                await asyncio.to_thread(self._make, what, path, body)
+
+    def _make(self, what: str, path: str, body: str) -> None:
+        connection = HTTPConnection(HOST, self.port, timeout=PATIENCE_SECONDS)
+        try:
+            connection.request("POST", path, body)
+            response = connection.getresponse()
+            said = response.read()
+            if response.status == 200:
+                self.made[what] += 1
+            else:
+                self.failures.append(f"{what}: {response.status} {said[:300].decode('utf-8', 'replace')}")
+        except (OSError, HTTPException) as error:
+            self.failures.append(f"{what}: {error}")
+        finally:
+            connection.close()
+
 
 STRANDED_SECONDS: Final = 60.0
 IDLE_SECONDS: Final = 20.0  # after which a connection is not used again: the service may be about to close it
@@ -34,7 +94,7 @@ class Tally:
     behind: float = 0.0
 
     def count(self, outcome: str) -> int:
-        """Requests of any kind with an outcome."""
+        """Return requests of any kind with an outcome."""
         return sum(count for (_, what), count in self.outcomes.items() if what == outcome)
 
     def note(self, asked: Asked, outcome: str, seconds: float, said: str = "") -> None:
@@ -56,7 +116,7 @@ class Driver:
         self._idle: list[tuple[Client, float]] = []
 
     async def saturate(self, clients: int, seconds: float) -> float:
-        """Requests a second, closed loop; the first third of the time, in which the queue fills, does not count."""
+        """Measure requests a second, closed loop; the first third of the time, while the queue fills, is left out."""
         loop = asyncio.get_running_loop()
         started, sent = loop.time(), 0
         settled = started + seconds / 3
@@ -71,7 +131,7 @@ class Driver:
         return sent / (loop.time() - settled)
 
     async def run(self, rate: float, seconds: float) -> None:
-        """Requests at random moments for some time; returns when each has its outcome."""
+        """Send requests at random moments for some time; return when each has its outcome."""
         loop = asyncio.get_running_loop()
         due, end = loop.time(), loop.time() + seconds
         sending: set[asyncio.Task[None]] = set()

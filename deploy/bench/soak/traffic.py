@@ -52,12 +52,12 @@ def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
 
 
 def drawn() -> list[Columns]:
-    """The light curves that everything is about."""
+    """Return the light curves that everything is about."""
     return alert_mix(CURVES, SEED)
 
 
 def prepared(curves: Sequence[Columns]) -> list[Asked]:
-    """Requests of every kind, in their shares."""
+    """Return requests of every kind, in their shares."""
     rng = random.Random(SEED)
     kinds = rng.choices(list(SHARES), list(SHARES.values()), k=REQUESTS)
     return [_one(kind, curves, rng) for kind in kinds]

@@ -10,14 +10,24 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 from starlette.types import Receive, Scope, Send
 
+from service.answers.fields import field_errors
 from service.http import openapi
-from service.http.errors import CONFLICT, INVALID, MALFORMED, NOT_FOUND, TIMEOUT, TOO_LARGE, UNAUTHORIZED, ProblemError
-from service.http.fields import field_errors
+from service.http.edge.errors import (
+    CONFLICT,
+    INVALID,
+    MALFORMED,
+    NOT_FOUND,
+    TIMEOUT,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    ProblemError,
+)
+from service.http.edge.middleware import Gate
 from service.http.lifecycle import service_of
-from service.http.middleware import Gate
-from service.repository.intake import Refused
-from service.repository.repository import ModelRepository
-from service.repository.routing import UnknownModel
+from service.registry.load import Refused
+from service.registry.repository import ModelRepository
+from service.registry.routing import UnknownModel
+from service.settings import is_loopback
 
 FormT = TypeVar("FormT", bound=BaseModel)
 T = TypeVar("T")
@@ -30,16 +40,26 @@ audit = structlog.get_logger("audit")
 class AdminGate(Gate):
     """Lets in who shows a known key. Without keys, which only this machine's own users reach, no web page gets in.
 
-    A browser would send a page's request to a port of its own machine; it says so in the header ``Origin``.
+    A browser would send a page's request to a port of its own machine; it says so in the header ``Origin``, or, where
+    the page's own name was made to lead to this machine (DNS rebinding), in ``Host``.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] == "http":
-            scope.setdefault("state", {})["client"] = self._client(scope)
-            if not self.keys and any(name == b"origin" for name, _ in scope["headers"]):
+            scope.setdefault("state", {})["client"] = self.keys.holder(scope)
+            headers, by_socket = dict(scope["headers"]), scope["server"] is None or scope["server"][1] is None
+            strange = b"origin" in headers or not (by_socket or _is_this_machine(headers.get(b"host", b"")))
+            if not self.keys and strange:
                 raise ProblemError(UNAUTHORIZED, "requests of web pages are refused")
         await self.app(scope, receive, send)
+
+
+def _is_this_machine(host: bytes) -> bool:
+    """Whether a Host header names loopback, with any port."""
+    name = host.decode("latin-1").lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    return is_loopback(name)
 
 
 async def read(request: Request, form: type[FormT]) -> FormT:

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.bundle import Task
-from service.http.replies import Reply
-from service.repository.references import MOST_CHARACTERS, PATTERN, VERSION_PATTERN
+from service.answers.replies import Reply
+from service.registry.routing import MOST_CHARACTERS, PATTERN, VERSION_PATTERN
 
 Version = Annotated[str, Field(pattern=VERSION_PATTERN, max_length=MOST_CHARACTERS)]
 

@@ -11,10 +11,9 @@ from service.http.admin.forms import (
     Model,
     ShadowState,
 )
-from service.repository.repository import ModelRepository
-from service.repository.served import Served
-from service.repository.shadow import Shadow
-from service.repository.shelf import Shelf
+from service.registry.live import Served, Shelf
+from service.registry.repository import ModelRepository
+from service.registry.shadow import Shadow
 
 
 def listing(repository: ModelRepository) -> Listing:

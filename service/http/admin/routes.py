@@ -2,13 +2,13 @@
 
 from fastapi import APIRouter, Request, Response
 
+from service.answers.fields import FieldError
 from service.http.admin.asking import change, json_reply, models_of, read
 from service.http.admin.forms import AliasTarget, CanaryTerms, Nothing, ShadowTerms, WhichVersion
 from service.http.admin.listing import listing
-from service.http.errors import INVALID, NOT_FOUND, ProblemError
-from service.http.fields import FieldError
+from service.http.edge.errors import INVALID, NOT_FOUND, ProblemError
 from service.http.lifecycle import service_of
-from service.repository.references import Reference
+from service.registry.routing import Reference
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
 

@@ -14,10 +14,11 @@ from starlette.exceptions import HTTPException
 
 from service.http.admin import routes, triton
 from service.http.admin.asking import AdminGate
-from service.http.errors import to_the_edge
+from service.http.edge.errors import to_the_edge
+from service.http.edge.keys import KeyRing
+from service.http.edge.middleware import Edge
+from service.http.edge.protocol import EdgeConfig
 from service.http.lifecycle import Service
-from service.http.middleware import Edge
-from service.http.protocol import EdgeConfig
 from service.http.routes import about
 from service.version import VERSION
 
@@ -32,7 +33,7 @@ def create_admin_app(service: Service) -> FastAPI:
         exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge},
     )
     app.state.service = service
-    app.add_middleware(AdminGate, keys=service.settings.admin_keys, max_requests=1)
+    app.add_middleware(AdminGate, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
     app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
     for router in (routes.router, triton.router, about.problems):
         app.include_router(router)

@@ -9,7 +9,7 @@ from service.http.admin.forms import IndexRequest, LoadRequest, UnloadRequest
 from service.http.admin.listing import index
 from service.http.admin.routes import model_name
 from service.http.lifecycle import service_of
-from service.repository.references import Reference
+from service.registry.routing import Reference
 
 router = APIRouter(prefix="/v2/repository", include_in_schema=False)
 

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from models.bundle import Manifest
-from models.lightcurve import Float32, FluxUnit, LightCurve
+from models.lightcurve import Float32, LightCurve
+from models.units import FluxUnit
 from service.dataplane import Outcome
 from service.http.oip.curves import curve_inputs, read_curves
 from service.http.oip.outcomes import OUTCOME_OUTPUTS, write_outcomes

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.bands import BANDS, filter_index
 from models.bulk import Columns, light_curves
 from models.bundle import Manifest
-from models.lightcurve import BANDS, FluxUnit, LightCurve, LightCurveError, band_index, require
+from models.lightcurve import LightCurve, LightCurveError, require
 from models.metadata import clean_metadata
-from service.http.errors import TOO_LARGE, ProblemError
-from service.http.forms import MAX_ID_LENGTH
+from models.units import FluxUnit
+from service.http.body.forms import MAX_ID_LENGTH
+from service.http.edge.errors import TOO_LARGE, ProblemError
 from service.http.oip.forms import Datatype
 from service.http.oip.signature import ANY, Spec
 from service.http.oip.tensors import Array, Tensor, fault
@@ -26,7 +28,7 @@ OFFSETS: tuple[Datatype, ...] = ("INT64", "INT32")
 BAND_TYPES: tuple[Datatype, ...] = (
     "BYTES", "INT64", "INT32", "INT16", "INT8", "UINT64", "UINT32", "UINT16", "UINT8"
 )  # fmt: skip
-_INDEX = {name.encode(): band_index(name) for name in (*BANDS, "y")}
+_INDEX = {name.encode(): filter_index(name) for name in (*BANDS, "y")}
 WHY_FP64 = ": an MJD in FP32 is good to 5.6 minutes only"
 
 

@@ -18,7 +18,7 @@ from service.http.oip.forms import (
 )
 from service.http.oip.models import ModelOfTensors
 from service.http.oip.signature import Spec
-from service.statistics import RunTotals, Total, Totals
+from service.observe.model_statistics import RunTotals, Total, Totals
 
 EXTENSIONS = ["binary_tensor_data", "classification", "model_configuration", "parameters", "statistics"]
 PLATFORM, BACKEND = "onnxruntime_onnx", "onnxruntime"

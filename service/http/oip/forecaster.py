@@ -7,8 +7,11 @@ import numpy as np
 
 from models.bundle import Manifest
 from models.forecast import check_queries
-from models.lightcurve import Float32, FluxUnit, LightCurve, LightCurveError
+from models.lightcurve import Float32, LightCurve, LightCurveError
+from models.units import FluxUnit
+from service.answers.writers import as_asked
 from service.dataplane import Outcome
+from service.engine.programs import ForecastItem
 from service.http.oip.curves import (
     BAND_TYPES,
     OFFSETS,
@@ -23,8 +26,6 @@ from service.http.oip.curves import (
 from service.http.oip.outcomes import OUTCOME_OUTPUTS, write_outcomes
 from service.http.oip.signature import ANY, Received, Spec
 from service.http.oip.tensors import Array, Tensor, fault
-from service.http.writers import as_asked
-from service.inference.programs import ForecastItem
 from service.settings import Settings
 
 FLUXES = {"flux": "forecast_flux", "flux_err": "forecast_flux_err"}  # our outputs, and the graph's
@@ -68,7 +69,7 @@ class ForecasterTensors:
         if isinstance(curve, LightCurveError):
             return curve
         try:
-            days, indices = check_queries(mjd, band_indices(band), self._manifest.bands, limit)
+            days, indices = check_queries(mjd, band_indices(band), self._manifest.band_map, limit)
         except LightCurveError as error:
             return LightCurveError(f"/query{error.pointer}", error.reason, str(error))
         return ForecastItem(curve, days, indices, flux_unit)

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from models.lightcurve import FluxUnit
-from service.http.forms import MAX_ID_LENGTH
-from service.http.replies import Reply
+from models.units import FluxUnit
+from service.answers.replies import Reply
+from service.http.body.forms import MAX_ID_LENGTH, PRIOR_TEXT, AskedPrior
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
@@ -84,6 +84,7 @@ class RequestParameters(_Strict):
     deadline_ms: int | None = Field(None, ge=1, description="the same in milliseconds")
     priority: int = Field(0, ge=0, le=8, description="1 is the most urgent, 8 the least, 4 the usual; 0: not said here")
     flux_unit: FluxUnit = Field("nJy", description="of every flux in the request and in its reply")
+    prior: AskedPrior = Field(None, description=PRIOR_TEXT)
     binary_data_output: bool = Field(False, description="send outputs as bytes unless they say otherwise")
 
     @property

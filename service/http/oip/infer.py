@@ -3,28 +3,28 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from time import monotonic
 from typing import Any
 
 from fastapi import Request, Response
 from pydantic import ValidationError
 
+from service.answers.fields import field_errors
+from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
 from service.http import openapi
-from service.http.choosing import cache_status
-from service.http.compression import CODINGS, inflate
-from service.http.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
-from service.http.fields import field_errors
-from service.http.formats import jsontext
-from service.http.lifecycle import Service, service_of
+from service.http.body.formats import jsontext
+from service.http.body.requests import check_deadline
+from service.http.curves import checked_prior
+from service.http.edge.compression import CODINGS
+from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+from service.http.edge.receive import media_type
+from service.http.edge.timing import Stopwatch
+from service.http.endpoint import Call, Endpoint, Inquiry, Reply
+from service.http.lifecycle import service_of
 from service.http.oip.forms import InferRequest, RequestParameters
 from service.http.oip.models import ModelOfTensors
 from service.http.oip.signature import Received, Wanted, check_inputs, choose_outputs, most_probable
 from service.http.oip.tensors import Array, decode, encode, fault, split_body
-from service.http.receive import Body, content_coding, media_type, unless_gone
-from service.http.requests import check_deadline
-from service.http.terms import terms_of
-from service.http.timing import Stopwatch
 from service.settings import Settings
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -42,32 +42,25 @@ class Asked:
     outputs: Mapping[str, Wanted]
 
 
+ENDPOINT = Endpoint("/infer", "Infer", openapi.INFER_BODY, openapi.INFER_REPLY)
+
+
 async def infer(request: Request, model: ModelOfTensors) -> Response:
     """Answer one request."""
-    with model.lease:
-        return await _infer(request, model)
-
-
-async def _infer(request: Request, model: ModelOfTensors) -> Response:
-    arrived, service = monotonic(), service_of(request)
-    settings = service.settings
     media_type(request, (openapi.JSON_TYPE, BINARY_TYPE), CODINGS)
-    header_length = _header_length(request)
-    stopwatch = Stopwatch(service.metrics)
-    with Body(request, service.budget) as body:
-        limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
-        data = await _read(request, body, limit, service, stopwatch)
-        read = partial(_understand, data, header_length, model, settings, stopwatch)
-        asked = read() if len(data) <= INLINE_BYTES else await service.off_loop(read)
-        urgency = asked.request.parameters.urgency
-        terms = terms_of(request, settings, arrived, asked.milliseconds, urgency=urgency)
-        outcomes = await unless_gone(request, model.lease.ask(asked.received.items, terms))
-    stopwatch.restart()
-    response = _respond(asked, model, outcomes)
-    stopwatch.lap("encode")
-    stopwatch.tell(model.lease.served.plane.statistics)
-    response.headers.update({"Server-Timing": stopwatch.header(outcomes), **cache_status(outcomes, service)})
-    return response
+    header_length, settings = _header_length(request), service_of(request).settings
+    limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
+
+    async def understand(call: Call, data: bytes) -> Inquiry[Any]:
+        read = partial(_understand, data, header_length, model, settings, call.stopwatch)
+        asked = await call.here_or_there(read, len(data) > INLINE_BYTES)
+        terms = call.terms(asked.milliseconds, urgency=asked.request.parameters.urgency)
+        writer = _writer(model, asked.request.parameters, settings)
+        items = asked.received.items
+        return Inquiry([model.lease] * len(items), items, terms, partial(_respond, asked, model, writer))
+
+    with model.lease:
+        return await ENDPOINT.answer(request, understand, CODINGS, limit)
 
 
 def _header_length(request: Request) -> str | None:
@@ -75,13 +68,6 @@ def _header_length(request: Request) -> str | None:
     if len(values) > 1:
         raise ProblemError(MALFORMED, f"{HEADER_LENGTH} is given {len(values)} times")
     return values[0].strip() if values else None
-
-
-async def _read(request: Request, body: Body, limit: int, service: Service, stopwatch: Stopwatch) -> bytes:
-    coding = content_coding(request, CODINGS)
-    data = await body.read(limit, service.settings.body_timeout)
-    stopwatch.lap("receive")
-    return await inflate(data, coding, limit, body.charge, service.off_loop) if coding else data
 
 
 def _understand(
@@ -118,6 +104,15 @@ def _request(document: object, model: ModelOfTensors) -> InferRequest:
     return request
 
 
+def _writer(model: ModelOfTensors, parameters: RequestParameters, settings: Settings) -> ClassWriter | None:
+    """What knows the class shares of the reply, None for a forecaster. Raises ProblemError (422) for unusable ones."""
+    if model.bundle.manifest.task == "classification":
+        return checked_prior(model.lease, parameters.prior, settings.prior, "/parameters/prior")
+    if parameters.prior is not None:
+        raise fault("/parameters/prior", "unsupported", "a forecaster has no class shares")
+    return None
+
+
 def _milliseconds(parameters: RequestParameters, settings: Settings) -> float | None:
     """Time that a request asks for, the shorter of two that it may name. Raises ProblemError (422) when too long."""
     timeout, deadline_ms = parameters.timeout or 0, parameters.deadline_ms or 0
@@ -127,8 +122,9 @@ def _milliseconds(parameters: RequestParameters, settings: Settings) -> float | 
     return min(named, default=None)
 
 
-def _respond(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> Response:
-    arrays = _outputs(asked, model, outcomes)
+def _respond(asked: Asked, model: ModelOfTensors, writer: ClassWriter | None, outcomes: Sequence[Outcome]) -> Reply:
+    told = outcomes if writer is None else list(map(writer.concluded, outcomes))
+    arrays = _outputs(asked, model, told)
     provenance = model.provenance
     head: dict[str, object] = {"model_name": provenance["name"], "model_version": provenance["version"]}
     if asked.request.id:
@@ -137,8 +133,8 @@ def _respond(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -
     binary = {name for name, wanted in asked.outputs.items() if wanted.binary}
     content, header_length = encode(head, arrays, binary)
     if header_length is None:
-        return Response(content, media_type=openapi.JSON_TYPE)
-    return Response(content, media_type=BINARY_TYPE, headers={HEADER_LENGTH: str(header_length)})
+        return Reply(content)
+    return Reply(content, BINARY_TYPE, {HEADER_LENGTH: str(header_length)})
 
 
 def _outputs(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> dict[str, Array]:

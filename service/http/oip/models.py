@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.bundle import Bundle, Manifest
-from service.http.errors import NOT_FOUND, ProblemError
+from service.answers.writers import class_writer, forecast_writer
+from service.http.edge.errors import NOT_FOUND, ProblemError
 from service.http.lifecycle import Service
 from service.http.oip.classifier import ClassifierTensors
 from service.http.oip.forecaster import ForecasterTensors
 from service.http.oip.signature import TaskTensors
-from service.http.writers import class_writer, forecast_writer
-from service.repository.references import version_key
-from service.repository.repository import NotReady
-from service.repository.routing import UnknownModel
-from service.repository.served import Lease
+from service.registry.live import Lease
+from service.registry.repository import NotReady
+from service.registry.routing import UnknownModel, version_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from models.lightcurve import FluxUnit, LightCurveError
+from models.lightcurve import LightCurveError
+from models.units import FluxUnit
+from service.answers.fields import FieldError
 from service.dataplane import Outcome
-from service.http.errors import INVALID, ProblemError
-from service.http.fields import FieldError
+from service.http.edge.errors import INVALID, ProblemError
 from service.http.oip.forms import Datatype, InputTensor, OutputRequest
 from service.http.oip.tensors import Array, Tensor, fault
 from service.settings import Settings

@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.http.errors import INVALID, MALFORMED, ProblemError
-from service.http.fields import FieldError
+from service.answers.fields import FieldError
+from service.http.edge.errors import INVALID, MALFORMED, ProblemError
 from service.http.oip.forms import Datatype, InputTensor
 
 Array = NDArray[Any]

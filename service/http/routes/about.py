@@ -4,15 +4,17 @@ The usual Swagger page loads its program from a content network; an observatory'
 is written from the OpenAPI document, without a script.
 """
 
+from functools import lru_cache
 from html import escape
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from service.http import errors, openapi
-from service.http.errors import KINDS, NOT_FOUND, ProblemError
+from service.http import openapi
+from service.http.edge import errors
+from service.http.edge.errors import KINDS, NOT_FOUND, ProblemError
 
 pages = APIRouter(include_in_schema=False)
 problems = APIRouter(include_in_schema=False)
@@ -40,7 +42,19 @@ async def home() -> Response:
 @pages.get("/docs")
 async def docs(request: Request) -> Response:
     """Describe the interface as a page."""
-    return HTMLResponse(_page(request.app.openapi()), headers={"Content-Security-Policy": _POLICY})
+    return HTMLResponse(_described(request.app)[0], headers={"Content-Security-Policy": _POLICY})
+
+
+@pages.get("/openapi.json")
+async def document(request: Request) -> Response:
+    """Describe the interface for programs."""
+    return Response(_described(request.app)[1], media_type=openapi.JSON_TYPE)
+
+
+@lru_cache(maxsize=4)
+def _described(app: FastAPI) -> tuple[bytes, bytes]:
+    """The page and the document as bytes, made once: anybody may ask for them, as often as they like."""
+    return _page(app.openapi()).encode(), orjson.dumps(app.openapi())
 
 
 @problems.get("/problems/{slug}")

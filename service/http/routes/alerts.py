@@ -9,27 +9,34 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.lightcurve import LightCurve
-from service.alerts.packet import Packet, PacketError, ReadLimits
-from service.alerts.reader import read_packet
-from service.alerts.shipped import exists, schema_names
+from models.alerts.envelopes import MessageReader, rule_of
+from models.alerts.packet import Packet, PacketError, ReadLimits
+from models.alerts.plans import NewSchemas
+from models.alerts.schema_registry import SchemaRegistry
+from models.alerts.shipped import exists, schema_names
+from models.alerts.surveys import NAMED
+from models.alerts.topics import TopicRule
+from models.lightcurve import LightCurve, LightCurveError
+from service.answers.fields import FieldError
+from service.answers.replies import AlertsReply
 from service.dataplane import AskOptions, Outcome, Refusal
-from service.http import errors, multipart, openapi
-from service.http.choosing import cache_status, role_header
-from service.http.errors import ProblemError
-from service.http.fields import FieldError
+from service.http import openapi
+from service.http.body import multipart
+from service.http.body.forms import PRIOR_TEXT, AskedPrior
+from service.http.body.requests import check_deadline
+from service.http.curves import class_writers
+from service.http.edge import errors
+from service.http.edge.errors import ProblemError
+from service.http.edge.receive import media_type, unless_gone
+from service.http.endpoint import Call, Endpoint, Inquiry, Reply
 from service.http.lifecycle import Service, service_of
-from service.http.receive import Body, media_type, unless_gone
-from service.http.replies import AlertsReply
-from service.http.requests import check_deadline
-from service.http.terms import terms_of
-from service.http.timing import Stopwatch
-from service.http.writers import class_writer
-from service.repository.references import MOST_CHARACTERS
-from service.repository.served import Lease, ask_each, held
+from service.registry.live import Lease
+from service.registry.routing import MOST_CHARACTERS
 from service.settings import Settings
 
 CHUNK_BYTES = 1024 * 1024  # decoded in one go; between chunks a client that has left is noticed
+
+PRIOR = "/query/prior"
 
 Read = Packet | PacketError
 
@@ -51,61 +58,48 @@ class AlertQuery(BaseModel):
         "",
         max_length=MOST_CHARACTERS,
         description="model to ask: `name`, `name@1.2.3` or an alias; where none is named, the alias of a packet's "
-        "survey (`lsst`, `elasticc`, `ztf`) if there is one, else `default`",
+        f"survey ({', '.join(f'`{name}`' for name in sorted(NAMED))}) if there is one, else `default`; a light "
+        "curve that it was not measured on goes to a model that was, or to none",
     )
+    prior: AskedPrior = Field(None, description=PRIOR_TEXT)
     embedding: bool = Field(False, description="return the network's embedding of each light curve")
     deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
 
 
-@router.post(
+ENDPOINT = Endpoint(
     "/v1/alerts",
-    summary="Classify alert packets",
-    response_class=Response,
-    responses={
-        200: openapi.reply(AlertsReply, "One result per alert, in order; a container of several gives as many."),
-        **openapi.problems(
-            errors.MALFORMED, errors.NOT_FOUND, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
-            errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE, errors.DEADLINE,
-        ),
-    },
-    openapi_extra={"requestBody": openapi.ALERTS_BODY},
-)  # fmt: skip
+    "Classify alert packets",
+    openapi.ALERTS_BODY,
+    openapi.reply(AlertsReply, "One result per alert, in order; a container of several gives as many."),
+    limit=lambda settings: settings.max_alert_bytes,
+)
+
+
+@ENDPOINT.on(router)
 async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Response:
-    """Send LSST, ELAsTiCC or ZTF packets: Avro containers, Confluent-framed or bare records; nothing needs unwrapping.
+    """Send LSST, ELAsTiCC or ZTF packets: Avro containers, Confluent-framed or bare records, JSON; as they came.
 
     An alert that cannot be classified comes back `abstained` (sound, but a moving object, or without a usable point) or
     `rejected` (unreadable), each with a reason code; the request itself succeeds.
     """
-    arrived, service = monotonic(), service_of(request)
+    service = service_of(request)
     default, settings = service.lease_classifier(query.model), service.settings
     _check(query, settings)
     kind = media_type(request, (*openapi.PACKET_TYPES, *multipart.MEDIA_TYPES))
-    stopwatch = Stopwatch(service.metrics)
-    with Body(request, service.budget) as body:
-        data = await body.read(settings.max_alert_bytes, settings.body_timeout)
-        stopwatch.lap("receive")
-        terms = terms_of(request, settings, arrived, query.deadline_ms)
-        packets = [data]
+
+    async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
+        terms, packets = call.terms(query.deadline_ms), [data]
         if kind in multipart.MEDIA_TYPES:
             header = request.headers["content-type"]
             packets = await service.off_loop(partial(multipart.split_parts, data, header, settings.max_packets))
         read = await unless_gone(request, _decode(packets, query.schema_name, service, terms))
-        stopwatch.lap("decode")
+        call.stopwatch.lap("decode")
         terms = replace(terms, surveys=[_survey(item) for item in read], fall_back=True)
-        leases = _choose(service, query.model, read)
-        with held(leases):
-            outcomes = await unless_gone(request, ask_each(leases, [_item(item) for item in read], terms))
-    stopwatch.restart()
-    content = _write(leases or [default], read, outcomes, query.embedding)
-    stopwatch.lap("encode")
-    for lease in dict.fromkeys(leases):
-        stopwatch.tell(lease.served.plane.statistics)
-    headers = {
-        "Server-Timing": stopwatch.header(outcomes),
-        **cache_status(outcomes, service),
-        **role_header(leases, service),
-    }
-    return Response(content, media_type=openapi.JSON_TYPE, headers=headers)
+        leases, items = _choose(service, query, read)
+        write = partial(_write, leases or [default], read, query, settings.prior)
+        return Inquiry(leases, items, terms, write)
+
+    return await ENDPOINT.answer(request, understand)
 
 
 def _check(query: AlertQuery, settings: Settings) -> None:
@@ -120,19 +114,26 @@ async def _decode(packets: Sequence[bytes], schema: str | None, service: Service
     """Read packets in threads, chunk by chunk. Raises ProblemError: 504 past the deadline, 413 for too many records."""
     settings = service.settings
     limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
+    reader = MessageReader(SchemaRegistry(extra=settings.schemas), limits, settings.schemas)
+    new, rule = NewSchemas(), rule_of(schema)
     read: list[Read] = []
     for chunk in _chunks(packets):
-        if terms.deadline is not None and monotonic() > terms.deadline:
-            raise ProblemError(errors.DEADLINE)
-        read += await service.off_loop(partial(_read_all, chunk, schema, settings, limits))
+        read += await service.off_loop(partial(_read_all, chunk, reader, rule, new, terms))
         if len(read) > settings.max_packets:
             limit = settings.max_packets
             raise ProblemError(errors.TOO_LARGE, f"more than {limit} alerts in one request", limit=limit)
     return read
 
 
-def _read_all(packets: Sequence[bytes], schema: str | None, settings: Settings, limits: ReadLimits) -> list[Read]:
-    return [item for data in packets for item in read_packet(data, schema, settings.schemas, limits)]
+def _read_all(
+    packets: Sequence[bytes], reader: MessageReader, rule: TopicRule, new: NewSchemas, terms: AskOptions
+) -> list[Read]:
+    read: list[Read] = []
+    for data in packets:
+        if terms.deadline is not None and monotonic() > terms.deadline:  # each packet may be costly
+            raise ProblemError(errors.DEADLINE)
+        read += reader.read(data, rule=rule, new=new)
+    return read
 
 
 def _chunks(packets: Sequence[bytes]) -> list[list[bytes]]:
@@ -160,28 +161,37 @@ def _survey(read: Read) -> str:
     return read.survey or "unknown"
 
 
-def _choose(service: Service, model: str, read: Sequence[Read]) -> list[Lease[LightCurve]]:
-    """The model for each packet, by its survey and, where a canary has a share, by its object."""
-    leases: dict[tuple[str, str], Lease[LightCurve]] = {}
-    chosen = []
-    for item in read:
-        key = item.object_id if isinstance(item, Packet) else ""
-        lease = service.lease_classifier(model, survey=_survey(item), key=key)
-        chosen.append(leases.setdefault((str(lease.served.reference), lease.role), lease))
-    return chosen
+def _choose(
+    service: Service, query: AlertQuery, read: Sequence[Read]
+) -> tuple[list[Lease[LightCurve]], list[LightCurve | LightCurveError | Refusal]]:
+    """The model for each packet, by its survey and, where a canary has a share, by its object; and what to ask it."""
+    leading = service.leading(query.model)
+    led = [leading.lead(_item(item), survey=_survey(item), key=_key(item)) for item in read]
+    leases = [lease for lease, _ in led]
+    class_writers(
+        leases, query.prior, service.settings.prior, PRIOR
+    )  # class shares that a model has not are told before it is asked
+    return leases, [item for _, item in led]
+
+
+def _key(read: Read) -> str:
+    return read.object_id if isinstance(read, Packet) else ""
 
 
 def _write(
-    leases: Sequence[Lease[LightCurve]], read: Sequence[Read], outcomes: Sequence[Outcome], embedding: bool
-) -> bytes:
+    leases: Sequence[Lease[LightCurve]],
+    read: Sequence[Read],
+    query: AlertQuery,
+    usual: str,
+    outcomes: Sequence[Outcome],
+) -> Reply:
     """The reply, in the name of the model of the first packet; what another answered says so itself."""
-    first = class_writer(leases[0])
-    results = []
-    for lease, item, outcome in zip(leases, read, outcomes, strict=False):
-        replies = class_writer(lease)
-        result = replies.result(outcome, _identity(item), embedding=embedding)
+    writers = class_writers(leases, query.prior, usual, PRIOR)
+    first, results = writers[0], []
+    for replies, item, outcome in zip(writers, read, outcomes, strict=False):
+        result = replies.result(outcome, _identity(item), embedding=query.embedding)
         results.append(result if replies is first else result | {"model": replies.provenance})
-    return first.write(results)
+    return Reply(first.write(results))
 
 
 def _identity(read: Read) -> dict[str, str]:

@@ -7,37 +7,34 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from models.lightcurve import LightCurve
+from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
-from service.http import errors, openapi
+from service.http import openapi
+from service.http.body.formats.table import FORMATS, Format, body_format, reply_format
+from service.http.body.forms import ClassifyQuery, Options
+from service.http.body.requests import Asked, check_deadline, read_classify
 from service.http.choosing import sticky_key
-from service.http.curves import answer, classified
-from service.http.direct import Shortcut
-from service.http.formats.table import FORMATS, Format, body_format, reply_format
-from service.http.forms import ClassifyQuery, Options
+from service.http.curves import check_bare, class_writers, classified, parsed
+from service.http.edge import errors
+from service.http.edge.direct import Shortcut
+from service.http.edge.receive import media_type
+from service.http.endpoint import Call, Endpoint, Inquiry, Reply
 from service.http.lifecycle import service_of
-from service.http.receive import media_type
-from service.http.requests import Asked, check_deadline, read_classify
 from service.http.stream import CurveStream
-from service.http.writers import class_writer
-from service.repository.served import Lease
 
 router = APIRouter()
 
 
-@router.post(
+ENDPOINT = Endpoint(
     "/v1/classify",
-    summary="Classify light curves",
-    response_class=Response,
-    responses={
-        200: openapi.CLASSIFY_REPLY,
-        **openapi.problems(
-            errors.MALFORMED, errors.NOT_FOUND, errors.NOT_ACCEPTABLE, errors.TIMEOUT, errors.TOO_LARGE,
-            errors.UNSUPPORTED,
-            errors.INVALID, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE, errors.DEADLINE,
-        ),
-    },
-    openapi_extra={"requestBody": openapi.CLASSIFY_BODY},
-)  # fmt: skip
+    "Classify light curves",
+    openapi.CLASSIFY_BODY,
+    openapi.CLASSIFY_REPLY,
+    more=(errors.NOT_ACCEPTABLE,),
+)
+
+
+@ENDPOINT.on(router)
 async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -> Response:
     """Send one light curve, or many under `light_curves`.
 
@@ -61,17 +58,28 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         return CurveStream(request, query)
     read = partial(read_classify, settings=settings, defaults=query.model_dump(exclude_unset=True, exclude={"model"}))
 
-    def choose(asked: Asked[LightCurve, Options]) -> Lease[LightCurve]:
+    async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
+        asked = await parsed(call, data, read, sent)
         key = sticky_key(request, (item.object_id for item in asked.items))
-        return service.lease_classifier(query.model, key=key)
+        leading = service.leading(query.model, others=not wanted.one_model)
+        led = [leading.lead(item, key=key) for item in asked.items]
+        leases = [lease for lease, _ in led]
+        writers = class_writers(leases, asked.options.prior, settings.prior)  # unknown shares are told before asking
+        write = partial(_write, wanted, writers, asked)
+        terms = call.terms(asked.options.deadline_ms, fall_back=True)
+        return Inquiry(leases, [item for _, item in led], terms, write, wanted.slow_start)
 
-    return await answer(request, choose, read, partial(_write, wanted), sent, wanted)
+    return await ENDPOINT.answer(request, understand)
 
 
 SHORTCUT = Shortcut("/v1/classify", partial(classify, query=ClassifyQuery()))
 
 
 def _write(
-    wanted: Format, lease: Lease[LightCurve], asked: Asked[LightCurve, Options], outcomes: Sequence[Outcome]
-) -> bytes:
-    return wanted.write(classified(class_writer(lease), asked.items, outcomes, asked.options))
+    wanted: Format,
+    writers: Sequence[ClassWriter],
+    asked: Asked[LightCurve, Options],
+    outcomes: Sequence[Outcome],
+) -> Reply:
+    check_bare(asked, outcomes)
+    return Reply(wanted.write(classified(writers, asked.items, outcomes, asked.options)), wanted.media_type)

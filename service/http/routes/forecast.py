@@ -6,35 +6,32 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from service.answers.replies import ForecastReply
+from service.answers.writers import forecast_writer
 from service.dataplane import Outcome
-from service.http import errors, openapi
+from service.engine.programs import ForecastItem
+from service.http import openapi
+from service.http.body.forms import ForecastOptions
+from service.http.body.requests import Asked, InvalidCurve, read_forecast
 from service.http.choosing import ModelQuery, sticky_key
-from service.http.curves import answer, faults
-from service.http.forms import ForecastOptions
+from service.http.curves import check_bare, faults, parsed
+from service.http.edge.receive import media_type
+from service.http.endpoint import Call, Endpoint, Inquiry, Reply
 from service.http.lifecycle import service_of
-from service.http.receive import media_type
-from service.http.replies import ForecastReply
-from service.http.requests import Asked, InvalidCurve, read_forecast
-from service.http.writers import forecast_writer
-from service.inference.programs import ForecastItem
-from service.repository.served import Lease
+from service.registry.live import Lease
 
 router = APIRouter()
 
 
-@router.post(
+ENDPOINT = Endpoint(
     "/v1/forecast",
-    summary="Forecast light curves",
-    response_class=Response,
-    responses={
-        200: openapi.reply(ForecastReply, "One result per light curve, in order; each has a status of its own."),
-        **openapi.problems(
-            errors.MALFORMED, errors.NOT_FOUND, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
-            errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE, errors.DEADLINE,
-        ),
-    },
-    openapi_extra={"requestBody": openapi.FORECAST_BODY},
-)  # fmt: skip
+    "Forecast light curves",
+    openapi.FORECAST_BODY,
+    openapi.reply(ForecastReply, "One result per light curve, in order; each has a status of its own."),
+)
+
+
+@ENDPOINT.on(router)
 async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> Response:
     """Send one light curve with its `forecast`, or many under `light_curves`.
 
@@ -46,19 +43,28 @@ async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> R
     service = service_of(request)
     with service.lease_forecaster(query.model, key=sticky_key(request)) as lease:
         media_type(request, (openapi.JSON_TYPE,))
-        read = partial(read_forecast, settings=service.settings, bands=lease.bundle.manifest.bands)
-        return await answer(request, lambda asked: lease, read, _write)
+        read = partial(read_forecast, settings=service.settings, bands=lease.bundle.manifest.band_map)
+
+        async def understand(call: Call, data: bytes) -> Inquiry[ForecastItem]:
+            asked = await parsed(call, data, read)
+            leases, terms = [lease] * len(asked.items), call.terms(asked.options.deadline_ms, fall_back=True)
+            return Inquiry(leases, asked.items, terms, partial(_write, lease, asked))
+
+        return await ENDPOINT.answer(request, understand)
 
 
 def _write(
     lease: Lease[ForecastItem], asked: Asked[ForecastItem, ForecastOptions], outcomes: Sequence[Outcome]
-) -> bytes:
+) -> Reply:
+    check_bare(asked, outcomes)
     replies = forecast_writer(lease)
-    return replies.write(
-        [
-            replies.result(outcome, _sound(item), {"object_id": item.object_id}, faults(item))
-            for item, outcome in zip(asked.items, outcomes, strict=True)
-        ]
+    return Reply(
+        replies.write(
+            [
+                replies.result(outcome, _sound(item), {"object_id": item.object_id}, faults(item))
+                for item, outcome in zip(asked.items, outcomes, strict=True)
+            ]
+        )
     )
 
 

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 
-from service.http import errors, openapi
+from service.http import openapi
+from service.http.edge import errors
 from service.http.lifecycle import service_of
 
 router = APIRouter()

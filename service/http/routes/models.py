@@ -2,11 +2,12 @@
 
 from fastapi import APIRouter, Request, Response
 
-from service.http import errors, openapi
+from service.answers.stats import StatsReply, stats
+from service.http import openapi
 from service.http.descriptions import ModelsReply, describe
+from service.http.edge import errors
 from service.http.lifecycle import service_of
 from service.http.oip.models import find_model
-from service.http.stats import StatsReply, stats
 
 router = APIRouter()
 

@@ -9,8 +9,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from service.http import errors, openapi
+from service.http import openapi
 from service.http.choosing import sticky_key
+from service.http.edge import errors
 from service.http.lifecycle import service_of
 from service.http.oip.descriptions import EXTENSIONS, configuration, metadata, statistics
 from service.http.oip.forms import (
@@ -22,6 +23,7 @@ from service.http.oip.forms import (
     ServerMetadata,
     StatisticsReply,
 )
+from service.http.oip.infer import ENDPOINT as INFER
 from service.http.oip.infer import infer as answer
 from service.http.oip.models import ModelOfTensors, all_models, find_model
 
@@ -162,16 +164,8 @@ async def model_metadata(request: Request) -> Response:
 @_of_model(
     "POST",
     "/infer",
-    summary="Infer",
-    responses={
-        200: openapi.INFER_REPLY,
-        **openapi.problems(
-            errors.MALFORMED, errors.NOT_FOUND, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
-            errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE, errors.DEADLINE,
-        ),
-    },
-    openapi_extra={"requestBody": openapi.INFER_BODY},
-)  # fmt: skip
+    **INFER.described,
+)
 async def infer(request: Request) -> Response:
     """Send light curves as tensors: observations one after the other, and `offsets` that divide them.
 

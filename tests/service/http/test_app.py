@@ -9,7 +9,7 @@ import pytest
 from service.http import openapi
 from service.http.app import create_app
 from service.http.descriptions import ClassifierDescription, ModelsReply
-from service.http.errors import KINDS, MEDIA_TYPE, Problem
+from service.http.edge.errors import KINDS, MEDIA_TYPE, Problem
 from service.http.lifecycle import Service
 from support.edge import Live, Network, live, loader, settings
 

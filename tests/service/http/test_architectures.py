@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from models.lightcurve import Limits
+from service.answers.replies import AlertsReply, ClassifyReply
 from service.http.descriptions import ModelsReply
-from service.http.replies import AlertsReply, ClassifyReply
-from service.repository.loading import load_configured
+from service.registry.load import load_configured
 from support import alerts
 from support.edge import Live, curve, live
 from support.graph_bundles import classifier_bundle

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from service.http.compression import CODINGS, inflate
-from service.http.errors import OVERLOADED, ProblemError
+from service.http.edge.compression import CODINGS, inflate
+from service.http.edge.errors import OVERLOADED, ProblemError
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 MIB = 1024 * 1024

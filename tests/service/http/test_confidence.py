@@ -1,5 +1,6 @@
 """Novelty and prediction sets in replies: of a bundle that has them, in every format, and of one that has not."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,13 @@ import numpy as np
 import orjson
 import pytest
 
-from models.bundle import Bundle, load_bundle
+from models.bundle import Bundle, load_bundle, write_manifest
 from models.lightcurve import LightCurve, RaggedBatch, featurise
 from models.runtime import open_session, run
-from service.http.replies import AlertsReply, ClassifyReply
-from service.inference.loaded import load_model
-from service.inference.programs import Classification, program_of
-from service.repository.loading import Models
+from service.answers.replies import AlertsReply, ClassifyReply
+from service.engine.load import load_model
+from service.engine.programs import Classification, program_of
+from service.registry.load import Models
 from support.edge import Live, Network, curve, live, loader
 from support.wire import results_of
 
@@ -22,8 +23,14 @@ CURVES = [curve(n, flux=[100.0 + 900 * i for i in range(n)], object_id=str(n)) f
 
 
 @pytest.fixture(scope="module")
-def bundle(confident_bundle: Path) -> Bundle:
-    return load_bundle(confident_bundle)
+def bundle(confident_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """One whose novelty is never beyond the threshold, where no set would be stated."""
+    folder = tmp_path_factory.mktemp("usual") / "bundle"
+    manifest = load_bundle(confident_bundle).manifest
+    assert manifest.novelty is not None
+    shutil.copytree(confident_bundle, folder)
+    novelty = manifest.novelty.model_copy(update={"threshold": 1.0})
+    return write_manifest(folder, manifest.model_copy(update={"novelty": novelty}))
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 
+from service.engine.load import load_model
 from service.http.app import create_app
-from service.http.formats import messagepack
-from service.http.formats.jsontext import LINES_TYPE
-from service.http.formats.table import ARROW_TYPE
+from service.http.body.formats import messagepack
+from service.http.body.formats.jsontext import LINES_TYPE
+from service.http.body.formats.table import ARROW_TYPE
 from service.http.lifecycle import Service
 from service.http.openapi import PACKET_TYPES
-from service.inference.loaded import load_model
-from service.repository.loading import Models
+from service.registry.load import Models
 from service.settings import Settings
 from support.edge import HOST, Network, curve, live, loader, settings
 from support.graph_bundles import forecaster_bundle

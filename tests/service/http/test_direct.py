@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.http.formats import table
+from service.http.body.formats import table
 from support.edge import Network, curve, live, loader
 
 JSON = {"Content-Type": table.JSON.media_type}
@@ -18,7 +18,7 @@ BODIES = [
 
 
 def test_what_has_no_parameters_is_answered_as_what_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.http.middleware._request_id", lambda _: "same")
+    monkeypatch.setattr("service.http.edge.middleware._request_id", lambda _: "same")
     with live(loader(Network())) as edge:
         for body in BODIES:
             short, routed = (edge.ask("POST", f"/v1/classify{query}", body, JSON) for query in ("", "?model=default"))

@@ -7,10 +7,8 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.http.errors import DEADLINE, INTERNAL, INVALID, KINDS, UNAUTHORIZED, Problem, ProblemError, problem_of
-from service.http.errors import problem_response as respond
-from service.http.fields import MAX_FIELD_ERRORS, FieldError, field_errors
-from service.inference.failures import (
+from service.answers.fields import MAX_FIELD_ERRORS, FieldError, field_errors
+from service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
@@ -19,10 +17,14 @@ from service.inference.failures import (
     Overloaded,
     RunHung,
 )
+from service.http.edge.errors import DEADLINE, INTERNAL, INVALID, KINDS, UNAUTHORIZED, Problem, ProblemError, problem_of
+from service.http.edge.errors import problem_response as respond
 
 
 def test_kinds_are_told_apart() -> None:
-    assert len({kind.slug for kind in KINDS.values()}) == len({kind.status for kind in KINDS.values()}) == len(KINDS)
+    """By their types; one status may stand for two of them, as a limit of the key and a full queue do (429)."""
+    assert len({kind.slug for kind in KINDS.values()}) == len({kind.title for kind in KINDS.values()}) == len(KINDS)
+    assert KINDS.keys() == {kind.slug for kind in KINDS.values()}
     assert all(400 <= kind.status < 600 and kind.title and kind.meaning for kind in KINDS.values())
 
 

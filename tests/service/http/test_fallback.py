@@ -11,12 +11,12 @@ import pytest
 
 from models.bundle import Bundle, Manifest
 from models.taxonomy import Taxonomy
+from service.engine.load import LoadedModel
+from service.engine.policy import CostModel
 from service.http.choosing import ROLE_HEADER
 from service.http.lifecycle import Service, State
 from service.http.server import Server
-from service.inference.loaded import LoadedModel
-from service.inference.scheduling import CostModel
-from service.repository.loading import Models
+from service.registry.load import Models
 from service.settings import Settings
 from support.edge import Live, Load, Network, curve, live, settings, wait_until
 from support.graphs import echo_manifest

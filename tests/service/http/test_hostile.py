@@ -1,5 +1,6 @@
 """Hostile clients on raw sockets: each gets a 4xx problem or nothing, and the service goes on as before."""
 
+import contextlib
 import json
 import socket
 import struct
@@ -144,7 +145,7 @@ def test_endless_headers(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n" + b"X-Filler: " + b"x" * 200_000)
         status, problem = answer(connection)
-    assert (status, problem["limit"]) == (431, 65536)
+    assert (status, problem["limit"]) == (431, 32768)
 
 
 @pytest.mark.parametrize(
@@ -181,16 +182,18 @@ def test_a_client_that_never_reads(edge: Live) -> None:
     with edge.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(0.2)
-        try:
+        with contextlib.suppress(OSError):  # it waits for the client to read, or ends with too many requests ahead
             for _ in range(2000):
-                connection.sendall(request * 10)
-        except TimeoutError:
-            pass
+                connection.sendall(request)
         wait_until(lambda: not edge.server.server_state.connections)
 
 
 def test_more_connections_than_allowed(edge: Live) -> None:
+    """Those without a request would make room; these are all at work."""
     crowd = [edge.connect() for _ in range(40)]
+    for connection in crowd:
+        connection.sendall(CHUNKED)
+    wait_until(lambda: edge.metric("nightjar_inflight_requests") == 40)
     with edge.connect() as late:
         status, problem = answer(late)
     for connection in crowd:

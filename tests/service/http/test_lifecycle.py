@@ -18,7 +18,7 @@ import pytest
 from models.bundle import BundleError
 from service.http.lifecycle import Service, State
 from service.http.server import Server
-from service.repository.loading import Models
+from service.registry.load import Models
 from service.settings import Settings
 from support.edge import HOST, Live, Load, Network, curve, loader, raw_post, settings, wait_until
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from service.http.errors import Problem
+from service.http.edge.errors import Problem
 from support.edge import Network, curve, live, loader, raw_post
 
 KEYS = ("correct horse", "battery staple")

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from service.answers.replies import AlertsReply
 from service.commands.client import SAMPLES
-from service.http.formats.jsontext import LINES_TYPE
-from service.http.replies import AlertsReply
-from service.repository.references import Reference
+from service.http.body.formats.jsontext import LINES_TYPE
+from service.registry.routing import Reference
 from support import oip
 from support.edge import Live, Network, curve, live, loader
 from support.graph_bundles import classifier_bundle

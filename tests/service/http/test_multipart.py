@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.errors import ProblemError
-from service.http.multipart import split_parts
+from service.http.body.multipart import split_parts
+from service.http.edge.errors import ProblemError
 
 TYPE = "multipart/mixed; boundary=b"
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from service.http.errors import ProblemError
-from service.http.receive import Body, BodyBudget, ClientGone, media_type, unless_gone
+from service.http.edge.errors import ProblemError
+from service.http.edge.receive import Body, BodyBudget, ClientGone, media_type, unless_gone
 
 Messages = list[dict[str, Any]]
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC
+from service.answers.fields import FieldError
+from service.answers.replies import AlertsReply, ClassifyReply
+from service.answers.writers import ClassWriter
 from service.dataplane import Outcome, Status
+from service.engine.batch import Prediction
 from service.http.descriptions import ClassifierDescription, describe
-from service.http.fields import FieldError
-from service.http.replies import AlertsReply, ClassifyReply
-from service.http.timing import Stopwatch
-from service.http.writers import ClassWriter
-from service.inference.batching import Prediction
-from service.metrics import Metrics
+from service.http.edge.timing import Stopwatch
+from service.observe.metrics import Metrics
 from support.edge import CLASSES
 from support.graphs import echo_manifest
 

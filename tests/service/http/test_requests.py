@@ -1,6 +1,7 @@
 """JSON in: nothing is coerced, every fault is pointed at, a bad curve fails alone."""
 
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
-from service.http.errors import ProblemError
-from service.http.fields import FieldError
-from service.http.formats.jsontext import read as parse_json
-from service.http.forms import Options
-from service.http.requests import Asked, InvalidCurve, read_classify
+from service.answers.fields import FieldError
+from service.http.body.formats import jsontext
+from service.http.body.formats.jsontext import read as parse_json
+from service.http.body.forms import Options
+from service.http.body.requests import Asked, InvalidCurve, read_classify
+from service.http.edge.errors import ProblemError
 from support.edge import curve, settings
 
 SETTINGS = settings(max_points=100, max_curves=5)
@@ -242,3 +244,32 @@ def test_every_metadata_column_may_be_sent() -> None:
     (record,) = read(curve(2, metadata=dict.fromkeys(METADATA_COLUMNS, 0.5))).items
     assert isinstance(record, LightCurve)
     assert len(record.metadata) == len(METADATA_COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "unit", [b"1" * 308 + b",", b"1" * 307 + b".", b"1e+99,", b"NaN ", b'"NaN",', b"9" * 400 + b","]
+)
+def test_a_fault_is_found_in_time_that_the_bytes_pay(unit: bytes) -> None:
+    """Other threads wait meanwhile: 8 MiB took 3.9 s, as every start in a run of digits was tried to its end."""
+    text = b"[" + unit * ((8 << 20) // len(unit)) + b"x"
+    started = time.thread_time()
+    with pytest.raises(ValueError, match="not one valid"):
+        jsontext.parse(text)
+    assert time.thread_time() - started < 1.0
+
+
+def test_numbers_that_json_cannot_hold_are_forgiven_in_texts_of_moderate_length() -> None:
+    row = b"[NaN," + b"1.5," * 1000 + b"1]"
+    assert len(row) < jsontext.FORGIVEN_BYTES
+    found = jsontext.parse(row)
+    assert isinstance(found, list)
+    assert found[0] != found[0]
+    with pytest.raises(ValueError, match="line 1, column 2"):
+        jsontext.parse(b"[NaN," + b"1.5," * (jsontext.FORGIVEN_BYTES // 4) + b"1]")
+
+
+def test_total_flux_is_told_and_becomes_a_difference() -> None:
+    sent = curve(4, flux=[10.0, 30.0, 20.0, 50.0], band=["g", "r", "g", "r"])
+    (found,) = read_classify({**sent, "flux_kind": "total"}, settings()).items
+    assert isinstance(found, LightCurve)
+    assert found.flux.tolist() == [-5.0, -10.0, 5.0, 10.0]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from models.taxonomy import ELASTICC
-from service.http.replies import ClassifyReply
-from service.inference.scheduling import CostModel
-from service.metrics import STAGES
-from service.repository.loading import load_configured
+from service.answers.replies import ClassifyReply
+from service.engine.policy import CostModel
+from service.observe.metrics import STAGES
+from service.registry.load import load_configured
 from support.edge import CLASSES, Live, Network, curve, live, loader, raw_post, wait_until
 from support.graphs import poison
 

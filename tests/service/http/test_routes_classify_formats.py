@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from service.http.formats.jsontext import LINES_TYPE
-from service.http.formats.table import ARROW_TYPE
-from service.http.forms import Options
-from service.repository.loading import load_configured
+from service.http.body.formats.jsontext import LINES_TYPE
+from service.http.body.formats.table import ARROW_TYPE
+from service.http.body.forms import Options
+from service.registry.load import load_configured
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.wire import (
     JSON_TYPE,

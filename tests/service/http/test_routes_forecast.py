@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.bands import BANDS
 from models.forecast import MAX_QUERIES
-from models.lightcurve import BANDS, NJY_PER_UNIT, FluxUnit
+from models.units import NJY_PER_UNIT, FluxUnit
+from service.answers.replies import ForecastReply
+from service.engine.batch import Arrays
 from service.http.descriptions import ForecasterDescription, ModelsReply
 from service.http.lifecycle import Service, State
-from service.http.replies import ForecastReply
 from service.http.server import Server
-from service.inference.batching import Arrays
-from service.metrics import STAGES
-from service.repository.loading import Models, load_configured
+from service.observe.metrics import STAGES
+from service.registry.load import Models, load_configured
 from service.settings import Settings
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 from support.graph_bundles import classifier_bundle, forecaster_bundle

@@ -16,11 +16,11 @@ from tritonclient.utils import InferenceServerException
 
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
-from service.http.errors import Problem
+from service.engine.policy import CostModel
+from service.http.edge.errors import Problem
 from service.http.oip import forms
-from service.inference.scheduling import CostModel
-from service.metrics import STAGES
-from service.repository.loading import load_configured
+from service.observe.metrics import STAGES
+from service.registry.load import load_configured
 from support.edge import CLASSES, HOST, Live, Network, curve, live, loader, wait_until
 from support.graph_bundles import HISTORY, classifier_bundle
 from support.graphs import poison

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from models.taxonomy import ELASTICC
-from service.http.stats import StatsReply
-from service.metrics import STAGES
+from service.answers.stats import StatsReply
+from service.observe.metrics import STAGES
 from support.edge import CLASSES, Live, Network, curve, live, loader
 
 

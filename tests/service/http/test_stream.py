@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from models.taxonomy import ELASTICC
-from service.http.formats.jsontext import LINES_TYPE
-from service.inference.scheduling import CostModel
+from service.engine.policy import CostModel
+from service.http.body.formats.jsontext import LINES_TYPE
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 from support.graphs import poison
 from support.wire import lines_body

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from deploy.bench.process import free_port
 from models.bundle import MANIFEST, MODEL, Bundle, Manifest, write_manifest
-from service.commands.process import free_port
-from service.inference.loaded import load_model
-from service.repository.loading import Models
+from service.engine.load import load_model
+from service.registry.load import Models
 from support.edge import HOST, Live, Network, curve, live, loader, wait_until
 from support.trouble import ENDLESS, FATAL, GREEDY, STUCK, trouble_bundle
 

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-from service.metrics import STAGES
+from service.observe.metrics import STAGES
 from support.edge import Network, curve, live, loader, raw_post
 
 PAUSE = 0.25

@@ -79,3 +79,13 @@ def test_kafka_properties_come_from_a_file(tmp_path: Path) -> None:
             kafka_properties(path)
     path.write_text('{"sasl.password": "secret"}')
     assert kafka_properties(path) == {"sasl.password": "secret"}
+
+
+@pytest.mark.parametrize(("scheme", "tls"), [("redis", False), ("rediss", True)])
+def test_redis_is_reached_by_tls_where_the_address_says_so(scheme: str, tls: bool) -> None:
+    redis = pytest.importorskip("redis", reason="needs the [stream] extra")
+    from service.stream.redis_streams import connect
+
+    address = parse_address(f"{scheme}://user:secret@redis:6380/alerts")
+    assert (address.scheme, address.tls) == ("redis", tls)
+    assert (connect(address).connection_pool.connection_class is redis.SSLConnection) == tls

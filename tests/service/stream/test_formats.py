@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from models.alerts.envelopes import read_packet
+from models.alerts.packet import AbstainReason, Packet
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC, MALLORN
-from service.alerts.packet import AbstainReason, Packet
-from service.alerts.reader import read_packet
 from service.dataplane import Outcome
-from service.inference.batching import Prediction
-from service.inference.loaded import LoadedModel
-from service.inference.scheduling import CostModel
-from service.repository.served import Lease, Served
+from service.engine.batch import Prediction
+from service.engine.load import LoadedModel
+from service.engine.policy import CostModel
+from service.registry.live import Lease, Served
 from service.settings import SinkFormat
 from service.stream.formats import ALERCE_OUTPUT, ELASTICC_REPLY, NOT_CLASSIFIED, RESIDUAL, record_of
 from service.stream.messages import Message, PermanentError, Record
@@ -184,3 +184,24 @@ def test_the_schemas_are_those_of_the_readers() -> None:
     assert cast(Any, ELASTICC_REPLY)["name"] == f"{theirs['namespace']}.{theirs['name']}"
     theirs = json.loads((folder / "alerce" / "output_ztf.avsc").read_text())
     assert shape(ALERCE_OUTPUT) == shape(theirs)
+
+
+@pytest.mark.parametrize("form", ["nightjar", "elasticc", "alerce-json", "lasair"])
+def test_class_shares_of_the_settings_hold_in_every_format(form: SinkFormat) -> None:
+    """ZTF's bright transients have no stars; a name that the model has not is its own answer."""
+    plain, bright = classified(), replace(classified(), prior="ztf-bright")
+    star, transient = ELASTICC.names.index("RR Lyrae"), ELASTICC.names.index("Ia")
+    assert probability(bright, form, star) == 0.0
+    assert probability(bright, form, transient) > probability(plain, form, transient)
+    assert written(replace(classified(), prior="of-another-model"), form) == written(plain, form)
+
+
+def probability(result: Result, form: SinkFormat, place: int) -> float:
+    name = ELASTICC.names[place]
+    if form == "elasticc":
+        return float(reply(result)["classifications"][place]["probability"])
+    document = orjson.loads(written(result, form))
+    if form == "nightjar":
+        return float(document["probabilities"][name])
+    inner = document["lc_classification"] if form == "alerce-json" else document["classdict"]
+    return float(inner["probabilities"][name])

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
 from service.stream.addresses import AddressError, parse_address
-from service.stream.kafka_sink import KafkaSink
-from service.stream.kafka_source import KafkaSource
+from service.stream.kafka.sink import KafkaSink
+from service.stream.kafka.source import KafkaSource
 from service.stream.messages import PermanentError, Record, TransientError
 from support.edge import Network, wait_until
 from support.graphs import poison
@@ -104,19 +104,6 @@ def test_two_workers_share_the_partitions(cluster: KafkaCluster, ids: Ids, tmp_p
         eventually(lambda: len(ids()) == count + 20)
         assert first.stop() == 0
     assert first.totals()["pending"] == second.totals()["pending"] == 0
-
-
-def test_a_storm_of_rebalances_loses_nothing(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
-    count = 0
-    with running(settings(cluster, tmp_path, batch_messages=4)):
-        for _ in range(3):
-            with running(settings(cluster, tmp_path, batch_messages=4)) as visitor:
-                for _ in range(4):
-                    cluster.produce("alerts", [alert(count + number) for number in range(15)])
-                    count += 15
-                    time.sleep(0.2)
-                assert visitor.stop() == 0
-        eventually(lambda: ids() == set(range(count)), 60)
 
 
 def test_a_cluster_that_is_down_delays_and_loses_nothing(cluster: KafkaCluster, ids: Ids, tmp_path: Path) -> None:
@@ -219,7 +206,7 @@ def test_a_wrong_property_is_told(cluster: KafkaCluster, option: str) -> None:
 
 def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
-    verdicts = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(2_000_000)), Record(b"c", b"v")])
+    verdicts = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(5_000_000)), Record(b"c", b"v")])
     assert [type(verdict) for verdict in verdicts] == [type(None), PermanentError, type(None)]
     sink.close()
     nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})

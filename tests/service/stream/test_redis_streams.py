@@ -160,5 +160,5 @@ def test_a_source_says_how_far_behind_it_is(server: RedisServer) -> None:
     feed(server, *map(alert, range(7)))
     source = RedisSource(parse_address(address(server, "alerts")))
     assert len(source.poll(3, 0.1)) == 3
-    assert source.lag() == {"alerts": 4}
+    assert source.standing().lag == {("alerts", ""): 4}
     source.close()

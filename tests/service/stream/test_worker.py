@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.alerts.topics import TopicRule
+from models.alerts.topics import TopicRule
 from service.stream.addresses import AddressError
 from support import alerts
 from support.edge import Network, wait_until
@@ -85,7 +85,7 @@ def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> Non
 
 
 def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service.inference import programs
+    from service.engine import programs
 
     prepare = programs.Classification.prepare
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.lightcurve import BANDS, LightCurve
+from models.bands import BANDS
+from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from training.data.augment import (
     LSST,

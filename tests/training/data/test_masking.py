@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from models.lightcurve import Bool
-from models.network import Masking
+from models.networks.network import Masking
 from training.data.masking import MaskingConfig, count_masking, draw_masking
 
 ROMAE = MaskingConfig(probed=0.75, hidden=1.0, random=0.0, same=0.0)

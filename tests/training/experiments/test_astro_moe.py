@@ -11,7 +11,7 @@ from training.experiments import arms
 from training.experiments.arms import CHANGES, mallorn, recipe_of, run_arm
 from training.experiments.astro_moe import AstroMoEArm
 from training.experiments.mallorn import CLASSES, read_labelled, to_dataset
-from training.experiments.results import Record
+from training.experiments.records import Record
 from training.fit.classify import Classification
 
 

@@ -5,18 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.attention import AttentionConfig
+from models.networks.attention.attention import AttentionConfig
 from training.experiments import attention_costs
 from training.experiments.attention import COLUMNS, AttentionExperiment
 from training.experiments.attention_costs import KINDS, LiveTensors
-from training.experiments.results import read_records
+from training.experiments.commands import run_experiment
+from training.experiments.records import read_records
 
 TINY = {"tokens": 60, "width": 16, "rounds": 1}
 
 
 def test_a_run_prints_a_row_and_records_each_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = AttentionExperiment.model_validate(TINY | {"lengths": [20, 30], "records": tmp_path, "bfloat16": True})
-    command.cli_cmd()
+    run_experiment(command)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 2 * len(KINDS)
     assert [cell.strip() for cell in lines[2].split("|")[1:3]] == ["20", "exact"]

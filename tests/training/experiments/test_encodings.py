@@ -7,23 +7,26 @@ import numpy as np
 import pytest
 import torch
 
-from models.astromer import Astromer, AstromerPretraining
-from models.positional import TimeEncodingName
-from models.zoo import transfer
+from models.networks.astromer.network import Astromer, AstromerPretraining
+from models.networks.parts.positional import TimeEncodingName
+from models.networks.zoo import transfer
 from support.catalina import days, write_catalina
 from training.experiments.catalina import Catalina, read_catalina, thinned_windows
-from training.experiments.encodings import EncodingName, Encodings
-from training.experiments.frozen import Vectors, classify, encode, make_fold
-from training.experiments.magnitudes import (
+from training.experiments.encoding_runs import (
     MagnitudeReconstruction,
     Parts,
+    Vectors,
+    classify,
     converged,
+    encode,
+    make_fold,
     network_config,
     pretrain,
     split_unlabelled,
     to_batch,
 )
-from training.experiments.results import read_records
+from training.experiments.encodings import EncodingName, Encodings
+from training.experiments.records import read_records
 
 
 def write_curves(folder: Path, per_class: int = 40) -> Path:

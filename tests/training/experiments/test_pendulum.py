@@ -6,9 +6,9 @@ import torch
 from numpy.typing import NDArray
 
 from support.shared import needs_shared, shared
-from training.experiments import pendulum_data
+from training.experiments import regression
 from training.experiments.pendulum import Head, Pendulum, Scale
-from training.experiments.pendulum_data import (
+from training.experiments.regression import (
     advance,
     draw,
     kept_frames,
@@ -101,7 +101,7 @@ def test_the_kept_frames_are_the_published_ones() -> None:
         frame_NK = kept_frames(split)
         expected = np.sort(np.random.default_rng(first + 7).choice(100, 50, replace=False))
         np.testing.assert_array_equal(frame_NK[7], expected)
-        assert frame_NK.shape == (pendulum_data.SIZES[split], 50)
+        assert frame_NK.shape == (regression.SIZES[split], 50)
 
 
 def test_targets_belong_to_the_kept_frames() -> None:
@@ -116,7 +116,7 @@ def test_targets_belong_to_the_kept_frames() -> None:
 @pytest.fixture
 def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of few sequences."""
-    monkeypatch.setattr(pendulum_data, "SIZES", {"train": 20, "test": 6, "validation": 6})
+    monkeypatch.setattr(regression, "SIZES", {"train": 20, "test": 6, "validation": 6})
     read_pendulums("train", tmp_path)
     return tmp_path
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.romae_encoder import RoMAEEncoderConfig
-from models.romae_sequence import SequenceModel
+from models.networks.romae.encoder import RoMAEEncoderConfig
+from models.networks.romae.sequence import SequenceModel
 from training.experiments.position import VARIANCE, Position, draw_positions
+from training.experiments.records import read_records
 from training.experiments.regression import Examples, Regression, position_plan
-from training.experiments.results import read_records
 from training.experiments.runs import Plan, epochs, fit_config, run
 
 SMALL = RoMAEEncoderConfig(d_model=24, n_heads=2, depth=2, d_ff=24)

@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from models.romae_encoder import RoMAEEncoderConfig
+from models.networks.romae.encoder import RoMAEEncoderConfig
 from training.experiments import series
-from training.experiments.results import read_records
-from training.experiments.series import SeriesReconstruction, accuracy, collate, series_plan
+from training.experiments.commands import run_experiment
+from training.experiments.records import read_records
+from training.experiments.series import (
+    Observed,
+    SeriesReconstruction,
+    accuracy,
+    collate,
+    drop_steps,
+    read_set,
+    series_plan,
+    standardise,
+)
 from training.experiments.uea import SETS, UEA, Setting
-from training.experiments.uea_archive import Observed, drop_steps, read_set, standardise
 
 CHANNELS = 2
 
@@ -69,7 +78,7 @@ def test_pretraining_hides_three_quarters_and_repeats_itself(tmp_path: Path) -> 
 @pytest.mark.usefixtures("small")
 def test_a_run_learns_and_is_recorded(tmp_path: Path) -> None:
     chosen = options(tmp_path)
-    chosen.cli_cmd()
+    run_experiment(chosen)
     record = read_records("uea", chosen.records)[0]
     assert record.variant == "BasicMotions-tiny"
     assert record.metrics["test accuracy"] > 0.9

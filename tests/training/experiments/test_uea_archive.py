@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support.shared import needs_shared, shared
-from training.experiments.uea_archive import (
+from training.experiments.series import (
     NPZ_TRAINING,
     ArchiveError,
     drop_steps,

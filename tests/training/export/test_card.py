@@ -10,8 +10,7 @@ from PIL import Image
 
 from models.bundle import CARD, BundleError, load_bundle, write_manifest
 from support.pipeline import PER_CLASS, Pipeline
-from training.export.card import PICTURE, read_report, write_card
-from training.export.figures import draw_confusion
+from training.export.card import PICTURE, draw_confusion, read_report, write_card
 
 
 def card_of(bundle: Path) -> str:

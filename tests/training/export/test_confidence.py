@@ -13,13 +13,13 @@ from models.bundle import Bundle, load_bundle, verify_golden
 from models.confidence import Calibration, PredictionSets
 from models.lightcurve import RaggedBatch
 from models.runtime import open_session, run
-from service.inference.loaded import load_model
+from service.engine.load import load_model
 from support.bundles import random_tokens, tiny_network
 from support.pipeline import Pipeline
 from training.export.confidence import Calibrated, NoveltyScore
 from training.export.graph import write_graph
+from training.score.calibrate import ServedSample
 from training.score.novelty import NoveltyFit, fit_novelty
-from training.score.served import ServedSample
 
 BY_LENGTH = Calibration(
     method="temperature_by_length", temperature=1.1, coefficients=(0.5, -0.3, 0.06), lengths=(3, 90)

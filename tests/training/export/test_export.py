@@ -71,6 +71,28 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
         check_parity(served, tmp_path / "model.onnx", batches)
 
 
+class Looked(torch.nn.Module):
+    """A network whose tracer calls a value like one of its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(6, 4)
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        summed: torch.Tensor = self.table(inputs[0]).sum(1)
+        return summed
+
+
+def test_a_value_within_may_be_called_like_an_output(tmp_path: Path) -> None:
+    """``nn.Embedding`` gives a value called ``embedding``, and so is an output of every classifier."""
+    network, path = Looked().eval(), tmp_path / "model.onnx"
+    band = torch.tensor([[0, 1, 5], [2, 2, 3]])
+    write_graph(network, {"band": band}, {"band": ("batch", "length")}, ["embedding"], path)
+    given = run(open_session(path), {"band": band[:1].numpy()})
+    with torch.no_grad():
+        np.testing.assert_allclose(given["embedding"], network(band[:1]), atol=1e-6)
+
+
 def test_parity_fails_when_the_graph_is_another_network(tiny_bundle: Path) -> None:
     batches = parity_batches(random_tokens(1))
     with pytest.raises(ExportError, match="differ by"):

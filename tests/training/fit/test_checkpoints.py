@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.zoo import build
+from models.networks.zoo import build
+from training.common import write_atomic
 from training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
@@ -27,7 +28,6 @@ from training.fit.checkpoints import (
     read_log,
     save_checkpoint,
     save_weights,
-    write_atomic,
 )
 from training.recipes.astro_moe import debug
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from models import ranks as batch_means
+from models.networks import ranks as batch_means
 from support.toy_dataset import write_toy_dataset
 from training.__main__ import main
 from training.fit.checkpoints import CHECKPOINT, STARTS, load_checkpoint, read_log

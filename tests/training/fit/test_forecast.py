@@ -8,9 +8,9 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from models.flux_distribution import FluxDistribution
-from models.informer_forecast import InformerForecaster
-from models.zoo import build
+from models.networks.informer.forecast import InformerForecaster
+from models.networks.statistics.flux_distribution import FluxDistribution
+from models.networks.zoo import build
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.fit.forecast import (

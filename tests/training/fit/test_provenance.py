@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from models.bundle import sha256_of
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import read_dataset
-from training.fit import provenance
+from training.fit import checkpoints
 from training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
@@ -22,7 +23,6 @@ from training.fit.checkpoints import (
     load_checkpoint,
     open_run,
     read_config,
-    sha256,
 )
 from training.fit.train import train
 from training.recipes.astro_moe import debug, debug_pretraining
@@ -54,11 +54,11 @@ def test_the_folder_trains_the_same_weights_again(data: Path, tmp_path: Path) ->
     told = read_config(first)  # everything below comes from the folder and the files that it names
     assert told.data == fingerprint(data, len(read_dataset(data)))
     assert told.pretrained is not None
-    assert told.pretrained_sha256 == sha256(Path(told.pretrained) / BEST)
+    assert told.pretrained_sha256 == sha256_of(Path(told.pretrained) / BEST)
     train(told.recipe, data, again, pretrained=Path(told.pretrained), progress=False)
     one, other = (load_checkpoint(folder / CHECKPOINT) for folder in (first, again))
     assert all(torch.equal(value, other.network[name]) for name, value in one.network.items())
-    assert sha256(first / BEST) == sha256(again / BEST)
+    assert sha256_of(first / BEST) == sha256_of(again / BEST)
     assert (first / CONFIG).read_bytes() == (again / CONFIG).read_bytes()
 
 
@@ -73,19 +73,19 @@ def test_every_start_is_noted(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_commit_says_whether_the_tree_differs_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setattr(checkpoints, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert provenance.commit() is None
+    assert checkpoints.commit() is None
     who = ("-c", "user.name=A", "-c", "user.email=a@example.org")
     (tmp_path / "file").write_text("1")
     for command in (("init", "-q"), ("add", "file"), (*who, "commit", "-qm", "First")):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert provenance.commit() == head.stdout.strip()
+    assert checkpoints.commit() == head.stdout.strip()
     (tmp_path / "file").write_text("2")
-    assert provenance.commit() == head.stdout.strip() + "+"
+    assert checkpoints.commit() == head.stdout.strip() + "+"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance.commit() is None
+    assert checkpoints.commit() is None
 
 
 def test_a_folder_of_an_older_version_is_the_same_run(data: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.network import Reconstruction
+from models.networks.network import Reconstruction
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.fit.checkpoints import read_log

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
+from models.units import NJY_PER_UNIT
 from support.importers import write_alerts, write_hats, write_snana, write_text, ztf_alert
 from support.mallorn import write_mallorn
 from support.shared import needs_shared, shared
@@ -16,7 +17,6 @@ from training.data.dataset import Dataset, DatasetError, read_dataset, read_note
 from training.export.release import origin_of
 from training.fit.checkpoints import load_network
 from training.fit.train import train
-from training.importers.raw import NJY_PER_UNIT
 from training.recipes.astro_moe import debug
 from training.recipes.schema import ScheduleConfig
 

@@ -10,6 +10,7 @@ import pytest
 
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
+from models.units import njy_of_magnitude, njy_with_error
 from support.importers import cleaned, raw_object
 from training.data.dataset import (
     DatasetError,
@@ -20,7 +21,7 @@ from training.data.dataset import (
     write_dataset,
 )
 from training.importers.convert import Rules, import_objects
-from training.importers.raw import ImportFormatError, RawObject, flux_of, per_zero_point
+from training.importers.raw import ImportFormatError, RawObject
 
 
 def test_good_points_pass_untouched() -> None:
@@ -193,11 +194,11 @@ def test_fluxes_in_the_wrong_unit_are_warned_of(tmp_path: Path, scale: float, wa
 
 
 def test_magnitudes_become_nanojanskys() -> None:
-    flux, error = flux_of(np.array([31.4, 23.9, np.nan]), np.array([0.1, 0.02, 0.1]))
+    flux, error = njy_with_error(np.array([31.4, 23.9, np.nan]), np.array([0.1, 0.02, 0.1]))
     np.testing.assert_allclose(flux[:2], [1.0, 1000.0])
     np.testing.assert_allclose(error[:2] / flux[:2], [0.0921034, 0.01842068], rtol=1e-6)
     assert np.isnan(flux[2])
-    assert per_zero_point(27.5) == pytest.approx(1 / 0.02754229, rel=1e-6)
+    assert njy_of_magnitude(27.5) == pytest.approx(1 / 0.02754229, rel=1e-6)
 
 
 def test_files_of_simulations_are_as_before(tmp_path: Path) -> None:

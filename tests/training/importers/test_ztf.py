@@ -9,8 +9,8 @@ import fastavro
 import numpy as np
 import pytest
 
-from service.alerts.packet import Packet
-from service.alerts.reader import read_packet
+from models.alerts.envelopes import read_packet
+from models.alerts.packet import Packet
 from support.importers import avro, cleaned, write_alerts, ztf_alert
 from training.importers.raw import ImportFormatError
 from training.importers.tables import About

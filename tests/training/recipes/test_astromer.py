@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from models.lightcurve import BANDS
-from models.zoo import build
+from models.bands import BANDS
+from models.networks.zoo import build
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import read_dataset, split_indices
 from training.fit.reconstruct import MaskedReconstruction

@@ -3,9 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from models.astro_moe import AstroMoEConfig
-from models.parameters import count_parameters
-from models.zoo import build
+from models.networks.astro_moe.network import AstroMoEConfig
+from models.networks.zoo import build, count_parameters
 from training.recipes.astro_moe import debug, default
 from training.recipes.catalogue import RECIPES
 from training.recipes.schema import Recipe

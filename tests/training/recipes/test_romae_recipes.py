@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from models.parameters import count_parameters
-from models.zoo import build
+from models.networks.zoo import build, count_parameters
 from training.recipes import romae
 from training.recipes.astro_moe import default
 from training.recipes.schema import Recipe

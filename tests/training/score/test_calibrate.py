@@ -10,6 +10,7 @@ from support.pipeline import Pipeline
 from training.data.dataset import read_dataset
 from training.fit.checkpoints import load_network
 from training.score.calibrate import (
+    ServedSample,
     calibrate,
     calibrated,
     ece_by_chance,
@@ -20,7 +21,6 @@ from training.score.calibrate import (
     softmax,
 )
 from training.score.metrics import ece
-from training.score.served import ServedSample
 
 Logits = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from training.data.batches import Example, view_examples
 from training.data.dataset import read_dataset, split_indices, write_dataset
 from training.recipes.schema import DataConfig
 from training.score.evaluate import DAYS, DETECTIONS, VIEWS, evaluate, sample_split, series_of
-from training.score.hierarchy import levels
+from training.score.metrics import levels
 from training.score.predictions import Answers, Model, Panel, open_model, predict_in_order
 from training.score.sections import number, numbers, spread
 

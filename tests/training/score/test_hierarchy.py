@@ -5,8 +5,7 @@ import pytest
 import sklearn.metrics as sk
 
 from models.taxonomy import ELASTICC, TaxonClass, Taxonomy
-from training.score.hierarchy import all_scores, ancestry, hierarchical_f1, level_f1, levels, roll_up
-from training.score.metrics import SCORES
+from training.score.metrics import SCORES, all_scores, ancestry, hierarchical_f1, level_f1, levels, roll_up
 
 CLASSES = len(ELASTICC.names)
 UNEVEN = Taxonomy(

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.lightcurve import BANDS, LightCurve, Limits, Tokens, featurise
+from models.bands import BANDS
+from models.lightcurve import LightCurve, Limits, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
-from training.score.package_features import PACKAGE_FEATURES, package_features
+from training.score.features import PACKAGE_FEATURES, package_features
 
 NJY = 10 ** (0.4 * 3.9)  # of one unit of FLUXCAL
 

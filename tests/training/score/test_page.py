@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from support.pipeline import Pipeline
-from training.score.html import table, value
-from training.score.page import page, read_baselines, write_page
+from training.score.page import page, read_baselines, table, value, write_page
 
 VOID = {"meta", "img", "br"}
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.taxonomy import ELASTICC
-from training.simulate import cosmology, eruptive, periodic, transients
+from training.simulate import cosmology, galactic, periodic, transients
 from training.simulate.cadence import Visits
 from training.simulate.generate import VARIABLES, simulate_class
 from training.simulate.photometry import WAVELENGTH, njy_to_magnitude
@@ -189,7 +189,7 @@ def test_rr_lyrae_swing_by_some_tenths_to_one_and_a_half_magnitudes() -> None:
 
 def test_damped_walks_have_unit_variance_and_their_correlation_time() -> None:
     timescale = np.tile([50.0, 200.0], (300, 1))
-    walk = eruptive._damped_walk(np.random.default_rng(0), timescale)
+    walk = galactic._damped_walk(np.random.default_rng(0), timescale)
     assert walk.shape[1:] == (300, 2)
     assert walk.std() == pytest.approx(1.0, abs=0.05)
     correlation = (walk[100:500] * walk[:400]).mean(axis=(0, 1))
@@ -204,7 +204,7 @@ def test_active_nuclei_vary_less_and_later_in_the_red() -> None:
     curve = {}
     for band in (G, Z):
         visits = Visits(n, own, mjd, np.full(n * days, band), np.zeros(n * days))
-        signal = eruptive.active_nucleus(np.random.default_rng(2), visits, np.full(n, 0.02))
+        signal = galactic.active_nucleus(np.random.default_rng(2), visits, np.full(n, 0.02))
         curve[band] = -2.5 * np.log10((signal.difference + signal.steady).reshape(n, days))
     swing = {band: np.median(values.std(axis=1)) for band, values in curve.items()}
     assert swing[G] > 1.2 * swing[Z]
@@ -216,7 +216,7 @@ def test_active_nuclei_vary_less_and_later_in_the_red() -> None:
 
 def test_flares_rise_at_once_and_decay() -> None:
     x = np.array([-2.0, -0.5, 0.0, 1.0, 10.0])
-    flux = eruptive.flare_template(x)
+    flux = galactic.flare_template(x)
     assert flux[0] == 0.0
     assert flux[2] == pytest.approx(1.0, abs=0.01)
     assert 0.1 < flux[1] < 0.5
@@ -229,7 +229,7 @@ def test_dwarf_novae_are_blue_and_quiet_between_outbursts() -> None:
     pair = []
     for band in (0, 4):
         visits = Visits(n, own, mjd, np.full(n * days, band), np.zeros(n * days))
-        signal = eruptive.dwarf_nova(np.random.default_rng(0), visits, np.full(n, 0.02))
+        signal = galactic.dwarf_nova(np.random.default_rng(0), visits, np.full(n, 0.02))
         pair.append((signal.difference + signal.steady).reshape(n, days))
     outburst = pair[1] > 4.0 * np.median(pair[1], axis=1, keepdims=True)
     assert 0.005 < outburst.mean() < 0.4

@@ -13,7 +13,7 @@ from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
 from training.data.dataset import LabelledObject, read_dataset, read_notes
 from training.simulate import host
-from training.simulate.detection import PRE_TRIGGER_DAYS
+from training.simulate.cadence import PRE_TRIGGER_DAYS
 from training.simulate.generate import CHUNK, SATURATION, VERSION, simulate, simulate_class, simulate_objects
 
 PER_CLASS = 12

@@ -11,17 +11,23 @@ import fastavro
 import numpy as np
 import pytest
 
-from models.lightcurve import BANDS
+from models.bands import BANDS
 from models.metadata import METADATA_COLUMNS, clean_metadata
 from training.data.dataset import LabelledObject
-from training.simulate.avro import fill, read_schema
 from training.simulate.generate import simulate_class
-from training.simulate.packets import elasticc_packet, lsst_packet, source_id
+from training.simulate.packets import (
+    at_ztf_depth,
+    elasticc_packet,
+    fill,
+    lsst_packet,
+    read_schema,
+    source_id,
+    ztf_packet,
+)
 from training.simulate.samples import SAMPLES, main, write_samples
-from training.simulate.ztf import at_ztf_depth, ztf_packet
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMAS = ROOT / "service" / "alerts" / "schemas"
+SCHEMAS = ROOT / "models" / "alerts" / "schemas"
 Point = tuple[float, str, float, float]
 
 

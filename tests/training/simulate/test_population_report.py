@@ -9,8 +9,15 @@ from PIL import Image
 
 from training.data.dataset import LabelledObject, write_dataset
 from training.simulate.generate import simulate
-from training.simulate.population_measures import Sample, at_redshifts_of, cut_at_alerts, measure, read_sample
-from training.simulate.population_report import PopulationReport, common_classes, compare
+from training.simulate.population_measures import (
+    Sample,
+    at_redshifts_of,
+    common_classes,
+    cut_at_alerts,
+    measure,
+    read_sample,
+)
+from training.simulate.population_report import PopulationReport, compare
 
 
 def curve(

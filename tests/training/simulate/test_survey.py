@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.simulate import cadence, cosmology, detection, noise, photometry, population
+from training.simulate import cadence, cosmology, photometry, population
 from training.simulate.cadence import Visits
 
 
@@ -132,7 +132,7 @@ def test_a_source_at_the_depth_has_signal_to_noise_five() -> None:
     n = 20_000
     visits = Visits(1, np.zeros(n, np.int64), np.arange(n, dtype=float), np.full(n, 2), np.full(n, 24.5))
     true = photometry.magnitude_to_njy(visits.depth)
-    flux, error = noise.observe(np.random.default_rng(0), visits, true, np.zeros(n))
+    flux, error = cadence.observe(np.random.default_rng(0), visits, true, np.zeros(n))
     assert np.median(true / error) == pytest.approx(5.0, rel=0.05)
     assert np.std((flux - true) / error) == pytest.approx(1.0, abs=0.05)
 
@@ -140,30 +140,30 @@ def test_a_source_at_the_depth_has_signal_to_noise_five() -> None:
 def test_light_that_a_difference_hides_still_makes_noise() -> None:
     visits = flat_visits([60_000.0] * 4)
     steady = np.array([0.0, 1e4, 1e5, 1e6])
-    _, error = noise.observe(np.random.default_rng(0), visits, np.zeros(4), steady)
+    _, error = cadence.observe(np.random.default_rng(0), visits, np.zeros(4), steady)
     assert (np.diff(error) > 0).all()
     assert error[3] > 0.005 * steady[3]
 
 
 def test_detection_follows_signal_to_noise_of_either_sign() -> None:
     rng, n = np.random.default_rng(0), 4_000
-    chance = [detection.detect(rng, np.full(n, snr), np.ones(n)).mean() for snr in (0.0, 2.9, 4.0, 5.0, 7.0, 20.0)]
+    chance = [cadence.detect(rng, np.full(n, snr), np.ones(n)).mean() for snr in (0.0, 2.9, 4.0, 5.0, 7.0, 20.0)]
     assert chance[0] == chance[1] == 0.0
     assert 0.2 < chance[2] < chance[3] < chance[4]
     assert chance[3] == pytest.approx(0.5, abs=0.03)
     assert chance[5] == 1.0
-    assert detection.detect(rng, np.full(n, -20.0), np.ones(n)).all()
+    assert cadence.detect(rng, np.full(n, -20.0), np.ones(n)).all()
 
 
 def test_history_runs_from_30_days_before_the_first_detection_to_the_last() -> None:
     visits = flat_visits([0.0, 19.9, 20.1, 50.0, 60.0, 70.0, 80.0])
-    inside, trigger = detection.history(visits, np.array([False, False, False, True, False, True, False]))
+    inside, trigger = cadence.history(visits, np.array([False, False, False, True, False, True, False]))
     assert inside.tolist() == [False, False, True, True, True, True, False]
     assert trigger.tolist() == [50.0]
 
 
 def test_one_detection_is_not_an_object() -> None:
     visits = flat_visits([0.0, 1.0, 0.0, 1.0, 0.0], owner=[0, 0, 1, 1, 2])
-    inside, trigger = detection.history(visits, np.array([True, False, True, True, False]))
+    inside, trigger = cadence.history(visits, np.array([True, False, True, True, False]))
     assert inside.tolist() == [False, False, True, True, False]
     assert trigger.tolist() == [0.0, 0.0, np.inf]

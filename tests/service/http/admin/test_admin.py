@@ -122,6 +122,14 @@ def test_a_web_page_does_not_get_in(admin: Admin) -> None:
     assert admin.answers()["version"] == "1.0.0"
 
 
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "[::2]:1", "10.0.0.1"])
+def test_a_name_that_was_made_to_lead_here_does_not_get_in(admin: Admin, host: str) -> None:
+    """A page reads what its own name answers, without any Origin; the name may lead to loopback (DNS rebinding)."""
+    assert admin.ask("GET", "/admin/models", host=host)[0] == 401
+    for here in ("localhost:80", "127.0.0.1", "[::1]:8080"):
+        assert admin.ask("GET", "/admin/models", host=here)[0] == 200
+
+
 def test_a_unix_socket_for_this_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     with socket.socket(socket.AF_UNIX) as left_behind:

@@ -1,6 +1,7 @@
 """Arrow streams: every type that a writer may choose, held to the JSON interface; hostile streams are refused."""
 
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.bands import BANDS
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
-from service.http.errors import ProblemError
-from service.http.formats import arrow_answers, arrow_curves
-from service.http.formats.answers import Answers
-from service.http.formats.flatbuffer import is_compressed
-from service.http.forms import Options
-from service.http.replies import CurveFailure, CurveResult
-from service.http.requests import InvalidCurve, read_classify
+from service.answers.replies import CurveFailure, CurveResult
+from service.http.body.formats import arrow_answers, arrow_curves
+from service.http.body.formats.answers import Answers
+from service.http.body.formats.flatbuffer import is_compressed
+from service.http.body.forms import Options
+from service.http.body.requests import InvalidCurve, read_classify
+from service.http.edge.errors import ProblemError
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table
 
@@ -236,8 +238,9 @@ REJECTED = {"status": "rejected", "object_id": "b", "reason": "no", "detail": "n
 
 def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
+    fields -= {"model"}  # such a reply has the columns of one model, which its schema names
     options = Options(embedding=True)
-    table = pa.ipc.open_stream(arrow_answers.write(Answers({}, ("x", "y"), ("all",), 3, [REJECTED], options)))
+    table = pa.ipc.open_stream(arrow_answers.write(Answers({}, ("x", "y"), ("all",), BANDS, 3, [REJECTED], options)))
     assert set(table.schema.names) == fields
 
 
@@ -246,7 +249,7 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
 def test_answers(results: list[dict[str, Any]], dtype: Any) -> None:
     options = Options(embedding=True, embedding_dtype=dtype)
     table = pa.ipc.open_stream(
-        arrow_answers.write(Answers({"name": "m"}, ("x", "y"), ("all",), 3, results, options))
+        arrow_answers.write(Answers({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
     ).read_all()
     assert orjson.loads(table.schema.metadata[b"model"]) == {"name": "m"}
     assert table.schema.field("embedding").type == pa.list_(pa.from_numpy_dtype(dtype), 3)
@@ -257,3 +260,37 @@ def test_answers(results: list[dict[str, Any]], dtype: Any) -> None:
         }
         wanted = None if result is REJECTED else [1.0, 65504.0 if dtype == "float16" else np.float32(1e30), -2.0]
         assert embedding == wanted
+
+
+LONG = "x" * 20_000
+
+
+@pytest.mark.parametrize("name", ["object_id", "band", "flux_unit"])
+@pytest.mark.parametrize("kind", ["dictionary", "view"])
+@pytest.mark.parametrize("null", [False, True])
+def test_a_text_that_many_rows_share_must_be_short(name: str, kind: str, null: bool) -> None:
+    """A body of 1 MB became 1 or 2 GB: each row had a copy of its own."""
+    texts = pa.array([LONG] * 40 + [None if null else "r"])
+    shared = texts.dictionary_encode() if kind == "dictionary" else texts.cast(pa.string_view())
+    rows = [curve(1, object_id="a", flux_unit="nJy") for _ in range(41)]
+    table = arrow_table(rows)
+    if name == "band":
+        shared = pa.ListArray.from_arrays(list(range(42)), shared)
+    table = table.drop_columns([name]) if name in table.column_names else table
+    body = arrow_stream(table.append_column(name, shared))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProblemError) as caught:
+            arrow_curves.read(body, 1000)
+        assert tracemalloc.get_traced_memory()[1] < 700_000
+    finally:
+        tracemalloc.stop()
+    assert [error.reason for error in caught.value.errors] == ["too_long"]
+
+
+def test_a_text_of_a_dictionary_is_made_once() -> None:
+    ids = pa.array(["a" * 200] * 2).dictionary_encode()
+    table = arrow_table([curve(1) for _ in range(2)]).drop_columns(["object_id"]).append_column("object_id", ids)
+    document: Any = arrow_curves.read(arrow_stream(table), 1000)
+    first, second = document["light_curves"]
+    assert first["object_id"] is second["object_id"]

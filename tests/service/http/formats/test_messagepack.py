@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
-from service.http.errors import ProblemError
-from service.http.formats import messagepack
-from service.http.requests import InvalidCurve, read_classify
+from service.http.body.formats import messagepack
+from service.http.body.requests import InvalidCurve, read_classify
+from service.http.edge.errors import ProblemError
 from support.edge import curve, settings
 from support.wire import msgpack_body, packed
 

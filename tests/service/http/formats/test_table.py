@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.http.errors import ProblemError
-from service.http.formats import table
-from service.http.formats.table import ARROW, FORMATS, JSON, LINES, MSGPACK, body_format, reply_format
+from service.http.body.formats import table
+from service.http.body.formats.table import ARROW, FORMATS, JSON, LINES, MSGPACK, body_format, reply_format
+from service.http.edge.errors import ProblemError
 
 PACK, VENDOR_PACK = MSGPACK
 

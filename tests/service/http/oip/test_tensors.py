@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from tritonclient.http import InferResult
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from service.http.errors import ProblemError
+from service.http.edge.errors import ProblemError
 from service.http.oip.forms import InferRequest, InputTensor
 from service.http.oip.tensors import DTYPES, datatype_of, decode, encode, split_body
 

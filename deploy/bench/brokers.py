@@ -1,0 +1,258 @@
+"""A real Kafka of one's own, for benchmarks and tests: brokers of this machine that may be killed and started again.
+
+NIGHTJAR_KAFKA_HOME names any unpacked Kafka (a folder with ``libs/*.jar``); Java 17 or newer runs it. Each broker is
+its own controller as well and listens at five ports: plain, SASL, TLS, both, and one that tests reach through a proxy.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.bench.process import HOST
+
+USER, PASSWORD, STORE_PASSWORD = "reader", "a-secret", "changeit"
+LISTENERS: Final = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "PROXIED", "CONTROLLER")
+CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+START_SECONDS: Final = 180
+_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_LOGGING: Final = """
+appender.console.type=Console
+appender.console.name=out
+appender.console.layout.type=PatternLayout
+appender.console.layout.pattern=%d{ABSOLUTE} %p %c: %m%n
+rootLogger.level=INFO
+rootLogger.appenderRef.out.ref=out
+"""
+_QUIET: Final = _LOGGING.replace("INFO", "ERROR")
+
+
+def home() -> Path | None:
+    """Return the folder of an unpacked Kafka, or None where none is found or Java is missing."""
+    candidates = (os.environ.get("NIGHTJAR_KAFKA_HOME", ""), str(Path(__file__).resolve().parents[2] / "build/kafka"))
+    found = (Path(c) for c in candidates if c and (Path(c) / "libs").is_dir())
+    return next(found, None) if shutil.which("java") else None
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+class Brokers:
+    """A cluster of one or three brokers.
+
+    Parameters
+    ----------
+    extra : further properties of each broker.
+    secure : whether there are users and certificates; starting is a few seconds quicker without.
+    """
+
+    def __init__(
+        self, folder: Path, count: int = 1, extra: Mapping[str, Any] | None = None, secure: bool = False
+    ) -> None:
+        self.folder, self.nodes, self._secure = folder, range(1, count + 1), secure
+        self._extra = dict(extra or {})
+        ports = _free_ports(count * len(LISTENERS))
+        self._ports = {
+            node: dict(zip(LISTENERS, ports[(node - 1) * len(LISTENERS) :], strict=False)) for node in self.nodes
+        }
+        self.advertised = self._advertise()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        (folder / "broker.log4j2.properties").write_text(_LOGGING)
+        (folder / "tool.log4j2.properties").write_text(_QUIET)
+        if secure:
+            make_certificate(folder, "broker")
+        for node in self.nodes:
+            self._prepare(node)
+
+    # What a client asks for.
+
+    def hosts(self, listener: str = "PLAINTEXT") -> str:
+        """Bootstrap servers."""
+        return ",".join(f"{HOST}:{self.advertised[n].get(listener, own[listener])}" for n, own in self._ports.items())
+
+    def _advertise(self) -> dict[int, dict[str, int]]:
+        """Ports that brokers tell their clients instead of those they listen at, by broker and listener."""
+        return {node: {} for node in self.nodes}
+
+    # What may befall them.
+
+    def start(self, *nodes: int) -> None:
+        """Start brokers, all of them by default, and wait until they serve."""
+        chosen = nodes or tuple(self.nodes)
+        marks = {node: self._log(node).stat().st_size if self._log(node).exists() else 0 for node in chosen}
+        for node in chosen:
+            command = self._java("broker", "kafka.Kafka", self.folder / f"{node}.properties")
+            with self._log(node).open("ab") as log:
+                self._processes[node] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        end = time.monotonic() + START_SECONDS
+        for node in chosen:
+            while b"Kafka Server started" not in self._log(node).read_bytes()[marks[node] :]:
+                if self._processes[node].poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(f"broker {node} does not start\n{self._log(node).read_text()[-3000:]}")
+                time.sleep(0.05)
+
+    def kill(self, node: int) -> None:
+        """As a machine that loses power."""
+        process = self._processes.pop(node, None)
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def hang(self, node: int) -> None:
+        """Keep connections open and answer them no more."""
+        self._processes[node].send_signal(signal.SIGSTOP)
+
+    def wake(self, node: int) -> None:
+        """End :meth:`hang`."""
+        self._processes[node].send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End all brokers."""
+        for node in self.nodes:
+            self.kill(node)
+
+    # The tools that people use.
+
+    def tool(self, main: str, *arguments: str) -> str:
+        """Return what one of Kafka's command-line tools prints."""
+        command = self._java("tool", main, *arguments)
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    def topics(self, *arguments: str) -> str:
+        """``kafka-topics``."""
+        return self.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", self.hosts(), *arguments)
+
+    def create(self, topic: str, partitions: int = 1, **configs: Any) -> None:
+        """Create a topic."""
+        settings = [word for name, value in configs.items() for word in ("--config", f"{name}={value}")]
+        self.topics("--create", "--topic", topic, "--partitions", str(partitions), *settings)
+
+    def configure(self, *arguments: str) -> None:
+        """``kafka-configs``: quotas, passwords."""
+        self.tool("kafka.admin.ConfigCommand", "--bootstrap-server", self.hosts(), "--alter", *arguments)
+
+    def group_lag(self, group: str) -> dict[tuple[str, int], int]:
+        """``kafka-consumer-groups --describe``: lag by topic and partition."""
+        main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+        text = self.tool(main, "--bootstrap-server", self.hosts(), "--describe", "--group", group)
+        rows = [line.split() for line in text.splitlines() if line.startswith(group)]
+        return {(row[1], int(row[2])): int(row[5]) for row in rows if row[5].isdigit()}
+
+    def coordinator(self, group: str) -> int:
+        """Return the broker that keeps a group's offsets."""
+        main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+        text = self.tool(main, "--bootstrap-server", self.hosts(), "--describe", "--group", group, "--state")
+        (row,) = (line.split() for line in text.splitlines() if line.startswith(group))
+        address = next(word for word in row if word.startswith(f"{HOST}:") or ":" in word)
+        port = int(address.rpartition(":")[2])
+        return next(n for n, own in self._ports.items() if port in (*own.values(), *self.advertised[n].values()))
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Return the broker that leads a partition."""
+        text = self.topics("--describe", "--topic", topic)
+        words = next(line for line in text.splitlines() if f"Partition: {partition}\t" in line).split()
+        return int(words[words.index("Leader:") + 1])
+
+    def _java(self, logging: str, main: str, *arguments: object) -> list[str]:
+        settings = f"-Dlog4j2.configurationFile={self.folder / f'{logging}.log4j2.properties'}"
+        return ["java", *_JVM, settings, "-cp", f"{home()}/libs/*", main, *map(str, arguments)]
+
+    def _log(self, node: int) -> Path:
+        return self.folder / f"{node}.log"
+
+    def _prepare(self, node: int) -> None:
+        path = self.folder / f"{node}.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in self._properties(node).items()))
+        users = [f"{mechanism}=[name={USER},password={PASSWORD}]" for mechanism in MECHANISMS] if self._secure else []
+        words = [word for user in users for word in ("--add-scram", user)]
+        main = "kafka.tools.StorageTool"
+        command = self._java("tool", main, "format", "-t", CLUSTER_ID, "-c", path, *words)
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stdout + done.stderr)
+
+    def _properties(self, node: int) -> dict[str, Any]:
+        """KRaft, broker and controller in one process, three replicas of which two must have a record."""
+        ports, replicas = self._ports[node], len(self.nodes)
+        shown = [one for one in LISTENERS if self._secure or one in ("PLAINTEXT", "PROXIED", "CONTROLLER")]
+        advertised = {one: self.advertised[node].get(one, ports[one]) for one in shown[:-1]}
+        in_sync = 2 if replicas > 1 else 1
+        usual: dict[str, Any] = {
+            "process.roles": "broker,controller",
+            "node.id": node,
+            "controller.quorum.voters": ",".join(f"{n}@{HOST}:{self._ports[n]['CONTROLLER']}" for n in self.nodes),
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": ",".join(f"{one}://{HOST}:{ports[one]}" for one in shown),
+            "advertised.listeners": ",".join(f"{one}://{HOST}:{port}" for one, port in advertised.items()),
+            "listener.security.protocol.map": ",".join(
+                f"{one}:{'PLAINTEXT' if one in ('PROXIED', 'CONTROLLER') else one}" for one in LISTENERS
+            ),
+            "log.dirs": self.folder / f"{node}.data",
+            "default.replication.factor": replicas,
+            "min.insync.replicas": in_sync,
+            "offsets.topic.replication.factor": replicas,
+            "offsets.topic.num.partitions": 3,
+            "transaction.state.log.replication.factor": replicas,
+            "transaction.state.log.min.isr": in_sync,
+            "transaction.state.log.num.partitions": 3,
+            "group.initial.rebalance.delay.ms": 0,
+            "group.min.session.timeout.ms": 1000,
+            "broker.session.timeout.ms": 6000,
+            "replica.lag.time.max.ms": 6000,
+            "log.retention.check.interval.ms": 1000,
+            "log.cleaner.backoff.ms": 500,
+            "log.cleaner.dedupe.buffer.size": 4 << 20,
+            "log.cleaner.threads": 1,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+            "num.network.threads": 2,
+            "num.io.threads": 2,
+            "message.max.bytes": 4 << 20,
+            "auto.create.topics.enable": "false",
+        }
+        return usual | (self._security() if self._secure else {}) | self._extra
+
+    def _security(self) -> dict[str, Any]:
+        store = {"location": self.folder / "broker.p12", "password": STORE_PASSWORD, "type": "PKCS12"}
+        module = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        listeners = [(mechanism, one) for mechanism in MECHANISMS for one in ("sasl_plaintext", "sasl_ssl")]
+        return {
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            **{f"ssl.keystore.{name}": value for name, value in store.items()},
+            **{f"listener.name.{one}.{name.lower()}.sasl.jaas.config": module for name, one in listeners},
+        }
+
+
+def make_certificate(folder: Path, name: str, host: str = HOST, start: str = "-1d", days: int = 30) -> None:
+    """Make a self-signed certificate for a host: ``NAME.p12`` for the broker, ``NAME.pem`` for who trusts it."""
+    store, kind = folder / f"{name}.p12", "ip" if host[0].isdigit() else "dns"
+    common = ["keytool", "-keystore", str(store), "-storepass", STORE_PASSWORD, "-alias", "broker"]
+    make = ["-genkeypair", "-storetype", "PKCS12", "-keyalg", "EC", "-groupname", "secp256r1", "-validity", str(days)]
+    names = ["-dname", f"CN={host}", "-ext", "bc:c=ca:true", "-ext", f"san={kind}:{host}", "-startdate", start]
+    subprocess.run([*common, *make, *names], check=True, capture_output=True)
+    subprocess.run(
+        [*common, "-exportcert", "-rfc", "-file", str(folder / f"{name}.pem")], check=True, capture_output=True
+    )
+
+
+@contextmanager
+def brokers(folder: Path, count: int = 1, **extra: Any) -> Iterator[Brokers]:
+    """Brokers, running."""
+    cluster = Brokers(folder, count, {name.replace("_", "."): value for name, value in extra.items()})
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,137 @@
+"""A service process of one's own, for the demonstration, benchmarks and tests: started, waited for, watched, stopped.
+
+    with running(bundle) as service:
+        urllib.request.urlopen(f"{service.url}/readyz")
+
+The process is the command a user starts (``python -m service serve``), configured by environment alone, with its log in
+a file so that a full pipe can never block it.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+HOST = "127.0.0.1"
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+
+
+class ServiceDied(RuntimeError):
+    """The service process ended, or did not start or stop in time; the message ends with its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A running service process."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @property
+    def url(self) -> str:
+        """Base address, without a final slash."""
+        return f"http://{HOST}:{self.port}"
+
+    def memory(self, field: str = "VmRSS") -> int:
+        """Bytes from ``/proc/PID/status``: VmRSS is resident now, VmHWM the most it ever was."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+        raise ServiceDied(f"no {field} of process {self.process.pid}")
+
+    def cpu_seconds(self) -> float:
+        """Processor time the process has used so far, in all threads."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def get(self, path: str, timeout: float = 5.0) -> int:
+        """Status code of a GET; raises OSError or HTTPException while nothing answers."""
+        connection = HTTPConnection(HOST, self.port, timeout=timeout)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def wait_ready(self, seconds: float = START_SECONDS, pause: float = 0.01) -> None:
+        """Return when ``/readyz`` says 200; raises ServiceDied when the process ends or the time is over."""
+        give_up = time.monotonic() + seconds
+        while time.monotonic() < give_up:
+            if self.process.poll() is not None:
+                raise ServiceDied(f"ended with {self.process.returncode} before it was ready\n{self.log.read_text()}")
+            try:
+                if self.get("/readyz") == 200:
+                    return
+            except (OSError, HTTPException):
+                pass  # not listening yet
+            time.sleep(pause)
+        raise ServiceDied(f"not ready after {seconds:.0f} s\n{self.log.read_text()}")
+
+    def stop(self, seconds: float = STOP_SECONDS) -> int:
+        """SIGTERM, wait, return the exit status; a process that will not end is killed and reported."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise ServiceDied(f"still there {seconds:.0f} s after SIGTERM\n{self.log.read_text()}") from None
+
+
+def free_port() -> int:
+    """Return a TCP port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] | None = None) -> Service:
+    """Start the service, without waiting for it.
+
+    Parameters
+    ----------
+    folder : where its log goes.
+    bundle : what it serves; None leaves the default bundle (or NIGHTJAR_BUNDLE).
+    settings : more settings, by environment name (``NIGHTJAR_WORKERS``).
+    """
+    port = free_port()
+    chosen = {"NIGHTJAR_HOST": HOST, "NIGHTJAR_PORT": str(port), "NIGHTJAR_DRAIN_DELAY": "0"}
+    if bundle is not None:
+        chosen["NIGHTJAR_BUNDLE"] = str(bundle)
+    log = folder / f"service-{port}.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service", "serve"],
+            env={**os.environ, **chosen, **(settings or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+        )
+    return Service(process, port, log)
+
+
+@contextmanager
+def running(
+    bundle: Path | None = None, settings: Mapping[str, str] | None = None, seconds: float = START_SECONDS
+) -> Iterator[Service]:
+    """Run a ready service for the length of a ``with`` block. Raises ServiceDied when it dies or will not stop."""
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
+        service = start(Path(folder), bundle, settings)
+        try:
+            service.wait_ready(seconds)
+            yield service
+            if service.process.poll() not in (None, 0):
+                raise ServiceDied(f"ended with {service.process.returncode}\n{service.log.read_text()}")
+        finally:
+            if service.process.poll() is None:
+                service.stop()

@@ -1,0 +1,278 @@
+"""The engine as discrete events: a queue, workers, and the scheduling functions that the real one calls.
+
+What is simulated is what decides latency: arrivals, the choice of every batch, how long its run takes, expiry. Left out
+is what happens before and after the engine, such as HTTP and decoding. Time is simulated and everything is
+deterministic, so minutes of traffic take a second or two.
+
+The real engine under the traffic of a simulation, in this process: what the simulation is held against.
+
+Light curves are made up, at the lengths of the trace, before the clock starts; each is given to the engine at its
+arrival, whether or not earlier ones have been answered, and its latency counts from the arrival intended, so that a
+late event loop hides nothing.
+
+What a run costs is measured first, by as many threads at once as the engine has workers: assembling, the graph and
+copying the answers out, all by the clock on the wall. That is what the simulation takes for the time of a run; what the
+policy believes is the fit of the warm-up, which times the graph alone on an idle machine.
+"""
+
+import asyncio
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from statistics import fmean
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.bench.simulation.traffic import Contender, Trace
+from service.engine.batch import DeadlineExceeded, Prediction, Question, RunReport, padded_length
+from service.engine.engine import Engine, EngineOptions
+from service.engine.load import LoadedModel
+from service.engine.machine import Shape, probe, warm_up_shapes
+from service.engine.policy import BatchLimits, CostModel, QueueItem, Sample, plan, release
+from service.engine.programs import TaskProgram, program_of
+
+
+class Run(NamedTuple):
+    """One batch: which light curves, what they were padded to, observations in all, when it ran (seconds)."""
+
+    items: tuple[int, ...]
+    length: int
+    tokens: int
+    started: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Cost of work.
+
+    Attributes
+    ----------
+    workers : runs at the same time.
+    predicted : what the policy believes about the time of a run.
+    occupied : how long a worker is busy with a run while the others are too, from assembling its inputs to handing
+        over its answers.
+    """
+
+    workers: int
+    predicted: CostModel
+    occupied: CostModel
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Outcome of a trace: when each light curve was answered (seconds; NaN: it expired), and the runs."""
+
+    trace: Trace
+    answered: NDArray[np.float64]
+    runs: list[Run]
+    peak_waiting: int
+
+
+class PolicyError(RuntimeError):
+    """A policy broke its contract."""
+
+
+@dataclass(slots=True)
+class _Engine:
+    trace: Trace
+    contender: Contender
+    machine: Machine
+    deadline: float | None
+    waiting: OrderedDict[int, QueueItem] = field(default_factory=OrderedDict)
+    busy: list[float] = field(default_factory=list)  # ends of the runs under way, a heap
+    runs: list[Run] = field(default_factory=list)
+    arrived: int = 0
+    peak: int = 0
+
+    def admit(self, now: float) -> None:
+        """Queue what has arrived by now."""
+        last = int(np.searchsorted(self.trace.arrival, now, side="right"))
+        for index in range(self.arrived, last):
+            arrival = float(self.trace.arrival[index])
+            end = None if self.deadline is None else arrival + self.deadline
+            self.waiting[index] = QueueItem(int(self.trace.length[index]), arrival, end)
+        self.arrived = last
+        self.peak = max(self.peak, len(self.waiting))
+
+    def dispatch(self, now: float) -> float:
+        """Occupy free workers; when to ask again although nothing may have happened by then."""
+        limits, machine = self.contender.limits, self.machine
+        while self.waiting and len(self.busy) < machine.workers:
+            window = list(islice(self.waiting.items(), limits.window))
+            items = [item for _, item in window]
+            free = machine.workers - len(self.busy)
+            chosen, late = plan(items, len(self.waiting), now, machine.predicted, limits, free, self.contender.policy)
+            self._start([window[index][0] for index in chosen], now)
+            for index in (*chosen, *late):
+                del self.waiting[window[index][0]]
+            if not chosen and not late:
+                end = release(items, limits)
+                if now >= end:
+                    raise PolicyError("the policy chose nothing although the delay is over")
+                return end
+        return np.inf
+
+    def _start(self, numbers: list[int], now: float) -> None:
+        if not numbers:
+            return
+        lengths = [self.waiting[number].length for number in numbers]
+        padded, tokens = max(lengths), sum(lengths)
+        ended = now + self.machine.occupied.seconds(len(numbers), padded, tokens)
+        heapq.heappush(self.busy, ended)
+        self.runs.append(Run(tuple(numbers), padded, tokens, now, ended))
+
+
+def simulate(trace: Trace, contender: Contender, machine: Machine, deadline: float | None = None) -> Outcome:
+    """Run a trace through the engine.
+
+    Parameters
+    ----------
+    deadline : seconds after its arrival at which a light curve's answer is worth nothing; None: never.
+
+    Raises
+    ------
+    PolicyError
+        When the policy holds a batch back for longer than its limits allow.
+    """
+    engine = _Engine(trace, contender, machine, deadline)
+    wake = np.inf
+    while engine.arrived < len(trace.arrival) or engine.waiting:
+        arrival = float(trace.arrival[engine.arrived]) if engine.arrived < len(trace.arrival) else np.inf
+        # A held batch can only be released by a worker that is free, as it was when the batch was held.
+        now = min(arrival, wake, engine.busy[0] if engine.busy else np.inf)
+        while engine.busy and engine.busy[0] <= now:
+            heapq.heappop(engine.busy)
+        engine.admit(now)
+        wake = engine.dispatch(now)
+    answered = np.full(len(trace.arrival), np.nan)
+    for run in engine.runs:
+        answered[list(run.items)] = run.ended
+    return Outcome(trace, answered, engine.runs, engine.peak)
+
+
+REPEATS = 7
+ROOM = 10**9  # of the queue: a replay refuses nothing
+
+
+def occupation(model: LoadedModel, workers: int, repeats: int = REPEATS) -> CostModel:
+    """How long a worker is busy with a run while the others are too, from the means of the shapes of the warm-up.
+
+    Means, not medians: interruptions by other processes add to a queue too.
+    """
+    program = program_of(model.bundle.manifest)
+    samples = []
+    with ThreadPoolExecutor(workers) as threads:
+        for shape in warm_up_shapes(program.most_points):
+            questions = probe(program, shape)
+            work = [threads.submit(_busy_seconds, model, program, questions, repeats) for _ in range(workers)]
+            seconds = fmean(second for done in work for second in done.result())
+            length = padded_length(program.assemble(questions))
+            samples.append(Sample(len(questions), length, sum(map(len, questions)), seconds))
+    return CostModel.fit(samples)
+
+
+def _busy_seconds(model: LoadedModel, program: TaskProgram, questions: Sequence[Question], repeats: int) -> list[float]:
+    seconds = []
+    for _ in range(1 + repeats):
+        started = perf_counter()
+        program.split(model.run(program.assemble(questions)), questions)
+        seconds.append(perf_counter() - started)
+    return seconds[1:]  # the first run of a shape allocates
+
+
+def fitted(runs: Sequence[Run]) -> CostModel:
+    """Fit a cost model whose total equals the measured total of all runs.
+
+    Held against a replay, a simulation with this model shows what is wrong with its queue and its policy; one with
+    :func:`occupation` also shows how much the machine had changed since.
+    """
+    samples = [Sample(len(run.items), run.length, run.tokens, run.ended - run.started) for run in runs]
+    model = CostModel.fit(samples)
+    predicted = sum(model.seconds(batch, length, tokens) for batch, length, tokens, _ in samples)
+    return model.scaled(sum(sample.seconds for sample in samples) / predicted)
+
+
+async def replay(
+    trace: Trace, model: LoadedModel, workers: int, limits: BatchLimits, deadline: float | None = None
+) -> Outcome:
+    """Drive an engine of its own with a trace, in real time.
+
+    Parameters
+    ----------
+    deadline : seconds after its arrival at which a light curve's answer is worth nothing; None: never.
+    """
+    questions = _questions(program_of(model.bundle.manifest), trace)
+    runs: list[Run] = []
+    engine = Engine(
+        model.run,
+        program_of(model.bundle.manifest),
+        model.cost,
+        EngineOptions(workers=workers, limits=limits, max_queued_seconds=ROOM, max_queued_items=ROOM),
+        samples=model.samples,
+        clock=model.clock,
+        listeners=(lambda report, _: runs.append(_as_run(report)),),
+    )
+    await engine.start()
+    try:
+        return await _drive(engine, trace, questions, deadline, runs)
+    finally:
+        await engine.stop()
+
+
+async def _drive(
+    engine: Engine, trace: Trace, questions: Sequence[Question], deadline: float | None, runs: list[Run]
+) -> Outcome:
+    loop = asyncio.get_running_loop()
+    answered = np.full(len(questions), np.nan)
+    futures = []
+    sent, peak, start = 0, 0, loop.time() - float(trace.arrival[0])
+    while sent < len(questions):
+        due = int(np.searchsorted(trace.arrival, loop.time() - start, side="right"))
+        for first, last in _together(trace, sent, due):
+            end = None if deadline is None else start + float(trace.arrival[first]) + deadline
+            for number, entry in enumerate(engine.enqueue(questions[first:last], end), start=first):
+                entry.future.add_done_callback(_clock(answered, number, loop, start))
+                futures.append(entry.future)
+        sent, peak = due, max(peak, engine.depth)
+        if sent < len(questions):
+            await asyncio.sleep(max(0.0, float(trace.arrival[sent]) - (loop.time() - start)))
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, DeadlineExceeded):
+            raise result
+    return Outcome(trace, answered, runs, peak)
+
+
+def _together(trace: Trace, first: int, last: int) -> list[tuple[int, int]]:
+    """Ranges of light curves between ``first`` and ``last`` that arrive at one moment, as one request would."""
+    cuts = [first + 1 + int(n) for n in np.flatnonzero(np.diff(trace.arrival[first:last]))]
+    edges = [first, *cuts, last]
+    return [(a, b) for a, b in pairwise(edges) if a < b]
+
+
+def _clock(
+    answered: NDArray[np.float64], number: int, loop: asyncio.AbstractEventLoop, start: float
+) -> Callable[[asyncio.Future[Prediction]], None]:
+    def note(future: asyncio.Future[Prediction]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            answered[number] = loop.time() - start
+
+    return note
+
+
+def _as_run(report: RunReport) -> Run:
+    """Who was in the run and when it was is not known here; how many, how long, and for what time is."""
+    seconds = report.assemble_seconds + report.run_seconds + report.split_seconds
+    return Run(tuple(range(report.size)), report.length, report.tokens, 0.0, seconds)
+
+
+def _questions(program: TaskProgram, trace: Trace) -> list[Question]:
+    made = {length: probe(program, Shape(1, length, 0))[0] for length in set(trace.length.tolist())}
+    return [made[length] for length in trace.length.tolist()]

@@ -1,0 +1,194 @@
+"""The tables of docs/benchmarks.md, from the measurements in docs/results/.
+
+A measurement is a file that ``python -m deploy.bench`` wrote: flat keys, each a number or a median with the full range
+of its rounds, and what they hold for: version of the bundle, commit, machine, date. A table has one row for each file
+that holds any of its figures, the newest first, so no row mixes versions or machines. The page's own text stands
+around the tables, each between two comments: ``<!-- table: NAME -->`` and ``<!-- end of table -->``.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+SLOT = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+Measurement = dict[str, Any]
+
+
+class Figure(NamedTuple):
+    """A column: the key in the files, its heading, and what was aimed at ("" where nothing was)."""
+
+    key: str
+    heading: str
+    aim: str = ""
+
+
+SERVICE = (
+    Figure("http.requests_per_s", "requests/s"),
+    Figure("http.p50_ms", "p50, ms"),
+    Figure("http.p99_ms", "p99, ms"),
+    Figure("bare.one_caller_per_s", "bare, one caller, curves/s"),
+    Figure("bare.all_cores_per_s", "bare, all cores, curves/s"),
+    Figure("http.ratio_to_bare_all_cores", "service / bare, all cores", "at least 0.65"),
+    Figure("http.cpu_ms_per_request", "CPU a request, ms"),
+    Figure("bare.cpu_ms_per_curve", "CPU a bare curve, ms"),
+)
+START = (
+    Figure("coldstart.ready_s", "start to ready, s"),
+    Figure("coldstart.first_s", "first start on a machine, s"),
+    Figure("coldstart.rss_mb", "memory once ready, MB"),
+    Figure("memory.rss_mb.at_2000", "after 2,000 requests, MB"),
+    Figure("memory.rss_mb.at_10000", "after 10,000 requests, MB"),
+)
+POLICY = (
+    Figure("engine.policy_speedup.fifo_count_64", "over first come, 64 curves", "at least 7"),
+    Figure("engine.policy_speedup.fifo_token_budget", "over first come, 4,096 points", "at least 2.5"),
+    Figure("engine.policy_speedup.window_5ms", "over a window of 5 ms", "at least 5"),
+    Figure("engine.policy_speedup.one_by_one", "over one by one", "at least 1.5"),
+    Figure("engine.p99_half_load_vs_one_by_one", "p99 at half load / one by one", "at most 1"),
+    Figure("engine.simulation_error", "simulator's largest error", "at most 0.15"),
+)
+OVERHEAD = (
+    Figure("engine.vs_bare.msgpack_64", "msgpack by 64 / bare", "at least 0.95"),
+    Figure("engine.vs_bare.json_1", "JSON, 32 in flight / bare", "at least 0.8"),
+    Figure("engine.vs_bare.json_1_128", "JSON, 128 in flight / bare", "at least 0.85"),
+    Figure("engine.burst_10k_vs_ideal", "10,000 at once, time / bare", "at most 1.2"),
+    Figure("engine.lone_p50_overhead_ms", "added to a lone request, ms", "at most 1.5"),
+)
+STREAM = (
+    Figure("stream.visit_10k_s", "10,000 alerts in 5 s, answered after, s", "at most 15"),
+    Figure("stream.visit_10k_peak_mb", "its most memory, MB"),
+    Figure("stream.visit_40k_s", "40,000 in 5 s, answered after, s", "at most 60"),
+    Figure("stream.visit_40k_peak_mb", "its most memory, MB"),
+    Figure("stream.age_p50_ms", "age at 270/s, p50, ms"),
+    Figure("stream.age_p99_ms", "p99, ms"),
+    Figure("stream.decode_vs_fastavro", "decoding / fastavro", "at most 0.34"),
+)
+DRAIN = (
+    Figure("stream.drain_per_s.workers_1", "alerts/s, 1 worker"),
+    Figure("stream.drain_per_s.workers_2", "2 workers"),
+    Figure("stream.drain_per_s.workers_4", "4 workers"),
+    Figure("stream.vs_bare", "best / bare at its best", "at least 0.6"),
+    Figure("stream.vs_bare_one_by_one", "best / bare, one by one"),
+)
+BACKLOG = (
+    Figure("stream.backlog.alerts", "alerts that wait"),
+    Figure("stream.backlog.answered", "answered between the readings"),
+    Figure("stream.backlog.early_mb", "memory before, MB"),
+    Figure("stream.backlog.late_mb", "after, MB", "at most 1.1 times"),
+)
+KAFKA = (
+    Figure("kafka.visit_10k_s", "10,000 alerts, s", "at most 15"),
+    Figure("kafka.visit_40k_s", "40,000, s", "at most 60"),
+    Figure("kafka.exactly_once_price", "price of exactly once"),
+    Figure("kafka.standstill_s", "standstill at a rebalance, s", "at most 2"),
+    Figure("kafka.repeats_per_rebalance", "repeats a rebalance", "at most 256"),
+    Figure("kafka.repeats_per_kill", "repeats a kill", "at most 64"),
+    Figure("kafka.return_to_first_answer_s", "broker back to first answer, s"),
+)
+HOSTILE = (
+    Figure("hostile.worst_stall_ms", "longest stall of a good client, ms", "at most 500"),
+    Figure("hostile.worst_memory_mb", "most memory gained, MB", "at most 150"),
+)
+TWIN = (
+    Figure("twin.ratio.b1_l50", "1 curve of 50 points"),
+    Figure("twin.ratio.b16_l128", "16 of 128"),
+    Figure("twin.ratio.b64_l32", "64 of 32"),
+)
+TABLES: dict[str, Sequence[Figure]] = {
+    "service": SERVICE,
+    "start": START,
+    "policy": POLICY,
+    "overhead": OVERHEAD,
+    "stream": STREAM,
+    "drain": DRAIN,
+    "backlog": BACKLOG,
+    "kafka": KAFKA,
+    "hostile": HOSTILE,
+    "twin": TWIN,
+}
+MEASURED = "commit, machine, date"
+PEER_HEADS = ("server", "light curves/s", "p50, ms", "p99, ms", "version", MEASURED)
+DEFAULT = "astro-moe-elasticc "  # a version of any other model is shown with its name
+
+
+def page(text: str) -> str:
+    """Return the page with every table made anew."""
+    found = measurements()
+
+    def filled(slot: re.Match[str]) -> str:
+        name = slot["name"]
+        table = peers(found) if name == "peers" else rows_of(TABLES[name], found)
+        return f"{slot[1]}\n{table}\n{slot[3]}"
+
+    return SLOT.sub(filled, text)
+
+
+def measurements(folder: Path = RESULTS) -> list[Measurement]:
+    """Return all measurements, the newest version first."""
+    found: list[Measurement] = [json.loads(path.read_text()) for path in sorted(folder.glob("bench-*.json"))]
+    return sorted(found, key=lambda one: (one["date"], one["bundle"]), reverse=True)
+
+
+def rows_of(figures: Sequence[Figure], found: Sequence[Measurement]) -> str:
+    """Return a Markdown table with a row for each measurement that holds any of the figures."""
+    mine = [one for one in found if any(figure.key in one for figure in figures)]
+    shown = [figure for figure in figures if any(figure.key in one for one in mine)]
+    if not mine:
+        return "*Not measured yet.*\n"
+    rows = [["version", *(figure.heading for figure in shown), MEASURED]]
+    if any(figure.aim for figure in shown):
+        rows.append(["*wanted*", *(f"*{figure.aim}*" if figure.aim else "" for figure in shown), ""])
+    rows += [[_version(one), *(_cell(one.get(figure.key)) for figure in shown), _held_for(one)] for one in mine]
+    return markdown(rows)
+
+
+def peers(found: Sequence[Measurement]) -> str:
+    """Return a Markdown table of other servers, the quickest of each measurement first."""
+    rows = [list(PEER_HEADS)]
+    for one in found:
+        rates = {
+            key.split(".")[1]: _middle(value) for key, value in one.items() if re.fullmatch(r"peers\..+\.per_s", key)
+        }
+        for server in sorted(rates, key=lambda name: -rates[name]):
+            figures = [_cell(one[f"peers.{server}.{key}"]) for key in ("per_s", "p50_ms", "p99_ms")]
+            rows.append([_server(server), *figures, _version(one), _held_for(one)])
+    return markdown(rows)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; the first row is its head."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
+
+
+def _version(one: Measurement) -> str:
+    return str(one["bundle"]).removeprefix(DEFAULT)
+
+
+def _held_for(one: Measurement) -> str:
+    return f"`{one['commit'][:8]}`, {one['machine.cpu']} ({one['machine.cores']} cores), {one['date']}"
+
+
+def _server(key: str) -> str:
+    name, _, batch = key.partition("_batch_")
+    return f"{name}, batches of {batch}" if batch else name
+
+
+def _middle(value: Any) -> float:
+    return float(value["median"] if isinstance(value, dict) else value)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, dict):
+        return f"{_number(value['median'])} ± {_number(value['spread'])}"
+    return _number(value)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.3g}"

@@ -1,0 +1,101 @@
+"""Layout of a survey's packets: one :class:`Survey` says everything that this code has to know about it.
+
+A record in :mod:`models.alerts.surveys` and its schemas are all that a new survey takes: which packets are its, how
+they are read and converted, which model is asked and what requests are told follow from it. A new version that renames
+a field is one more alias. Aliases are tried in order against the schema that the packet was written with, once for each
+schema.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from models.alerts.photometry import Bands, Convert
+from models.bands import filter_index
+
+Aliases = Mapping[str, tuple[str, ...]]
+Path = tuple[str, ...]
+Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """One place in the packet that holds observations: a record or a list of records.
+
+    Attributes
+    ----------
+    path : field of the packet.
+    detections : whether the rows are detections (of the survey's pipeline), as opposed to forced photometry.
+    required, optional : role to aliases.
+    convert : turns the columns, by role, into photometry.
+    """
+
+    path: str
+    detections: bool
+    required: Aliases
+    optional: Aliases
+    convert: Convert
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One family of packets.
+
+    Attributes
+    ----------
+    marks : fields by which a packet of the family is known.
+    observations : in order of preference for one exposure: forced photometry, the alert's own detection, history.
+    alert_id, source_id, object_id, moving_id : where an id may stand (of the alert, of the detection that caused it, of
+        its object); the first that is neither null, 0 nor empty counts. A packet with a moving id and no object id
+        belongs to the solar system.
+    version : fields that state the schema version, for packets that brokers rewrote under another record name.
+    metadata : record that holds metadata columns.
+    context : values besides the light curve, by the names of :data:`models.metadata.KNOWN_COLUMNS`, and where they may
+        stand; the first that is a number counts.
+    njy_per_unit : nJy of a unit of flux, from the columns of every list by role; None where it is nJy.
+    """
+
+    marks: tuple[Path, ...]
+    observations: tuple[Observations, ...]
+    alert_id: tuple[Path, ...]
+    source_id: tuple[Path, ...]
+    object_id: tuple[Path, ...]
+    moving_id: tuple[Path, ...] = ()
+    version: tuple[Path, ...] = ()
+    metadata: str | None = None
+    context: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    njy_per_unit: Callable[[Sequence[Columns]], float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One survey.
+
+    Attributes
+    ----------
+    name : of one word; also the alias of the model that its packets are led to, where there is one.
+    title : for people.
+    bands : the filter of each value that its packets have for one, by name (:data:`models.bands.FILTERS`).
+    layouts : of its packets, also those that brokers make of them; the first that fits is taken.
+    record_name : full names of its Avro records, the version as the first group; None where they tell nothing.
+    bare : shipped schemas that are tried on records that come without any, the newest first.
+    framed : whether the schema ids of Confluent framing are its versions.
+    """
+
+    name: str
+    title: str
+    bands: Mapping[Any, str]
+    layouts: tuple[Layout, ...] = ()
+    record_name: re.Pattern[str] | None = None
+    bare: tuple[str, ...] = ()
+    framed: bool = False
+
+    @property
+    def filters(self) -> Bands:
+        """Place of the filter in :data:`models.bands.FILTERS` of each value."""
+        return {value: filter_index(name) for value, name in self.bands.items()}
+
+
+TEXT_ROLES: Final = frozenset({"sign", "status"})
+WHOLE_NUMBER_ROLES: Final = frozenset({"visit"})

@@ -1,0 +1,248 @@
+"""A plan for reading the packets of one schema: the survey's table resolved against it, once.
+
+Everything that depends on the schema alone is decided here (which alias is in use, whether its type fits its role,
+which fields are worth decoding), so that reading a packet is a few regular expressions and array operations.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from models.alerts import avro, schema_safety, shipped
+from models.alerts.decoder import Decoder
+from models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Columns, Layout, Observations, Survey
+from models.alerts.layouts import Path as FieldPath
+from models.alerts.packet import PacketError, RejectReason
+from models.alerts.photometry import Bands, Convert
+from models.alerts.surveys import SURVEYS
+from models.limits import MAX_NEW_SCHEMAS, MAX_SCHEMA_BYTES
+from models.metadata import METADATA_COLUMNS
+
+_WHOLE: Final = frozenset({"int", "long"})
+_REAL: Final = _WHOLE | {"float", "double"}
+_LABEL: Final = _WHOLE | {"string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Observations of the packet's field ``path``; ``names`` maps roles to the field names of this schema."""
+
+    path: str
+    detections: bool
+    names: Mapping[str, str]
+    convert: Convert
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """How to read the packets of one schema; ``version`` is None where the packet itself must say."""
+
+    survey: str
+    version: str | None
+    decoder: Decoder
+    rows: tuple[Rows, ...]
+    filters: Bands
+    njy_per_unit: Callable[[Sequence[Columns]], float] | None
+    alert_id: tuple[FieldPath, ...]
+    source_id: tuple[FieldPath, ...]
+    object_id: tuple[FieldPath, ...]
+    moving_id: tuple[FieldPath, ...]
+    version_at: tuple[FieldPath, ...]
+    metadata_at: str | None
+    metadata: tuple[str, ...]
+    context: Mapping[str, tuple[FieldPath, ...]]
+
+
+class NewSchemas:
+    """How many schemas one request may still bring that were not seen before: each takes milliseconds to judge."""
+
+    def __init__(self, left: int = MAX_NEW_SCHEMAS) -> None:
+        self._limit = self._left = left
+
+    def take(self) -> None:
+        """Count one. Raises PacketError (``too_many_schemas``)."""
+        if not self._left:
+            detail = f"more than {self._limit} schemas of one request were not seen before: send it again by itself"
+            raise PacketError(RejectReason.TOO_MANY_SCHEMAS, detail)
+        self._left -= 1
+
+
+class _Judged:
+    """What became of the schemas seen last: plans, and refusals, so that nothing is judged again. For any thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._found: OrderedDict[bytes, Plan | PacketError] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, schema: bytes) -> Plan | PacketError | None:
+        with self._lock:
+            found = self._found.get(schema)
+            if found is not None:
+                self._found.move_to_end(schema)
+            return found
+
+    def keep(self, schema: bytes, found: Plan | PacketError) -> None:
+        with self._lock:
+            self._found[schema] = found
+            if len(self._found) > self._most:
+                self._found.popitem(last=False)
+
+
+_judged: Final = _Judged(16)
+
+
+def for_text(schema: bytes, new: NewSchemas | None = None) -> Plan:
+    """Plan for the schema in a container's header or a message's key.
+
+    Raises
+    ------
+    PacketError
+        ``unsafe_schema``, ``unknown_schema``, or ``too_many_schemas`` when ``new`` allows no more.
+    """
+    found = _judged.find(schema)
+    if found is None:
+        if new is not None:
+            new.take()
+        found = _judge(schema)
+        if len(schema) <= MAX_SCHEMA_BYTES:
+            _judged.keep(schema, found)
+    if isinstance(found, PacketError):
+        raise PacketError(found.reason, found.detail)
+    return found
+
+
+def _judge(schema: bytes) -> Plan | PacketError:
+    try:
+        return resolve(schema_safety.parse(schema), known=False)
+    except PacketError as error:
+        return error.with_traceback(None)
+
+
+@lru_cache(maxsize=64)
+def for_name(name: str, extra: Path | None = None) -> Plan:
+    """Plan for a schema at hand, by name (see :mod:`models.alerts.shipped`); raises PacketError as above."""
+    return resolve(shipped.load(name, extra))
+
+
+def resolve(schema: avro.Schema, known: bool = True) -> Plan:
+    """Resolve the table of surveys against a schema.
+
+    Parameters
+    ----------
+    known : whether it is one of ours or of a registry, as opposed to one that came with a packet.
+
+    Raises
+    ------
+    PacketError
+        ``unknown_schema``: no survey's layout, or a field that is required is absent or of another type.
+    """
+    named = [(survey, _version(survey, schema.name)) for survey in SURVEYS]
+    by_name = [(survey, version) for survey, version in named if version is not None]
+    for survey, version in by_name or named:
+        for layout in survey.layouts:
+            if all(_reaches(schema, mark) for mark in layout.marks):
+                return _Resolver(schema, survey, layout, version, known).plan()
+    layouts = (layout for survey in SURVEYS for layout in survey.layouts)
+    marks = dict.fromkeys(" and ".join(".".join(mark) for mark in layout.marks) for layout in layouts)
+    raise _unknown(schema, f"it holds none of: {'; '.join(marks)}")
+
+
+def _version(survey: Survey, record_name: str) -> str | None:
+    """Version that the name of a survey's record states, None where it is no record of the survey's."""
+    match = survey.record_name.fullmatch(record_name) if survey.record_name else None
+    return match[1].replace("_", ".") if match else None
+
+
+def _reaches(schema: avro.Schema, path: FieldPath) -> bool:
+    fields = schema.fields(schema.root)
+    for name in path[:-1]:
+        fields = schema.fields(fields.get(name))
+    return path[-1] in fields
+
+
+class _Resolver:
+    """Collects, while it resolves, the fields of each record that the plan needs."""
+
+    def __init__(self, schema: avro.Schema, survey: Survey, layout: Layout, version: str | None, known: bool) -> None:
+        self.schema = schema
+        self.survey, self.layout, self.version = survey, layout, version
+        self.known = known
+        self.keep: dict[str, set[str]] = {}
+
+    def plan(self) -> Plan:
+        layout = self.layout
+        packet = self.schema.fields(self.schema.root)
+        rows = tuple(self._rows(place) for place in layout.observations if place.path in packet)
+        alert_id = self._present(layout.alert_id, _LABEL)
+        source_id = self._present(layout.source_id, _LABEL)
+        object_id = self._present(layout.object_id, _LABEL)
+        moving_id = self._present(layout.moving_id, _REAL)
+        version_at = self._present(layout.version, frozenset({"string"}))
+        metadata, context = self._metadata(), self._context()
+        keep = {name: frozenset(names) for name, names in self.keep.items()}
+        return Plan(
+            self.survey.name, self.version, Decoder(self.schema, keep, self.known), rows,
+            self.survey.filters, layout.njy_per_unit,
+            alert_id, source_id, object_id, moving_id, version_at, layout.metadata if metadata else None, metadata,
+            context,
+        )  # fmt: skip
+
+    def _rows(self, place: Observations) -> Rows:
+        names = {}
+        for role, aliases in {**place.required, **place.optional}.items():
+            found = [alias for alias in aliases if self._holds((place.path, alias), _kinds(role))]
+            if found:
+                names[role] = found[0]
+                self._want((place.path, found[0]))
+            elif role in place.required:
+                raise _unknown(self.schema, f"{place.path} has no {' or '.join(aliases)} of a fitting type")
+        return Rows(place.path, place.detections, names, place.convert)
+
+    def _present(self, paths: tuple[FieldPath, ...], kinds: frozenset[str]) -> tuple[FieldPath, ...]:
+        found = tuple(path for path in paths if self._holds(path, kinds))
+        for path in found:
+            self._want(path)
+        return found
+
+    def _metadata(self) -> tuple[str, ...]:
+        place = self.layout.metadata
+        if place is None:
+            return ()
+        found = self._present(tuple((place, name) for name in METADATA_COLUMNS), _REAL)
+        return tuple(path[-1] for path in found)
+
+    def _context(self) -> dict[str, tuple[FieldPath, ...]]:
+        found = {name: self._present(paths, _REAL) for name, paths in self.layout.context.items()}
+        return {name: paths for name, paths in found.items() if paths}
+
+    def _holds(self, path: FieldPath, kinds: frozenset[str]) -> bool:
+        """Whether a field exists with one of the types, nullable or not."""
+        fields = self.schema.fields(self.schema.root)
+        for name in path[:-1]:
+            fields = self.schema.fields(fields.get(name))
+        kind = avro.bare(fields.get(path[-1]))
+        return "string" in kinds if self.schema.is_enum(kind) else isinstance(kind, str) and kind in kinds
+
+    def _want(self, path: FieldPath) -> None:
+        kind: avro.AvroType = self.schema.root
+        for name in path:
+            definition: Any = self.schema.definition(kind)
+            self.keep.setdefault(definition["name"], set()).add(name)
+            kind = self.schema.fields(kind)[name]
+
+
+def _kinds(role: str) -> frozenset[str]:
+    if role in TEXT_ROLES:
+        return frozenset({"string"})
+    if role == "band":
+        return _LABEL
+    return _WHOLE if role in WHOLE_NUMBER_ROLES else _REAL
+
+
+def _unknown(schema: avro.Schema, detail: str) -> PacketError:
+    return PacketError(RejectReason.UNKNOWN_SCHEMA, f"schema {schema.name} is not one of a known survey: {detail}")

@@ -1,0 +1,212 @@
+"""Schemas by their Confluent id, from a schema registry.
+
+An id never changes its meaning, so a schema is fetched once: it is kept in memory and, where a folder is given, on
+disk, from which the next process reads it without asking. While the registry cannot be reached, Rubin's ids
+(``major * 100 + minor``) are looked up among the schemas at hand; any other id has to wait.
+
+Ids come with messages, from whoever may publish: unknown ones are asked for once in a minute and forgotten before any
+good one, at most two fetches run at a time, and one that takes long keeps only messages of its own id waiting. The
+registry's word counts where it was asked: a redirect is refused, which would carry the credentials elsewhere.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import random
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from time import monotonic
+from typing import Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from models.alerts import plans, schema_safety, shipped
+from models.alerts.packet import PacketError, RejectReason
+from models.alerts.plans import Plan
+from models.limits import MAX_SCHEMA_BYTES
+
+TIMEOUT_SECONDS: Final = 10.0
+RETRY_SECONDS: Final = 5.0
+UNKNOWN_SECONDS: Final = 60.0  # for which an id that the registry does not know is not asked for again
+MAX_REMEMBERED: Final = 512  # ids come with messages: strangers must not fill the memory
+MAX_FETCHES: Final = 2  # at a time
+_REPLY_BYTES: Final = 4 * MAX_SCHEMA_BYTES  # the schema is text inside JSON: every quote in it is escaped
+
+
+class SchemaUnavailableError(Exception):
+    """The registry cannot be asked now; ``retry_after`` seconds later it may."""
+
+    def __init__(self, schema_id: int, detail: str, retry_after: float) -> None:
+        super().__init__(f"schema {schema_id}: {detail}")
+        self.schema_id, self.retry_after = schema_id, retry_after
+
+
+class SchemaRegistry:
+    """Plans by Confluent id. Safe to use from several threads; asking may take ``TIMEOUT_SECONDS``.
+
+    Parameters
+    ----------
+    url : of the registry, with ``user:password@`` where it wants them; None to use the schemas at hand alone.
+    folder : keeps fetched schemas as ``<id>.avsc``.
+    extra : folder with more schemas at hand (see :mod:`models.alerts.shipped`).
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        folder: Path | None = None,
+        extra: Path | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._url: str | None = None
+        self._headers: dict[str, str] = {}
+        if url is not None:
+            self._url, self._headers = _split_credentials(url)
+        self._folder, self._extra, self._clock = folder, extra, clock
+        self._plans: OrderedDict[int, Plan] = OrderedDict()
+        self._refused: OrderedDict[int, tuple[PacketError, float]] = OrderedDict()  # each until when
+        self._asked_again: dict[int, float] = {}
+        self._lock = threading.Lock()  # held for moments
+        self._asking: dict[int, threading.Lock] = {}  # held while the registry is asked: others want the same schema
+        self._fetches = threading.Semaphore(MAX_FETCHES)
+        self._opener = urllib.request.build_opener(_NoRedirects())
+
+    def plan(self, schema_id: int) -> Plan:
+        """Plan for the packets framed with an id.
+
+        Raises
+        ------
+        PacketError
+            ``unknown_schema`` when the registry has no such schema or it is not a survey's, ``unsafe_schema``.
+        SchemaUnavailableError
+            When the registry cannot say.
+        """
+        found = self._remembered(schema_id)
+        if found is None:
+            with self._lock:
+                turn = self._asking.setdefault(schema_id, threading.Lock())
+            with turn:
+                found = self._remembered(schema_id) or self._look_up(schema_id)
+        if isinstance(found, PacketError):
+            raise PacketError(found.reason, found.detail)
+        return found
+
+    def _remembered(self, schema_id: int) -> Plan | PacketError | None:
+        with self._lock:
+            if plan := self._plans.get(schema_id):
+                self._plans.move_to_end(schema_id)
+                return plan
+            refused, until = self._refused.get(schema_id, (None, 0.0))
+            return refused if self._clock() < until else None
+
+    def _look_up(self, schema_id: int) -> Plan | PacketError:
+        try:
+            found: Plan | PacketError = self._find(schema_id)
+        except PacketError as error:
+            found = error.with_traceback(None)
+        with self._lock:
+            self._asking.pop(schema_id, None)
+            if isinstance(found, PacketError):
+                self._refused[schema_id] = (found, self._clock() + UNKNOWN_SECONDS)
+                self._refused.move_to_end(schema_id)
+                if len(self._refused) > MAX_REMEMBERED:
+                    self._refused.popitem(last=False)
+            else:
+                self._plans[schema_id] = found
+                if len(self._plans) > MAX_REMEMBERED:
+                    self._plans.popitem(last=False)
+        return found
+
+    def _find(self, schema_id: int) -> Plan:
+        if self._url is None:
+            return self._at_hand(schema_id)
+        with contextlib.suppress(OSError, PacketError):  # a file that is not there, or was cut short
+            if self._folder is not None:
+                return _plan((self._folder / f"{schema_id}.avsc").read_bytes())
+        try:
+            text = self._fetch(schema_id)
+        except SchemaUnavailableError:
+            if shipped.exists(shipped.confluent_name(schema_id), self._extra):
+                return self._at_hand(schema_id)
+            raise
+        plan = _plan(text)
+        self._keep(schema_id, text)
+        return plan
+
+    def _at_hand(self, schema_id: int) -> Plan:
+        return plans.for_name(shipped.confluent_name(schema_id), self._extra)
+
+    def _fetch(self, schema_id: int) -> bytes:
+        now = self._clock()
+        if (again := self._asked_again.get(schema_id, now)) > now:
+            raise SchemaUnavailableError(schema_id, "the registry did not answer a moment ago", again - now)
+        request = urllib.request.Request(f"{self._url}/schemas/ids/{schema_id}", headers=self._headers)
+        try:
+            with self._fetches, self._opener.open(request, timeout=TIMEOUT_SECONDS) as reply:
+                return _schema_text(schema_id, reply.read(_REPLY_BYTES + 1))
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code in (404, 422):
+                raise _unknown(schema_id, "the registry does not know it") from None
+            raise self._unavailable(schema_id, f"the registry answered {error.code}") from None
+        except (OSError, HTTPException) as error:
+            raise self._unavailable(schema_id, f"the registry cannot be reached ({error})") from None
+
+    def _unavailable(self, schema_id: int, detail: str) -> SchemaUnavailableError:
+        wait = RETRY_SECONDS * random.uniform(0.5, 1.5)  # many workers lost it at the same moment
+        if len(self._asked_again) >= MAX_REMEMBERED:
+            self._asked_again.clear()
+        self._asked_again[schema_id] = self._clock() + wait
+        return SchemaUnavailableError(schema_id, detail, wait)
+
+    def _keep(self, schema_id: int, text: bytes) -> None:
+        """Write the schema for the next process; a disk that is full costs only that."""
+        if self._folder is None:
+            return
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            part = self._folder / f".{schema_id}.{os.getpid()}"
+            part.write_bytes(text)
+            part.replace(self._folder / f"{schema_id}.avsc")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses every redirect: the request carries credentials, and its answer decides how messages are read."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none; the redirect's status becomes the error."""
+
+
+def _plan(text: bytes) -> Plan:
+    return plans.resolve(schema_safety.parse(text))
+
+
+def _schema_text(schema_id: int, reply: bytes) -> bytes:
+    """Return the schema in a registry's reply, where it is text inside JSON."""
+    try:
+        document = json.loads(reply)
+        text = document["schema"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        raise _unknown(schema_id, "the registry's reply holds no schema") from None
+    if not isinstance(text, str) or document.get("schemaType", "AVRO") != "AVRO" or document.get("references"):
+        raise _unknown(schema_id, "the registry holds no self-contained Avro schema under this id")
+    return text.encode()
+
+
+def _unknown(schema_id: int, detail: str) -> PacketError:
+    return PacketError(RejectReason.UNKNOWN_SCHEMA, f"schema id {schema_id}: {detail}")
+
+
+def _split_credentials(url: str) -> tuple[str, dict[str, str]]:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{re.sub('//.*@', '//', url)!r} is not an http or https address")
+    user, at, host = parts.netloc.rpartition("@")
+    bare = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+    return bare, {"Authorization": f"Basic {base64.b64encode(unquote(user).encode()).decode()}"} if at else {}

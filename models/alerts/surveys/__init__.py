@@ -1,0 +1,16 @@
+"""Every survey that is known: one module each, with its record as ``SURVEY``.
+
+survey = surveys.NAMED["ztf"]
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Final
+
+from models.alerts.layouts import Survey
+
+SURVEYS: Final[tuple[Survey, ...]] = tuple(
+    import_module(f"{__name__}.{module.name}").SURVEY for module in sorted(iter_modules(__path__))
+)
+NAMED: Final[Mapping[str, Survey]] = {survey.name: survey for survey in SURVEYS}

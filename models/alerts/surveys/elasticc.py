@@ -1,0 +1,17 @@
+"""ELAsTiCC, the simulated alerts of two data challenges: LSST's packets of 2022 under names of their own, bare."""
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from models.alerts.layouts import Survey
+from models.alerts.surveys import lsst
+
+SURVEY: Final = Survey(
+    name="elasticc",
+    title="ELAsTiCC",
+    bands=lsst.SURVEY.bands,
+    layouts=(replace(lsst.RUBIN, marks=(("diaSource", "psFlux"),)),),
+    record_name=re.compile(r"elasticc\.v(\d{1,3}(?:_\d{1,3}){1,2})\.alert"),
+    bare=("elasticc/0.9.1", "elasticc/0.9"),
+)

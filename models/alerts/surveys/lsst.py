@@ -1,0 +1,67 @@
+"""The Legacy Survey of Space and Time of Rubin Observatory: its packets of versions 4 to 11, as brokers pass them on.
+
+Fields were renamed over the years. Fink adds catalogue matches (``xm``). BOOM, whose public streams are Babamul's,
+makes other packets of them: times become Julian dates (UTC) at mid-exposure, ids names.
+"""
+
+import re
+from typing import Final
+
+from models.alerts.layouts import Aliases, Layout, Observations, Survey
+from models.alerts.photometry import boom_lsst, rubin
+from models.bands import BANDS
+
+ROW: Final[Aliases] = {
+    "time": ("midpointMjdTai", "midPointTai"),
+    "band": ("band", "filterName"),
+    "flux": ("psfFlux", "psFlux"),
+    "flux_err": ("psfFluxErr", "psFluxErr"),
+}
+EXTRA: Final[Aliases] = {"visit": ("visit",), "withdrawn": ("timeWithdrawnMjdTai",)}
+
+RUBIN: Final = Layout(
+    marks=(("diaSource",),),
+    observations=(
+        Observations("prvDiaForcedSources", False, ROW, EXTRA, rubin),
+        Observations("diaSource", True, ROW, EXTRA, rubin),
+        Observations("prvDiaSources", True, ROW, EXTRA, rubin),
+    ),
+    alert_id=(("alertId",), ("diaSourceId",), ("diaSource", "diaSourceId")),
+    source_id=(("diaSource", "diaSourceId"),),
+    object_id=(("diaObject", "diaObjectId"), ("diaSource", "diaObjectId")),
+    moving_id=(("diaSource", "ssObjectId"), ("ssSource", "ssObjectId"), ("ssObject", "ssObjectId")),
+    version=(("lsst_schema_version",),),
+    metadata="diaObject",
+    context={
+        "zspec": (("xm", "tns_redshift"),),
+        "hostgal_zphot": (("xm", "legacydr8_zphot"),),
+        "hostgal_zphot_err": (("xm", "legacydr8_e_zphot"),),
+        "parallax": (("xm", "gaiadr3_Plx"),),
+        "parallax_err": (("xm", "gaiadr3_e_Plx"),),
+        "star_score": (("xm", "legacydr8_pstar"),),
+    },
+)
+
+_BOOM_ROW: Final[Aliases] = {"time": ("jd",), "band": ("band",), "flux": ("psfFlux",), "flux_err": ("psfFluxErr",)}
+
+BOOM: Final = Layout(
+    marks=(("objectId",), ("candidate", "midpointMjdTai")),
+    observations=(
+        Observations("fp_hists", False, _BOOM_ROW, {}, boom_lsst),
+        Observations("candidate", True, {**_BOOM_ROW, "time": ("midpointMjdTai",)}, {}, rubin),
+        Observations("prv_candidates", True, _BOOM_ROW, {}, boom_lsst),
+    ),
+    alert_id=(("candid",), ("candidate", "diaSourceId")),
+    source_id=(("candidate", "diaSourceId"), ("candid",)),
+    object_id=(("candidate", "diaObjectId"), ("objectId",)),
+    moving_id=(("candidate", "ssObjectId"),),
+)
+
+SURVEY: Final = Survey(
+    name="lsst",
+    title="LSST (Rubin Observatory)",
+    bands={**{name: name for name in BANDS}, "y": "Y"},
+    layouts=(RUBIN, BOOM),
+    record_name=re.compile(r"lsst\.v(\d{1,3}(?:_\d{1,3}){1,2})\.alert"),
+    framed=True,
+)

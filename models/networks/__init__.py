@@ -1,0 +1,1 @@
+"""Networks in torch, one folder a family: nothing that is served imports them."""

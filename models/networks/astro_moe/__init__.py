@@ -1,0 +1,1 @@
+"""Astro-MoE: a mixture of sparse experts over multiband light curves and metadata."""

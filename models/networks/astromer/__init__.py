@@ -1,0 +1,1 @@
+"""ASTROMER and its multiband form: a transformer over windows of one light curve."""

@@ -1,0 +1,1 @@
+"""Kinds of attention that the networks can use: exact, hashed, linear and sparse."""

@@ -1,0 +1,171 @@
+"""Multi-head attention over packed tokens: one layer, six ways to mix, chosen by one field.
+
+| kind            | mixes by                                                  | source                            |
+|-----------------|-----------------------------------------------------------|-----------------------------------|
+| `exact`         | softmax over all keys, fused                              | Vaswani et al. 2017               |
+| `grouped_query` | the same, several heads sharing a key and value head      | Ainslie et al. 2023               |
+| `probsparse`    | softmax for the most selective queries, a mean for others | Informer, Zhou et al. 2021        |
+| `linformer`     | softmax over learned combinations of the keys             | Wang et al. 2020                  |
+| `performer`     | a random-feature estimate of the softmax kernel           | Choromanski et al. 2021           |
+| `reformer`      | softmax over keys of the same hash; queries are the keys  | Kitaev et al. 2020                |
+
+Notable: every kind takes a mask of keys and answers for a row as if it were alone and unpadded, because light curves
+are ragged: sample sizes, hash buckets and projections are functions of the row's own number of tokens, never of the
+padded length. What is drawn at random is drawn once, kept with the weights, and so the same at every inference. What
+remains is rounding, which can tip a choice between equals (ProbSparse's queries, Reformer's buckets), and training,
+where ProbSparse draws anew. Linformer cannot be causal and has a longest row.
+
+Legend: B batch, S places, M packed tokens, H heads, G groups, D width, E = D / H.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from models.networks.attention.approximate import (
+    LinformerAttention,
+    PerformerAttention,
+    ProbSparseAttention,
+    ReformerAttention,
+    Sparsity,
+    shared_key,
+)
+from models.networks.attention.exact import ExactAttention
+from models.networks.parts.packing import Packing
+
+AttentionKind = Literal["exact", "probsparse", "linformer", "performer", "reformer", "grouped_query"]
+
+Position = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Puts positions into query and key, each [B, H, S, E]: rotates them, or widens both by the same number of columns."""
+
+
+class AttentionConfig(BaseModel):
+    """Kind of attention and the parameters of the kinds; a kind ignores those of the others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: AttentionKind = "exact"
+    max_length: int = Field(default=1024, ge=1, description="longest row planned for; Linformer takes no longer one")
+    factor: float = Field(default=5.0, gt=0, description="probsparse: sampled keys and attending queries per ln n")
+    sparsity: Sparsity = Field(default="released", description="probsparse: reading of sample and measure")
+    n_projected: int = Field(default=64, ge=1, description="linformer: combinations that replace the keys")
+    n_features: int = Field(default=256, ge=1, description="performer: random features per head")
+    chunk: int = Field(default=64, ge=1, description="reformer: tokens in a chunk, and the most that a bucket averages")
+    n_rounds: int = Field(default=4, ge=1, description="reformer: rounds of hashing")
+    n_groups: int = Field(default=2, ge=1, description="grouped_query: key and value heads")
+
+
+class SelfAttention(nn.Module):
+    """Attention within each row; keys outside ``packing.mask_BS`` are masked.
+
+    Causal Linformer raises ValueError, as do heads that divide neither the width nor into the groups.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        n_heads: int,
+        dropout: float = 0.0,
+        *,
+        bias: bool = True,
+        config: AttentionConfig = AttentionConfig(),  # noqa: B008 (frozen)
+        causal: bool = False,
+    ) -> None:
+        super().__init__()
+        self.head_width, self.dropout, self.n_heads = _head_width(width, n_heads), dropout, n_heads
+        self.n_key_heads = config.n_groups if config.kind == "grouped_query" else n_heads
+        if n_heads % self.n_key_heads:
+            raise ValueError(f"{n_heads} heads do not divide into {self.n_key_heads} groups")
+        self.kind = config.kind
+        self.head_counts = (n_heads, 0 if config.kind == "reformer" else self.n_key_heads, self.n_key_heads)
+        self.qkv = nn.Linear(width, sum(self.head_counts) * self.head_width, bias=bias)
+        self.out = nn.Linear(width, width, bias=bias)
+        self.kernel = _kernel(config, self.head_width, causal)
+
+    def forward(self, x_MD: Tensor, packing: Packing, position: Position | None = None) -> Tensor:
+        """Attend within each row of the grid; packed tokens in and out, [M, D].
+
+        ``position`` puts positions into query and key; the softmax scale stays 1 / sqrt(E) when it widens them.
+        Performer and Reformer, whose draws are for heads of width E, raise ValueError then.
+        """
+        exported = torch.compiler.is_exporting() and len(set(self.head_counts)) == 1
+        query, key, value = (self._taken if exported else self._heads)(self.qkv(x_MD), packing)
+        if position is not None:
+            query, key = position(query, key)
+            if query.shape[3] != self.head_width and self.kind in ("performer", "reformer"):
+                raise ValueError(f"{self.kind} attention takes no position that widens its queries")
+        mixed_BHSE = self.kernel(query, key, value, packing.mask_BS, self.dropout if self.training else 0.0)
+        mixed_MD = packing.pack_heads(mixed_BHSE) if exported else packing.pack(mixed_BHSE.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(mixed_MD)
+        return out
+
+    def _taken(self, qkv_MQ: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
+        """As :meth:`_heads`, each taken at once from where it is: an exported graph copies nothing twice."""
+        query_BHSE, key_BHSE, value_BHSE = packing.unpack_heads(qkv_MQ, 3, self.n_heads)
+        return query_BHSE, key_BHSE, value_BHSE
+
+    def _heads(self, qkv_MQ: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, each [B, H, S, E], of their concatenation."""
+        qkv_BSQ = packing.unpack(qkv_MQ)
+        widths = [heads * self.head_width for heads in self.head_counts]
+        query, key, value = (_split_heads(x, self.head_width) for x in torch.split(qkv_BSQ, widths, dim=2))
+        if self.kind == "reformer":
+            return query, shared_key(query), value
+        return query, self._each_head(key), self._each_head(value)
+
+    def _each_head(self, x_BGSE: Tensor) -> Tensor:
+        """The group's key or value for each of its heads."""
+        if self.n_key_heads == self.n_heads:
+            return x_BGSE
+        copies = self.n_heads // self.n_key_heads
+        return x_BGSE[:, :, None].expand(-1, -1, copies, -1, -1).flatten(1, 2)
+
+
+class CrossAttention(nn.Module):
+    """Exact attention of one sequence to another, both on padded grids, as decoders need it."""
+
+    def __init__(self, width: int, n_heads: int, dropout: float = 0.0, *, bias: bool = True) -> None:
+        super().__init__()
+        self.head_width, self.dropout = _head_width(width, n_heads), dropout
+        self.query, self.out = nn.Linear(width, width, bias=bias), nn.Linear(width, width, bias=bias)
+        self.key_value = nn.Linear(width, 2 * width, bias=bias)
+        self.kernel = ExactAttention()
+
+    def forward(self, x_BQD: Tensor, memory_BSD: Tensor, mask_BS: Tensor) -> Tensor:
+        """Let each query [B, Q, D] look at the memory [B, S, D] where ``mask_BS`` is True; [B, Q, D]."""
+        query = _split_heads(self.query(x_BQD), self.head_width)
+        key, value = (_split_heads(x, self.head_width) for x in self.key_value(memory_BSD).chunk(2, dim=2))
+        mixed_BHQE = self.kernel(query, key, value, mask_BS, self.dropout if self.training else 0.0)
+        out: Tensor = self.out(mixed_BHQE.transpose(1, 2).flatten(2))
+        return out
+
+
+def _head_width(width: int, n_heads: int) -> int:
+    if width % n_heads:
+        raise ValueError(f"width {width} does not divide into {n_heads} heads")
+    return width // n_heads
+
+
+def _split_heads(x_BSD: Tensor, head_width: int) -> Tensor:
+    """[B, H, S, E] of [B, S, H * E]."""
+    return x_BSD.view(*x_BSD.shape[:2], -1, head_width).transpose(1, 2)
+
+
+def _kernel(config: AttentionConfig, head_width: int, causal: bool) -> nn.Module:
+    """What mixes values [B, H, S, E] given queries, keys and their mask."""
+    match config.kind:
+        case "exact" | "grouped_query":
+            return ExactAttention(causal)
+        case "probsparse":
+            return ProbSparseAttention(config.factor, config.sparsity, config.max_length, causal)
+        case "linformer" if causal:
+            raise ValueError("Linformer mixes all keys before it attends, so it cannot be causal")
+        case "linformer":
+            return LinformerAttention(config.n_projected, config.max_length)
+        case "performer":
+            return PerformerAttention(head_width, config.n_features, causal)
+        case "reformer":
+            return ReformerAttention(head_width, config.chunk, config.n_rounds, config.max_length, causal)

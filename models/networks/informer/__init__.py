@@ -1,0 +1,1 @@
+"""Informer: sparse attention over long light curves, for classes and for forecasts."""

@@ -1,0 +1,192 @@
+"""Time encodings that enter through the attention scores alone; ``models.networks.parts.positional`` tells them all.
+
+Legend: B batch, L length, S places (L plus a leading [CLS] place where there is one), H heads, E channels of a head,
+D width.
+
+Time encodings: how an observation's time enters a transformer, by one field of its configuration.
+
+A network asks :func:`time_encoding` for one and calls its three hooks, of which each encoding fills in its own::
+
+    x_ND = time.embed(x_ND, when)               # before the first block, tokens of width time.content_width
+    position = time.position(when)              # handed to every block's attention
+    x_MD = time.finish(x_MD, when)              # after the last block
+
+PE(t) stands for D sinusoids: the sine (even i) or cosine (odd i) of omega_i t, omega_i = base^(-c i / D), i = 0 .. D-1,
+with t in days. The encodings::
+
+    baseline    x + PE(t), omega fixed
+    trainable   x + PE(t), omega learned from the same start
+    fourier     x + W2 GELU(W1 PE(t))
+    recurrent   x + W GRU(PE(t_1), PE(t_2), ...)
+    tupe        scores (q . k + U_q PE(t) . U_k PE(t)) / sqrt(E) in every block; values carry content alone
+    concat      [x || PE(t)], half and half, omega learned; x is embedded at half the width
+    pea         x + PE(t) after the last block; the blocks see content alone
+    modulation  x * gamma1_b(t) + gamma2_b(t), Fourier series of H harmonics of 2 pi t / T_max for each band b
+    rotary      queries and keys turned by angles t * base^(-2i/E); scores depend on time differences alone
+
+Sources: Moreno et al. 2023, "Positional encodings for light curve transformers", and the branch of ASTROMER's code with
+it, for the first seven; Donoso-Oliva et al. 2023 (ASTROMER) and Astro-MoE eq 6 for PE(t); Li et al. 2021 for learnable
+Fourier features; Ke et al. 2021 for TUPE; ATAT (Cabrera-Vives et al. 2024) and Astro-MoE eq 7 for the modulation; RoMAE
+for continuous rotary positions (``models.networks.parts.rotary``).
+
+Where texts and released code disagree, and the default taken here:
+
+- *2 pi*. The text of the encodings' paper has omega_j = 2 pi / 1000^(j/d); no released code has the 2 pi, and Astro-MoE
+  eq 6 has none. Default: none (``pe_two_pi``). The modulation has its 2 pi everywhere, a rotary angle nowhere.
+- *Base and c*. ASTROMER v0 and v2 always use base 10,000 and c = 2, whatever is configured (the arguments are dropped
+  on the way); the branch of the encodings' paper honours 1,000 and c = 1; Astro-MoE eq 6 is 1,000 and c = 2; ATAT's
+  ablation is 1,500 (its T_max) and c = 2. Default: eq 6. All count i over every channel, so c = 2 spans base^2.
+- *fourier*. The text has 64 hidden units, the code 128 (default). Li et al. learn omega as well; here it is fixed. The
+  branch also feeds the perceptron bare days (``fourier_input = "time"``).
+- *tupe*. TUPE scales both terms by 1/sqrt(2 E), the branch by 1/sqrt(E) (default; ``tupe_halved`` for TUPE's). TUPE
+  gives scores with [CLS] parameters of their own; ASTROMER has no [CLS], so the branch has none. Here a [CLS] has no
+  position, its positional scores are 0: a constant for it as query would cancel in the softmax, one for it as key is
+  what the query's product with its content key's bias can learn.
+- *concat*. The class in the branch calls an attribute that is not there, so it never ran; this is the text's.
+- *pea*. A classifier that reads [CLS] would never see time, so a [CLS] gets the mean PE(t) of its row, exactly what a
+  mean over tokens gets.
+- *recurrent* needs an order: that of the tokens as stored, which is that of time for every featurised light curve.
+- *modulation*. Harmonic 0 is there, so a constant is. It also tells the network the band; the others do not, and
+  multiband networks can add a learned vector per band.
+
+Single precision holds PE(t) and rotary angles to 1e-4 rad at 1,000 days, times 2 pi with ``pe_two_pi``: never feed MJD.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from models.networks.attention.attention import Position
+from models.networks.parts.positional_content import (
+    Added,
+    AddedAfter,
+    Concatenated,
+    Fourier,
+    Recurrent,
+    Sinusoids,
+    TimeEncoding,
+    TimeModulation,
+    When,
+)
+from models.networks.parts.rotary import AxialRotary, Keep
+
+
+@dataclass(frozen=True, slots=True)
+class PositionScores:
+    """Queries and keys of the places themselves; calling it appends them to those of the content.
+
+    The scores become scale * (content query . content key + position query . position key), both terms under the one
+    ``scale`` that attention multiplies by anyway.
+    """
+
+    query_BHSE: Tensor
+    key_BHSE: Tensor
+    scale: float
+
+    def __call__(self, query_BHSE: Tensor, key_BHSE: Tensor) -> tuple[Tensor, Tensor]:
+        """Widen both from E to 2 E channels."""
+        wide_query = self.scale * torch.cat([query_BHSE, self.query_BHSE.type_as(query_BHSE)], dim=-1)
+        return wide_query, torch.cat([key_BHSE, self.key_BHSE.type_as(key_BHSE)], dim=-1)
+
+
+class UntiedPositions(TimeEncoding):
+    """``tupe``: attention scores (q . k + U_q PE(t) . U_k PE(t)) / sqrt(E), one U_q and U_k for all blocks.
+
+    [CLS] has no position: its positional query and key are zero.
+    """
+
+    def __init__(self, encoding: Sinusoids, width: int, n_heads: int, halved: bool) -> None:
+        super().__init__(width)
+        self.encoding, self.n_heads, self.scale = encoding, n_heads, 0.5**0.5 if halved else 1.0
+        self.query, self.key = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+
+    def position(self, when: When) -> PositionScores:
+        """Positional queries and keys of every place."""
+        encoding_BLD = self.encoding(when.time_BL)
+        query_BHSE, key_BHSE = (self._heads(layer(encoding_BLD), when.leading) for layer in (self.query, self.key))
+        return PositionScores(query_BHSE, key_BHSE, self.scale)
+
+    def _heads(self, x_BLD: Tensor, leading: bool) -> Tensor:
+        x_BHLE = x_BLD.view(*x_BLD.shape[:2], self.n_heads, -1).transpose(1, 2)
+        return F.pad(x_BHLE, (0, 0, 1, 0)) if leading else x_BHLE
+
+
+class Rotary(TimeEncoding):
+    """``rotary``: query and key turn by angles proportional to time in days; [CLS] is at day 0."""
+
+    def __init__(self, rotary: AxialRotary, width: int) -> None:
+        super().__init__(width)
+        self.rotary = rotary
+
+    def position(self, when: When) -> Position:
+        """Rotation of every place."""
+        time_BS = F.pad(when.time_BL, (1, 0)) if when.leading else when.time_BL
+        return self.rotary.position(time_BS[..., None])
+
+
+TimeEncodingName = Literal[
+    "baseline", "trainable", "fourier", "recurrent", "tupe", "concat", "pea", "modulation", "rotary"
+]
+
+
+class TimeEncodingFields(BaseModel):
+    """Fields of every configuration with a ``time_encoding``; each encoding reads its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    time_encoding: TimeEncodingName = "baseline"
+    pe_base: float = Field(default=1000.0, gt=1, description="base of PE(t)")
+    pe_exponent: float = Field(default=2.0, gt=0, description="c of PE(t)")
+    pe_two_pi: bool = Field(default=False, description="2 pi in PE(t), as in the text of Moreno et al.")
+    fourier_hidden: int = Field(default=128, ge=1, description="hidden units; the text has 64, the code 128")
+    fourier_input: Literal["encoding", "time"] = Field(default="encoding", description="time: bare days")
+    tupe_halved: bool = Field(default=False, description="scores over sqrt(2 E), TUPE's, instead of sqrt(E)")
+    n_harmonics: int = Field(default=64, ge=1, description="of the modulation, the constant included")
+    t_max: float = Field(default=1500.0, gt=0, description="days; period of the modulation's first harmonic")
+    modulation_init_std: float = Field(default=1.0, description="ATAT draws from N(0, 1)")
+    rotary_p: float = Field(default=0.75, ge=0, le=1, description="share of the rotary frequencies that turn")
+    rotary_base: float = Field(default=10_000.0, gt=1, description="base of the rotary frequencies")
+    rotary_keep: Keep = Field(default="highest", description="which end of the frequencies turns")
+
+
+def time_encoding(fields: TimeEncodingFields, width: int, n_heads: int, n_bands: int = 1) -> TimeEncoding:
+    """Build the encoding of ``fields.time_encoding`` for a transformer of ``width`` channels.
+
+    Embed observations at the ``content_width`` of the result: half the width for ``concat``.
+
+    Raises
+    ------
+    ValueError
+        When the width does not halve (``concat``), or does not divide into heads of even length (``rotary``).
+    """
+    match fields.time_encoding:
+        case "baseline" | "trainable":
+            return Added(_sinusoids(fields, width), width)
+        case "fourier":
+            encoding = _sinusoids(fields, width) if fields.fourier_input == "encoding" else None
+            return Fourier(encoding, width, fields.fourier_hidden)
+        case "recurrent":
+            return Recurrent(_sinusoids(fields, width), width)
+        case "tupe":
+            return UntiedPositions(_sinusoids(fields, width), width, n_heads, fields.tupe_halved)
+        case "concat":
+            if width % 2:
+                raise ValueError(f"width {width} does not halve into content and time")
+            return Concatenated(_sinusoids(fields, width // 2), width // 2)
+        case "pea":
+            return AddedAfter(_sinusoids(fields, width), width)
+        case "modulation":
+            return TimeModulation(n_bands, width, fields.n_harmonics, fields.t_max, fields.modulation_init_std)
+        case "rotary":
+            return Rotary(
+                AxialRotary(width // n_heads, 1, fields.rotary_p, fields.rotary_base, fields.rotary_keep), width
+            )
+
+
+def _sinusoids(fields: TimeEncodingFields, width: int) -> Sinusoids:
+    learned = fields.time_encoding in ("trainable", "concat")
+    return Sinusoids(width, fields.pe_base, fields.pe_exponent, fields.pe_two_pi, learned)

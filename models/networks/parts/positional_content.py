@@ -1,0 +1,201 @@
+"""Time encodings that meet the token itself, before the blocks or after them; ``parts.positional`` tells them all.
+
+Legend: B batch, L length, N tokens, M tokens with the leading [CLS]s, D width, H harmonics, P = 2 H (sine and cosine),
+G bands.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models.networks.attention.attention import Position
+from models.networks.parts.packing import apply_grouped, pack_values
+from models.networks.parts.recurrent import Gru
+
+
+class When(NamedTuple):
+    """When, and in which band, each token was observed.
+
+    Attributes
+    ----------
+    time_BL : days since the first observation kept; any finite number where there is no token.
+    band_BL : int64 band index.
+    kept_BL : True where there is a token; tokens are packed in this order.
+    leading : whether each row begins with a [CLS] token.
+    """
+
+    time_BL: Tensor
+    band_BL: Tensor
+    kept_BL: Tensor
+    leading: bool = False
+
+    def pack(self, values_BLK: Tensor) -> Tensor:
+        """Values of the tokens, [N, K], of those of a padded grid."""
+        return pack_values(values_BLK, self.kept_BL)
+
+    @property
+    def time_N(self) -> Tensor:
+        """Days, of the tokens."""
+        return self.pack(self.time_BL)
+
+    @property
+    def band_N(self) -> Tensor:
+        """Band index of the tokens."""
+        return self.pack(self.band_BL)
+
+
+class TimeEncoding(nn.Module):
+    """The three places where time can enter a transformer; each encoding fills in its own and leaves the others be.
+
+    Attributes
+    ----------
+    content_width : width of the tokens that ``embed`` expects; the width of the network but for ``concat``.
+    """
+
+    def __init__(self, content_width: int) -> None:
+        super().__init__()
+        self.content_width = content_width
+
+    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+        """Tokens for the first block, [N, D], of embedded observations [N, content_width]."""
+        return x_ND
+
+    def position(self, when: When) -> Position | None:
+        """What every block's attention does to its query and key; None: nothing."""
+        return None
+
+    def finish(self, x_MD: Tensor, when: When) -> Tensor:
+        """Tokens after the last block, [M, D]; with ``when.leading`` the first B are the [CLS]s."""
+        return x_MD
+
+
+class Sinusoids(nn.Module):
+    """PE(t): sine of the even and cosine of the odd of D angles omega_i t, omega_i = (2 pi) base^(-c i / D)."""
+
+    omega_D: Tensor
+    even_D: Tensor
+
+    def __init__(self, width: int, base: float, exponent: float, two_pi: bool, trainable: bool = False) -> None:
+        super().__init__()
+        index_D = torch.arange(width, dtype=torch.float64)
+        omega_D = (base ** (-exponent * index_D / width) * (2.0 * math.pi if two_pi else 1.0)).float()
+        if trainable:
+            self.omega_D = nn.Parameter(omega_D)
+        else:
+            self.register_buffer("omega_D", omega_D, persistent=False)
+        self.register_buffer("even_D", index_D % 2 == 0, persistent=False)
+
+    def forward(self, time: Tensor) -> Tensor:
+        """Encode days [...] as [..., D]."""
+        angle = time[..., None] * self.omega_D
+        return torch.where(self.even_D, angle.sin(), angle.cos())
+
+
+class Added(TimeEncoding):
+    """``baseline`` and ``trainable``: x + PE(t)."""
+
+    def __init__(self, encoding: Sinusoids, width: int) -> None:
+        super().__init__(width)
+        self.encoding = encoding
+
+    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+        """Add the encoding of each token's time."""
+        encoding_ND: Tensor = self.encoding(when.time_N)
+        return x_ND + encoding_ND
+
+
+class Fourier(TimeEncoding):
+    """``fourier``: x + W2 GELU(W1 PE(t)); without ``encoding`` the perceptron sees the days themselves."""
+
+    def __init__(self, encoding: Sinusoids | None, width: int, hidden: int) -> None:
+        super().__init__(width)
+        self.encoding = encoding
+        n_inputs = 1 if encoding is None else width
+        self.layers = nn.Sequential(nn.Linear(n_inputs, hidden), nn.GELU(), nn.Linear(hidden, width))
+
+    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+        """Add what the perceptron makes of each token's time."""
+        time_N = when.time_N
+        encoding_ND: Tensor = self.layers(time_N[:, None] if self.encoding is None else self.encoding(time_N))
+        return x_ND + encoding_ND
+
+
+class Recurrent(TimeEncoding):
+    """``recurrent``: x + W GRU(PE(t_1), PE(t_2), ...), along the stored order of each row, which is that of time.
+
+    Rows are moved to the left first, so no step is spent on padding, wherever it is.
+    """
+
+    def __init__(self, encoding: Sinusoids, width: int) -> None:
+        super().__init__(width)
+        self.encoding = encoding
+        self.recurrence, self.project = Gru(width, width), nn.Linear(width, width)
+
+    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+        """Add the state after each token's time has been read."""
+        count_B1 = when.kept_BL.sum(1, keepdim=True)
+        step_L = torch.arange(when.kept_BL.shape[1], device=x_ND.device)
+        filled_BL = step_L < count_B1
+        token_BL = torch.where(filled_BL, count_B1.cumsum(0) - count_B1 + step_L, 0)
+        state_BLD = self.recurrence(self.encoding(when.time_N[token_BL]))
+        encoding_ND: Tensor = self.project(pack_values(state_BLD, filled_BL))
+        return x_ND + encoding_ND
+
+
+class Concatenated(TimeEncoding):
+    """``concat``: [x || PE(t)], each half of the width."""
+
+    def __init__(self, encoding: Sinusoids, content_width: int) -> None:
+        super().__init__(content_width)
+        self.encoding = encoding
+
+    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+        """Widen tokens of half the width by the encoding of their times."""
+        return torch.cat([x_ND, self.encoding(when.time_N)], dim=1)
+
+
+class AddedAfter(TimeEncoding):
+    """``pea``: x + PE(t) after the last block; a [CLS] gets the mean PE(t) of its row, as a mean over tokens would."""
+
+    def __init__(self, encoding: Sinusoids, width: int) -> None:
+        super().__init__(width)
+        self.encoding = encoding
+
+    def finish(self, x_MD: Tensor, when: When) -> Tensor:
+        """Add the encoding of each token's time."""
+        encoding_BLD = self.encoding(when.time_BL)
+        encoding_ND = when.pack(encoding_BLD)
+        if not when.leading:
+            return x_MD + encoding_ND
+        weight_BL1 = when.kept_BL[..., None].to(encoding_BLD.dtype)
+        mean_BD = (encoding_BLD * weight_BL1).sum(1) / weight_BL1.sum(1)
+        return x_MD + torch.cat([mean_BD, encoding_ND])
+
+
+class TimeModulation(TimeEncoding):
+    """``modulation``: per-band affine modulation by truncated Fourier series of time (Astro-MoE eq 7).
+
+    ``weight_GPQ[b]`` maps [sin a_0 .. sin a_{H-1}, cos a_0 .. cos a_{H-1}] to [gamma1, gamma2], a_m = 2 pi m t / T_max.
+    """
+
+    harmonic_H: Tensor
+
+    def __init__(self, n_bands: int, width: int, n_harmonics: int, t_max: float, init_std: float = 1.0) -> None:
+        super().__init__(width)
+        self.n_bands, self.t_max = n_bands, t_max
+        self.weight_GPQ = nn.Parameter(torch.empty(n_bands, 2 * n_harmonics, 2 * width))
+        self.register_buffer("harmonic_H", torch.arange(n_harmonics, dtype=torch.float32), persistent=False)
+        nn.init.normal_(self.weight_GPQ, std=init_std)
+
+    def embed(self, x_ND: Tensor, when: When) -> Tensor:
+        """Modulate each token by the series of its band at its time."""
+        angle_NH = (2.0 * math.pi / self.t_max) * when.time_N[:, None] * self.harmonic_H
+        wave_NP = torch.cat([angle_NH.sin(), angle_NH.cos()], dim=1)
+        gammas_NQ = apply_grouped(wave_NP, when.band_N[:, None], self.n_bands, self._series)[:, 0]
+        gamma1_ND, gamma2_ND = gammas_NQ.chunk(2, dim=1)
+        return x_ND * gamma1_ND + gamma2_ND
+
+    def _series(self, band: int, wave_NP: Tensor) -> Tensor:
+        return wave_NP @ self.weight_GPQ[band]

@@ -1,0 +1,1 @@
+"""RoMAE: a masked autoencoder with rotary embeddings of continuous positions."""

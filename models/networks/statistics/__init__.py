@@ -1,0 +1,1 @@
+"""Statistics of light curves computed inside the network: moments, correlations, periods."""

@@ -1,0 +1,98 @@
+"""The points of light curves as every statistic looks at them: cleaned, squashed, and set against their bands.
+
+Notable: a point is in one band, so what is computed of points is [B, L] wide, not [B, G, L]: the sums of a band are one
+matrix product with the table of which point is where, and its other way round hands a band's number to its points. All
+statistics share these few wide operations; a graph of many small ones costs more than its arithmetic.
+
+Legend: B batch, L length, G bands, Q quantities, X groups of points.
+"""
+
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+SOFT: Final = 3.0  # FLUXCAL, about the noise of one Rubin visit: fluxes below are linear, above logarithmic
+FAR: Final = 1e9  # beyond every flux and time
+SYSTEMATIC: Final = 0.02  # of the flux: the best known points share a weighted mean
+_LEAST_ERROR: Final = 1e-6
+
+
+class Statistics(NamedTuple):
+    """Values of order one, and whether each is defined; both [B, K]."""
+
+    value_BK: Tensor
+    known_BK: Tensor
+
+
+class Points(NamedTuple):
+    """Padded light curves; what lies in padding is 0, and belongs to no band.
+
+    Attributes
+    ----------
+    flux_B1L, flux_err_B1L, time_B1L : flux and its error (1 in padding) in FLUXCAL, days.
+    mask_B1L, here_BGL : bool, which points are real, and which are in a band.
+    share_BGL : the latter as numbers, for products.
+    soft_B1L : asinh(flux / SOFT).
+    noise_B1L : variance of that by the stated errors.
+    number_BG, mean_BG, variance_BG : of the points of a band, and of their squashed flux (0 where there are none).
+    away_B1L : squashed flux of a point less the mean of its band.
+    pull_B1L, spread_BG : the same with the mean weighted by errors, and the mean of its square.
+    expected_BG : mean of ``noise``.
+    """
+
+    flux_B1L: Tensor
+    flux_err_B1L: Tensor
+    time_B1L: Tensor
+    mask_B1L: Tensor
+    here_BGL: Tensor
+    share_BGL: Tensor
+    soft_B1L: Tensor
+    noise_B1L: Tensor
+    number_BG: Tensor
+    mean_BG: Tensor
+    variance_BG: Tensor
+    away_B1L: Tensor
+    pull_B1L: Tensor
+    spread_BG: Tensor
+    expected_BG: Tensor
+
+    def sums(self, values_BQL: Tensor) -> Tensor:
+        """Sums over the points of every band, [B, Q, G]; the values are finite, in padding too."""
+        return values_BQL @ self.share_BGL.transpose(1, 2)
+
+    def to_points(self, values_BQG: Tensor) -> Tensor:
+        """To every point what is told of its band, [B, Q, L], exactly; 0 in padding."""
+        return values_BQG @ self.share_BGL
+
+
+def points(
+    flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor, n_bands: int
+) -> Points:
+    """Set padded light curves against their bands; rows in any order, padding may hold anything."""
+    mask_B1L, band_G1 = mask_BL[:, None], torch.arange(n_bands, device=band_BL.device)[:, None]
+    here_BGL = torch.where(mask_B1L, band_BL[:, None], -1) == band_G1
+    share_BGL = here_BGL.to(flux_BL.dtype)
+    flux_B1L = torch.where(mask_B1L, flux_BL[:, None], 0.0).clamp(-FAR, FAR)
+    flux_err_B1L = torch.where(mask_B1L, flux_err_BL[:, None], 1.0).clamp(_LEAST_ERROR, FAR)
+    time_B1L = torch.where(mask_B1L, time_BL[:, None], 0.0)
+    soft_B1L = torch.asinh(flux_B1L / SOFT)
+    noise_B1L = flux_err_B1L.square() / (flux_B1L.square() + SOFT**2)
+    weight_B1L = 1 / (noise_B1L + SYSTEMATIC**2)
+    columns_BQL = torch.cat([soft_B1L, noise_B1L, weight_B1L * soft_B1L, weight_B1L], dim=1)
+    sums_BQG, number_BG = columns_BQL @ share_BGL.transpose(1, 2), share_BGL.sum(2)
+    per_BG = number_BG.clamp(min=1)
+    means_B2G = sums_BQG[:, :2] / per_BG[:, None]
+    weighted_B1G = sums_BQG[:, 2:3] / sums_BQG[:, 3:].clamp(min=1e-30)
+    away_B2L = soft_B1L - torch.cat([means_B2G[:, :1], weighted_B1G], dim=1) @ share_BGL
+    squares_B2G = (away_B2L.square() @ share_BGL.transpose(1, 2)) / per_BG[:, None]
+    away_B1L, pull_B1L = torch.split(away_B2L, 1, dim=1)
+    variance_BG, spread_BG = squares_B2G.unbind(1)
+    columns = (flux_B1L, flux_err_B1L, time_B1L, mask_B1L, here_BGL, share_BGL, soft_B1L, noise_B1L)
+    mean_BG, expected_BG = means_B2G.unbind(1)
+    return Points(*columns, number_BG, mean_BG, variance_BG, away_B1L, pull_B1L, spread_BG, expected_BG)
+
+
+def largest(values_BQL: Tensor, group_BXL: Tensor) -> Tensor:
+    """Largest value of the points of every group, [B, Q, X]; minus :data:`FAR` where there are none."""
+    return torch.where(group_BXL[:, None], values_BQL[:, :, None], -FAR).amax(3)

@@ -1,0 +1,106 @@
+"""Parameter counts: all of them, those active for one token, and by part.
+
+Every architecture under its name: what configures it, and the networks built from that configuration.
+
+Notable: a configuration names its own architecture, so a recipe, a run folder or a manifest is enough to rebuild a
+network; a pretraining network names the parts it shares with the classifier alike, so weights move by name
+(:func:`transfer`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
+from models.networks.astro_moe.pretraining import AstroMoEPretraining
+from models.networks.astromer.network import Astromer, AstromerConfig, AstromerPretraining
+from models.networks.informer.forecast import InformerForecaster
+from models.networks.informer.network import InformerClassifier, InformerConfig
+from models.networks.parts.moe import FeedForwardExperts, InputExperts
+from models.networks.romae.network import RoMAE, RoMAEConfig, RoMAEPretraining
+
+
+def count_parameters(network: nn.Module) -> dict[str, int | dict[str, int]]:
+    """Count trainable parameters as ``{"total", "active", "by_part": {child: total}}``.
+
+    Active leaves out the experts that a token does not choose.
+    """
+    idle = sum(_idle(module) for module in network.modules())
+    by_part = {name: _total(child) for name, child in network.named_children() if _total(child)}
+    return {"total": _total(network), "active": _total(network) - idle, "by_part": by_part}
+
+
+def _total(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _idle(module: nn.Module) -> int:
+    if not isinstance(module, FeedForwardExperts | InputExperts):
+        return 0
+    experts = _total(module) - _total(module.router)
+    n_experts = module.router.gate.out_features
+    return experts // n_experts * (n_experts - module.router.top_k)
+
+
+NetworkTask = Literal["classify", "reconstruct", "forecast"]
+NetworkConfig = Annotated[
+    AstroMoEConfig | RoMAEConfig | AstromerConfig | InformerConfig, Field(discriminator="architecture")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The networks of one architecture, by task; each is built from the same configuration."""
+
+    classify: Callable[[Any], nn.Module]
+    reconstruct: Callable[[Any], nn.Module] | None = None
+    forecast: Callable[[Any], nn.Module] | None = None
+
+    @property
+    def tasks(self) -> tuple[NetworkTask, ...]:
+        """What there are networks for."""
+        return tuple(task for task in get_args(NetworkTask) if getattr(self, task) is not None)
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "astro-moe": Architecture(AstroMoE, reconstruct=AstroMoEPretraining),
+    "romae": Architecture(RoMAE, reconstruct=RoMAEPretraining),
+    "astromer": Architecture(Astromer, reconstruct=AstromerPretraining),
+    "informer": Architecture(InformerClassifier, forecast=InformerForecaster),
+}
+
+
+def build(config: NetworkConfig, task: NetworkTask = "classify") -> nn.Module:
+    """Build a network with fresh weights.
+
+    Raises
+    ------
+    ValueError
+        When the architecture has no network for the task.
+    """
+    make: Callable[[Any], nn.Module] | None = getattr(ARCHITECTURES[config.architecture], task)
+    if make is None:
+        raise ValueError(f"{config.architecture} has no network to {task}")
+    return make(config)
+
+
+def transfer(weights: Mapping[str, Tensor], network: nn.Module) -> tuple[str, ...]:
+    """Copy weights of equal name and shape, heads excepted, into a network; return the names copied.
+
+    Unlike RoMAE's released code this includes the input projection.
+
+    Raises
+    ------
+    ValueError
+        When nothing fits.
+    """
+    own = network.state_dict()
+    fitting = {name: value for name, value in weights.items() if name in own and own[name].shape == value.shape}
+    copied = {name: value for name, value in fitting.items() if not name.startswith("head")}
+    if not copied:
+        raise ValueError("no weight of the pretrained network has the name and shape of one of this network's")
+    network.load_state_dict(own | copied)
+    return tuple(copied)

@@ -1,0 +1,1 @@
+"""Answers as clients see them, over HTTP and in a stream: replies, their writers, their fields."""

@@ -1,0 +1,168 @@
+"""Replies about light curves and packets, as models; :mod:`service.answers.writers` writes it.
+
+Every reply names the model it comes from; every item has a status of its own.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.units import FluxUnit
+from service.answers.fields import FieldError
+
+
+class Reply(BaseModel):
+    """Base of everything the service says as JSON: what is not described is not said."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Provenance(Reply):
+    """The bundle that answered."""
+
+    name: str
+    version: str
+    sha256: str = Field(description="of the bundle's manifest, which holds the hash of every other file")
+    role: Literal["canary", "fallback"] | None = Field(
+        None,
+        description="canary: a version on trial, which answers a share of the requests; fallback: a cheaper model, "
+        "because the one asked had too much to do; absent otherwise",
+    )
+
+
+class ClassifierProvenance(Provenance):
+    """The bundle that classified."""
+
+    taxonomy: str = Field(description="name and version of the set of classes")
+    calibration: str = Field(description="how the probabilities were calibrated")
+    prior: str | None = Field(
+        None,
+        description="class shares that the answers assume, where they have a name: the model's own, or as asked for; "
+        "`given` are weights of the request",
+    )
+    coverage_measured_on: str | None = Field(
+        None, description="the light curves that the coverage of prediction sets was measured on, if the model says so"
+    )
+
+
+class _Seen(Reply):
+    points_per_band: dict[str, int] = Field(description="observations that the network saw")
+    duplicates: int | None = Field(
+        None, ge=1, description="rows that repeated another exactly and were left out; absent where there were none"
+    )
+    other_filters: dict[str, int] | None = Field(
+        None,
+        description="observations left out because the model has no band for their filter, by filter; absent where "
+        "there were none",
+    )
+    truncated: bool = Field(description="whether observations were left out to respect the network's limits")
+    metadata_missing: int = Field(description="metadata columns of the network without a value; 0 if it has none")
+
+
+class _Classification(_Seen):
+    status: Literal["classified"]
+    object_id: str
+    class_: str = Field(alias="class", description="the most probable class")
+    class_id: int = Field(description="its number in the taxonomy")
+    confidence: float = Field(description="its probability")
+    probabilities: dict[str, float] = Field(description="of every class; they sum to 1")
+    hierarchy: dict[str, float] = Field(description="of every group of classes above them")
+    novelty: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="how unusual the light curve looks: the share of known objects that look less so; absent where the "
+        "model cannot tell",
+    )
+    unusual: bool | None = Field(
+        None,
+        description="whether the novelty is beyond the model's threshold: it knows nothing like this light curve, its "
+        "probabilities mean little, and no prediction set is stated; absent where the model cannot tell",
+    )
+    prediction_set: list[str] | None = Field(
+        None,
+        description="classes that it may be, the most probable first; absent where the model states no coverage, and "
+        "where the light curve is unusual",
+    )
+    coverage: float | None = Field(None, description="how often such a set holds the true class, as the model states")
+    evidence: list[str] | None = Field(
+        None,
+        description="what the probabilities take account of besides the light curve and what the network was given, "
+        "in words: redshifts, parallaxes, catalogues of stars; absent where there is nothing",
+    )
+    embedding: list[float] | str | None = Field(None, description="only when asked for; text when it is base64")
+
+
+class _Unclassified(Reply):
+    object_id: str
+    reason: str = Field(description="machine-readable code")
+    detail: str = Field(description="for people")
+
+
+_ANOTHER = "which network was asked, where it is another than the one that the reply names"
+
+
+class CurveResult(_Classification):
+    """A light curve that was classified."""
+
+    model: ClassifierProvenance | None = Field(None, description=_ANOTHER)
+
+
+class CurveFailure(_Unclassified):
+    """A light curve without an answer: sound but not for this model (``abstained``), ``rejected`` or our ``failed``."""
+
+    status: Literal["abstained", "rejected", "failed"]
+    model: ClassifierProvenance | None = Field(None, description=_ANOTHER)
+    errors: list[FieldError] = Field(description="values at fault, with pointers into this light curve")
+
+
+class _PacketIdentity(Reply):
+    survey: str = Field(description="lsst, elasticc, ztf, or unknown")
+    schema_version: str
+    alert_id: str
+    model: ClassifierProvenance | None = Field(
+        None, description="which network answered, where it is another than the one that the reply names"
+    )
+
+
+class PacketResult(_PacketIdentity, _Classification):
+    """An alert that was classified."""
+
+
+class PacketFailure(_PacketIdentity, _Unclassified):
+    """An alert without an answer: sound but not for us (``abstained``), unreadable (``rejected``) or our ``failed``."""
+
+    status: Literal["abstained", "rejected", "failed"]
+
+
+class ForecastResult(_Seen):
+    """Expected fluxes of a light curve, in the order of the times asked for."""
+
+    status: Literal["forecast"]
+    object_id: str
+    mjd: list[float] = Field(description="as asked")
+    band: list[str]
+    flux: list[float] = Field(description="expected difference flux, in flux_unit")
+    flux_err: list[float] = Field(description="standard deviation of an observation around it, in flux_unit")
+    flux_unit: FluxUnit = Field(description="the unit that the light curve was sent in")
+
+
+class ForecastReply(Reply):
+    """One result per light curve, in the order they were sent."""
+
+    model: Provenance
+    results: list[ForecastResult | CurveFailure]
+
+
+class ClassifyReply(Reply):
+    """One result per light curve, in the order they were sent."""
+
+    model: ClassifierProvenance
+    results: list[CurveResult | CurveFailure]
+
+
+class AlertsReply(Reply):
+    """One result per alert, in the order they were sent."""
+
+    model: ClassifierProvenance
+    results: list[PacketResult | PacketFailure]

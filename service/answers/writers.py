@@ -1,0 +1,254 @@
+"""Writing replies, one writer for each task, as :mod:`service.answers.replies` describes them.
+
+They go straight to bytes: going through the models would cost several times as much, and tests hold the two to each
+other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from models.bands import FILTERS
+from models.bundle import Bundle
+from models.forecast import query_order
+from models.lightcurve import Float64, LightCurve
+from models.posterior import Conclusion, Posterior, Prior, PriorError
+from models.taxonomy import Taxonomy
+from models.units import FluxUnit, flux_to_njy, njy_to
+from service.answers.fields import FieldError
+from service.dataplane import Outcome
+from service.engine.batch import Prediction
+from service.engine.programs import ForecastItem
+from service.registry.live import Lease, Served
+from service.registry.routing import Role
+
+AskedPrior = str | Mapping[str, float] | None
+"""Class shares as requests ask for them: a name, weights by class, or none."""
+
+
+def provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
+    """Return the fields of :class:`service.answers.replies.Provenance`."""
+    told = {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.sha256}
+    return told | {"role": role} if role else told
+
+
+def classifier_provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
+    """Return the fields of :class:`service.answers.replies.ClassifierProvenance`."""
+    taxonomy = bundle.manifest.classes
+    return provenance(bundle, role) | {
+        "taxonomy": f"{taxonomy.name}/{taxonomy.version}",
+        "calibration": bundle.manifest.calibration.method,
+    }
+
+
+class ClassWriter:
+    """Writes replies in the name of one classifier.
+
+    Parameters
+    ----------
+    prior : class shares that the replies assume, a name or weights by class; those of the calibration by default.
+
+    Raises
+    ------
+    PriorError
+        For class shares that the model cannot use.
+    """
+
+    def __init__(self, bundle: Bundle, role: Role = "", prior: AskedPrior = None) -> None:
+        taxonomy = bundle.manifest.classes
+        self.classes, self._ids = taxonomy.names, taxonomy.ids
+        self.groups, self._membership = _membership(taxonomy)
+        self.bands = bundle.manifest.band_map.labels
+        self.embedding_dim = bundle.manifest.embedding_dim
+        self._posterior = Posterior(bundle.manifest)
+        self._prior = self._posterior.prior(prior)
+        self.provenance = classifier_provenance(bundle, role) | _prior_told(self._prior)
+
+    def result(
+        self,
+        outcome: Outcome,
+        identity: Mapping[str, object],
+        errors: Sequence[FieldError] | None = None,
+        embedding: bool = False,
+        coverage: float | None = None,
+    ) -> dict[str, Any]:
+        """One result.
+
+        Parameters
+        ----------
+        identity : what names the item: ``object_id`` and, for a packet, where it comes from.
+        errors : values at fault in a light curve; None for a packet, whose reply has no such list.
+        coverage : of the prediction set; the model's own by default.
+        """
+        if outcome.prediction is None:
+            return _failure(outcome, identity, errors)
+        concluded = self._conclude(outcome.prediction, outcome, coverage)
+        probabilities = concluded.probabilities
+        top = int(probabilities.argmax())
+        values: list[float] = probabilities.tolist()
+        result = {
+            "status": outcome.status,
+            **identity,
+            "class": self.classes[top],
+            "class_id": self._ids[top],
+            "confidence": values[top],
+            "probabilities": dict(zip(self.classes, values, strict=True)),
+            "hierarchy": dict(zip(self.groups, (self._membership @ probabilities).tolist(), strict=True)),
+            **self._confidence(outcome.prediction, concluded),
+            **_seen(outcome, self.bands),
+        }
+        return result | {"embedding": outcome.prediction.outputs["embedding"]} if embedding else result
+
+    def probabilities(self, outcome: Outcome) -> Float64 | None:
+        """Probability of every class, shape (classes,); None where the network did not answer."""
+        if outcome.prediction is None:
+            return None
+        return self._conclude(outcome.prediction, outcome, None).probabilities
+
+    def concluded(self, outcome: Outcome) -> Outcome:
+        """Put the probabilities of the posterior in place of the graph's, float32."""
+        if outcome.prediction is None:
+            return outcome
+        concluded = self._conclude(outcome.prediction, outcome, None)
+        if self._prior is self._posterior.default and not concluded.evidence:
+            return outcome  # to the last bit what the graph said
+        outputs = {**outcome.prediction.outputs, "probabilities": concluded.probabilities.astype(np.float32)}
+        return replace(outcome, prediction=replace(outcome.prediction, outputs=outputs))
+
+    def _conclude(self, prediction: Prediction, outcome: Outcome, coverage: float | None) -> Conclusion:
+        novelty = prediction.outputs.get("novelty")
+        return self._posterior.conclude(
+            prediction.outputs["probabilities"],
+            detections=outcome.detections,
+            bands=len(outcome.points_per_band) - outcome.points_per_band.count(0),
+            novelty=None if novelty is None else float(novelty),
+            known=outcome.known,
+            prior=self._prior,
+            coverage=coverage,
+        )
+
+    def _confidence(self, prediction: Prediction, concluded: Conclusion) -> dict[str, Any]:
+        """Novelty, prediction set and evidence, of a model and an object that have them."""
+        told: dict[str, Any] = {}
+        if "novelty" in prediction.outputs:
+            told["novelty"] = float(prediction.outputs["novelty"])
+        if concluded.unusual is not None:
+            told["unusual"] = concluded.unusual
+        if concluded.classes is not None:
+            told["prediction_set"] = [self.classes[index] for index in concluded.classes]
+            told["coverage"] = concluded.coverage
+        if concluded.evidence:
+            told["evidence"] = list(concluded.evidence)
+        return told
+
+    def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
+        """Encode a whole reply."""
+        return _encode(self.provenance, results)
+
+
+class ForecastWriter:
+    """Writes replies in the name of one forecaster."""
+
+    def __init__(self, bundle: Bundle, role: Role = "") -> None:
+        self._unit = bundle.manifest.flux_unit
+        self._bands = bundle.manifest.band_map.labels
+        self.provenance = provenance(bundle, role)
+
+    def result(
+        self, outcome: Outcome, item: ForecastItem | None, identity: Mapping[str, object], errors: Sequence[FieldError]
+    ) -> dict[str, Any]:
+        """One result; ``item`` is None for a light curve that was rejected."""
+        if outcome.prediction is None or item is None:
+            return _failure(outcome, identity, errors)
+        outputs = outcome.prediction.outputs
+        return {
+            "status": outcome.status,
+            **identity,
+            "mjd": item.mjd,
+            "band": [FILTERS[index] for index in item.band.tolist()],
+            "flux": as_asked(outputs["forecast_flux"], item, self._unit),
+            "flux_err": as_asked(outputs["forecast_flux_err"], item, self._unit),
+            "flux_unit": item.flux_unit,
+            **_seen(outcome, self._bands),
+        }
+
+    def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
+        """Encode a whole reply."""
+        return _encode(self.provenance, results)
+
+
+# A writer is made once for a model, a role and the name of a prior, and goes with the model.
+_CLASS_WRITERS: WeakKeyDictionary[Served[LightCurve], dict[tuple[Role, str | None], ClassWriter]] = WeakKeyDictionary()
+_FORECAST_WRITERS: WeakKeyDictionary[Served[ForecastItem], dict[Role, ForecastWriter]] = WeakKeyDictionary()
+
+
+def class_writer(lease: Lease[LightCurve], prior: AskedPrior = None) -> ClassWriter:
+    """Return what writes in the name of a classifier under some class shares; raises PriorError as ClassWriter does."""
+    if prior is not None and not isinstance(prior, str):
+        return ClassWriter(lease.bundle, lease.role, prior)
+    writers = _CLASS_WRITERS.setdefault(lease.served, {})
+    key = (lease.role, prior)
+    if key not in writers:  # of names, only those that the model has get here
+        writers[key] = ClassWriter(lease.bundle, lease.role, prior)
+    return writers[key]
+
+
+def usual_writer(lease: Lease[LightCurve], prior: str = "") -> ClassWriter:
+    """Return what writes under the operator's class shares, under the model's own where it has none of that name."""
+    try:
+        return class_writer(lease, prior or None)
+    except PriorError:
+        return class_writer(lease)
+
+
+def forecast_writer(lease: Lease[ForecastItem]) -> ForecastWriter:
+    """Return the writer of a forecaster's results, made once for each bundle."""
+    writers = _FORECAST_WRITERS.setdefault(lease.served, {})
+    if lease.role not in writers:
+        writers[lease.role] = ForecastWriter(lease.bundle, lease.role)
+    return writers[lease.role]
+
+
+def as_asked(sorted_flux: NDArray[np.float32], item: ForecastItem, unit: FluxUnit) -> Float64:
+    """Fluxes of a network, which are in its ``unit``, in the unit and in the order of the request."""
+    flux = np.empty(len(item.mjd))
+    flux[query_order(item.mjd, item.band)] = njy_to(flux_to_njy(sorted_flux, unit), item.flux_unit)
+    return flux
+
+
+def _failure(outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None) -> dict[str, Any]:
+    failure = {"status": outcome.status, **identity, "reason": outcome.reason, "detail": outcome.detail}
+    return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
+
+
+def _seen(outcome: Outcome, bands: Sequence[str]) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "points_per_band": dict(zip(bands, outcome.points_per_band, strict=True)),
+        "truncated": outcome.truncated,
+        "metadata_missing": outcome.missing_metadata,
+    }
+    if outcome.duplicates:
+        told["duplicates"] = outcome.duplicates
+    if outcome.other_filters:
+        told["other_filters"] = dict(outcome.other_filters)
+    return told
+
+
+def _prior_told(prior: Prior) -> dict[str, str]:
+    told = {"prior": prior.name, "coverage_measured_on": prior.measured_on}
+    return {name: text for name, text in told.items() if text}
+
+
+def _encode(model: Mapping[str, str], results: Sequence[Mapping[str, Any]]) -> bytes:
+    return orjson.dumps({"model": model, "results": results}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _membership(taxonomy: Taxonomy) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """Names of the groups, and a (groups, classes) matrix that sums classes into them, as ``Taxonomy.rollup`` does."""
+    columns = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
+    return tuple(columns[0]), np.array([list(column.values()) for column in columns]).T

@@ -1,0 +1,284 @@
+"""Batches and the failures of their runs: one run of the graph for several light curves, halved when it fails.
+
+Transports turn these into replies; none of them knows about HTTP.
+
+One batch, from waiting light curves to predictions: assemble, run, isolate what fails. Runs in a worker thread.
+
+What goes into the graph and what comes out of it is the business of a :class:`Program`, one for each task; everything
+else, from the queue to the isolation of failures, is the same for all of them.
+
+A run that raises is bisected until the light curve that causes it fails alone, so that one poisonous curve never
+costs its batch mates their answers; but for one that hung, whose halves may hang as well. A row that comes back not
+finite fails alone.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.forecast import NO_QUERIES, Queries
+from models.lightcurve import LightCurve, Tokens
+from service.engine.policy import QueueItem
+from service.observe.spans import SpanRef, TracedRun, traced_run
+
+
+class EngineFailure(Exception):
+    """Base of everything below: catch it to catch any refusal or failure of the engine."""
+
+
+class Overloaded(EngineFailure):
+    """The backlog is too long to take this request; ``retry_after`` predicts how many seconds until it fits."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"too much work is queued; try again in {retry_after:.1f} s")
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(EngineFailure):
+    """The deadline passed, or would have passed before the run could end."""
+
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before an answer could be computed")
+
+
+class InferenceFailed(EngineFailure):
+    """The network failed on this one light curve, alone; ``__cause__`` holds the reason, for the log only."""
+
+    def __init__(self) -> None:
+        super().__init__("the network failed on this light curve")
+
+
+class RunAborted(EngineFailure):
+    """Base of what kept a run from ending through no fault of the light curve: a later try may succeed."""
+
+
+class OutOfMemory(RunAborted):
+    """There was no memory to run this light curve, alone."""
+
+    def __init__(self) -> None:
+        super().__init__("there was not enough memory to run this light curve")
+
+
+class RunHung(RunAborted):
+    """The run that this light curve was in took many times as long as predicted, and was given up."""
+
+    def __init__(self) -> None:
+        super().__init__("the run took far too long and was given up")
+
+
+class EngineClosed(EngineFailure):
+    """The engine is starting, draining or stopped and takes no work."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine is not accepting work")
+
+
+class EngineDead(EngineFailure):
+    """A worker thread died; the process has to be replaced."""
+
+    def __init__(self) -> None:
+        super().__init__("the inference engine has failed")
+
+
+def failure_of(error: Exception) -> EngineFailure:
+    """Map an exception of a single-curve run to the failure that its client gets."""
+    if isinstance(error, EngineFailure):
+        return error
+    failure = OutOfMemory() if isinstance(error, MemoryError) else InferenceFailed()
+    failure.__cause__ = error
+    return failure
+
+
+Arrays = dict[str, NDArray[Any]]
+RunGraph = Callable[[Arrays], Arrays]
+"""Graph inputs to graph outputs, both by name; called from several threads at once."""
+
+Row = dict[str, NDArray[Any]]
+"""Answer of the graph about one light curve: outputs by name, without the batch axis."""
+
+EXPERT_LOADS = ("input_expert_load", "expert_load")
+MASKS = ("mask", "query_mask")
+
+Item_contra = TypeVar("Item_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """One light curve as the network sees it, and what to forecast of it: nothing unless the network forecasts."""
+
+    tokens: Tokens
+    queries: Queries = NO_QUERIES
+
+    def __len__(self) -> int:
+        """Return the number of observations and queries, which is what a run costs by."""
+        return len(self.tokens) + len(self.queries)
+
+
+class Program(Protocol[Item_contra]):
+    """Conversions of a task between light curves and the graph; several threads call it at once."""
+
+    @property
+    def answered(self) -> Literal["classified", "forecast"]:
+        """Status of an item that got its answer."""
+
+    def curve(self, item: Item_contra) -> LightCurve:
+        """Return the light curve that an item asks about."""
+
+    def longest(self, item: Item_contra) -> int:
+        """Most that :meth:`prepare` can make of an item, as the length of a question, before the work is done."""
+
+    def prepare(self, item: Item_contra) -> Question:
+        """Featurise an item. Raises LightCurveError when the network can say nothing about it."""
+
+    def assemble(self, questions: Sequence[Question]) -> Arrays:
+        """Graph inputs of one batch, padded."""
+
+    def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
+        """Row of every question, copied so that none keeps the whole batch in memory; None when it is no answer.
+
+        Raises
+        ------
+        KeyError, ValueError
+            When the graph answered something else than the task promises.
+        """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """The network's answer for one light curve, and how long it took to get it.
+
+    Attributes
+    ----------
+    outputs : the answer, as the program's ``split`` made it.
+    batch_size : light curves in the run that gave the answer.
+    queue_seconds, assemble_seconds, run_seconds : waiting for a worker; padding the batch; inference of the batch.
+    traced : the batch's span, when a request in it is traced.
+    """
+
+    outputs: Row
+    batch_size: int
+    queue_seconds: float
+    assemble_seconds: float
+    run_seconds: float
+    traced: TracedRun | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting(QueueItem):
+    """A light curve in the engine.
+
+    What is asked, the future of its answer, its predicted seconds when run alone, who asks, and the span of the request
+    when it is traced.
+    """
+
+    question: Question
+    future: asyncio.Future[Prediction]
+    seconds: float
+    client: str = field(default="", kw_only=True)
+    span: SpanRef | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunReport:
+    """Facts of one run of the graph, for metrics, traces and the live cost model.
+
+    ``tokens`` counts real observations and queries, ``length`` is what the questions were padded to. ``expert_load``
+    holds assignments of real tokens to experts by graph output name, integers of shape (experts,) or (layers, experts).
+    ``split_seconds`` went by in copying the answers out of the outputs. ``work_seconds`` is ``run_seconds`` by the
+    clock of the warm-up, which may leave out what other processes took.
+    """
+
+    questions: Sequence[Question]
+    answers: Sequence["Answer"]
+    tokens: int
+    length: int
+    assemble_seconds: float
+    run_seconds: float
+    expert_load: Mapping[str, NDArray[np.int64]]
+    split_seconds: float = 0.0
+    work_seconds: float = 0.0
+    traced: TracedRun | None = None
+
+    @property
+    def size(self) -> int:
+        """Light curves in the run."""
+        return len(self.questions)
+
+
+Answer = Prediction | EngineFailure
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """The network, and how it is run.
+
+    Attributes
+    ----------
+    run : graph inputs to graph outputs; several threads call it at once.
+    slot : held during a run; bounds how many there are at a time, while the threads that wait for it have the inputs of
+        the next run ready.
+    clock : seconds, by which the work of a run is measured; see :class:`RunReport`.
+    """
+
+    run: RunGraph
+    slot: AbstractContextManager[object] = field(default_factory=nullcontext)
+    clock: Callable[[], float] = monotonic
+
+
+def answer(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
+    """Answers in the order of ``group``, and a report of every run that succeeded."""
+    try:
+        report = _run_once(graph, program, group)
+        return list(report.answers), [report]
+    except RunHung:
+        return [RunHung() for _ in group], []
+    except Exception as error:  # whatever the runtime raises: its exceptions share no useful base class
+        if len(group) == 1:
+            return [failure_of(error)], []
+    middle = len(group) // 2
+    first, first_reports = answer(graph, program, group[:middle])
+    second, second_reports = answer(graph, program, group[middle:])
+    return first + second, first_reports + second_reports
+
+
+def _run_once(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> RunReport:
+    started = monotonic()
+    questions = [entry.question for entry in group]
+    inputs = program.assemble(questions)
+    assembled = monotonic()
+    with graph.slot:
+        began, work = monotonic(), graph.clock()
+        outputs = graph.run(inputs)
+        work, ended = graph.clock() - work, monotonic()
+    rows = program.split(outputs, questions)
+    copied = monotonic()
+    waited = began - assembled + started  # less its arrival: for a worker and, with everything ready, for the slot
+    traced = traced_run((entry.span for entry in group), began)
+    return RunReport(
+        questions=questions,
+        answers=[
+            InferenceFailed()
+            if row is None
+            else Prediction(row, len(group), waited - entry.enqueued, assembled - started, ended - began, traced)
+            for row, entry in zip(rows, group, strict=True)
+        ],
+        tokens=sum(entry.length for entry in group),
+        length=padded_length(inputs),
+        assemble_seconds=assembled - started,
+        run_seconds=ended - began,
+        expert_load={name: outputs[name] for name in EXPERT_LOADS if name in outputs},
+        split_seconds=copied - ended,
+        work_seconds=work,
+        traced=traced,
+    )
+
+
+def padded_length(inputs: Arrays) -> int:
+    """Observations and queries that each light curve of a batch was padded to."""
+    return sum(inputs[name].shape[1] for name in MASKS if name in inputs)

@@ -1,0 +1,274 @@
+"""A session of onnxruntime as the engine runs it: a run under way can be interrupted, the session replaced.
+
+What a model costs on this machine, and how the machine is best used for it: recalled, or measured.
+
+Measuring takes one to three seconds. What is recalled is held against two quick measurements first: a processor that
+was throttled then, or is now, would make every prediction wrong.
+
+A bundle that is ready to serve: hashes verified, golden outputs reproduced, session open, costs measured.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from time import monotonic, thread_time
+from typing import NamedTuple
+
+import onnxruntime as ort
+
+from models.bundle import MODEL, Bundle, BundleError, Task, load_bundle, verify_golden
+from models.runtime import Provider, ProviderError, open_session, run, trimming
+from service.engine import machine as layouts
+from service.engine.batch import Arrays, RunGraph
+from service.engine.machine import (
+    ONE_BY_ONE,
+    USUAL_WIDTH,
+    Circumstances,
+    Layout,
+    Measured,
+    Measurements,
+    Shape,
+    measure,
+    measure_one,
+    probe,
+    processor,
+    widest,
+)
+from service.engine.policy import CostModel, Sample
+from service.engine.programs import TaskProgram, program_of
+from service.settings import usable_cores
+
+
+class SessionRun:
+    """Graph inputs to graph outputs; called from several threads at once.
+
+    Parameters
+    ----------
+    session : the one to begin with, verified.
+    open_again : opens another like it; raises what :func:`models.runtime.open_session` does.
+    """
+
+    def __init__(self, session: ort.InferenceSession, open_again: Callable[[], ort.InferenceSession]) -> None:
+        self._session, self._open_again = session, open_again
+        self._under_way: dict[int, ort.RunOptions] = {}
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """Run the graph."""
+        options = ort.RunOptions()
+        self._under_way[id(inputs)] = options
+        try:
+            return run(self._session, inputs, options)
+        finally:
+            del self._under_way[id(inputs)]
+
+    def interrupt(self, inputs: Arrays) -> None:
+        """Make the run of these inputs raise, as soon as the node that it is in has ended; from any thread."""
+        options = self._under_way.get(id(inputs))
+        if options is not None:
+            options.terminate = True
+
+    def trim(self, inputs: Arrays) -> None:
+        """Run the graph, and free what runs on larger inputs have left."""
+        run(self._session, inputs, trimming())
+
+    def reopen(self) -> None:
+        """Run on a new session from now on; seconds of work."""
+        self._session = self._open_again()
+
+
+CHECKED = (Shape(1, 32, 0), Shape(16, 64, 64))
+STILL_TRUE = 2.0
+"""Ratio of measured to recalled, either way, up to which the earlier measurements hold."""
+
+OpenGraph = Callable[[int], RunGraph]
+"""A graph whose runs have so many threads."""
+
+
+def calibrate(
+    open_graph: OpenGraph, program: TaskProgram, provider: Provider, wish: Layout, known: Measured | None, tune: bool
+) -> Measured:
+    """Return the stored measurements if they still predict this machine, otherwise measure again.
+
+    Parameters
+    ----------
+    known : under the same circumstances.
+    tune : whether to try out what the wish leaves open; that takes every core for a second or two.
+    """
+    tune = tune and wish.is_open
+    if known is not None and (known.tuned or not tune) and _holds(known, open_graph, program, provider):
+        return known
+    cores = usable_cores()
+    layout, tuned = layouts.usual(wish, cores), False
+    if tune:
+        layout, tuned = layouts.tune(layouts.candidates(wish, cores, provider == "cuda"), open_graph, program)
+    graph, clock = open_graph(layout.threads), clock_of(provider, layout.threads)
+    samples, width = measure(graph, program, clock=clock), widest(graph, program, clock=clock)
+    return Measured(runs=tuple(map(tuple, samples)), max_tokens=width, layout=tuple(layout), tuned=tuned)
+
+
+def clock_of(provider: Provider, threads: int) -> Callable[[], float]:
+    """Choose the clock of a run: processor time where the calling thread does all the work, else wall time."""
+    return thread_time if provider == "cpu" and threads == 1 else monotonic
+
+
+def _holds(known: Measured, open_graph: OpenGraph, program: TaskProgram, provider: Provider) -> bool:
+    threads = Layout(*known.layout).threads
+    graph, clock, cost = open_graph(threads), clock_of(provider, threads), CostModel.fit(known.samples)
+    for shape in CHECKED:
+        run = measure_one(graph, program, shape, 2, clock)
+        ratio = run.seconds / cost.seconds(run.batch, run.length, run.tokens)
+        if not 1 / STILL_TRUE <= ratio <= STILL_TRUE:
+            return False
+    return True
+
+
+RAGGED = Shape(2, 4, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A verified, warm model.
+
+    Attributes
+    ----------
+    run : graph inputs to graph outputs, by name; may be called from several threads at once.
+    cost : predicted seconds of one run on this machine.
+    golden_error : largest absolute difference from the bundle's golden outputs.
+    load_seconds : time all of this took.
+    samples : the runs that ``cost`` was fitted to, by ``clock``.
+    max_tokens : padded observations beyond which a batch has nothing to gain.
+    layout : how the machine is best used for this model.
+    keep : remembers what runs are known to take, for the next start; to be called off the event loop.
+    """
+
+    bundle: Bundle
+    provider: Provider
+    run: RunGraph
+    cost: CostModel
+    golden_error: float
+    load_seconds: float
+    samples: Sequence[Sample] = ()
+    clock: Callable[[], float] = monotonic
+    max_tokens: int = USUAL_WIDTH
+    layout: Layout = ONE_BY_ONE
+    keep: Callable[[Sequence[Sample]], None] = lambda _: None
+
+
+class OpenModel(NamedTuple):
+    """A bundle that is what it says: verified, and open on one execution provider."""
+
+    bundle: Bundle
+    session: ort.InferenceSession
+    program: TaskProgram
+    golden_error: float
+
+
+def load_model(
+    path: Path,
+    provider: Provider = "cpu",
+    threads: int = 1,
+    task: Task = "classification",
+    *,
+    wish: Layout | None = None,
+    folder: Path | None = None,
+    tune: bool = False,
+) -> LoadedModel:
+    """Load, verify and warm up; seconds of work, so not for the event loop.
+
+    Parameters
+    ----------
+    threads : of the runtime inside each run, where there is no ``wish``.
+    wish : how the machine is to be used.
+    folder : of what earlier starts have measured; None: everything is measured again.
+    tune : whether to try out what the wish leaves open, rather than take what is usual.
+
+    Raises
+    ------
+    BundleError
+        When the bundle is missing, altered, made for another task, or gives other numbers on this provider.
+    ProviderError
+        When the provider is not available.
+    """
+    started, wish = monotonic(), wish or Layout(threads=threads)
+    bundle, session, program, golden_error = open_model(path, provider, wish.threads or 1)
+    if bundle.manifest.task != task:
+        raise BundleError(f"{path}: made for {bundle.manifest.task}, not for {task}")
+    first = SessionRun(session, partial(_reopen, bundle, provider, wish.threads or 1))
+
+    @cache
+    def open_graph(threads: int) -> SessionRun:
+        again = partial(_reopen, bundle, provider, threads)
+        return first if threads == (wish.threads or 1) else SessionRun(again(), again)
+
+    store = Measurements(folder, _circumstances(bundle, provider, wish))
+    measured = calibrate(open_graph, program, provider, wish, store.recall(), tune)
+    store.keep(measured)
+    layout = Layout(*measured.layout)
+    if provider == "cpu":  # golden outputs and wide batches take ten times what requests do
+        open_graph(layout.threads).trim(program.assemble(probe(program, RAGGED)))
+    return LoadedModel(
+        bundle,
+        provider,
+        open_graph(layout.threads),
+        CostModel.fit(measured.samples),
+        golden_error,
+        monotonic() - started,
+        samples=measured.samples,
+        clock=clock_of(provider, layout.threads),
+        max_tokens=measured.max_tokens,
+        layout=layout,
+        keep=lambda samples: store.keep(measured.model_copy(update={"runs": tuple(map(tuple, samples))})),
+    )
+
+
+def _circumstances(bundle: Bundle, provider: Provider, wish: Layout) -> Circumstances:
+    return Circumstances(
+        processor=processor(), cores=usable_cores(), provider=provider, bundle=bundle.sha256, wish=tuple(wish)
+    )
+
+
+def open_model(path: Path, provider: Provider = "cpu", threads: int = 1) -> OpenModel:
+    """Load and verify a bundle; raises as :func:`load_model` does."""
+    bundle = load_bundle(path)
+    session = _open(bundle, provider, threads)
+    golden_error = verify_golden(bundle, session)
+    program = program_of(bundle.manifest)
+    inputs = program.assemble(probe(program, RAGGED))
+    _check_inputs(bundle, session, inputs)
+    _check_outputs(bundle, session, inputs, program)
+    return OpenModel(bundle, session, program, golden_error)
+
+
+def _reopen(bundle: Bundle, provider: Provider, threads: int) -> ort.InferenceSession:
+    return open_session(bundle.model, provider, threads, bundle.manifest.files.get(MODEL, ""))
+
+
+def _open(bundle: Bundle, provider: Provider, threads: int) -> ort.InferenceSession:
+    try:
+        return _reopen(bundle, provider, threads)
+    except ProviderError:
+        raise
+    except Exception as error:  # onnxruntime raises a family of its own that share no base class
+        raise BundleError(f"{bundle.path}: the graph cannot be opened: {error}") from error
+
+
+def _check_inputs(bundle: Bundle, session: ort.InferenceSession, inputs: Arrays) -> None:
+    """Check that the service makes the inputs the graph takes, and that metadata columns have names."""
+    taken = {node.name for node in session.get_inputs()}
+    if unknown := taken - set(inputs):
+        raise BundleError(f"{bundle.path}: the graph takes {', '.join(sorted(unknown))}, which nobody gives it")
+    if ("metadata" in taken) != bool(bundle.manifest.metadata_columns):
+        raise BundleError(f"{bundle.path}: the graph and the manifest disagree on whether metadata are taken")
+
+
+def _check_outputs(bundle: Bundle, session: ort.InferenceSession, inputs: Arrays, program: TaskProgram) -> None:
+    """Check that the graph gives the outputs of the manifest: else every reply would be wrong or fail."""
+    try:
+        outputs = run(session, inputs)
+    except Exception as error:  # onnxruntime raises a family of its own that share no base class
+        raise BundleError(f"{bundle.path}: the graph does not run on what the manifest promises it: {error}") from error
+    for name, row in program.rows(inputs).items():
+        if name not in outputs or outputs[name].shape != (RAGGED.batch, *row):
+            width = f" of width {row[0]}" if row else ", one number for each light curve"
+            raise BundleError(f"{bundle.path}: the graph does not answer {name}{width}")

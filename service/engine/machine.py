@@ -1,0 +1,399 @@
+"""Cost and layout of runs on this machine, measured at warm-up and kept on disk for the next start.
+
+samples = measure(run, program)
+cost = CostModel.fit(samples)
+
+How a machine is used: runs at the same time, threads inside each, and batches bound ahead. Tried out at first start.
+
+A run with one thread on each core is the best start on a CPU, and often the end: threads inside a run of a small
+network wait for each other more than they work. What can be gained is what happens between runs. Assembling a batch and
+copying its answers out is work of the interpreter, a twentieth of a run or so, during which its core has no run. Two
+ways to fill the gap are tried: more groups in flight than runs, so that the inputs of the next run are ready when a
+slot comes free; and more runs than cores, which leaves it to the operating system. A network too large for one core's
+cache, or a GPU, may prefer few runs with many threads; so that is tried too.
+
+What was measured of a bundle on this machine, kept between starts.
+
+A file for each combination of what the measurements depend on: the machine (processor, usable cores), onnxruntime, the
+provider, the bundle, and what the settings ask of the layout. It is written whole or not at all. What cannot be
+read, or written, is measured again, at every start if need be: nothing but seconds of warm-up is lost.
+"""
+
+import os
+import platform
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, NamedTuple
+
+import numpy as np
+import onnxruntime as ort
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from models.bands import FILTERS
+from models.lightcurve import LightCurve
+from service.engine.batch import Arrays, Question, RunGraph, padded_length
+from service.engine.policy import Sample
+from service.engine.programs import TaskProgram
+
+
+class Shape(NamedTuple):
+    """A warm-up batch: one light curve of ``length`` observations and ``batch - 1`` of ``others``."""
+
+    batch: int
+    length: int
+    others: int
+
+
+WARM_UP_SHAPES = (
+    Shape(1, 4, 0),
+    Shape(1, 128, 0),
+    Shape(16, 32, 32),
+    Shape(16, 64, 4),
+    Shape(32, 8, 8),
+    Shape(4, 192, 192),
+    Shape(1, 384, 0),
+    Shape(8, 192, 16),
+    Shape(1, 32, 0),
+    Shape(4, 48, 48),
+    Shape(16, 4, 4),
+    Shape(16, 64, 64),
+)
+"""From one faint transient to a full batch, even and ragged; in order of what they tell, should time run out."""
+
+LONG_HISTORY = 512
+LONGEST_PROBE = 1024
+"""A network made for longer histories than ``LONG_HISTORY`` is also measured on one of up to this length: the shapes
+above say little about attention, whose cost grows with the square."""
+
+WARM_UP_SECONDS = 1.5
+MIN_SAMPLES = 6  # one more than the cost model has terms
+
+TYPICAL_LENGTH = 64
+WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
+"""Padded observations in a batch that are tried, as light curves of the typical length."""
+USUAL_WIDTH = 1024
+SLACK = 1.05  # of seconds for each observation: less than this is noise
+GAIN = 0.97  # what a batch wider than usual has to come down to: the others wait for its end, after all
+
+
+def measure(
+    run: RunGraph,
+    program: TaskProgram,
+    repeats: int = 3,
+    budget: float = WARM_UP_SECONDS,
+    clock: Callable[[], float] = monotonic,
+) -> list[Sample]:
+    """Run the graph on made-up light curves of several shapes: the best duration of each.
+
+    Every shape runs once untimed first, since the first run of a shape allocates. Once ``budget`` seconds are spent the
+    remaining shapes are left out, but the first few are always measured.
+
+    Parameters
+    ----------
+    clock : seconds. Where a run is the work of the calling thread alone, ``time.thread_time`` keeps other processes out
+        of the fit: on a crowded machine they stretch long runs more than short ones, which would make merging look bad.
+    """
+    end = monotonic() + budget
+    samples: list[Sample] = []
+    for shape in warm_up_shapes(program.most_points):
+        if monotonic() > end and len(samples) >= MIN_SAMPLES:
+            break
+        samples.append(measure_one(run, program, shape, repeats, clock))
+    return samples
+
+
+def measure_one(run: RunGraph, program: TaskProgram, shape: Shape, repeats: int, clock: Callable[[], float]) -> Sample:
+    """Measure one shape and return its shortest duration."""
+    questions = probe(program, shape)
+    inputs = program.assemble(questions)
+    run(inputs)
+    seconds = min(_timed(run, inputs, clock) for _ in range(repeats))
+    return Sample(len(questions), padded_length(inputs), sum(map(len, questions)), seconds)
+
+
+def widest(run: RunGraph, program: TaskProgram, repeats: int = 3, clock: Callable[[], float] = monotonic) -> int:
+    """Find the number of padded observations beyond which a batch has nothing to gain.
+
+    The cost model is a straight line in their number, and says nothing of the point at which activations leave a cache
+    or a memory. So batches of :data:`WIDTHS` are tried in turn, until an observation has become dearer, or, beyond the
+    usual width, until it has stopped becoming cheaper.
+    """
+    length = min(TYPICAL_LENGTH, program.most_points)
+    best, found = float("inf"), WIDTHS[0]
+    for width in WIDTHS:
+        sample = measure_one(run, program, Shape(max(1, width // length), length, length), repeats, clock)
+        dearness = sample.seconds / (sample.batch * sample.length)
+        if dearness > best * (SLACK if width <= USUAL_WIDTH else GAIN):
+            break
+        best, found = min(best, dearness), width
+    return found
+
+
+def warm_up_shapes(most_points: int) -> tuple[Shape, ...]:
+    """Shapes to measure for a network that takes histories of up to ``most_points`` observations."""
+    if most_points <= LONG_HISTORY:
+        return WARM_UP_SHAPES
+    return (*WARM_UP_SHAPES[:2], Shape(1, min(most_points, LONGEST_PROBE), 0), *WARM_UP_SHAPES[2:])
+
+
+def probe(program: TaskProgram, shape: Shape) -> list[Question]:
+    """Questions of a shape, about made-up light curves as long as the network's limits allow."""
+    lengths = [shape.length] + [shape.others] * (shape.batch - 1)
+    bands = np.flatnonzero(program.manifest.band_map.table() >= 0).tolist()
+    made_up = {length: program.made_up(_made_up(length, bands)) for length in set(lengths)}
+    return [made_up[length] for length in lengths]
+
+
+def _made_up(length: int, bands: Sequence[int]) -> LightCurve:
+    steps = np.arange(length)
+    flux = 1000.0 * np.sin(0.1 * steps)
+    band = [FILTERS[index] for index in np.resize(np.array(bands), length)]
+    return LightCurve.from_columns(60_000.0 + steps, flux, np.full(length, 100.0), band, detected=np.zeros(length))
+
+
+def _timed(run: RunGraph, inputs: Arrays, clock: Callable[[], float]) -> float:
+    started = clock()
+    run(inputs)
+    return clock() - started
+
+
+SECONDS_EACH = 0.2  # of each layout in each round
+ROUNDS = 2  # each layout once in every round, so that a machine that gets slower meanwhile favours none
+TUNE_SECONDS = 2.5  # after which no other layout is tried
+WORTH_IT = 1.05  # times as much as the simplest layout, or it stays
+
+MIX = (Shape(16, 48, 48), Shape(8, 96, 96), Shape(24, 24, 24), Shape(3, 256, 200), Shape(12, 64, 64))
+"""Batches as a long queue gives them, of about as many observations each."""
+
+
+class Layout(NamedTuple):
+    """Use of a machine's cores; as a wish, 0 leaves the choice open.
+
+    Attributes
+    ----------
+    runs : at the same time.
+    threads : of the runtime inside each run.
+    groups : batches bound at the same time, those that wait for their run included.
+    """
+
+    runs: int = 0
+    threads: int = 0
+    groups: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """True when at least one member is left open."""
+        return not all(self)
+
+
+ONE_BY_ONE = Layout(1, 1, 1)
+
+
+def usual(wish: Layout, cores: int) -> Layout:
+    """Fill a wish in without measuring: runs of one thread, as many as there are cores."""
+    threads = wish.threads or 1
+    runs = wish.runs or max(1, cores // threads)
+    return Layout(runs, threads, max(runs, wish.groups))
+
+
+def candidates(wish: Layout, cores: int, on_gpu: bool) -> list[Layout]:
+    """Layouts that fulfil a wish, the simplest first."""
+    half = max(1, cores // 2)
+    ideas = [usual(wish, cores)]
+    if on_gpu:
+        ideas += [Layout(1, 1, 1), Layout(1, 1, 2), Layout(2, 1, 2), Layout(2, 1, 4)]
+    else:
+        ideas += [Layout(cores, 1, 2 * cores), Layout(2 * cores, 1, 2 * cores), Layout(half, 2, 2 * half)]
+        ideas += [Layout(1, cores, 2)]
+    granted = [
+        layout
+        for layout in dict.fromkeys(ideas)
+        if all(wanted in (0, given) for wanted, given in zip(wish, layout, strict=True)) and layout.threads <= cores
+    ]
+    return granted or [usual(wish, cores)]
+
+
+def tune(layouts: Sequence[Layout], open_graph: Callable[[int], RunGraph], program: TaskProgram) -> tuple[Layout, bool]:
+    """Return the fastest layout (the first unless another is clearly better) and whether all were tried.
+
+    Parameters
+    ----------
+    open_graph : a graph whose runs have so many threads.
+    """
+    if len(layouts) == 1:
+        return layouts[0], True
+    end = monotonic() + TUNE_SECONDS
+    graphs = {threads: open_graph(threads) for threads in {layout.threads for layout in layouts}}
+    groups = [probe(program, shape) for shape in MIX]
+    for graph in graphs.values():
+        for group in groups:
+            graph(program.assemble(group))  # the first run of a shape allocates
+    best = dict.fromkeys(layouts, 0.0)
+    for layout in [*layouts] * ROUNDS:
+        if monotonic() < end:
+            rate = throughput(layout, graphs[layout.threads], program, groups, SECONDS_EACH)
+            best[layout] = max(best[layout], rate)
+    winner = max(layouts, key=lambda layout: best[layout])
+    return winner if best[winner] > WORTH_IT * best[layouts[0]] else layouts[0], all(best.values())
+
+
+def throughput(
+    layout: Layout, run: RunGraph, program: TaskProgram, groups: Sequence[Sequence[Question]], seconds: float
+) -> float:
+    """Observations looked at in a second, by a layout that never runs out of work."""
+    slot = threading.Semaphore(layout.runs) if layout.groups > layout.runs else nullcontext()
+    turns, done, started = count(), list[int](), monotonic()
+
+    def work() -> None:
+        while monotonic() < started + seconds:
+            group = groups[next(turns) % len(groups)]
+            inputs = program.assemble(group)
+            with slot:
+                outputs = run(inputs)
+            program.split(outputs, group)
+            done.append(sum(map(len, group)))
+
+    threads = [threading.Thread(target=work, name=f"tune-{number}") for number in range(layout.groups)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(done) / (monotonic() - started)
+
+
+FORMAT = 1  # of the file; a change of the shapes that are measured counts as well
+
+log = structlog.get_logger(__name__)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Circumstances(_Frozen):
+    """Everything that measurements depend on; a change of any member means another file."""
+
+    format: int = FORMAT
+    processor: str
+    cores: int
+    onnxruntime: str = ort.__version__
+    provider: str
+    bundle: str
+    wish: tuple[int, int, int]
+
+
+_Layout = tuple[PositiveInt, PositiveInt, PositiveInt]
+_Run = tuple[PositiveInt, PositiveInt, PositiveInt, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+"""A :class:`Sample`, as a file has it."""
+
+
+class Measured(_Frozen):
+    """Measurements of one bundle on this machine.
+
+    Attributes
+    ----------
+    runs : and what each took; the cost model is fitted to them.
+    max_tokens : padded observations of the widest batch that is worth it.
+    layout : how the machine is used.
+    tuned : whether other layouts were tried.
+    """
+
+    runs: tuple[_Run, ...] = Field(min_length=1)
+    max_tokens: PositiveInt
+    layout: _Layout
+    tuned: bool
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The runs, as the cost model is fitted to them."""
+        return [Sample(*run) for run in self.runs]
+
+
+class _File(_Frozen):
+    circumstances: Circumstances
+    measured: Measured
+
+
+class Measurements:
+    """Measurements on disk, one file for each processor, runtime and bundle; nothing is stored with ``folder`` None."""
+
+    def __init__(self, folder: Path | None, circumstances: Circumstances) -> None:
+        self._circumstances = circumstances
+        name = sha256(circumstances.model_dump_json().encode()).hexdigest()[:32]
+        self._path = None if folder is None else folder / f"costs-{name}.json"
+
+    def recall(self) -> Measured | None:
+        """Return the stored measurements, or None when there are none that can be read."""
+        if self._path is None:
+            return None
+        try:
+            found = _File.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            reason = str(error).partition("\n")[0]
+            log.warning("measurements of an earlier start cannot be used", path=str(self._path), reason=reason)
+            return None
+        return found.measured if found.circumstances == self._circumstances else None
+
+    def keep(self, measured: Measured) -> None:
+        """Remember for the next start."""
+        if self._path is None:
+            return
+        text = _File(circumstances=self._circumstances, measured=measured).model_dump_json(indent=1)
+        try:
+            _replace(self._path, text)
+        except OSError as error:
+            log.info("measurements cannot be kept for the next start", path=str(self._path), reason=str(error))
+
+
+def usual_folder() -> Path | None:
+    """Return the system's folder for caches: ``$XDG_CACHE_HOME/nightjar``, or ``~/.cache/nightjar``."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        return (base if base.is_absolute() else Path.home() / ".cache") / "nightjar"
+    except RuntimeError:  # nobody's home
+        return None
+
+
+def processor(system: Path = Path("/proc")) -> str:
+    """Return the names of the processor and of NVIDIA devices; the architecture where there is no Linux.
+
+    Parameters
+    ----------
+    system : folder in which Linux tells.
+    """
+    devices = [
+        name for file in sorted(system.glob("driver/nvidia/gpus/*/information")) for name in _told(file, "Model")
+    ]
+    names = [*_told(system / "cpuinfo", "model name")[:1], *devices]
+    return ", ".join(names) or platform.processor() or platform.machine()
+
+
+def _told(file: Path, wanted: str) -> list[str]:
+    """Values of a name in a file of lines ``name: value``."""
+    try:
+        lines = [line.partition(":") for line in file.read_text().splitlines()]
+    except OSError:
+        return []
+    return [value.strip() for name, _, value in lines if name.strip() == wanted]
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that whoever reads it finds the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".costs-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,355 @@
+"""The batching policy: pure functions of (queue, now, cost model), shared by server, simulator and tests.
+
+Padding is what makes batching light curves dear on a CPU: lengths differ by a factor of a hundred, and in arrival
+order most of a padded batch is padding. So a free worker takes the item that is due, the oldest unless priority or
+fairness say otherwise (:mod:`service.engine.queue`), and adds the items nearest to it in length, but each one only
+while the merged run is predicted to take less time than running the two apart. Of the group that grows this way it runs
+as many, nearest first, as make the run shortest in proportion to running them all apart: the others will find better
+mates. Where nothing would be saved, the item runs alone.
+
+Every batch holds the item that is due, hence an item waits for at most as many batches as there were items before it.
+Priority is a head start in seconds, so that it cannot starve anybody either. There is no timer, unless
+``BatchLimits.max_delay`` asks for one. The predictions come from a cost model of five terms,
+
+    seconds(B, L, N) = c0 + c1 * B * L + c2 * B * L**2 + c3 * B + c4 * N
+
+for B curves of N observations in all, padded to L: a fixed cost per run, layers that see padding, attention, what a
+curve costs whatever its length (its metadata tokens), and layers that see real observations only. The terms are
+fitted to this machine and this graph at warm-up, so a graph that packs its tokens and one that pads them each get
+the batches that suit it.
+
+What a run costs while serving: the fit of the warm-up, followed by what runs are measured to take.
+
+Two things change. The machine as a whole gets slower and faster (other processes, a clock that changes): a scale
+follows the time on the wall, run by run. And the five terms change in proportion to each other (workers that share a
+cache, lengths that the warm-up did not have): every few hundred runs they are fitted again, to the latest runs of each
+shape seen, and to the warm-up's where a shape has not been seen. The shapes count alike, however common: what traffic
+is mostly made of must not make the model forget what the rest costs.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from statistics import median, median_low
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+USUAL_ITEMS, WINDOW = 32, 128
+
+
+class Sample(NamedTuple):
+    """A measured run: curves, the length they were padded to, observations in all, seconds."""
+
+    batch: int
+    length: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Predicted seconds of one run; every coefficient is in seconds and not negative.
+
+    Per run ``c0``, per padded observation ``c1``, per padded pair of observations ``c2``, per curve ``c3``, per real
+    observation ``c4``.
+    """
+
+    c0: float
+    c1: float
+    c2: float
+    c3: float = 0.0
+    c4: float = 0.0
+
+    def seconds(self, batch: int, length: int, tokens: int | None = None) -> float:
+        """Predicted duration of a run of ``batch`` curves padded to ``length``; without ``tokens`` none is padding."""
+        real = batch * length if tokens is None else tokens
+        return self.c0 + batch * (self.c3 + length * (self.c1 + length * self.c2)) + self.c4 * real
+
+    def scaled(self, factor: float) -> "CostModel":
+        """Return the same model on a machine ``factor`` times slower."""
+        return CostModel(*(factor * term for term in (self.c0, self.c1, self.c2, self.c3, self.c4)))
+
+    @classmethod
+    def fit(cls, samples: Sequence[Sample]) -> "CostModel":
+        """Least squares under non-negative coefficients.
+
+        Residuals are relative, so that a run of 1 ms counts as much as one of 100 ms. With five unknowns the
+        constrained optimum is found exactly: it is the best of the unconstrained optima over subsets of the columns.
+
+        Raises
+        ------
+        ValueError
+            Without samples, or when a measured duration is not positive.
+        """
+        if not samples or not all(sample.seconds > 0 for sample in samples):
+            raise ValueError("fitting a cost model needs measured durations, all positive")
+        batch, length, tokens, seconds = np.array(samples, dtype=np.float64).T
+        terms = np.stack([np.ones_like(batch), batch * length, batch * length**2, batch, tokens], axis=1)
+        return cls(*_non_negative_least_squares(terms / seconds[:, None]))
+
+
+def _non_negative_least_squares(terms: NDArray[np.float64]) -> list[float]:
+    """Non-negative x minimising ``|terms @ x - 1|``, for a handful of columns."""
+    columns = terms.shape[1]
+    unit = terms / np.linalg.norm(terms, axis=0)
+    best, best_error = np.zeros(columns), np.inf
+    for size in range(1, columns + 1):
+        for subset in map(list, combinations(range(columns), size)):
+            solution = np.linalg.lstsq(unit[:, subset], np.ones(len(unit)), rcond=None)[0]
+            error = float(np.sum((unit[:, subset] @ solution - 1) ** 2))
+            # Terms that explain nothing more than rounding would are left out.
+            if (solution >= 0).all() and error < best_error - 1e-12:
+                best, best_error = np.zeros(columns), error
+                best[subset] = solution
+    return [float(value) for value in best / np.linalg.norm(terms, axis=0)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueItem:
+    """One waiting light curve.
+
+    Attributes
+    ----------
+    length : observations.
+    enqueued : time of arrival, ``time.monotonic()`` seconds.
+    deadline : time after which an answer is worth nothing; None: never.
+    priority : head start in seconds: it counts as if it had arrived that much earlier, and no more than that.
+    """
+
+    length: int
+    enqueued: float
+    deadline: float | None
+    priority: float = field(default=0.0, kw_only=True)
+
+    @property
+    def rank(self) -> float:
+        """Place in the queue, the smallest first."""
+        return self.enqueued - self.priority
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Bounds on one batch. The first item always fits, whatever its length.
+
+    Attributes
+    ----------
+    max_tokens : padded observations (batch times longest length); beyond about a thousand, activations leave the cache.
+    max_items : light curves.
+    window : how far behind the oldest item to look for mates; bounds the time one choice takes.
+    max_delay : seconds after the arrival of the oldest item during which a batch that is not full may be held back for
+        more mates; a worker asks again when something arrives, or when they are over (:func:`release`).
+    shares : whether free workers share a short queue, see :meth:`shared`.
+    """
+
+    max_tokens: int = 1024
+    max_items: int = USUAL_ITEMS
+    window: int = WINDOW
+    max_delay: float = 0.0
+    shares: bool = True
+
+    def shared(self, waiting: int, workers: int) -> "BatchLimits":
+        """Bounds on a batch while ``workers`` are free, the caller included: its share of a short queue.
+
+        Merging a short queue into one run saves work, but lets the other workers idle and everybody wait longer. Where
+        a delay is asked for, waiting longer is what is wanted.
+        """
+        share = -(-waiting // workers)
+        shares = self.shares and self.max_delay == 0 and share < self.max_items
+        return replace(self, max_items=share) if shares else self
+
+
+def most_items(max_tokens: int) -> int:
+    """Light curves in a batch where so many padded observations are worth it: as many short ones, within reason."""
+    return min(max(USUAL_ITEMS, max_tokens // 32), WINDOW)
+
+
+Policy = Callable[[Sequence[QueueItem], float, CostModel, BatchLimits], list[int]]
+"""A batching policy such as :func:`choose`: (queue, now, cost model, limits) to the indices of the next batch.
+
+It may answer nothing to a queue that is not empty only while ``now < release(queue, limits)``.
+"""
+
+
+def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
+    """Return the indices of the items to run next, in queue order; none to hold the batch back for more mates.
+
+    Parameters
+    ----------
+    queue : waiting items in the order they are due, none expired (see :func:`expired`); only the first
+        ``limits.window`` are looked at.
+    now : ``time.monotonic()``; neither a merge nor a delay that is predicted to make any member miss its deadline is
+        made.
+    """
+    if not queue:
+        return []
+    window = queue[: limits.window]
+    anchor = window[0]
+    chosen, length, tokens, latest = [0], anchor.length, anchor.length, _latest_end(anchor)
+    planned = apart = cost.seconds(1, length)
+    best = _Prefix(1, length, 1.0, planned, latest)
+    by_nearness = sorted(range(1, len(window)), key=lambda index: abs(window[index].length - anchor.length))
+    for index in by_nearness:
+        if len(chosen) >= limits.max_items:
+            break
+        item, batch = window[index], len(chosen) + 1
+        padded, end, alone = max(length, item.length), min(latest, _latest_end(item)), cost.seconds(1, item.length)
+        merged = cost.seconds(batch, padded, tokens + item.length)
+        if merged < planned + alone and batch * padded <= limits.max_tokens and now + merged <= end:
+            chosen.append(index)
+            length, tokens, latest, planned, apart = padded, tokens + item.length, end, merged, apart + alone
+            if planned / apart < best.share:
+                best = _Prefix(batch, length, planned / apart, planned, latest)
+    return [] if _held(best, window, now, cost, limits) else chosen[: best.size]
+
+
+class _Prefix(NamedTuple):
+    """The first ``size`` of a group: padded length, time of the run over that of runs apart, time, latest end."""
+
+    size: int
+    length: int
+    share: float
+    seconds: float
+    latest: float
+
+
+def release(queue: Sequence[QueueItem], limits: BatchLimits) -> float:
+    """When nothing may be held back any longer: the one that has waited longest has waited for ``max_delay``."""
+    return min(item.enqueued for item in queue[: limits.window]) + limits.max_delay
+
+
+def _held(group: _Prefix, window: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> bool:
+    """Return True to wait for more mates; never where that would cost anybody in sight their deadline."""
+    full = group.size >= limits.max_items or (group.size + 1) * group.length > limits.max_tokens
+    if full or limits.max_delay == 0 or now >= (end := release(window, limits)):
+        return False
+    return end + group.seconds <= group.latest and all(
+        item.deadline is None or end + cost.seconds(1, item.length) <= item.deadline for item in window
+    )
+
+
+def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int]:
+    """Return the indices of items that would miss their deadline even if they ran alone and at once."""
+    return [
+        index
+        for index, item in enumerate(queue)
+        if item.deadline is not None and now + cost.seconds(1, item.length) > item.deadline
+    ]
+
+
+class Plan(NamedTuple):
+    """Indices of the items to run next, and of those it is too late for; either may be empty."""
+
+    batch: list[int]
+    late: list[int]
+
+
+def plan(
+    window: Sequence[QueueItem],
+    waiting: int,
+    now: float,
+    cost: CostModel,
+    limits: BatchLimits,
+    workers: int,
+    policy: Policy = choose,
+) -> Plan:
+    """Plan what a worker that has become free does next.
+
+    Parameters
+    ----------
+    window : the first items of the queue, ``limits.window`` of them or all.
+    waiting : items in the whole queue.
+    workers : workers that are free, this one included.
+    """
+    late = expired(window, now, cost)
+    gone = set(late)
+    alive = [index for index in range(len(window)) if index not in gone]
+    bounds = limits.shared(waiting - len(late), workers)
+    chosen = policy([window[index] for index in alive], now, cost, bounds)
+    return Plan([alive[index] for index in chosen], late)
+
+
+def _latest_end(item: QueueItem) -> float:
+    return np.inf if item.deadline is None else item.deadline
+
+
+LIVE_WEIGHT = 0.02  # of one run in the live scale: a memory of about fifty runs
+PLAUSIBLE = 10.0  # beyond this ratio of measured to predicted, a run was interrupted rather than slow
+REFIT_RUNS = 256
+PER_SHAPE = 9  # runs remembered of each shape; their median counts
+MIN_SHAPES = 6  # one more than the cost model has terms
+
+_Shape = tuple[int, int, int]
+
+
+class LiveCost:
+    """The cost model in use, as :attr:`model`. Safe to use from any thread.
+
+    Parameters
+    ----------
+    fitted : what the warm-up found.
+    samples : the runs that it was fitted to.
+    """
+
+    def __init__(self, fitted: CostModel, samples: Sequence[Sample] = ()) -> None:
+        self._first = self._fitted = self.model = fitted
+        self._scale = 1.0
+        self._warm_up = {_shape(sample): sample for sample in samples}
+        self._recent: dict[_Shape, deque[Sample]] = {}
+        self._since_fit = 0
+        self._lock = Lock()
+
+    def update(self, run: Sample, wall_seconds: float) -> bool:
+        """Learn from a run; whether it is time to :meth:`refit`.
+
+        Parameters
+        ----------
+        run : its seconds are by the clock of the warm-up.
+        wall_seconds : the same by the clock on the wall.
+        """
+        with self._lock:
+            ratio = wall_seconds / self.model.seconds(run.batch, run.length, run.tokens)
+            self._scale *= 1.0 + LIVE_WEIGHT * (min(max(ratio, 1 / PLAUSIBLE), PLAUSIBLE) - 1.0)
+            self.model = self._fitted.scaled(self._scale)
+            if run.seconds <= 0:  # the clock did not tick
+                return False
+            self._recent.setdefault(_shape(run), deque(maxlen=PER_SHAPE)).append(run)
+            self._since_fit += 1
+            if due := self._since_fit >= REFIT_RUNS:
+                self._since_fit = 0
+            return due
+
+    def refit(self) -> None:
+        """Fit the terms again; about a millisecond of work, in which others may go on updating."""
+        samples = self.samples()
+        if len(samples) < MIN_SHAPES:
+            return
+        fitted = CostModel.fit(samples)
+        with self._lock:
+            before = sum(self._fitted.seconds(*sample[:3]) / sample.seconds for sample in samples)
+            after = sum(fitted.seconds(*sample[:3]) / sample.seconds for sample in samples)
+            self._scale *= before / after  # what it says of the wall stays, on average
+            self._fitted, self.model = fitted, fitted.scaled(self._scale)
+
+    def samples(self) -> list[Sample]:
+        """Return a sample of each shape: the median of its latest runs, or the warm-up's with the others' drift."""
+        with self._lock:
+            recent = {shape: self._typical(list(runs)) for shape, runs in self._recent.items()}
+        drift = median(map(self._slowness, recent.values())) if recent else 1.0
+        unseen = [sample for shape, sample in self._warm_up.items() if shape not in recent]
+        return [*recent.values(), *(sample._replace(seconds=drift * sample.seconds) for sample in unseen)]
+
+    def _slowness(self, run: Sample) -> float:
+        return run.seconds / self._first.seconds(*run[:3])
+
+    def _typical(self, runs: Sequence[Sample]) -> Sample:
+        slowness = [self._slowness(run) for run in runs]
+        return runs[slowness.index(median_low(slowness))]
+
+
+def _shape(run: Sample) -> _Shape:
+    """Group alike runs: batch and length to a factor of two, padding in quarters."""
+    return run.batch.bit_length(), run.length.bit_length(), 4 * run.tokens // (run.batch * run.length)

@@ -1,0 +1,234 @@
+"""A watch over the runs of one model: what hangs, what runs out of memory, what has lost its provider.
+
+A :class:`Supervisor` takes the place of the graph that it watches. In the ordinary case it notes when a run began. What
+it does in the others:
+
+- a run takes many times as long as predicted: it is interrupted, and those that wait for it are told to come again. One
+  that cannot be interrupted, stuck inside a kernel or a driver, is fatal once it has taken twice that long;
+- a run of one light curve fails: its curve may be to blame, or the device, the driver, the memory. A run of made-up
+  light curves, known to have worked, tells which, so no client can bring the service down by what it sends. If that run
+  fails as well, the session is opened again, once, and the light curve has another try there. If that does not help
+  either, or has been done lately, it is fatal;
+- a run wants more memory than there is: a batch is tried again in halves, as every batch that fails; a light curve
+  alone is told to come again.
+
+Fatal is :class:`EngineBroken`. It ends the worker thread that raises it, and with it the engine: all that wait are
+answered at once, and the process is replaced.
+"""
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import get_ident
+from time import monotonic
+from typing import Protocol, runtime_checkable
+
+from service.engine.batch import Arrays, OutOfMemory, RunGraph, RunHung, padded_length
+from service.engine.load import LoadedModel
+from service.engine.machine import Shape, probe
+from service.engine.policy import CostModel
+from service.engine.programs import program_of
+
+HUNG_FACTOR = 30.0  # times as long as predicted; a machine under the heaviest load we met was slower by 10
+REOPEN_SECONDS = 300.0  # a provider lost twice within these is not worth a third session
+
+_NO_MEMORY = re.compile(r"bad[_ ]alloc|allocate memory|out of memory|OUT_OF_MEMORY|ALLOC_FAILED", re.IGNORECASE)
+
+
+class Fault(StrEnum):
+    """Faults of an engine."""
+
+    THREAD_DIED = "thread_died"
+    OUT_OF_MEMORY = "out_of_memory"
+    RUN_HUNG = "run_hung"
+    PROVIDER_LOST = "provider_lost"
+
+
+MEANINGS = {
+    Fault.THREAD_DIED: "an inference thread died",
+    Fault.OUT_OF_MEMORY: "there is no memory left for inference",
+    Fault.RUN_HUNG: "an inference run hangs",
+    Fault.PROVIDER_LOST: "the execution provider fails every run",
+}
+
+
+class EngineBroken(BaseException):
+    """The engine cannot go on. No ``Exception``, lest it be taken for a batch that failed and be tried in halves."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(MEANINGS[fault])
+        self.fault = fault
+
+
+def fault_of(error: BaseException) -> Fault:
+    """Return the fault that an engine died of."""
+    return error.fault if isinstance(error, EngineBroken) else Fault.THREAD_DIED
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an error, of numpy or of the runtime, says that memory ran out."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
+@runtime_checkable
+class Recoverable(Protocol):
+    """A graph that something can be done about, as :class:`service.engine.load.SessionRun`."""
+
+    def interrupt(self, inputs: Arrays) -> None:
+        """Make the run of these inputs raise."""
+
+    def reopen(self) -> None:
+        """Begin anew."""
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A run under way; ``seconds`` counts only time during which the watchdog was awake."""
+
+    inputs: Arrays
+    limit: float
+    seconds: float = 0.0
+    interrupted: bool = False
+
+
+OnFault = Callable[[Fault, bool], None]
+"""Told of every fault, and whether the engine goes on; called from any thread."""
+
+
+def supervise(loaded: LoadedModel, floor: float, on_fault: OnFault) -> "Supervisor":
+    """Watch over the runs of a loaded model; the supervisor stands in for its ``run``."""
+    program = program_of(loaded.bundle.manifest)
+    known_good = program.assemble(probe(program, Shape(1, 4, 0)))
+    return Supervisor(loaded.run, loaded.cost, known_good, floor, on_fault)
+
+
+class Supervisor:
+    """A graph with a watch over its runs; call it as the graph. Safe to use from several threads.
+
+    Parameters
+    ----------
+    cost : predicts how long a run takes.
+    known_good : inputs that the graph has run on, the smaller the better.
+    floor : seconds below which no run hangs, however short it was predicted.
+    """
+
+    def __init__(
+        self, graph: RunGraph, cost: CostModel, known_good: Arrays, floor: float, on_fault: OnFault = lambda *_: None
+    ) -> None:
+        self._graph, self._cost, self._known_good, self._floor = graph, cost, known_good, floor
+        self._on_fault = on_fault
+        self._under_way: dict[int, _Run] = {}
+        self._judging = threading.Lock()
+        self._reopened_at = -REOPEN_SECONDS
+        self._reopening = False
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        """Run the graph.
+
+        Raises
+        ------
+        RunHung
+            When the run was interrupted.
+        OutOfMemory
+            When there was no memory for a light curve alone.
+        EngineBroken
+            When no run can succeed any more.
+        """
+        opened = self._reopened_at
+        try:
+            return self._watched(inputs)
+        except RunHung:
+            self._on_fault(Fault.RUN_HUNG, True)
+            raise
+        except Exception as error:
+            if len(inputs["mask"]) > 1:  # tried again in halves
+                if is_out_of_memory(error):
+                    self._on_fault(Fault.OUT_OF_MEMORY, True)
+                raise
+            return self._judged(inputs, error, opened)
+
+    @property
+    def trouble(self) -> str:
+        """Reason not to send more work just now; empty when there is none."""
+        if self._reopening:
+            return MEANINGS[Fault.PROVIDER_LOST]
+        hangs = any(run.interrupted for run in list(self._under_way.values()))
+        return MEANINGS[Fault.RUN_HUNG] if hangs else ""
+
+    def watch(self, elapsed: float) -> EngineBroken | None:
+        """Interrupt runs that hang; what is fatal, if anything is; called at short intervals.
+
+        Parameters
+        ----------
+        elapsed : seconds between two calls, as planned. Runs age by these, not by the clock: a process that was
+            stopped as a whole, and goes on, finds nothing hung.
+        """
+        for run in list(self._under_way.values()):  # one step of the interpreter, hence no lock
+            run.seconds += elapsed
+            if run.seconds > 2 * run.limit:
+                return EngineBroken(Fault.RUN_HUNG)
+            if run.seconds > run.limit:
+                run.interrupted = True
+                if isinstance(self._graph, Recoverable):
+                    self._graph.interrupt(run.inputs)
+        return None
+
+    def _watched(self, inputs: Arrays) -> Arrays:
+        predicted = self._cost.seconds(len(inputs["mask"]), padded_length(inputs))
+        run = _Run(inputs, max(self._floor, HUNG_FACTOR * predicted))
+        self._under_way[get_ident()] = run
+        try:
+            return self._graph(inputs)
+        except Exception as error:
+            if run.interrupted:
+                raise RunHung from error
+            raise
+        finally:
+            del self._under_way[get_ident()]
+
+    def _judged(self, inputs: Arrays, error: Exception, opened: float) -> Arrays:
+        """Find out what made a light curve fail alone: raise if it was the curve, else recover and try again.
+
+        Parameters
+        ----------
+        opened : when the session that it failed on had been opened.
+        """
+        with self._judging:
+            if opened != self._reopened_at:  # another thread has recovered meanwhile
+                return self._watched(inputs)
+            found = self._fault()
+            if found is None:
+                if is_out_of_memory(error):
+                    self._on_fault(Fault.OUT_OF_MEMORY, True)
+                    raise OutOfMemory from error
+                raise error
+            self._recover(found)
+        return self._watched(inputs)
+
+    def _fault(self) -> Fault | None:
+        """Try what is known to work."""
+        try:
+            self._watched(self._known_good)
+        except RunHung:
+            return Fault.RUN_HUNG
+        except Exception as error:
+            return Fault.OUT_OF_MEMORY if is_out_of_memory(error) else Fault.PROVIDER_LOST
+        return None
+
+    def _recover(self, fault: Fault) -> None:
+        """Open another session. Raises EngineBroken when that is impossible, useless, or was done lately."""
+        now = monotonic()
+        if not isinstance(self._graph, Recoverable) or now < self._reopened_at + REOPEN_SECONDS:
+            raise EngineBroken(fault)
+        self._reopening, self._reopened_at = True, now
+        try:
+            self._graph.reopen()
+        except Exception as error:
+            raise EngineBroken(fault) from error
+        finally:
+            self._reopening = False
+        if (still := self._fault()) is not None:
+            raise EngineBroken(still)
+        self._on_fault(fault, True)

@@ -1,0 +1,1 @@
+"""Request bodies: their forms, checks and formats."""

@@ -1,0 +1,249 @@
+"""Light curves from an Arrow IPC stream: one row a light curve, list columns, any number of record batches.
+
+The columns are those of the JSON interface: ``mjd`` (lists of float64), ``flux`` and ``flux_err`` (lists of float32 or
+float64), ``band`` (lists of text, dictionary-encoded text or indices into u, g, r, i, z, Y), ``detected`` (lists of
+booleans), ``object_id`` (text or integers, exact to 64 bits), ``flux_unit``, ``flux_kind`` and ``survey`` (text), and
+``metadata`` (a struct of named floats, or lists with one float for each of the 64 columns in order; null and NaN are
+missing).
+
+- Everything is validated in full, offsets and UTF-8 included, before a value is looked at.
+- pyarrow reads it although it is fifty times larger than its rivals: of streams with a few bytes changed it refused
+  180,000 without a crash, while nanoarrow 0.9 and arro3 0.9 each died within the first 4,000.
+- Compressed buffers are refused: a library decompresses whatever a stream tells it to, and so does the memory.
+- A text that a dictionary holds once, or that many views point at, is made once, however often it occurs, and such a
+  text must be short: a thousand rows would else turn a megabyte into a gigabyte, and so would messages about them.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from models.bands import BANDS
+from models.metadata import KNOWN_COLUMNS
+from service.answers.fields import MAX_FIELD_ERRORS, FieldError, field_error, pointer
+from service.http.body.formats.flatbuffer import is_compressed
+from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, struct.error)
+_UNKNOWN = 255
+MAX_SHARED_BYTES = 1024
+"""Of a text that may occur many times for one copy of its bytes; identifiers and bands are far shorter."""
+
+
+def read(body: bytes, max_curves: int) -> object:
+    """A document of many light curves, as :func:`service.http.body.requests.read_classify` takes it.
+
+    Raises
+    ------
+    ProblemError
+        400 for bytes that are no such stream, 413 beyond ``max_curves`` rows, 422 for columns of other names or types.
+    """
+    try:
+        _refuse_compression(body)
+        with pa.ipc.open_stream(body) as stream:
+            _check_schema(stream.schema)
+            return {"light_curves": [row for batch in _validated(stream, max_curves) for row in _rows(batch)]}
+    except _UNREADABLE:
+        raise ProblemError(MALFORMED, "the body is not one valid Arrow IPC stream") from None
+
+
+def _refuse_compression(body: bytes) -> None:
+    for message in pa.ipc.MessageReader.open_stream(body):
+        if message.type != "schema" and is_compressed(message.metadata.to_pybytes()):
+            fault = FieldError(pointer="", reason="compressed", detail="send record batches without buffer compression")
+            raise ProblemError(INVALID, errors=[fault])
+
+
+def _validated(stream: Any, max_curves: int) -> Iterator[Any]:
+    rows = 0
+    for batch in stream:
+        batch.validate(full=True)
+        rows += batch.num_rows
+        if rows > max_curves:
+            raise ProblemError(TOO_LARGE, f"more than {max_curves} light curves in one request", limit=max_curves)
+        yield batch
+
+
+def _rows(batch: Any) -> list[dict[str, object]]:
+    names = batch.schema.names
+    columns = [_READ[name](column) for name, column in zip(names, batch.columns, strict=True)]
+    rows = zip(*columns, strict=True)
+    return [{name: value for name, value in zip(names, row, strict=True) if value is not None} for row in rows]
+
+
+def _is_text(kind: Any) -> bool:
+    return any(of(kind) for of in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+def _is_names(kind: Any) -> bool:
+    return _is_text(kind.value_type) if pa.types.is_dictionary(kind) else _is_text(kind)
+
+
+def _is_float(kind: Any) -> bool:
+    return bool(pa.types.is_float32(kind) or pa.types.is_float64(kind))
+
+
+def _is_list(kind: Any, of: Callable[[Any], bool]) -> bool:
+    return bool((pa.types.is_list(kind) or pa.types.is_large_list(kind)) and of(kind.value_type))
+
+
+def _is_metadata(kind: Any) -> bool:
+    if pa.types.is_struct(kind):
+        return all(_is_float(member.type) for member in kind)
+    return _is_list(kind, _is_float) or bool(pa.types.is_fixed_size_list(kind) and _is_float(kind.value_type))
+
+
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "object_id": (lambda kind: _is_names(kind) or pa.types.is_integer(kind), "text or integers"),
+    "mjd": (lambda kind: _is_list(kind, pa.types.is_float64), "lists of float64"),
+    "flux": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
+    "flux_err": (lambda kind: _is_list(kind, _is_float), "lists of float32 or float64"),
+    "band": (
+        lambda kind: _is_list(kind, lambda of: _is_names(of) or pa.types.is_integer(of)),
+        "lists of text or of integers",
+    ),
+    "detected": (lambda kind: _is_list(kind, pa.types.is_boolean), "lists of booleans"),
+    "metadata": (_is_metadata, "structs of float32 or float64, or lists of them"),
+    "flux_unit": (_is_names, "text"),
+    "flux_kind": (_is_names, "text"),
+    "survey": (_is_names, "text"),
+}
+
+
+def _check_schema(schema: Any) -> None:
+    faults = [fault for member in schema for fault in _column_faults(member)]
+    faults += [
+        field_error(f"/{name}", "missing") for name in ("mjd", "flux", "flux_err", "band") if name not in schema.names
+    ]
+    if len(set(schema.names)) < len(schema.names):
+        faults.append(FieldError(pointer="", reason="ambiguous", detail="two columns have the same name"))
+    if faults:
+        raise ProblemError(INVALID, errors=faults[:MAX_FIELD_ERRORS])
+
+
+def _column_faults(member: Any) -> list[FieldError]:
+    where = pointer([member.name])
+    if member.name not in _TYPES:
+        return [field_error(where, "extra_forbidden")]
+    fits, wanted = _TYPES[member.name]
+    if not fits(member.type):
+        detail = f"must hold {wanted}, not {str(member.type)[:100]}"
+        return [FieldError(pointer=where, reason="wrong_type", detail=detail)]
+    if not pa.types.is_struct(member.type):
+        return []
+    strangers = [inner.name for inner in member.type if inner.name not in KNOWN_COLUMNS]
+    return [field_error(pointer([member.name, name]), "extra_forbidden") for name in strangers]
+
+
+def _shared(values: Any) -> list[Any]:
+    """Texts of a column, None for null. Raises ProblemError (422) for a long one that others may share."""
+    if not pa.types.is_dictionary(values.type):
+        return _texts_of(values)
+    used = values.indices.unique().drop_null()  # a batch of one row may come with a dictionary of thousands
+    texts = dict(zip(used.to_pylist(), _texts_of(values.dictionary.take(used)), strict=True))
+    if any(text is not None and len(text) > MAX_SHARED_BYTES for text in texts.values()):
+        raise _too_long()
+    return [texts.get(index) for index in values.indices.to_pylist()]
+
+
+def _texts_of(values: Any) -> list[Any]:
+    if pa.types.is_string_view(values.type) and len(values):
+        starts = np.frombuffer(values.buffers()[1], "<i4")[::4]  # a view of 16 bytes begins with the text's length
+        lengths = starts[values.offset : values.offset + len(values)]
+        if lengths[values.is_valid().to_numpy(zero_copy_only=False)].max(initial=0) > MAX_SHARED_BYTES:
+            raise _too_long()
+    texts: list[Any] = values.to_pylist()
+    return texts
+
+
+def _too_long() -> ProblemError:
+    detail = f"texts of dictionaries and views have at most {MAX_SHARED_BYTES} bytes"
+    return ProblemError(INVALID, errors=[FieldError(pointer="", reason="too_long", detail=detail)])
+
+
+def _lists(column: Any, to_array: Callable[[Any], Any], to_list: Callable[[Any], Any]) -> list[object]:
+    """One array a row; a list where ``to_array`` has no array for a row, None where the row is null."""
+    offsets, values = column.offsets.to_numpy().tolist(), column.values
+    spans = pairwise(offsets)
+    if not column.null_count and (flat := to_array(values)) is not None:
+        return [flat[start:end] for start, end in spans]
+    rows: list[object] = []
+    for there, (start, end) in zip(column.is_valid().to_pylist(), spans, strict=True):
+        part = values.slice(start, end - start)
+        row = to_array(part) if there else None
+        rows.append(to_list(part) if there and row is None else row)
+    return rows
+
+
+def _numbers(values: Any) -> Any:
+    return None if values.null_count else values.to_numpy(zero_copy_only=False)
+
+
+def _measurements(column: Any) -> list[object]:
+    return _lists(column, _numbers, lambda values: values.to_pylist())
+
+
+def _band_indices(values: Any) -> Any:
+    """Indices of names that are all known, or the integers that were sent."""
+    if values.null_count or pa.types.is_integer(values.type):
+        return _numbers(values)
+    coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    known = np.array([_index_of(name) for name in _texts_of(coded.dictionary)], np.uint8)
+    indices = known[coded.indices.to_numpy()] if len(coded) else np.empty(0, np.uint8)
+    return None if (indices == _UNKNOWN).any() else indices
+
+
+def _index_of(name: str | None) -> int:
+    """Place among the bands that may be sent as integers; a filter beyond them is looked up by its name."""
+    return BANDS.index("Y" if name == "y" else name) if name in (*BANDS, "y") else _UNKNOWN
+
+
+def _band_names(values: Any) -> list[object]:
+    """Names, an unknown one or a null among them; an integer beside a null becomes a name as well."""
+    if not pa.types.is_integer(values.type):
+        return _shared(values)
+    found: list[Any] = values.to_pylist()
+    return [None if index is None else BANDS[index] if 0 <= index < len(BANDS) else str(index) for index in found]
+
+
+def _bands(column: Any) -> list[object]:
+    return _lists(column, _band_indices, _band_names)
+
+
+def _identifiers(column: Any) -> list[object]:
+    if pa.types.is_integer(column.type):
+        return [None if name is None else str(name) for name in column.to_pylist()]
+    return _shared(column)
+
+
+def _texts(column: Any) -> list[object]:
+    return _shared(column)
+
+
+def _metadata(column: Any) -> list[object]:
+    if pa.types.is_fixed_size_list(column.type):
+        column = column.cast(pa.list_(column.type.value_type))
+    if not pa.types.is_struct(column.type):
+        return _lists(column, lambda values: values.to_numpy(zero_copy_only=False), lambda values: values.to_pylist())
+    names = [member.name for member in column.type]
+    fields = [member.to_numpy(zero_copy_only=False).tolist() for member in column.flatten()]  # null becomes NaN
+    rows = zip(*fields, strict=True) if fields else iter([()] * len(column))
+    return [{name: value for name, value in zip(names, row, strict=True) if value == value} for row in rows]
+
+
+_READ: dict[str, Callable[[Any], list[object]]] = {
+    "object_id": _identifiers,
+    "mjd": _measurements,
+    "flux": _measurements,
+    "flux_err": _measurements,
+    "band": _bands,
+    "detected": _measurements,
+    "metadata": _metadata,
+    "flux_unit": _texts,
+    "flux_kind": _texts,
+    "survey": _texts,
+}

@@ -1,0 +1,213 @@
+"""What a request for light curves may hold, as models. Nothing is coerced; a name that is not here is refused.
+
+They validate one light curve at a time and describe whole bodies in the OpenAPI document; :mod:`body.requests`
+reads bodies. A column is a list of numbers or, from a format that has such a thing, their bytes or an array
+(:mod:`service.http.body.packed`), which validation leaves an array.
+"""
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from models.bands import NAMES
+from models.metadata import KNOWN_COLUMNS
+from models.units import FluxUnit
+from service.http.body import packed
+from service.registry.routing import MOST_CHARACTERS
+
+MAX_SAFE_INTEGER = 2**53 - 1
+MAX_ID_LENGTH = 200
+
+
+def _id_text(value: object) -> object:
+    """Identifiers are text; a JSON number is exact only below 2**53."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) > MAX_SAFE_INTEGER:
+            raise PydanticCustomError("inexact_integer", "integers beyond 2**53 - 1 lose digits in JSON: send a string")
+        return str(value)
+    return value
+
+
+_ID_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "maxLength": MAX_ID_LENGTH},
+        {"type": "integer", "minimum": -MAX_SAFE_INTEGER, "maximum": MAX_SAFE_INTEGER},
+    ],
+    "description": "your name for the object, echoed in the reply; 64-bit identifiers as strings",
+    "default": "",
+}
+_BAND_NAMES = {"type": "string", "enum": sorted(NAMES, key=str.lower)}
+_METADATA_SCHEMA = {
+    "type": "object",
+    "properties": {column: {"type": ["number", "null"]} for column in KNOWN_COLUMNS},
+    "additionalProperties": False,
+    "description": "ELAsTiCC diaObject columns, and redshift, parallax or a catalogue's star at this place; leave out, "
+    "or send null, what is unknown",
+    "default": {},
+}
+
+Identifier = Annotated[str, Field(max_length=MAX_ID_LENGTH), BeforeValidator(_id_text), WithJsonSchema(_ID_SCHEMA)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+BandName = Annotated[str, WithJsonSchema(_BAND_NAMES)]  # LightCurve looks the name up; checking twice would cost
+# A batch takes anything for a curve, since each is judged alone; the first alternative says what is good.
+AnyCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/LightCurveIn"}, {}]})]
+AnyForecastCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/ForecastCurveIn"}, {}]})]
+
+
+_LISTED = Field(min_length=1, fail_fast=True)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class LightCurveIn(_Strict):
+    """One object's observations, as columns of equal length, in any order."""
+
+    object_id: Identifier = ""
+    mjd: Annotated[list[Number], _LISTED, packed.column("mjd")] = Field(
+        description="mid-exposure times, MJD (TAI), days"
+    )
+    flux: Annotated[list[Number], _LISTED, packed.column("flux")] = Field(
+        description="difference fluxes, in flux_unit; may be negative"
+    )
+    flux_err: Annotated[list[Number], _LISTED, packed.column("flux_err")] = Field(
+        description="standard errors of flux, in flux_unit; greater than zero"
+    )
+    band: Annotated[list[BandName], _LISTED, packed.column("band")] = Field(
+        description="filters by name; y and Y are the same"
+    )
+    detected: Annotated[list[bool] | None, Field(fail_fast=True), packed.FLAGS] = Field(
+        None, description="detection flags; without them, |flux| >= 5 flux_err counts as detected"
+    )
+    metadata: Annotated[dict[str, Number | None], packed.METADATA, WithJsonSchema(_METADATA_SCHEMA)] = Field(
+        default_factory=dict
+    )
+    flux_unit: FluxUnit = Field("nJy", description="nJy has AB zero point 31.4, FLUXCAL 27.5")
+    flux_kind: Literal["difference", "total"] = Field(
+        "difference",
+        description="what flux is: a difference from a template image, or all of the source's light, from which the "
+        "median of each band is then taken away",
+    )
+    survey: Annotated[str, Field(max_length=32, pattern=r"^[a-z0-9-]*$")] = Field(
+        "",
+        description="whose photometry it is, as `lsst`, `ztf`, `atlas`: decides which filters stand for the model's "
+        "bands, and which model answers where none is named",
+    )
+
+
+class ForecastIn(_Strict):
+    """Where the flux is wanted: columns of equal length, in any order, also before or within the light curve."""
+
+    mjd: Annotated[list[Number], _LISTED] = Field(description="times, MJD (TAI), days")
+    band: Annotated[list[BandName], _LISTED] = Field(description="filters by name; y and Y are the same")
+
+
+class ForecastCurveIn(LightCurveIn):
+    """A light curve, and where its flux is wanted."""
+
+    forecast: ForecastIn
+
+
+class ForecastOptions(_Strict):
+    """What the caller wants besides the forecast."""
+
+    deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
+
+
+_PRIOR_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "maxLength": 64},
+        {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
+        {"type": "null"},
+    ]
+}
+MAX_PRIOR_CLASSES, MAX_PRIOR_NAME = 1000, 64
+
+
+def _prior(value: object) -> object:
+    """A name, or weights by class; an address has them as the text of a JSON object. Their use is checked later."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise PydanticCustomError("malformed", "must be a name or a JSON object of weights") from None
+    if isinstance(value, str) and len(value) > MAX_PRIOR_NAME:
+        raise PydanticCustomError("too_long", "a name has at most 64 characters")
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, dict) or len(value) > MAX_PRIOR_CLASSES:
+        raise PydanticCustomError("prior_type", "must be a name or an object of weights by class")
+    return value
+
+
+AskedPrior = Annotated[Any, BeforeValidator(_prior), WithJsonSchema(_PRIOR_SCHEMA)]
+PRIOR_TEXT = (
+    "class shares that the answer shall assume: `uniform`, `lsst-alerts`, `ztf-bright`, another name that the model "
+    "has, or weights by class, where a class that is left out has none; default: those of the model's calibration"
+)
+
+
+class Options(ForecastOptions):
+    """What the caller wants besides the classification."""
+
+    prior: AskedPrior = Field(None, description=PRIOR_TEXT)
+
+    coverage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="how often the prediction set shall hold the true class: the model's next larger stated coverage "
+        "is taken, every class beyond the largest; default: the model's own (0.9 as exported)",
+    )
+    embedding: bool = Field(False, description="return the network's embedding of each light curve")
+    embedding_dtype: Literal["float32", "float16"] = Field(
+        "float32", description="precision of the embedding; float16 keeps three digits in half the bytes"
+    )
+    embedding_encoding: Literal["list", "base64"] = Field(
+        "list",
+        description="how JSON and NDJSON hold the embedding: numbers, or base64 of its little-endian bytes; "
+        "in msgpack it is those bytes, in Arrow a list of that type",
+    )
+
+
+class ClassifyQuery(Options):
+    """The same as parameters of the address: what holds where a body has no ``options``, or leaves one out."""
+
+    model_config = ConfigDict(strict=False)  # parameters are text
+
+    model: str = Field(
+        "",
+        max_length=MOST_CHARACTERS,
+        description="model to ask: `name`, `name@1.2.3` or an alias; `default` where none is named",
+    )
+
+
+class OneCurve(LightCurveIn):
+    """The bare form: a light curve, with options beside its columns."""
+
+    options: Options = Options()
+
+
+class OneForecast(ForecastCurveIn):
+    """The bare form: a light curve and its ``forecast``, with options beside its columns."""
+
+    options: ForecastOptions = ForecastOptions()
+
+
+class ManyCurves(_Strict):
+    """The batch form. Each curve is checked alone: one that breaks a rule is answered ``rejected``, the rest go on."""
+
+    light_curves: list[AnyCurve] = Field(min_length=1, description="light curves, each of the form LightCurveIn")
+    options: Options = Options()
+
+
+class ManyForecasts(_Strict):
+    """The batch form. Each curve is checked alone: one that breaks a rule is answered ``rejected``, the rest go on."""
+
+    light_curves: list[AnyForecastCurve] = Field(
+        min_length=1, description="light curves, each of the form ForecastCurveIn"
+    )
+    options: ForecastOptions = ForecastOptions()

@@ -1,0 +1,313 @@
+"""Who asks, by their API key, and how much they may ask: requests and light curves, in a second and in a day.
+
+A key has a name and one or more digests, so that it can be exchanged: add the new digest, hand out the new key, take
+the old digest away. Where no keys are asked for, everybody together is :data:`ANYBODY`.
+
+- Seconds are counted by one number, the time until which what was asked has been paid (GCRA): a request is let in when
+  that time is at most one second ahead, and each request or light curve moves it on. So a large request is answered
+  whole, and the next one waits until it has been paid; ``Retry-After`` is that time, to the second.
+- Days are UTC's, counted from midnight to midnight.
+- Light curves are known only after the body has been read: they are paid for then, and felt by the next request.
+
+Counts live in Redis where ``limits_redis_url`` is set, shared by all replicas and kept through restarts. Else, and
+while Redis does not answer, each process counts for itself and a restart forgets.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import structlog
+from starlette.types import Scope
+
+from service.http.edge.errors import RATE_LIMITED, UNAUTHORIZED, ProblemError
+from service.observe.metrics import Metrics
+from service.registry.cache import client_of
+from service.settings import KeyLimits
+
+ANYBODY: Final = "anybody"
+EVERY_OTHER: Final = "*"
+WINDOW_SECONDS: Final = 1.0
+DAY_SECONDS: Final = 86_400
+GRACE_SECONDS: Final = 1e-5  # seconds since 1970 are no more exact than a microsecond
+REDIS_SECONDS: Final = 0.05
+REDIS_PAUSE_SECONDS: Final = 1.0
+REDIS_PREFIX: Final = "nightjar:limits:"
+
+Counted = Literal["requests", "curves"]
+
+log = structlog.get_logger(__name__)
+
+
+class KeyRing:
+    """The keys that are accepted, by the digests of their names."""
+
+    def __init__(self, keys: Mapping[str, Sequence[str]]) -> None:
+        self._known = [(bytes.fromhex(digest), name) for name, digests in keys.items() for digest in digests]
+
+    def __bool__(self) -> bool:
+        """Whether keys are asked for at all."""
+        return bool(self._known)
+
+    def holder(self, scope: Scope) -> str:
+        """Name of the key that a request shows, :data:`ANYBODY` where none is asked for.
+
+        Every digest is compared, each in constant time, so that timing tells nothing about any of them.
+
+        Raises
+        ------
+        ProblemError
+            401 for a key that is not known.
+        """
+        if not self._known:
+            return ANYBODY
+        digest = hashlib.sha256(_presented_key(scope)).digest()
+        matching = [name for known, name in self._known if hmac.compare_digest(digest, known)]
+        if not matching:
+            raise ProblemError(UNAUTHORIZED)
+        return matching[0]
+
+
+def _presented_key(scope: Scope) -> bytes:
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
+
+
+class Limit(NamedTuple):
+    """One limit: how many of what, in a second (``day`` False) or a day."""
+
+    counted: Counted
+    day: bool
+    most: float
+
+    @property
+    def name(self) -> str:
+        """As a label of metrics and in problems: ``curves_per_day``."""
+        return f"{self.counted}_per_{'day' if self.day else 'second'}"
+
+
+def limits_of(limits: KeyLimits | None) -> tuple[Limit, ...]:
+    """The limits that are set."""
+    if limits is None:
+        return ()
+    every: tuple[tuple[Counted, bool, float | None], ...] = (
+        ("requests", False, limits.requests_per_second),
+        ("requests", True, limits.requests_per_day),
+        ("curves", False, limits.curves_per_second),
+        ("curves", True, limits.curves_per_day),
+    )
+    return tuple(Limit(counted, day, most) for counted, day, most in every if most is not None)
+
+
+class Wait(NamedTuple):
+    """Why a request is not let in: the limit, and after how many seconds it will be."""
+
+    limit: Limit
+    seconds: float
+
+
+def _tolerance(rate: float) -> float:
+    """By how many seconds what was asked may be ahead of what is paid, so that a second's worth may come at once."""
+    return max(0.0, WINDOW_SECONDS - 1 / rate)
+
+
+class Counts:
+    """What was asked of this process, by key and limit.
+
+    Parameters
+    ----------
+    clock : seconds since 1970.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._paid: dict[tuple[str, str], float] = {}  # until when
+        self._today: dict[tuple[str, str], tuple[int, float]] = {}  # the day, and how many
+
+    def admit(self, key: str, limits: Sequence[Limit]) -> Wait | None:
+        """Count a request where every limit allows one; else say which does not."""
+        now = self._clock()
+        waits = [Wait(limit, self._wait(key, limit, now)) for limit in limits]
+        longest = max(waits, key=lambda wait: wait.seconds, default=None)
+        if longest is not None and longest.seconds > GRACE_SECONDS:
+            return longest
+        self.charge(key, [limit for limit in limits if limit.counted == "requests"], 1)
+        return None
+
+    def charge(self, key: str, limits: Sequence[Limit], amount: int) -> None:
+        """Count an amount of what each of the limits counts."""
+        now = self._clock()
+        for limit in limits:
+            place = key, limit.name
+            if limit.day:
+                self._today[place] = (_day(now), self._count(key, limit, now) + amount)
+            else:
+                self._paid[place] = max(self._paid.get(place, 0.0), now) + amount / limit.most
+
+    def _wait(self, key: str, limit: Limit, now: float) -> float:
+        if limit.day:
+            full = self._count(key, limit, now) >= limit.most
+            return (_day(now) + 1) * DAY_SECONDS - now if full else 0.0
+        return self._paid.get((key, limit.name), 0.0) - now - _tolerance(limit.most)
+
+    def _count(self, key: str, limit: Limit, now: float) -> float:
+        day, count = self._today.get((key, limit.name), (0, 0.0))
+        return count if day == _day(now) else 0.0
+
+
+def _day(now: float) -> int:
+    return int(now // DAY_SECONDS)
+
+
+# The same as Counts, at the server and on its clock. ARGV: amount, whether to ask first, then of each key: the limit's
+# number, whether it is a day's, and whether the amount counts there. Replies with the longest wait and whose it is.
+_SCRIPT: Final = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local day, amount, worst, which = math.floor(now / 86400), tonumber(ARGV[1]), 0.00001, 0
+local held = {}
+for i, key in ipairs(KEYS) do
+  local most, wait = tonumber(ARGV[3 * i]), 0
+  local found = redis.call('HMGET', key, 'day', 'n')
+  held[i] = tonumber(found[2] or '0') or 0
+  if ARGV[3 * i + 1] == '1' then
+    if tonumber(found[1] or '-1') ~= day then held[i] = 0 end
+    if held[i] >= most then wait = (day + 1) * 86400 - now end
+  else
+    wait = held[i] - now - math.max(0, 1 - 1 / most)
+  end
+  if wait > worst then worst, which = wait, i end
+end
+if ARGV[2] == '1' and which > 0 then return {tostring(worst), which} end
+for i, key in ipairs(KEYS) do
+  if ARGV[3 * i + 2] == '1' then
+    if ARGV[3 * i + 1] == '1' then
+      redis.call('HSET', key, 'day', day, 'n', held[i] + amount)
+      redis.call('EXPIRE', key, 172800)
+    else
+      local till = math.max(held[i], now) + amount / tonumber(ARGV[3 * i])
+      redis.call('HSET', key, 'n', string.format('%.6f', till))
+      redis.call('EXPIRE', key, math.ceil(till - now) + 2)
+    end
+  end
+end
+return {'0', 0}
+"""
+
+
+class SharedCounts:
+    """The same in Redis, for all replicas. After a failure it is left alone for a moment.
+
+    Raises
+    ------
+    RedisUnavailable
+        When nothing of it can work; that the server answers is not asked.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._redis = client_of(url, REDIS_SECONDS)
+        self._script = self._redis.register_script(_SCRIPT)
+        self._again = 0.0
+
+    async def run(self, key: str, limits: Sequence[Limit], amount: int, ask: bool) -> tuple[float, int] | None:
+        """Count an amount; return the longest wait and the number of its limit, from 1 on, None without an answer.
+
+        Parameters
+        ----------
+        ask : count only where no limit is exceeded, and of a request, not of light curves.
+        """
+        if time.monotonic() < self._again:
+            return None
+        names = [f"{REDIS_PREFIX}{key}:{limit.name}" for limit in limits]
+        arguments: list[Any] = [amount, int(ask)]
+        for limit in limits:
+            arguments += [limit.most, int(limit.day), int(not ask or limit.counted == "requests")]
+        try:
+            async with asyncio.timeout(REDIS_SECONDS):
+                seconds, which = await self._script(keys=names, args=arguments)
+        except Exception as error:  # of the network, the server or the client: all mean the same here
+            log.warning("redis does not count requests", error=type(error).__name__, pause=REDIS_PAUSE_SECONDS)
+            self._again = time.monotonic() + REDIS_PAUSE_SECONDS
+            return None
+        return float(seconds), int(which)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._redis.aclose()
+
+
+class Quotas:
+    """The limits of every key, and what was asked of them.
+
+    Parameters
+    ----------
+    limits : by name of the key; :data:`EVERY_OTHER` stands for those without limits of their own.
+    """
+
+    def __init__(self, limits: Mapping[str, KeyLimits], metrics: Metrics, shared: SharedCounts | None = None) -> None:
+        self._limits = {name: limits_of(each) for name, each in limits.items()}
+        self._metrics, self._shared = metrics, shared
+        self._local = Counts()
+
+    async def admit(self, key: str) -> None:
+        """Count a request.
+
+        Raises
+        ------
+        ProblemError
+            429 beyond a limit, with the time after which it would not be.
+        """
+        self._metrics.key_requests.labels(key).inc()
+        if not (limits := self._of(key)):
+            return
+        if (wait := await self._wait(key, limits)) is not None:
+            self._metrics.key_refused.labels(key, wait.limit.name).inc()
+            raise _refusal(wait)
+
+    async def charge(self, key: str, curves: int) -> None:
+        """Count light curves that are about to be answered."""
+        self._metrics.key_curves.labels(key).inc(curves)
+        limits = [limit for limit in self._of(key) if limit.counted == "curves"]
+        if limits and not (self._shared and await self._shared.run(key, limits, curves, ask=False)):
+            self._local.charge(key, limits, curves)
+
+    async def pace(self, key: str) -> None:
+        """Wait until the light curves asked for have been paid for, as a stream does between two groups of them.
+
+        Raises
+        ------
+        ProblemError
+            429 when the key has asked for a day's worth.
+        """
+        limits = [limit for limit in self._of(key) if limit.counted == "curves"]
+        while limits and (wait := await self._wait(key, limits)):
+            if wait.limit.day:
+                self._metrics.key_refused.labels(key, wait.limit.name).inc()
+                raise _refusal(wait)
+            await asyncio.sleep(wait.seconds)
+
+    async def close(self) -> None:
+        """Let go of Redis."""
+        if self._shared is not None:
+            await self._shared.close()
+
+    async def _wait(self, key: str, limits: Sequence[Limit]) -> Wait | None:
+        """Count a request where the limits allow one, here or in Redis; else say which does not."""
+        told = await self._shared.run(key, limits, 1, ask=True) if self._shared else None
+        if told is None:
+            return self._local.admit(key, limits)
+        return Wait(limits[told[1] - 1], told[0]) if told[1] else None
+
+    def _of(self, key: str) -> tuple[Limit, ...]:
+        return self._limits.get(key, self._limits.get(EVERY_OTHER, ()))
+
+
+def _refusal(wait: Wait) -> ProblemError:
+    what = wait.limit.name.replace("_", " ").replace("curves", "light curves")
+    whole = int(wait.limit.most) if float(wait.limit.most).is_integer() else None
+    detail = f"this key may ask for {wait.limit.most:g} {what}"
+    return ProblemError(RATE_LIMITED, detail, limit=whole, retry_after=wait.seconds - GRACE_SECONDS)

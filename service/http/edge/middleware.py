@@ -1,0 +1,185 @@
+"""What happens around every request, as pure ASGI middleware.
+
+Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide that a client has left.
+:class:`Edge` is the outermost layer: request id, trace, metrics, log, and where alone exceptions become replies.
+:class:`Gate` guards ``/v1`` and the models of ``/v2``, but for probes: API key, then a bound on requests in progress.
+"""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Collection
+from ipaddress import ip_address, ip_network
+from time import monotonic
+from uuid import uuid4
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.engine.queue import wait
+from service.http.edge.errors import INTERNAL, OVERLOADED, ProblemError, problem_of, problem_response
+from service.http.edge.keys import ANYBODY, KeyRing, Quotas
+from service.http.edge.receive import ClientGone
+from service.observe.metrics import Metrics
+from service.observe.tracer import Answered, Tracer
+
+CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
+RETRY_AFTER_FULL = 1
+UNMATCHED = "unmatched"
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # replies repeat text of requests: never as a page
+_GUARDED = re.compile(r"/v1/|/v2/models/(?!.+/ready$)")
+_GUARDED_AS_WELL = {
+    "metrics": r"/metrics$",
+    "docs": r"/$|/docs$|/openapi\.json$|/problems/",
+    "v2": r"/v2(?:/|$)",
+}
+_ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+log = structlog.get_logger(__name__)
+
+
+class Edge:
+    """Names, counts, times and logs a request, and turns whatever escapes the application into a problem document."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, tracer: Tracer | None = None) -> None:
+        self.app, self.metrics, self.tracer = app, metrics, tracer or Tracer()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request; anything else (the lifespan) passes through."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = monotonic(), 0
+        request_id, trace = _request_id(scope), self.tracer.context(scope["headers"])
+        named = [(b"x-request-id", request_id.encode()), (b"traceresponse", trace.response), _NO_SNIFFING]
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *named]
+            await send(message)
+
+        with (
+            structlog.contextvars.bound_contextvars(request_id=request_id, trace_id=trace.trace_id),
+            self.tracer.recording(trace, is_guarded(scope["path"])) as recorded,
+            self.metrics.inflight.track_inprogress(),
+        ):
+            try:
+                await self.app(scope, receive, send_named)
+            except ClientGone:
+                status = CLIENT_CLOSED_REQUEST
+            except (Exception, asyncio.CancelledError) as error:
+                problem = self._problem(error, scope["path"])
+                if not status:  # else part of a reply is out already; uvicorn closes the connection
+                    await problem_response(problem, scope["path"], request_id)(scope, receive, send_named)
+                status = problem.kind.status
+            ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
+            self._record(scope["method"], route, status, ended - started)
+            answered = Answered(scope["method"], scope["path"], route, status, request_id, started, ended)
+            self.tracer.request(recorded, answered)
+
+    def _problem(self, error: BaseException, path: str) -> ProblemError:
+        problem = problem_of(error)
+        if is_guarded(path):  # a probe that asks whether we are ready is not turned away
+            self.metrics.rejected.labels(problem.kind.slug).inc()
+        if problem.kind is INTERNAL:
+            log.error("unexpected exception", exc_info=error)
+        return problem
+
+    def _record(self, method: str, route: str, status: int, seconds: float) -> None:
+        self.metrics.request(route, status, seconds)
+        # A line for every alert of a stream would be a flood, so an answered request is logged for debugging only.
+        tell = log.debug if status < 400 else log.info if status < 500 else log.warning
+        tell("request", method=method, route=route, status=status, seconds=round(seconds, 6))
+
+
+def is_guarded(path: str) -> bool:
+    """Whether a path is one where work is done: it needs a key, where keys are asked for, and room."""
+    return _GUARDED.match(path) is not None
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's own id where it is harmless to repeat, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _ACCEPTED_ID.fullmatch(value):
+            return str(value, "ascii")
+    return uuid4().hex
+
+
+class Places:
+    """A number of places, shared fairly: whoever has few is let in while others have many.
+
+    Parameters
+    ----------
+    limit : of all places, counted as in a fair queue: others count up to one's own.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._taken: Counter[str] = Counter()
+
+    def take(self, share: str) -> None:
+        """Take a place. Raises ProblemError (429) when there is none."""
+        others = [count for name, count in self._taken.items() if name != share]
+        if wait(self._taken[share] + 1, others, rate=1.0) > self.limit:
+            if not self._taken[share]:
+                del self._taken[share]
+            detail = f"{self.limit} requests are in progress"
+            raise ProblemError(OVERLOADED, detail, limit=self.limit, retry_after=RETRY_AFTER_FULL)
+        self._taken[share] += 1
+
+    def give_back(self, share: str) -> None:
+        """Give a place back."""
+        self._taken[share] -= 1
+        if not self._taken[share]:
+            del self._taken[share]
+
+
+class Gate:
+    """Lets a guarded request in when it shows a known key, the key has not reached a limit, and there is room.
+
+    Parameters
+    ----------
+    also : what needs a key besides ``/v1`` and the models of ``/v2``, as in :attr:`Settings.keys_for`.
+    """
+
+    def __init__(
+        self, app: ASGIApp, keys: KeyRing, max_requests: int, quotas: Quotas | None = None, also: Collection[str] = ()
+    ) -> None:
+        self.app, self.keys, self.quotas = app, keys, quotas
+        self.places = Places(max_requests)
+        self._also = re.compile("|".join(_GUARDED_AS_WELL[name] for name in also) or r"(?!)")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http" or not is_guarded(scope["path"]):
+            if scope["type"] == "http" and self._also.match(scope["path"]):
+                self.keys.holder(scope)
+            await self.app(scope, receive, send)
+            return
+        key = self.keys.holder(scope)
+        client = "" if key is ANYBODY else key
+        share = client or _neighbourhood(scope)
+        if self.quotas is not None:
+            await self.quotas.admit(key)
+        self.places.take(share)
+        scope.setdefault("state", {}).update(client=client, key=key, share=share)
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.places.give_back(share)
+
+
+def _neighbourhood(scope: Scope) -> str:
+    """The address of a client without a key, of IPv6 the network: one house has billions of those addresses."""
+    host = scope["client"][0] if scope.get("client") else ""
+    if ":" not in host:
+        return host
+    try:
+        mapped = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    embedded = getattr(mapped, "ipv4_mapped", None)
+    return str(embedded or ip_network((int(mapped) >> 64 << 64, 64)).network_address)

@@ -1,0 +1,314 @@
+"""HTTP connections with limits on the clients that uvicorn waits for without end.
+
+Headers must arrive in time, in size and in number, replies must be read, the number of connections is bounded, and what
+is not HTTP gets a problem document like every other fault. What is neither header nor body (extensions of chunks,
+trailers behind the last of them) is parsed, kept by nobody, and bounded as well. A request refused before its body was
+read gets a lingering close: closing at once would reset the connection, and the client, still sending, would never see
+why.
+
+All of this happens before any key is looked at, so nothing here may cost much more than it cost to send. Requests sent
+ahead of their turn (pipelining) are parsed at once and each becomes a few kilobytes of objects: a handful may wait, and
+the connection ends with one more. Where every place is taken, the connection that has been idle longest gives its own
+to a newcomer: ten thousand clients that say nothing keep nobody out.
+
+The base class is not a public interface of uvicorn, hence the upper bound of its version in ``pyproject.toml`` and the
+test that names every attribute used here.
+"""
+
+import asyncio
+from asyncio import TimerHandle
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from service.http.edge.errors import (
+    HEADERS_TOO_LARGE,
+    MALFORMED,
+    RETRY_AFTER_UNAVAILABLE,
+    TIMEOUT,
+    UNAVAILABLE,
+    ProblemError,
+    problem_response,
+)
+from service.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+MAX_HEADER_BYTES = 32 * 1024
+MAX_HEADERS = 100
+MAX_AHEAD = 8
+"""Requests of one connection that may wait behind the one at work; browsers send none, tools for benchmarks a few."""
+MAX_AHEAD_BYTES = 64 * 1024
+"""Of requests sent ahead, beyond what came in one piece with the request at work."""
+LINGER_SECONDS = 2.0
+FRAMING = 8
+"""Bytes that may be spent on each byte of a body sent in chunks; a chunk of a single byte takes five more."""
+
+
+class EdgeConfig(uvicorn.Config):
+    """uvicorn's configuration, derived from the service's settings, which it carries along.
+
+    ``on_refusal`` is told the slug of every problem that is answered without the application.
+    """
+
+    def __init__(self, app: Any, settings: Settings, on_refusal: Callable[[str], None] = lambda _: None) -> None:
+        super().__init__(
+            app,
+            host=settings.host,
+            port=settings.port,
+            http=LimitedProtocol,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=settings.keep_alive,
+            timeout_graceful_shutdown=settings.drain_timeout,
+        )
+        self.settings, self.on_refusal = settings, on_refusal
+        self.idle: dict[LimitedProtocol, None] = {}  # connections without a request, the longest without first
+
+
+class LingeringTransport(asyncio.Transport):
+    """A transport whose ``close`` first lets a client that is still sending read the reply.
+
+    Parameters
+    ----------
+    patience : seconds after which what the client has not read is dropped.
+    """
+
+    def __init__(self, transport: asyncio.Transport, still_sending: Callable[[], bool], patience: float) -> None:
+        self._transport, self._still_sending, self._patience = transport, still_sending, patience
+        self._lingering = False
+
+    def close(self) -> None:
+        """Close, at once or after the client had time to read; what it sends meanwhile is dropped."""
+        if self.is_closing():
+            return
+        if not self._still_sending():
+            self._transport.close()
+            if self._transport.get_write_buffer_size():  # a peer that does not read would keep it open for ever
+                asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
+            return
+        self._lingering = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+
+    def is_closing(self) -> bool:
+        """Whether nothing more will be answered."""
+        return self._lingering or self._transport.is_closing()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes."""
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        """Close without sending what is buffered."""
+        self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Stop receiving."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Receive again."""
+        self._transport.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Look up a property of the socket."""
+        return self._transport.get_extra_info(name, default)
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection. At any time at most one of two timers runs: for headers to come in, for a reply to go out."""
+
+    def __init__(
+        self,
+        config: EdgeConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._settings, self._on_refusal, self._idle = config.settings, config.on_refusal, config.idle
+        self._header_timer: TimerHandle | None = None
+        self._stall_timer: TimerHandle | None = None
+        self._header_bytes = 0
+        self._refused = False
+        self._in_headers = False
+        self._unaccounted = 0  # bytes of the request at hand that belong neither to its headers nor to its body
+        self._ahead = 0  # bytes that came while others waited for their turn
+        self._ended = False  # nothing that comes is looked at any more
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
+        """Wait for the first request, or turn the connection away when there are too many."""
+        super().connection_made(LingeringTransport(transport, self._still_sending, self._settings.stall_timeout))
+        full = len(self.connections) > self._settings.max_connections
+        if len(self.connections) > 2 * self._settings.max_connections:  # a flood, not a crowd
+            self.transport.abort()
+        elif full and not self._make_room():
+            detail = "this service has as many connections as it allows"
+            self._refuse(ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE))
+        else:
+            self._await_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        self._idle.pop(self, None)
+        self._stop_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, then see whether the headers of a request are still incomplete."""
+        if self._ended or self.transport.is_closing():
+            return
+        if self.pipeline:
+            self._ahead += len(data)
+        self._unaccounted += len(data)
+        super().data_received(data)
+        if self._ended:
+            return
+        if self._ahead > MAX_AHEAD_BYTES:
+            self._end()
+            return
+        if self._unaccounted > MAX_HEADER_BYTES and self._header_timer is None:
+            self.transport.abort()  # in the midst of a request, or of the reply to it: there is no place for an answer
+            return
+        if self._header_timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._await_headers()
+        if self._header_timer is not None:
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES:
+                detail = f"the request line and headers are longer than {MAX_HEADER_BYTES} bytes"
+                self._refuse(ProblemError(HEADERS_TOO_LARGE, detail, limit=MAX_HEADER_BYTES))
+
+    def on_message_begin(self) -> None:
+        """Begin to count what a request is made of; end the connection with one that is too far ahead."""
+        self._in_headers, self._unaccounted = True, 0
+        if self._ended or len(self.pipeline) >= MAX_AHEAD:
+            self._end()
+            return
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; what comes behind the body is a trailer, and must not pass for one (RFC 9110, 6.5.1)."""
+        if self._in_headers and not self._ended:
+            super().on_header(name, value)
+            if len(self.headers) > MAX_HEADERS:
+                detail = f"there are more than {MAX_HEADERS} headers"
+                self._refuse_headers(ProblemError(HEADERS_TOO_LARGE, detail, limit=MAX_HEADERS))
+
+    def on_body(self, body: bytes) -> None:
+        """Hand on a piece of a body, which pays for the bytes it came in."""
+        self._unaccounted = max(0, self._unaccounted - FRAMING * len(body))
+        if not self._ended:
+            super().on_body(body)
+
+    def on_headers_complete(self) -> None:
+        """Headers are in: from here the application watches over the body."""
+        self._in_headers = False
+        if self._ended:
+            return
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
+            self._refuse_headers(ProblemError(MALFORMED, "a request needs one Host header, and not two"))
+            return
+        self._idle.pop(self, None)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Tell the application that the body is complete."""
+        if not self._ended:
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Keep the connection only when the request has been read to its end."""
+        if self._still_sending():
+            self.server_state.total_requests += 1
+            self.transport.close()
+            return
+        super().on_response_complete()
+        if not self.pipeline:
+            self._ahead = 0
+            self._idle[self] = None
+
+    def pause_writing(self) -> None:
+        """The client does not read its reply; it has a while to start again."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(self._settings.stall_timeout, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP; uvicorn's own answer would be plain text."""
+        self._refuse_headers(ProblemError(MALFORMED, "what was sent is not a valid HTTP/1.1 request"))
+
+    def _still_sending(self) -> bool:
+        return self._refused or (self.cycle is not None and self.cycle.more_body and not self.pipeline)
+
+    def _make_room(self) -> bool:
+        """Close the connection that has been idle longest; whether there was one."""
+        oldest = next(iter(self._idle), None)
+        if oldest is None:
+            return False
+        del self._idle[oldest]
+        oldest._end()
+        return True
+
+    def _end(self) -> None:
+        """End the connection: there is no place for an answer, or nobody who waits for one."""
+        self._ended = True
+        self.transport.abort()
+
+    def _refuse_headers(self, error: ProblemError) -> None:
+        """Refuse the request at hand, unless its client still waits for the reply to another."""
+        if self.cycle is None or self.cycle.response_complete:
+            self._refuse(error)
+        else:
+            self._end()
+        self._ended = True
+
+    def _await_headers(self) -> None:
+        if self.cycle is None:
+            self._idle[self] = None
+        self._header_bytes = 0
+        self._header_timer = self.loop.call_later(self._settings.header_timeout, self._headers_late)
+
+    def _headers_late(self) -> None:
+        detail = f"the headers did not arrive within {self._settings.header_timeout:g} s"
+        self._refuse(ProblemError(TIMEOUT, detail))
+
+    def _refuse(self, error: ProblemError) -> None:
+        """Answer on the connection itself, before or without a request, and close it."""
+        if self.transport.is_closing():
+            return
+        self._refused = True
+        request_id = uuid4().hex
+        self._on_refusal(error.kind.slug)
+        log.info("refused", status=error.kind.status, reason=error.kind.slug, request_id=request_id)
+        response = problem_response(error, "", request_id)
+        lines = [f"HTTP/1.1 {error.kind.status} {error.kind.title}".encode()]
+        lines += [name + b": " + value for name, value in response.raw_headers]
+        self.transport.write(b"\r\n".join([*lines, b"", bytes(response.body)]))
+        self.transport.close()
+
+    def _stop_timers(self) -> None:
+        for timer in (self._header_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._header_timer = self._stall_timer = None

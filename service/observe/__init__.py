@@ -1,0 +1,1 @@
+"""Watching the service: metrics, statistics of models, traces and logs."""

@@ -1,0 +1,353 @@
+"""Every metric of the service, declared once: prefix ``nightjar_``, base units, few label values.
+
+Histograms of time go from 100 microseconds to 30 seconds. All metrics live in the registry of a :class:`Metrics`
+object, one to a process, so that a scrape sees one consistent set and a test can make as many as it likes. Children
+of labelled metrics on the path of a light curve are looked up once and kept: ``labels()`` costs more than the
+observation it leads to. What belongs to one engine carries its task as a label.
+"""
+
+import asyncio
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from typing import TypeVar
+
+import numpy as np
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.metrics import MetricWrapperBase
+
+from models.bands import BANDS
+from models.bundle import Bundle, Task
+from service.engine.batch import Prediction, Question, RunReport
+from service.engine.engine import Engine
+from service.engine.supervise import Fault
+
+STAGES = ("receive", "decode", "validate", "featurise", "queue", "assemble", "run", "encode")
+
+SECONDS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+BATCH_TOKENS = tuple(2**power for power in range(2, 14))
+PADDING_RATIOS = (1.0, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0)
+ERROR_RATIOS = (0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+DISTANCES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+AGES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 1800.0, 7200.0, 86400.0)
+FAULT_OUTCOMES = ("recovered", "fatal")
+CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+
+MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
+
+
+class Kept(dict[tuple[str, ...], MetricT]):
+    """Children of a labelled metric by their label values, looked up once each."""
+
+    def __init__(self, parent: MetricT) -> None:
+        super().__init__()
+        self._parent = parent
+
+    def __missing__(self, values: tuple[str, ...]) -> MetricT:
+        """Look a child up."""
+        child = self[values] = self._parent.labels(*values)
+        return child
+
+
+class Metrics:
+    """All metrics of one service process; the attributes are the metrics. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self._declare_requests()
+        self._declare_batches()
+        self._declare_content()
+        self._declare_models()
+        self._declare_stream()
+        self._stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
+        self._outcomes = Kept(self.outcomes)
+        self._requests, self._request_seconds = Kept(self.requests), Kept(self.request_seconds)
+        self._experts: dict[tuple[str, int], Counter] = {}
+        self._models: Tally[tuple[str, ...]] = Tally()
+        self._engines: dict[Task, list[Engine]] = {}
+
+    def _kinds(self) -> tuple[partial[Counter], partial[Gauge], partial[Histogram]]:
+        counter = partial(Counter, namespace="nightjar", registry=self.registry)
+        gauge = partial(Gauge, namespace="nightjar", registry=self.registry)
+        return counter, gauge, partial(Histogram, namespace="nightjar", registry=self.registry)
+
+    def _declare_requests(self) -> None:
+        counter, gauge, histogram = self._kinds()
+        self.requests = counter("requests_total", "Requests answered, by route and status code.", ["route", "code"])
+        self.request_seconds = histogram(
+            "request_duration_seconds", "From first byte to end of reply, by route.", ["route"], buckets=SECONDS
+        )
+        self.stage_seconds = histogram(
+            "stage_duration_seconds", "Time in one stage of a request's way.", ["stage"], buckets=SECONDS
+        )
+        self.inflight = gauge("inflight_requests", "Requests being answered.")
+        self.rejected = counter("rejected_total", "Requests turned away, by reason.", ["reason"])
+        self.key_requests = counter("key_requests_total", "Requests by API key, refused ones included.", ["key"])
+        self.key_curves = counter("key_curves_total", "Light curves asked for, by API key.", ["key"])
+        self.key_refused = counter("key_refused_total", "Requests beyond a limit of their API key.", ["key", "limit"])
+        self.outcomes = counter(
+            "outcomes_total", "Light curves and packets by what became of them.", ["survey", "status", "reason"]
+        )
+        self.substitutes = counter(
+            "substitutes_total", "Requests answered by another model than usually: a canary or the fallback.", ["role"]
+        )
+        self.withdrawn = counter("withdrawn_total", "Light curves given up: client gone or deadline passed.")
+        self.loop_lag = histogram(
+            "event_loop_lag_seconds", "How late the event loop woke a timer; it is sampled.", buckets=SECONDS
+        )
+
+    def _declare_batches(self) -> None:
+        counter, gauge, histogram = self._kinds()
+        self.queue_depth = gauge("queue_depth", "Light curves waiting for a worker.", ["task"])
+        self.queue_seconds = gauge(
+            "queue_work_seconds", "Predicted time until everything queued has been started on.", ["task"]
+        )
+        self.faults = counter(
+            "engine_faults_total",
+            "What went wrong with an engine; outcome: recovered, or fatal to the process.",
+            ["task", "fault", "outcome"],
+        )
+        self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest inference run under way.", ["task"])
+        self.batch_size = histogram("batch_size", "Light curves in a run.", ["task"], buckets=BATCH_SIZES)
+        self.batch_tokens = histogram(
+            "batch_tokens", "Padded observations, and times to forecast, in a run.", ["task"], buckets=BATCH_TOKENS
+        )
+        self.padding_ratio = histogram(
+            "batch_padding_ratio", "Padded over real observations of a run.", ["task"], buckets=PADDING_RATIOS
+        )
+        self.cost_error = histogram(
+            "cost_model_error_ratio", "Measured over predicted duration of a run.", ["task"], buckets=ERROR_RATIOS
+        )
+
+    def _declare_content(self) -> None:
+        counter, _, histogram = self._kinds()
+        self.expert_load = counter(
+            "expert_load_total", "Tokens sent to an expert; layer input is before block 0.", ["layer", "expert"]
+        )
+        self.predicted_class = counter("predicted_class_total", "Light curves by most probable class.", ["class"])
+        self.confidence = histogram("confidence", "Probability of the most probable class.", buckets=CONFIDENCES)
+        self.observations = counter("observations_total", "Observations that a network saw, by band.", ["band"])
+        self.truncated = counter("truncated_total", "Light curves cut to the limits of the network.")
+        self.missing_metadata = counter("missing_metadata_total", "Metadata values missing from light curves.")
+
+    def _declare_models(self) -> None:
+        counter, gauge, histogram = self._kinds()
+        self.model_info = gauge(
+            "model_info", "A model that is served; always 1.", ["task", "model", "version", "sha256", "provider"]
+        )
+        self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the model.", ["task"])
+        self.model_curves = counter(
+            "model_curves_total",
+            "Light curves by the model that was asked; role: current, or canary or fallback.",
+            ["model", "version", "role"],
+        )
+        self.model_loads = counter("model_loads_total", "Bundles of the repository loaded, or not.", ["outcome"])
+        self.models_failing = gauge("models_failing", "Bundles in the repository that cannot be served.")
+        self.cache_answers = counter(
+            "cache_answers_total", "Light curves by where their result was found; none: it was computed.", ["found"]
+        )
+        self.cache_bytes = gauge("cache_bytes", "Results held in memory.")
+        self.cache_errors = counter("cache_errors_total", "Failures of Redis, which holds results.")
+        self.shadow_curves = counter(
+            "shadow_curves_total",
+            "Light curves offered to a shadow model: agreed, disagreed, failed, or dropped unasked.",
+            ["outcome"],
+        )
+        self.shadow_distance = histogram(
+            "shadow_distance", "Total-variation distance of a shadow model's answer.", buckets=DISTANCES
+        )
+        self.shadow_seconds = histogram("shadow_seconds", "From a copy to the shadow model's answer.", buckets=SECONDS)
+
+    def _declare_stream(self) -> None:
+        counter, gauge, histogram = self._kinds()
+        self.stream_in = counter("stream_in_total", "Alerts that a worker took from a broker.", ["topic"])
+        self.stream_out = counter(
+            "stream_out_total",
+            "Alerts by how they left a worker: classified, abstained, dead, or returned to the broker.",
+            ["topic", "ending", "reason"],
+        )
+        self.stream_inflight = gauge("stream_inflight_messages", "Messages taken and not yet done.")
+        self.stream_lag = gauge(
+            "stream_lag_messages",
+            "Messages from the committed offset to the end, by the broker's numbers; a stream has one partition, ``.",
+            ["topic", "partition"],
+        )
+        self.stream_assigned = gauge(
+            "stream_assigned_partitions", "Partitions that the group has given to this worker."
+        )
+        self.stream_untaken = gauge(
+            "stream_untaken_seconds", "Since a message was taken, or since none waits at the broker any more."
+        )
+        self.stream_not_ready = gauge(
+            "stream_not_ready", "1 while a worker takes no alerts for a reason that its /readyz names."
+        )
+        self.stream_rebalances = histogram(
+            "stream_rebalance_seconds", "For how long a change of the group kept a worker from taking.", buckets=SECONDS
+        )
+        self.stream_shortened = counter(
+            "stream_letters_shortened_total",
+            "Dead letters of which only the beginning was kept, as they were too large.",
+        )
+        self.stream_retries = counter(
+            "stream_retries_total", "Tries that failed and were repeated, by what was tried.", ["step"]
+        )
+        self.stream_seconds = histogram(
+            "stream_stage_duration_seconds", "Time of a batch of messages in one stage.", ["stage"], buckets=SECONDS
+        )
+        self.stream_broker_age = histogram(
+            "stream_broker_age_seconds", "From the broker's timestamp to the worker.", buckets=AGES
+        )
+        self.stream_alert_age = histogram(
+            "stream_alert_age_seconds",
+            "From mid-exposure to the acknowledged answer; replays are left out.",
+            ["survey"],
+            buckets=AGES,
+        )
+
+    def stage(self, name: str, seconds: float) -> None:
+        """Count time spent in one of :data:`STAGES`."""
+        self._stages[name].observe(seconds)
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        self._requests[route, str(status)].inc()
+        self._request_seconds[route,].observe(seconds)
+
+    def outcome(self, survey: str, status: str, reason: str, count: int = 1) -> None:
+        """Count what became of light curves or packets."""
+        self._outcomes[survey, status, reason].inc(count)
+
+    def fault(self, task: Task, fault: Fault, recovered: bool) -> None:
+        """Count a fault of an engine."""
+        self.faults.labels(task, fault, FAULT_OUTCOMES[not recovered]).inc()
+
+    def set_model(self, bundle: Bundle, provider: str, load_seconds: float) -> None:
+        """Name a model that is served from now on."""
+        labels = _model_labels(bundle, provider)
+        self._models[labels] += 1
+        self.model_info.labels(*labels).set(1)
+        self.model_load_seconds.labels(bundle.manifest.task).set(load_seconds)
+
+    def unset_model(self, bundle: Bundle, provider: str) -> None:
+        """Forget a model that is served no more."""
+        labels = _model_labels(bundle, provider)
+        self._models[labels] -= 1
+        if not self._models[labels]:  # else another engine serves the same bundle
+            self.model_info.remove(*labels)
+
+    def model_counter(self, bundle: Bundle) -> Callable[[str, int], None]:
+        """Return a counter of light curves asked of a model, called with the role of the version and their number."""
+        name, version = bundle.manifest.name, bundle.manifest.version
+        roles: dict[str, Counter] = {}
+
+        def count(role: str, items: int) -> None:
+            if role not in roles:
+                roles[role] = self.model_curves.labels(name, version, role or "current")
+            roles[role].inc(items)
+
+        return count
+
+    def watch(self, task: Task, engine: Engine) -> None:
+        """Read the queue's gauges from the engines of a task whenever they are scraped."""
+        engines = self._engines.setdefault(task, [])
+        engines.append(engine)
+        for fault, outcome in product(Fault, FAULT_OUTCOMES):  # at zero, so that the first one is seen as an increase
+            self.faults.labels(task, fault, outcome)
+        self.queue_depth.labels(task).set_function(lambda: sum(each.depth for each in engines))
+        self.queue_seconds.labels(task).set_function(lambda: max((each.queued_seconds for each in engines), default=0))
+        self.oldest_run_seconds.labels(task).set_function(
+            lambda: max((each.oldest_run_seconds for each in engines), default=0)
+        )
+
+    def unwatch(self, task: Task, engine: Engine) -> None:
+        """Read an engine no more."""
+        self._engines[task].remove(engine)
+
+    def run_recorder(
+        self, task: Task, classes: Sequence[str] = (), bands: Sequence[str] = BANDS
+    ) -> Callable[[RunReport, float], None]:
+        """Return a counter of an engine's runs, called in worker threads with each report and its predicted seconds.
+
+        Parameters
+        ----------
+        classes : of the model, in the order of its probabilities.
+        bands : of the model, by the integers that it knows them by.
+        """
+        histograms = (self.batch_size, self.batch_tokens, self.padding_ratio, self.cost_error)
+        size, tokens, padding, error = (histogram.labels(task) for histogram in histograms)
+        by_class = [self.predicted_class.labels(name) for name in classes]
+        by_band = [self.observations.labels(name) for name in bands]
+
+        def record(report: RunReport, predicted_seconds: float) -> None:
+            padded = report.size * report.length
+            size.observe(report.size)
+            tokens.observe(padded)
+            padding.observe(padded / report.tokens)
+            error.observe(report.run_seconds / predicted_seconds)
+            self._record_content(report, by_class, by_band)
+
+        return record
+
+    def _record_content(self, report: RunReport, by_class: Sequence[Counter], by_band: Sequence[Counter]) -> None:
+        for output, loads_LE in report.expert_load.items():
+            for layer, loads in enumerate(loads_LE.tolist()):
+                self._record_experts("input" if output == "input_expert_load" else str(layer), loads)
+        self._record_observations(report.questions, by_band)
+        for answer in report.answers:
+            if isinstance(answer, Prediction):
+                self._record_prediction(answer, by_class)
+
+    def _record_experts(self, layer: str, loads: list[int]) -> None:
+        for expert, load in enumerate(loads):
+            if (layer, expert) not in self._experts:
+                self._experts[layer, expert] = self.expert_load.labels(layer, str(expert))
+            self._experts[layer, expert].inc(load)
+
+    def _record_observations(self, questions: Sequence[Question], by_band: Sequence[Counter]) -> None:
+        seen = [question.tokens for question in questions]
+        for counter, points in zip(by_band, zip(*(t.points_per_band for t in seen), strict=True), strict=True):
+            counter.inc(sum(points))
+        self.missing_metadata.inc(int(np.count_nonzero(np.isnan([tokens.metadata for tokens in seen]))))
+        self.truncated.inc(sum(tokens.truncated for tokens in seen))
+
+    def _record_prediction(self, prediction: Prediction, by_class: Sequence[Counter]) -> None:
+        self._stages["queue"].observe(prediction.queue_seconds)
+        self._stages["assemble"].observe(prediction.assemble_seconds)
+        self._stages["run"].observe(prediction.run_seconds)
+        probabilities = prediction.outputs.get("probabilities")
+        if probabilities is not None:
+            top = int(probabilities.argmax())
+            self.confidence.observe(float(probabilities[top]))
+            if by_class:
+                by_class[top].inc()
+
+    def render(self) -> bytes:
+        """Text exposition; takes milliseconds, so not for the event loop."""
+        return generate_latest(self.registry)
+
+    async def sample_loop_lag(self, interval: float = 0.5) -> None:
+        """Watch how late the event loop wakes a timer, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + interval
+            await asyncio.sleep(interval)
+            self.loop_lag.observe(max(0.0, loop.time() - due))
+
+
+def _model_labels(bundle: Bundle, provider: str) -> tuple[str, ...]:
+    manifest = bundle.manifest
+    return manifest.task, manifest.name, manifest.version, bundle.sha256, provider

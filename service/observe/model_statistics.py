@@ -1,0 +1,272 @@
+"""Statistics of a model over windows of time, with distributions in little memory.
+
+A distribution counts values in buckets whose bounds grow by a constant factor.
+
+A quantile comes out with a relative error of at most 5 % whatever the values are, and two distributions add up.
+
+What one model has done: counts and durations since the service started, and in the last minutes, for whoever asks.
+
+Prometheus holds distributions of the same events; this keeps them for each model, as clients of the Open Inference
+Protocol read them (:meth:`ModelStatistics.totals`) and as ``/v1/models/{name}/stats`` tells them
+(:meth:`ModelStatistics.period`). The unit of counting is the light curve, whichever request it came in.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from math import ceil, exp, floor, log
+
+import numpy as np
+
+from service.engine.batch import Prediction, RunReport
+
+GROWTH = 1.1
+_STEP = log(GROWTH)
+SMALLEST = 1e-9  # what is smaller counts as this: no stage is quicker than a nanosecond
+
+
+class Distribution:
+    """Counts of positive values. Not thread-safe by itself."""
+
+    __slots__ = ("_buckets", "count", "largest", "total")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, int] = {}
+        self.count, self.total, self.largest = 0, 0.0, 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count a value, several times over if asked."""
+        bucket = floor(log(max(value, SMALLEST)) / _STEP)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + times
+        self.count += times
+        self.total += times * value
+        self.largest = max(self.largest, value)
+
+    def add_all(self, values: Iterable[float]) -> None:
+        """Count each of the values once."""
+        for value in values:
+            self.add(value)
+
+    def merge(self, other: "Distribution") -> None:
+        """Count everything that the other has counted."""
+        for bucket, times in other._buckets.items():
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + times
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values, 0 without any; exact."""
+        return self.total / self.count if self.count else 0.0
+
+    def quantiles(self, *shares: float) -> Iterator[float]:
+        """Values that these shares of all values do not exceed, 0 without any.
+
+        Parameters
+        ----------
+        shares : between 0 and 1, in ascending order.
+        """
+        seen, bounds = 0, iter(sorted(self._buckets.items()))
+        bucket = 0
+        for share in shares:
+            while seen < max(1, ceil(share * self.count)) and (following := next(bounds, None)):
+                bucket, times = following
+                seen += times
+            # The middle of the bucket, as ratios go; but the largest value is known exactly.
+            yield min(exp((bucket + 0.5) * _STEP), self.largest)
+
+
+SLOT_SECONDS = 10.0
+LONGEST_WINDOW = 900.0
+
+
+@dataclass(slots=True)
+class Total:
+    """Number of times that something was done, and the seconds it took in all."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count something that took ``seconds``, ``count`` times."""
+        self.count += count
+        self.seconds += count * seconds
+
+
+@dataclass(slots=True)
+class RunTotals:
+    """Runs of one batch size: padding its inputs, inference, copying its answers out."""
+
+    assemble: Total = field(default_factory=Total)
+    run: Total = field(default_factory=Total)
+    split: Total = field(default_factory=Total)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Everything that is counted.
+
+    Attributes
+    ----------
+    answered, failed : light curves that got an answer, or should have got one: an error of the network, a deadline, a
+        refusal for lack of room, a client that left. Each took as long as its request spent in the data plane.
+    queued, assembled, ran, split : of each light curve that was run: waiting, and the batch that it went with.
+    found, not_found : light curves looked up among the results that are kept.
+    runs : successful runs by batch size.
+    last_run : seconds since 1970, 0 before the first.
+    """
+
+    answered: Total = field(default_factory=Total)
+    failed: Total = field(default_factory=Total)
+    queued: Total = field(default_factory=Total)
+    assembled: Total = field(default_factory=Total)
+    ran: Total = field(default_factory=Total)
+    split: Total = field(default_factory=Total)
+    found: Total = field(default_factory=Total)
+    not_found: Total = field(default_factory=Total)
+    runs: dict[int, RunTotals] = field(default_factory=dict)
+    last_run: float = 0.0
+
+
+@dataclass(slots=True)
+class Period:
+    """Counts and distributions of one window of time.
+
+    Attributes
+    ----------
+    began : ``time.monotonic()`` seconds.
+    answered, failed, found, not_found : light curves, as in :class:`Totals`.
+    stages : seconds: of each light curve in ``queue``, ``assemble`` and ``run``; of each request in the others, among
+        which ``total`` is its time in the data plane.
+    sizes : runs by the number of light curves in them.
+    padding, cost_error : of each run: padded over real observations, measured over predicted seconds.
+    classes : answers by the index of their most probable class.
+    """
+
+    began: float
+    answered: int = 0
+    failed: int = 0
+    found: int = 0
+    not_found: int = 0
+    stages: dict[str, Distribution] = field(default_factory=dict)
+    sizes: Counter[int] = field(default_factory=Counter)
+    padding: Distribution = field(default_factory=Distribution)
+    cost_error: Distribution = field(default_factory=Distribution)
+    classes: Counter[int] = field(default_factory=Counter)
+
+    def stage(self, name: str, seconds: float, times: int = 1) -> None:
+        """Count time spent in a stage."""
+        if name not in self.stages:
+            self.stages[name] = Distribution()
+        self.stages[name].add(seconds, times)
+
+    def run(self, report: RunReport, predicted_seconds: float) -> None:
+        """Count a run and what it answered."""
+        self.sizes[report.size] += 1
+        self.padding.add(report.size * report.length / report.tokens)
+        self.cost_error.add(report.run_seconds / predicted_seconds)
+        answers = [answer for answer in report.answers if isinstance(answer, Prediction)]
+        self.stages.setdefault("queue", Distribution()).add_all(answer.queue_seconds for answer in answers)
+        self.stage("assemble", report.assemble_seconds, len(answers))
+        self.stage("run", report.run_seconds, len(answers))
+        if answers and "probabilities" in answers[0].outputs:
+            self.classes.update(np.array([answer.outputs["probabilities"] for answer in answers]).argmax(1).tolist())
+
+    def merge(self, other: "Period") -> None:
+        """Count everything that happened in another period as well."""
+        self.answered += other.answered
+        self.failed += other.failed
+        self.found += other.found
+        self.not_found += other.not_found
+        for name, distribution in other.stages.items():
+            self.stages.setdefault(name, Distribution()).merge(distribution)
+        self.sizes.update(other.sizes)
+        self.padding.merge(other.padding)
+        self.cost_error.merge(other.cost_error)
+        self.classes.update(other.classes)
+
+
+class ModelStatistics:
+    """Totals of one model. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._totals = Totals()
+        self._lock = threading.Lock()
+        self._before = Period(time.monotonic())  # what is too long ago for any window
+        self._slots: deque[Period] = deque([Period(self._before.began)])
+
+    def record_run(self, report: RunReport, predicted_seconds: float) -> None:
+        """Count a run and the light curves that it answered; called in the engine's worker threads."""
+        with self._lock:
+            self._slot().run(report, predicted_seconds)
+            totals = self._totals
+            totals.last_run = time.time()
+            by_size = totals.runs.setdefault(report.size, RunTotals())
+            by_size.assemble.add(report.assemble_seconds)
+            by_size.run.add(report.run_seconds)
+            by_size.split.add(report.split_seconds)
+            waits = [answer.queue_seconds for answer in report.answers if isinstance(answer, Prediction)]
+            totals.queued.count += len(waits)
+            totals.queued.seconds += sum(waits)
+            totals.assembled.add(report.assemble_seconds, len(waits))
+            totals.ran.add(report.run_seconds, len(waits))
+            totals.split.add(report.split_seconds, len(waits))
+
+    def record_request(self, answered: Iterable[bool], seconds: float) -> None:
+        """Count what became of the light curves of a request: whether each was answered."""
+        outcomes = list(answered)
+        with self._lock:
+            slot = self._slot()
+            slot.answered += sum(outcomes)
+            slot.failed += len(outcomes) - sum(outcomes)
+            slot.stage("total", seconds)
+            self._totals.answered.add(seconds, sum(outcomes))
+            self._totals.failed.add(seconds, len(outcomes) - sum(outcomes))
+
+    def record_lookup(self, found: int, not_found: int, seconds: float) -> None:
+        """Count light curves that were looked up together among the results that are kept."""
+        with self._lock:
+            slot = self._slot()
+            slot.found += found
+            slot.not_found += not_found
+            self._totals.found.add(seconds, found)
+            self._totals.not_found.add(seconds, not_found)
+
+    def record_stages(self, seconds: Mapping[str, float]) -> None:
+        """Count what a request spent in stages outside of the engine."""
+        with self._lock:
+            slot = self._slot()
+            for name, value in seconds.items():
+                slot.stage(name, value)
+
+    def totals(self) -> Totals:
+        """Return a copy of everything counted so far."""
+        with self._lock:
+            return deepcopy(self._totals)
+
+    def period(self, seconds: float | None = None) -> Period:
+        """Sum up the last ``seconds``, at most :data:`LONGEST_WINDOW`; without them, since the start.
+
+        A window begins with a whole slot of :data:`SLOT_SECONDS`, so it may be shorter than asked for by up to one.
+        """
+        with self._lock:
+            current = self._slot().began
+            start = self._before.began if seconds is None else time.monotonic() - seconds
+            wanted = [slot for slot in self._slots if slot.began >= start or slot.began == current]
+            merged = Period(self._before.began if seconds is None else wanted[0].began)
+            for period in [self._before, *wanted] if seconds is None else wanted:
+                merged.merge(period)
+            return merged
+
+    def _slot(self) -> Period:
+        """Return the slot of this moment; slots that leave the longest window are added to the total."""
+        now = time.monotonic()
+        if now >= self._slots[-1].began + SLOT_SECONDS:
+            self._slots.append(Period(now - (now - self._before.began) % SLOT_SECONDS))
+            while self._slots[0].began < now - LONGEST_WINDOW - SLOT_SECONDS:
+                self._before.merge(self._slots.popleft())
+        return self._slots[-1]

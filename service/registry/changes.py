@@ -1,0 +1,374 @@
+"""The steps that changes are made of; whoever takes them holds :attr:`Steps.one_at_a_time`.
+
+Every way to change what is served. Changes happen one after the other, and one that fails has changed nothing.
+
+The rules, whoever asks for a change, an administrator or the watch over the folder:
+
+- the newest version of a name answers for the name; a version that was loaded by hand, or that an alias names, is
+  served besides under its exact name;
+- after a rollback, or unloading, only what is newer than what was left (or another bundle in its place) is taken up;
+- a canary is never promoted automatically;
+- a bundle that failed is tried again when its files change, or by hand;
+- what vanishes from the folder goes on being served: deleting files is no order to stop;
+- what is changed by hand holds until the process ends. The settings are what it begins with.
+
+Versions on trial: a canary answers a share of what is asked of a name, a shadow is asked the same and compared.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import structlog
+
+from models.bundle import BundleError, Task
+from service.engine.load import LoadedModel
+from service.observe.metrics import Metrics
+from service.registry.live import Served, Shelf
+from service.registry.load import Found, Intake, LoadFailed, Refused
+from service.registry.routing import (
+    CLASSIFIERS,
+    DEFAULT,
+    FALLBACK,
+    FORECAST,
+    Canary,
+    Reference,
+    UnknownModel,
+    version_key,
+)
+from service.registry.shadow import Shadow
+
+MOST_REMEMBERED = 10
+"""Earlier versions that a rollback can go back to, for each name."""
+
+
+class Identity(NamedTuple):
+    """One bundle among all that ever had its name and version."""
+
+    reference: Reference
+    sha256: str
+
+
+class Steps:
+    """Undoable steps that changes are made of, and the history that they go back to.
+
+    Attributes
+    ----------
+    one_at_a_time : held while a change is made.
+    history : bundles that answered for each name, the latest last, without the one that does.
+    left : the bundle of each name that was left by a rollback or by unloading.
+    """
+
+    def __init__(self, shelf: Shelf, intake: Intake) -> None:
+        self.shelf, self.intake = shelf, intake
+        self.one_at_a_time = asyncio.Lock()
+        self.history: dict[str, list[Identity]] = {}
+        self.left: dict[str, Identity] = {}
+
+    def left_for(self, found: Found) -> bool:
+        """Return True if this bundle, or a newer one, was left by hand, so that it is not taken up by itself."""
+        left = self.left.get(found.reference.name)
+        if left is None:
+            return False
+        mine, other = version_key(found.reference.version), version_key(left.reference.version)
+        return mine < other or (mine == other and found.sha256 == left.sha256)
+
+    def on_trial(self, reference: Reference) -> bool:
+        """Return True if a version answers a canary's share."""
+        canary = self.shelf.routes.canaries.get(reference.name)
+        return canary is not None and canary.version == reference.version
+
+    async def put(self, found: Found) -> Served[Any]:
+        """Serve a bundle under its exact name, unless it is that already. Raises LoadFailed."""
+        served = self.shelf.served.get(found.reference)
+        if served is not None and served.bundle.sha256 == found.sha256:
+            return served
+        live = self.shelf.answering(found.reference.name)
+        if live is not None and live.task != found.task:
+            raise self.intake.refuse(found, f"{live.reference} is a model for {live.task}, this one for {found.task}")
+        return await self.shelf.put(await self.intake.load(found))
+
+    async def served(self, wanted: Reference) -> Served[Any]:
+        """Return the model that a reference means, loaded if it has to be. Raises UnknownModel, LoadFailed."""
+        served = self.shelf.served.get(wanted) if wanted.version else self.shelf.answering(wanted.name)
+        if served is not None:
+            return served
+        if not wanted.version:
+            raise UnknownModel(str(wanted))
+        return await self.put(await self.intake.find(wanted))
+
+    async def bring_back(self, before: Identity) -> None:
+        """Serve a bundle that was served before. Raises Refused when it is not there any more, LoadFailed."""
+        served = self.shelf.served.get(before.reference)
+        if served is not None and identity(served) == before:
+            return
+        found = (await self.intake.look()).bundles.get(before.reference)
+        if found is None or found.sha256 != before.sha256:
+            raise Refused(f"{before.reference}, which answered before, is not in its folder any more")
+        await self.put(found)
+
+    def answering(self, name: str) -> Served[Any]:
+        """Return the version that answers for a name. Raises UnknownModel."""
+        served = self.shelf.answering(name)
+        if served is None:
+            raise UnknownModel(name)
+        return served
+
+    def promote(self, reference: Reference) -> bool:
+        """Let a version that is served answer for its name, unless the one that does is newer; whether it does."""
+        name, version = reference
+        current = self.shelf.routes.current.get(name)
+        if current is not None and version_key(version) < version_key(current):
+            return False
+        if current is not None and current != version:
+            self._remember(self.shelf.served[Reference(name, current)])
+        self.answer_with(reference)
+        return True
+
+    def answer_with(self, reference: Reference) -> None:
+        """Let a version that is served answer for its name."""
+        routes = self.shelf.routes
+        if self.on_trial(reference):
+            del routes.canaries[reference.name]
+        routes.current[reference.name] = reference.version
+
+    def _remember(self, served: Served[Any]) -> None:
+        history = self.history.setdefault(served.reference.name, [])
+        history.append(identity(served))
+        del history[:-MOST_REMEMBERED]
+
+
+def identity(served: Served[Any]) -> Identity:
+    """Identify the bundle of a served model."""
+    return Identity(served.reference, served.bundle.sha256)
+
+
+class Changes:
+    """Changes to what is served under which name; trials are begun and ended by :mod:`service.registry.changes`."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._shelf, self._intake = steps.shelf, steps.intake
+
+    async def begin(self, loaded: LoadedModel, alias: str) -> None:
+        """Serve what the settings name, under the alias too."""
+        served = await self._shelf.put(loaded)
+        self._intake.singles.append(loaded.bundle.path)
+        self._steps.promote(served.reference)
+        self._shelf.routes.aliases[alias] = Reference(served.reference.name)
+
+    async def begin_fallback(self, loaded: LoadedModel) -> None:
+        """Serve what answers when a classifier is full: exactly this version, which answers for no name of its own.
+
+        Raises
+        ------
+        BundleError
+            When it is no other model than is served already, or has other classes than the default.
+        """
+        manifest, default = loaded.bundle.manifest, self._shelf.lease(DEFAULT, "classification").bundle.manifest
+        reference = Reference(manifest.name, manifest.version)
+        if reference in self._shelf.served:
+            raise BundleError(f"{loaded.bundle.path}: {reference} cannot be its own fallback")
+        if manifest.classes.names != default.classes.names:
+            raise BundleError(f"{loaded.bundle.path}: a fallback needs the classes of {default.name} {default.version}")
+        await self._shelf.put(loaded)
+        self._shelf.routes.aliases[FALLBACK] = reference
+
+    async def sync(self, *, retry: bool = False) -> list[Reference]:
+        """Take up what is new in the folders; returns what was loaded. A failure is noted, and the rest goes on.
+
+        Parameters
+        ----------
+        retry : also what failed before, although its files are the same.
+        """
+        async with self._steps.one_at_a_time:
+            await self._intake.look()
+            taken = []
+            for found in list(self._news()):
+                if retry or not self._intake.failed_before(found):
+                    try:
+                        await self._steps.put(found)
+                    except LoadFailed:
+                        continue
+                    if not self._steps.on_trial(found.reference):
+                        self._steps.promote(found.reference)
+                    await self._shelf.tidy()
+                    taken.append(found.reference)
+            return taken
+
+    async def load(self, wanted: Reference) -> Reference:
+        """Serve a version, the newest when none is named; returns which. It answers for its name unless it is older.
+
+        Raises
+        ------
+        UnknownModel, LoadFailed
+            When there is no such bundle, or it cannot be served.
+        """
+        async with self._steps.one_at_a_time:
+            found = await self._intake.find(wanted)
+            await self._steps.put(found)
+            self._steps.left.pop(wanted.name, None)
+            if not self._steps.promote(found.reference):
+                self._shelf.kept.add(found.reference)
+            await self._shelf.tidy()
+            return found.reference
+
+    async def unload(self, wanted: Reference) -> None:
+        """Serve a version no more, or without one a model in all its versions. Raises UnknownModel, Refused."""
+        async with self._steps.one_at_a_time:
+            live = self._steps.answering(wanted.name)
+            if wanted.version:
+                self._drop_version(wanted)
+            else:
+                self._drop_model(live)
+            await self._shelf.tidy()
+
+    async def rollback(self, name: str) -> Reference:
+        """Let the version answer that did before the present one; returns which.
+
+        Raises
+        ------
+        UnknownModel, Refused, LoadFailed
+            When nothing is served under the name, no earlier version is known, or it is not there any more.
+        """
+        async with self._steps.one_at_a_time:
+            live, history = self._steps.answering(name), self._steps.history.get(name, [])
+            if not history:
+                raise Refused(f"nothing answered for {name} before {live.reference.version}")
+            before = history[-1]
+            await self._steps.bring_back(before)
+            history.pop()
+            self._steps.left[name] = identity(live)
+            self._steps.answer_with(before.reference)
+            await self._shelf.tidy()
+            return before.reference
+
+    async def set_alias(self, alias: str, target: Reference) -> None:
+        """Give a model another name. Raises UnknownModel, Refused, LoadFailed."""
+        async with self._steps.one_at_a_time:
+            if alias in self._shelf.routes.current:
+                raise Refused(f"{alias} is the name of a model")
+            served = await self._steps.served(target)
+            wanted = _task_of(alias)
+            if wanted is not None and served.task != wanted:
+                await self._shelf.tidy()
+                raise Refused(f"{alias} needs a model for {wanted}, {target} is one for {served.task}")
+            self._shelf.routes.aliases[alias] = target
+            await self._shelf.tidy()
+
+    async def end_alias(self, alias: str) -> None:
+        """Take an alias away. Raises UnknownModel, Refused."""
+        async with self._steps.one_at_a_time:
+            if alias not in self._shelf.routes.aliases:
+                raise UnknownModel(alias)
+            if alias == DEFAULT:
+                raise Refused("without it, requests that name no model could not be answered")
+            del self._shelf.routes.aliases[alias]
+            await self._shelf.tidy()
+
+    def _news(self) -> Iterator[Found]:
+        """List bundles of the folders that should be served and are not."""
+        contents, routes = self._intake.contents, self._shelf.routes
+        for name, newest in contents.newest().items():
+            current = routes.current.get(name)
+            if self._steps.on_trial(newest.reference) or self._steps.left_for(newest):
+                continue
+            if current is None or version_key(newest.reference.version) > version_key(current):
+                yield newest
+        for reference, served in self._shelf.served.items():
+            found = contents.bundles.get(reference)
+            if found is not None and found.sha256 != served.bundle.sha256:
+                yield found
+
+    def _drop_version(self, wanted: Reference) -> None:
+        routes = self._shelf.routes
+        if wanted not in self._shelf.served:
+            raise UnknownModel(str(wanted))
+        if wanted in routes.needed():
+            raise Refused(f"requests are led to {wanted}, by its name, an alias or as a canary")
+        self._shelf.kept.discard(wanted)
+
+    def _drop_model(self, live: Served[Any]) -> None:
+        name, routes = live.reference.name, self._shelf.routes
+        aliases = sorted(alias for alias, target in routes.aliases.items() if target.name == name)
+        if aliases:
+            raise Refused(f"aliases lead to {name}: {', '.join(aliases)}")
+        newest = self._intake.contents.newest().get(name)
+        on_disk = None if newest is None else Identity(newest.reference, newest.sha256)
+        self._steps.left[name] = max(
+            filter(None, (identity(live), on_disk)), key=lambda each: version_key(each[0].version)
+        )
+        self._shelf.kept = {reference for reference in self._shelf.kept if reference.name != name}
+        routes.canaries.pop(name, None)
+        del routes.current[name]
+
+
+def _task_of(alias: str) -> Task | None:
+    """Return the task that a reserved alias demands of its model, None for other aliases."""
+    if alias in CLASSIFIERS:
+        return "classification"
+    return "forecast" if alias == FORECAST else None
+
+
+log = structlog.get_logger(__name__)
+
+
+class Trials:
+    """Begins and ends them, one after the other with all other changes."""
+
+    def __init__(self, steps: Steps, metrics: Metrics) -> None:
+        self._steps, self._metrics = steps, metrics
+        self._shelf, self._intake = steps.shelf, steps.intake
+
+    async def set_canary(self, name: str, version: str, percent: float) -> None:
+        """Let a version answer a percentage of what is asked of a name. Raises UnknownModel, Refused, LoadFailed."""
+        async with self._steps.one_at_a_time:
+            live, wanted = self._steps.answering(name), Reference(name, version)
+            if wanted == live.reference:
+                raise Refused(f"{wanted} answers for {name} already")
+            served = await self._steps.served(wanted)
+            if _classes(served.loaded) != _classes(live.loaded):
+                await self._shelf.tidy()
+                raise Refused(f"{wanted} has other classes than {live.reference}: one name cannot mean both")
+            self._shelf.routes.canaries[name] = Canary(version, percent)
+            await self._shelf.tidy()
+
+    async def end_canary(self, name: str) -> None:
+        """Let one version answer everything again. Raises UnknownModel when there is no canary."""
+        async with self._steps.one_at_a_time:
+            if self._shelf.routes.canaries.pop(name, None) is None:
+                raise UnknownModel(f"canary of {name}")
+            await self._shelf.tidy()
+
+    async def set_shadow(self, name: str, wanted: Reference, share: float) -> None:
+        """Ask another classifier a share of what is asked of a name. Raises UnknownModel, Refused, LoadFailed."""
+        async with self._steps.one_at_a_time:
+            live = self._steps.answering(name)
+            if live.task != "classification":
+                raise Refused("only classifiers can be compared")
+            served = self._shelf.served.get(wanted)
+            loaded = served.loaded if served else await self._intake.load(await self._intake.find(wanted))
+            if set(_classes(loaded)) != set(_classes(live.loaded)):
+                raise Refused(f"{wanted} has other classes than {live.reference}: there is nothing to compare")
+            await self._shelf.drop_shadow(name)
+            shadow = Shadow(loaded, _classes(live.loaded), share, self._metrics, self._on_shadow_death(name))
+            await shadow.start()
+            self._shelf.shadows[name] = shadow
+
+    async def end_shadow(self, name: str) -> None:
+        """Compare a model with nothing any more. Raises UnknownModel when it has no shadow."""
+        async with self._steps.one_at_a_time:
+            if not await self._shelf.drop_shadow(name):
+                raise UnknownModel(f"shadow of {name}")
+
+    def _on_shadow_death(self, name: str) -> Callable[[BaseException], None]:
+        def drop(error: BaseException) -> None:
+            log.error("the shadow died", model=name, exc_info=error)
+            self._shelf.forget_shadow(name)
+
+        return drop
+
+
+def _classes(loaded: LoadedModel) -> Sequence[str]:
+    taxonomy = loaded.bundle.manifest.taxonomy
+    return () if taxonomy is None else taxonomy.names

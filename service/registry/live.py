@@ -1,0 +1,347 @@
+"""A model that answers, and the right to ask it.
+
+Whoever asks a model holds a :class:`Lease` while doing so. A model that has been replaced is not asked by anybody new,
+and is stopped and freed when the last lease on it ends: no request ever meets an engine that has closed.
+
+What is served at the moment, who is asked for what, and how a model leaves: with the last request it answers.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence, Sized
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+import structlog
+
+from models.bundle import Bundle, Task
+from models.lightcurve import LightCurve, LightCurveError
+from models.runtime import Provider
+from service.dataplane import AskOptions, DataPlane, Outcome, Refusal
+from service.engine.batch import EngineClosed, Overloaded
+from service.engine.engine import Engine
+from service.engine.load import LoadedModel
+from service.engine.programs import ForecastItem
+from service.memory import give_memory_back
+from service.registry.routing import FALLBACK, Reference, Role, Routes, UnknownModel
+from service.registry.shadow import Shadow
+
+ItemT = TypeVar("ItemT", bound=Sized)
+ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Served(Generic[ItemT]):
+    """A bundle with everything that answers in its name; ``count`` is told of light curves asked, and in what role."""
+
+    loaded: LoadedModel
+    engine: Engine
+    plane: DataPlane[ItemT]
+    count: Callable[[Role, int], None] = lambda role, items: None
+    leases: int = 0
+    _free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Nobody asks it yet."""
+        self._free.set()
+
+    @property
+    def bundle(self) -> Bundle:
+        """Bundle that is served."""
+        return self.loaded.bundle
+
+    @property
+    def provider(self) -> Provider:
+        """Execution provider that runs it."""
+        return self.loaded.provider
+
+    @property
+    def task(self) -> Task:
+        """Task that it was trained for."""
+        return self.bundle.manifest.task
+
+    @property
+    def reference(self) -> Reference:
+        """Its name, exactly."""
+        return Reference(self.bundle.manifest.name, self.bundle.manifest.version)
+
+    def take(self) -> None:
+        """Begin a lease."""
+        self.leases += 1
+        self._free.clear()
+
+    def give_back(self) -> None:
+        """End a lease."""
+        self.leases -= 1
+        if not self.leases:
+            self._free.set()
+
+    async def free(self) -> None:
+        """Wait until nobody holds a lease."""
+        await self._free.wait()
+
+
+ServedClassifier = Served[LightCurve]
+ServedForecaster = Served[ForecastItem]
+
+
+class Copies(Protocol[ItemT_contra]):
+    """Receiver of copies of requests with their answers; must not raise, wait, or take long."""
+
+    def offer(
+        self, items: Sequence[ItemT_contra | LightCurveError | Refusal], outcomes: Sequence[Outcome], live: Engine
+    ) -> None:
+        """Take a request, or let it pass."""
+
+
+class Lease(Generic[ItemT]):
+    """A model, kept from being freed inside ``with``; may be entered more than once.
+
+    Attributes
+    ----------
+    served : who answers.
+    role : why it is not the version that answers for its name; empty when it is, or was named exactly.
+
+    Parameters
+    ----------
+    fallback : who answers when ``served`` is full, where a request allows it; the lease is on that one from then on.
+    """
+
+    def __init__(
+        self,
+        served: Served[ItemT],
+        role: Role = "",
+        copies: Copies[ItemT] | None = None,
+        fallback: Served[ItemT] | None = None,
+    ) -> None:
+        self.served, self.role = served, role
+        self._copies, self._fallback = copies, fallback
+        self._entered = 0
+
+    def __enter__(self) -> "Lease[ItemT]":
+        """Hold the model."""
+        self.served.take()
+        self._entered += 1
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        """Let it go."""
+        self.served.give_back()
+        self._entered -= 1
+
+    @property
+    def bundle(self) -> Bundle:
+        """Bundle that answers."""
+        return self.served.bundle
+
+    async def ask(
+        self, items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions | None = None
+    ) -> list[Outcome]:
+        """Ask, as :meth:`service.dataplane.DataPlane.ask` does; where the model has a shadow, it gets a copy."""
+        try:
+            outcomes = await self.served.plane.ask(items, options)
+        except Overloaded as full:
+            if self._fallback is None or options is None or not options.fall_back:
+                raise
+            return await self._fall_back(self._fallback, full, items, options)
+        self.served.count(self.role, len(items))
+        if self._copies is not None:
+            self._copies.offer(items, outcomes, self.served.engine)
+        return outcomes
+
+    async def _fall_back(
+        self,
+        other: Served[ItemT],
+        full: Overloaded,
+        items: Sequence[ItemT | LightCurveError | Refusal],
+        options: AskOptions,
+    ) -> list[Outcome]:
+        """Ask the other one and, if it answers, hold that one instead. Raises Overloaded when both are full."""
+        other.take()
+        try:
+            outcomes = await other.plane.ask(items, options)
+        except Overloaded as too:
+            raise Overloaded(min(full.retry_after, too.retry_after)) from full
+        except EngineClosed:  # replaced since the lease began
+            raise full from None
+        finally:
+            other.give_back()
+        other.count("fallback", len(items))
+        for _ in range(self._entered):
+            other.take()
+            self.served.give_back()
+        self.served, self.role, self._copies, self._fallback = other, "fallback", None, None
+        return outcomes
+
+
+@contextmanager
+def held(leases: Iterable[Lease[ItemT]]) -> Iterator[None]:
+    """Hold several models."""
+    with ExitStack() as stack:
+        for lease in leases:
+            stack.enter_context(lease)
+        yield
+
+
+async def ask_each(
+    leases: Sequence[Lease[ItemT]],
+    items: Sequence[ItemT | LightCurveError | Refusal],
+    options: AskOptions,
+) -> list[Outcome]:
+    """Ask a model for each item, in order; all of them are answered or, where one model refuses, none.
+
+    Raises what :meth:`service.dataplane.DataPlane.ask` does.
+
+    Parameters
+    ----------
+    leases : one for each item; the same object for all items of a model.
+    """
+    places: dict[Lease[ItemT], list[int]] = {}
+    for place, lease in enumerate(leases):
+        places.setdefault(lease, []).append(place)
+    if len(places) == 1:
+        return await leases[0].ask(items, options)
+    asked = [asyncio.create_task(lease.ask(*_part(items, options, mine))) for lease, mine in places.items()]
+    try:
+        answers = await asyncio.gather(*asked)
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    outcomes: dict[int, Outcome] = {}
+    for mine, part in zip(places.values(), answers, strict=True):
+        outcomes |= zip(mine, part, strict=True)
+    return [outcomes[place] for place in range(len(items))]
+
+
+def _part(
+    items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions, places: Sequence[int]
+) -> tuple[list[ItemT | LightCurveError | Refusal], AskOptions]:
+    surveys = options.surveys if isinstance(options.surveys, str) else [options.surveys[place] for place in places]
+    return [items[place] for place in places], replace(options, surveys=surveys)
+
+
+log = structlog.get_logger(__name__)
+
+
+class Opens(Protocol):
+    """Gives models an engine and a data plane, and takes them away."""
+
+    async def open(self, loaded: LoadedModel) -> Served[Any]:
+        """Start to answer with a model."""
+
+    async def close(self, served: Served[Any], timeout: float) -> None:
+        """Stop a model that nobody asks any more, once what it still runs has ended."""
+
+
+class Shelf:
+    """The models of a process.
+
+    Attributes
+    ----------
+    routes : which name leads to which of them.
+    served : by exact name.
+    kept : served although no name but their exact one leads to them.
+    shadows : by the name of the model that they shadow.
+    leaving : models that nobody new is led to, with requests still to answer.
+    """
+
+    def __init__(self, opener: Opens, drain_timeout: float) -> None:
+        self._opener, self._drain_timeout = opener, drain_timeout
+        self.routes = Routes()
+        self.served: dict[Reference, Served[Any]] = {}
+        self.kept: set[Reference] = set()
+        self.shadows: dict[str, Shadow] = {}
+        self.leaving: set[Served[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def lease(self, name: str, task: Task | None, key: str = "") -> Lease[Any]:
+        """Lease a model. Raises UnknownModel when none of the task is served under the name."""
+        choice = self.routes.choose(name, key)
+        served = self.served.get(choice.reference)
+        if served is None or task not in (None, served.task):
+            raise UnknownModel(name)
+        fallback = self._fallback(served) if name in self.routes.aliases else None
+        return Lease(served, choice.role, self._shadow(served), fallback)
+
+    def _shadow(self, live: Served[Any]) -> Shadow | None:
+        """Return the shadow of a model: only the version that answers for the name has one."""
+        return self.shadows.get(live.reference.name) if live is self.answering(live.reference.name) else None
+
+    def _fallback(self, full: Served[Any]) -> Served[Any] | None:
+        """Return the model that may answer in the place of a classifier: another one of the same classes."""
+        target = self.routes.aliases.get(FALLBACK)
+        if target is None or full.task != "classification":
+            return None
+        other = self.served.get(target) if target.version else self.answering(target.name)
+        if other is None or other is full or other.task != full.task:
+            return None
+        return other if other.bundle.manifest.classes.names == full.bundle.manifest.classes.names else None
+
+    def answering(self, name: str) -> Served[Any] | None:
+        """Return the version that answers for the name of a model, not of an alias."""
+        return self.served.get(Reference(name, self.routes.current.get(name, "")))
+
+    async def put(self, loaded: LoadedModel) -> Served[Any]:
+        """Serve a model under its exact name, in place of the one that was there."""
+        served = await self._opener.open(loaded)
+        before = self.served.get(served.reference)
+        self.served[served.reference] = served
+        if before is not None:
+            self._leave(before)
+        return served
+
+    async def tidy(self) -> None:
+        """Let go of every model that nothing leads to, and of shadows with nothing to be compared with."""
+        needed = self.routes.needed() | self.kept
+        for reference in [reference for reference in self.served if reference not in needed]:
+            self._leave(self.served.pop(reference))
+        for name in [name for name, shadow in self.shadows.items() if not self._comparable(name, shadow)]:
+            await self.drop_shadow(name)
+
+    async def drop_shadow(self, name: str) -> bool:
+        """End the comparison with a shadow; whether there was one."""
+        shadow = self.shadows.pop(name, None)
+        if shadow is not None:
+            await shadow.stop()
+        return shadow is not None
+
+    def forget_shadow(self, name: str) -> None:
+        """Remove a shadow whose engine has died, without waiting for it."""
+        self._begin(self.drop_shadow(name))
+
+    async def close(self) -> None:
+        """Finish what is queued, stop every thread."""
+        await asyncio.gather(*(shadow.stop() for shadow in self.shadows.values()))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        everything = [*self.served.values(), *self.leaving]
+        await asyncio.gather(*(self._opener.close(served, self._drain_timeout) for served in everything))
+
+    @property
+    def engines(self) -> Iterable[Engine]:
+        """Every engine that answers requests."""
+        return [served.engine for served in (*self.served.values(), *self.leaving)]
+
+    def _comparable(self, name: str, shadow: Shadow) -> bool:
+        live = self.answering(name)
+        return live is not None and live.bundle.manifest.classes.names == shadow.classes
+
+    def _leave(self, served: Served[Any]) -> None:
+        self.leaving.add(served)
+        self._begin(self._free(served))
+
+    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _free(self, served: Served[Any]) -> None:
+        await served.free()
+        await self._opener.close(served, self._drain_timeout)
+        self.leaving.discard(served)
+        log.info("model freed", model=str(served.reference), sha256=served.bundle.sha256)
+        del served
+        await asyncio.to_thread(give_memory_back)

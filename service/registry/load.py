@@ -1,0 +1,302 @@
+"""Bundles in folders, and how they are loaded: found by their manifests, verified and warmed up in a quiet thread.
+
+Looking into folders reads manifests only; whether a bundle is sound, its loading finds out.
+
+From a folder to a model that is verified and warm, in a thread that stands back for those that answer requests.
+
+At start a model is loaded as fast as it goes. While others answer, it is loaded in a thread of low priority, so that
+hashing, golden outputs and warm-up take the time that nobody else wants. Threads of the runtime's own would inherit
+that priority for good: where runs have such threads (``threads_per_run`` above 1), loading keeps the usual one.
+
+From what lies in the folders to loaded models, with a note of everything that could not be loaded and why.
+"""
+
+import asyncio
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+from pydantic import ValidationError
+
+from models.bundle import MANIFEST, BundleError, Manifest, Task
+from models.runtime import ProviderError
+from service.engine.load import LoadedModel, load_model
+from service.engine.machine import Layout, usual_folder
+from service.observe.metrics import Metrics
+from service.registry.routing import Reference, UnknownModel, version_key
+from service.settings import Settings
+
+Fingerprint = tuple[tuple[str, int, int], ...]
+"""Name, size and time of change of every file in a bundle's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A bundle on disk: which one it says it is. ``sha256`` is that of the manifest, hence of everything."""
+
+    reference: Reference
+    task: Task
+    path: Path
+    sha256: str
+    fingerprint: Fingerprint
+
+
+@dataclass(slots=True)
+class Contents:
+    """Every bundle that was found, and why others were not: reasons by folder."""
+
+    bundles: dict[Reference, Found] = field(default_factory=dict)
+    unreadable: dict[Path, str] = field(default_factory=dict)
+
+    def newest(self) -> dict[str, Found]:
+        """Return the newest version of every name."""
+        newest: dict[str, Found] = {}
+        for found in sorted(self.bundles.values(), key=lambda found: version_key(found.reference.version)):
+            newest[found.reference.name] = found
+        return newest
+
+    def versions(self, name: str) -> list[str]:
+        """Versions of a model, the oldest first."""
+        versions = [reference.version for reference in self.bundles if reference.name == name]
+        return sorted(versions, key=version_key)
+
+
+def scan(root: Path | None, singles: Iterable[Path] = (), before: Contents | None = None) -> Contents:
+    """Look for bundles.
+
+    Parameters
+    ----------
+    root : folder of bundles, in either layout of the room's description.
+    singles : folders that are bundles themselves; what is also under ``root`` counts from there.
+    before : what was there the last time; manifests of folders that are as they were are not read again.
+    """
+    known = {found.path: found for found in before.bundles.values()} if before is not None else {}
+    contents = Contents()
+    for path, expected in _candidates(root):
+        _add(contents, path, expected, known.get(path))
+    for path in singles:
+        if (path / MANIFEST).is_file():
+            _add(contents, path, None, known.get(path), optional=True)
+    return contents
+
+
+def _candidates(root: Path | None) -> Iterator[tuple[Path, Reference | None]]:
+    """Folders with a manifest and, in the layout by version, what it has to say."""
+    for folder in _folders(root):
+        if (folder / MANIFEST).is_file():
+            yield folder, None
+            continue
+        for inner in _folders(folder):
+            if (inner / MANIFEST).is_file():
+                yield inner, Reference(folder.name, inner.name)
+
+
+def _folders(path: Path | None) -> list[Path]:
+    if path is None or not path.is_dir():
+        return []
+    return sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _add(
+    contents: Contents, path: Path, expected: Reference | None, known: Found | None, optional: bool = False
+) -> None:
+    try:
+        found = _read(path, known)
+    except (OSError, ValidationError) as error:
+        contents.unreadable[path] = f"no readable manifest: {error}"
+        return
+    reference = found.reference
+    if expected is not None and expected != reference:
+        contents.unreadable[path] = f"the manifest says {reference}, the folders say {expected}"
+    elif reference not in contents.bundles:
+        contents.bundles[reference] = found
+    elif not optional:
+        contents.unreadable[path] = f"{reference} is also in {contents.bundles[reference].path}"
+
+
+def _read(path: Path, known: Found | None) -> Found:
+    fingerprint = _fingerprint(path)
+    if known is not None and known.fingerprint == fingerprint:
+        return known
+    text = (path / MANIFEST).read_bytes()
+    manifest = Manifest.model_validate_json(text)
+    sha256 = hashlib.sha256(text).hexdigest()
+    return Found(Reference(manifest.name, manifest.version), manifest.task, path, sha256, fingerprint)
+
+
+def _fingerprint(path: Path) -> Fingerprint:
+    """Taken before the manifest is read, so that a change in between is seen the next time."""
+    files = [(entry.name, entry.stat()) for entry in sorted(path.iterdir()) if entry.is_file()]
+    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in files)
+
+
+LOW_PRIORITY = 5
+"""Added to the niceness of a thread: it gets about a third of what an equal would, and all of what is left over. Less,
+and on a crowded machine a version that is needed now would take minutes to load."""
+
+
+class Models(NamedTuple):
+    """Models that a process serves from the start: a classifier and, where configured, others for certain work."""
+
+    classifier: LoadedModel
+    forecaster: LoadedModel | None = None
+    fallback: LoadedModel | None = None
+    ztf: LoadedModel | None = None
+
+
+def load_one(settings: Settings, path: Path, task: Task) -> LoadedModel:
+    """Load a bundle on the provider that the settings name, disturbing nobody. Raises BundleError, ProviderError."""
+    wish = Layout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
+    return load_model(path, settings.provider, task=task, wish=wish, folder=_folder(settings))
+
+
+def load_first(settings: Settings, path: Path, task: Task) -> LoadedModel:
+    """Load a bundle while nobody is answered, and try out how the machine is best used for it; raises likewise."""
+    wish = Layout(settings.workers, settings.threads_per_run, settings.groups_in_flight)
+    folder, tune = _folder(settings), settings.autotune
+    return load_model(path, settings.provider, task=task, wish=wish, folder=folder, tune=tune)
+
+
+def _folder(settings: Settings) -> Path | None:
+    return settings.measurements_folder or usual_folder()
+
+
+def load_configured(settings: Settings) -> Models:
+    """Load the bundles that the settings name; raises likewise."""
+    forecast, fallback, ztf = settings.forecast_bundle, settings.fallback_bundle, settings.bundle_for_ztf
+    return Models(
+        load_first(settings, settings.bundle, "classification"),
+        None if forecast is None else load_first(settings, forecast, "forecast"),
+        None if fallback is None else load_first(settings, fallback, "classification"),
+        None if ztf is None else load_first(settings, ztf, "classification"),
+    )
+
+
+LoadOne = Callable[[Settings, Path, Task], LoadedModel]
+
+
+class QuietLoader:
+    """Loads bundles: one after the other and standing back, once ``quiet``; as fast as it goes until then."""
+
+    def __init__(self, settings: Settings, load: LoadOne = load_one) -> None:
+        self._settings, self._load = settings, load
+        self.quiet = False
+        prepare = stand_back if settings.threads_per_run <= 1 else lambda: None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="load", initializer=prepare)
+
+    async def load(self, path: Path, task: Task) -> LoadedModel:
+        """Load, verify and warm up a model. Raises BundleError, ProviderError."""
+        thread = self._thread if self.quiet else None
+        return await asyncio.get_running_loop().run_in_executor(thread, self._load, self._settings, path, task)
+
+    def close(self) -> None:
+        """End the thread; a load under way is finished for nobody."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def stand_back() -> None:
+    """Lower the priority of the calling thread, where the system has such a thing for threads (Linux)."""
+    if hasattr(os, "setpriority"):
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
+
+
+log = structlog.get_logger(__name__)
+
+
+class Refused(Exception):
+    """A change that would break something, or that there is nothing to make with; the text says what."""
+
+
+class LoadFailed(Refused):
+    """A bundle that must not be served, or cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A bundle that could not be loaded: why, since when (seconds since 1970), and what its files were like."""
+
+    path: Path
+    reference: Reference | None
+    reason: str
+    since: float
+    fingerprint: Fingerprint = ()
+
+
+class Intake:
+    """The folders, and the way from there.
+
+    Parameters
+    ----------
+    root : folder of bundles; None where there is none.
+
+    Attributes
+    ----------
+    singles : folders that are bundles, those of the settings.
+    contents : of all of them when they were last looked at.
+    failures : bundles that cannot be served, by folder.
+    """
+
+    def __init__(self, root: Path | None, loader: QuietLoader, metrics: Metrics) -> None:
+        self._root, self._loader, self._metrics = root, loader, metrics
+        self.singles: list[Path] = []
+        self.contents = Contents()
+        self.failures: dict[Path, Failure] = {}
+        metrics.models_failing.set_function(lambda: len(self.failures))
+
+    async def look(self) -> Contents:
+        """See what is in the folders now."""
+        self.contents = contents = await asyncio.to_thread(scan, self._root, self.singles, self.contents)
+        there = contents.unreadable.keys() | {found.path for found in contents.bundles.values()}
+        self.failures = {path: failure for path, failure in self.failures.items() if path in there}
+        for path, reason in contents.unreadable.items():
+            if path not in self.failures or self.failures[path].reason != reason:
+                self._fail(Failure(path, None, reason, time.time()))
+        return contents
+
+    async def find(self, wanted: Reference) -> Found:
+        """Find a bundle in the folders, the newest of its name when no version is named. Raises UnknownModel."""
+        contents = await self.look()
+        found = contents.bundles.get(wanted) if wanted.version else contents.newest().get(wanted.name)
+        if found is None:
+            raise UnknownModel(str(wanted))
+        return found
+
+    def failed_before(self, found: Found) -> bool:
+        """Return True if these very files could not be loaded."""
+        failure = self.failures.get(found.path)
+        return failure is not None and failure.fingerprint == found.fingerprint
+
+    async def load(self, found: Found) -> LoadedModel:
+        """Load, verify and warm up a bundle, off the event loop. Raises LoadFailed."""
+        try:
+            loaded = await self._loader.load(found.path, found.task)
+            manifest = loaded.bundle.manifest
+            if (manifest.name, manifest.version) != found.reference:
+                raise BundleError(f"{found.path}: changed while it was being read")
+        except Exception as error:  # of the runtime as well, whose exceptions share no base class
+            expected = isinstance(error, BundleError | ProviderError)
+            raise self.refuse(found, str(error) if expected else f"{type(error).__name__}: {error}") from error
+        self.failures.pop(found.path, None)
+        self._metrics.model_loads.labels("loaded").inc()
+        log.info("model loaded", model=str(found.reference), sha256=found.sha256, seconds=round(loaded.load_seconds, 3))
+        return loaded
+
+    def refuse(self, found: Found, reason: str) -> LoadFailed:
+        """Note that a bundle is not served, without having tried."""
+        self._fail(Failure(found.path, found.reference, reason, time.time(), found.fingerprint))
+        return LoadFailed(reason)
+
+    def _fail(self, failure: Failure) -> None:
+        self.failures[failure.path] = failure
+        self._metrics.model_loads.labels("failed").inc()
+        named = str(failure.reference or failure.path.name)
+        log.error("model not loaded", model=named, reason=failure.reason)

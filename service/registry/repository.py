@@ -1,0 +1,278 @@
+"""From a loaded model to one that answers, and back to nothing.
+
+The models of a process, whatever it answers through: what a transport, or a worker without one, asks.
+
+    repository = ModelRepository(settings, metrics, tracer, on_failure)
+    await repository.start()
+    with repository.classifier(survey="ztf", key=object_id) as lease:
+        outcomes = await lease.ask(curves, AskOptions(deadline))
+    await repository.stop()
+
+What is served is changed by its ``changes`` and ``trials`` and, where the settings say so, by a watch over the folder.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from models.bundle import BundleError, Task
+from models.lightcurve import LightCurve
+from models.posterior import Posterior
+from service.dataplane import DataPlane
+from service.engine.engine import Engine, EngineOptions
+from service.engine.load import LoadedModel
+from service.engine.policy import BatchLimits, most_items
+from service.engine.programs import ForecastItem, program_of
+from service.engine.supervise import MEANINGS, Fault, fault_of, supervise
+from service.observe.metrics import Metrics
+from service.observe.model_statistics import ModelStatistics
+from service.observe.tracer import Tracer
+from service.registry.cache import RedisResults, ResultCache
+from service.registry.changes import Changes, Steps, Trials
+from service.registry.live import Lease, Served, ServedClassifier, Shelf
+from service.registry.load import Failure, Intake, LoadOne, Models, QuietLoader, Refused, load_configured, load_one
+from service.registry.routing import DEFAULT, FORECAST, ZTF, Reference, UnknownModel
+from service.settings import Settings
+
+log = structlog.get_logger(__name__)
+
+
+class Opener:
+    """Gives models an engine and a data plane, and takes them away.
+
+    Parameters
+    ----------
+    cache : of results, shared by all models; None where nothing is kept.
+    on_failure : called on the event loop with the reason, for people, when a model that answers can do so no more.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        tracer: Tracer,
+        cache: ResultCache | None,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self._settings, self._metrics, self._tracer = settings, metrics, tracer
+        self._cache, self._on_failure = cache, on_failure
+
+    async def open(self, loaded: LoadedModel) -> Served[Any]:
+        """Start to answer with a model."""
+        bundle, statistics = loaded.bundle, ModelStatistics()
+        program, task, taxonomy = program_of(bundle.manifest), bundle.manifest.task, bundle.manifest.taxonomy
+        bands = bundle.manifest.band_map.labels
+        count = self._metrics.run_recorder(task, () if taxonomy is None else taxonomy.names, bands)
+        listeners = (count, statistics.record_run, partial(self._tracer.run, task))
+        supervisor = supervise(loaded, self._settings.hung_run_seconds, partial(self._fault, task))
+        engine = Engine(
+            supervisor,
+            program,
+            loaded.cost,
+            EngineOptions(
+                workers=self._settings.workers or loaded.layout.runs,
+                groups=self._settings.groups_in_flight or loaded.layout.groups,
+                limits=self._limits(loaded),
+                max_queued_seconds=self._settings.max_queued_seconds,
+            ),
+            samples=loaded.samples,
+            clock=loaded.clock,
+            listeners=listeners,
+            on_death=partial(self._died, task),
+            guard=supervisor,
+        )
+        await engine.start()
+        self._metrics.watch(task, engine)
+        self._metrics.set_model(bundle, loaded.provider, loaded.load_seconds)
+        results = None if self._cache is None else self._cache.of(bundle, loaded.provider)
+        plane = DataPlane(engine, program, self._metrics, statistics, results)
+        return Served(loaded, engine, plane, self._metrics.model_counter(bundle))
+
+    def _limits(self, loaded: LoadedModel) -> BatchLimits:
+        width, delay = self._settings.max_batch_tokens or loaded.max_tokens, self._settings.max_delay_ms / 1000
+        return BatchLimits(max_tokens=width, max_items=most_items(width), max_delay=delay)
+
+    async def close(self, served: Served[Any], timeout: float) -> None:
+        """Stop a model that nobody asks any more, once what it still runs has ended."""
+        await served.engine.drain(timeout)
+        await served.engine.stop()
+        await asyncio.to_thread(served.loaded.keep, served.engine.learned)
+        self._metrics.unwatch(served.task, served.engine)
+        self._metrics.unset_model(served.bundle, served.provider)
+
+    def _fault(self, task: Task, fault: Fault, recovered: bool) -> None:
+        self._metrics.fault(task, fault, recovered)
+        log.error("engine fault", task=task, fault=str(fault), recovered=recovered)
+
+    def _died(self, task: Task, error: BaseException) -> None:
+        fault = fault_of(error)
+        self._fault(task, fault, recovered=False)
+        log.critical("the engine died", task=task, fault=str(fault), exc_info=error)
+        self._on_failure(MEANINGS[fault])
+
+
+LoadModels = Callable[[Settings], Models]
+
+
+class NotReady(Exception):
+    """Nothing is served yet."""
+
+
+class ModelRepository:
+    """Models of a process and the right to ask them. Every method is called on one event loop.
+
+    Parameters
+    ----------
+    on_failure : called on the event loop, with the reason for people, when a model that answers can do so no more: the
+        process has to be replaced.
+    load_models, load : how models come into being, those of the settings and all others.
+
+    Attributes
+    ----------
+    changes : every way to change what is served under which name.
+    trials : of new versions, beside those that answer.
+    shelf : what is served, and under which names.
+    intake : what lies in the folders, and what could not be loaded.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        tracer: Tracer,
+        on_failure: Callable[[str], None],
+        load_models: LoadModels | None = None,
+        load: LoadOne = load_one,
+    ) -> None:
+        self._settings, self._load_models = settings, load_models or load_configured
+        self._cache = _cache(settings, metrics)
+        self._loader = QuietLoader(settings, load)
+        self.shelf = Shelf(Opener(settings, metrics, tracer, self._cache, on_failure), settings.drain_timeout)
+        self.intake = Intake(settings.repository, self._loader, metrics)
+        steps = Steps(self.shelf, self.intake)
+        self.changes, self.trials = Changes(steps), Trials(steps, metrics)
+        self.started = False
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load what the settings name, and what is in the folder.
+
+        Raises
+        ------
+        BundleError, ProviderError
+            When a bundle of the settings cannot be served, or an alias leads nowhere. A bundle of the folder that
+            cannot be served is noted, and the others go on.
+        """
+        models = await asyncio.to_thread(self._load_models, self._settings)
+        await self.changes.begin(models.classifier, DEFAULT)
+        if models.forecaster is not None:
+            await self.changes.begin(models.forecaster, FORECAST)
+        if models.ztf is not None:
+            await self.changes.begin(models.ztf, ZTF)
+        if models.fallback is not None:
+            await self.changes.begin_fallback(models.fallback)
+        await self.changes.sync()
+        for alias, target in self._settings.aliases.items():
+            try:
+                await self.changes.set_alias(alias, Reference.parse(target))
+            except (Refused, UnknownModel) as error:
+                raise BundleError(f"the alias {alias} cannot lead to {target}: {error}") from error
+        self._check_prior()
+        self.started = self._loader.quiet = True
+        if self._settings.repository_poll:
+            self._watch = asyncio.create_task(self._keep_watch(self._settings.repository_poll))
+
+    def _check_prior(self) -> None:
+        """Refuse to start with class shares of which no model knows the name: most likely a typing mistake."""
+        name = self._settings.prior
+        classifiers = [each for each in self.shelf.served.values() if each.task == "classification"]
+        offered = {each for served in classifiers for each in Posterior(served.bundle.manifest).names}
+        if name and name not in offered:
+            raise BundleError(f"NIGHTJAR_PRIOR: no model has {name!r}; there are {', '.join(sorted(offered))}")
+
+    async def stop(self) -> None:
+        """Finish what is queued, stop every thread, let go of everything."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.gather(self._watch, return_exceptions=True)
+        self._loader.close()
+        await self.shelf.close()
+        if self._cache is not None:
+            await self._cache.close()
+
+    def classifier(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
+        """Lease a classifier.
+
+        Parameters
+        ----------
+        name : an alias, ``name`` or ``name@version``; empty for the one of the survey, or the default.
+        survey : where the light curve comes from.
+        key : of the object, or else of whoever asks: a canary's share is divided by it.
+
+        Raises
+        ------
+        UnknownModel, NotReady
+            When no classifier is served under the name, or none at all yet.
+        """
+        self._check_started()
+        return self.shelf.lease(name or self.shelf.routes.for_survey(survey), "classification", key)
+
+    def forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
+        """Lease a forecaster; raises likewise."""
+        self._check_started()
+        return self.shelf.lease(name or FORECAST, "forecast", key)
+
+    def of_any_task(self, name: str, key: str = "") -> Lease[Any]:
+        """Lease a model of any task; raises likewise."""
+        self._check_started()
+        return self.shelf.lease(name, None, key)
+
+    def _check_started(self) -> None:
+        if not self.started:
+            raise NotReady
+
+    @property
+    def default(self) -> ServedClassifier:
+        """The classifier that answers where a request names none. Raises NotReady."""
+        return self.classifier().served
+
+    @property
+    def served(self) -> list[Served[Any]]:
+        """Every model that requests can reach, those of the settings first. Raises NotReady."""
+        self._check_started()
+        return list(self.shelf.served.values())
+
+    @property
+    def failures(self) -> Iterable[Failure]:
+        """Bundles that cannot be served."""
+        return self.intake.failures.values()
+
+    @property
+    def engines(self) -> Iterable[Engine]:
+        """Every engine that answers requests."""
+        return self.shelf.engines
+
+    async def _keep_watch(self, seconds: float) -> None:
+        """Take up what is new in the folder, until cancelled."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.changes.sync()
+            except Exception as error:  # an unreadable disk today may be readable tomorrow
+                log.error("the repository could not be read", exc_info=error)
+
+
+def _cache(settings: Settings, metrics: Metrics) -> ResultCache | None:
+    if not settings.cache_bytes:
+        return None
+    remote = None
+    if settings.cache_redis_url:
+        remote = RedisResults(
+            settings.cache_redis_url, settings.cache_redis_seconds, metrics, settings.cache_secret.get_secret_value()
+        )
+    cache = ResultCache(settings.cache_bytes, metrics, remote)
+    metrics.cache_bytes.set_function(lambda: cache.held_bytes)
+    return cache

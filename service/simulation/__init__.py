@@ -1,1 +1,0 @@
-"""The engine on paper: traffic, rival policies, discrete events, and a replay against the real one."""

@@ -1,0 +1,213 @@
+"""What is committed, and when: the offset before which all is done, with the journal beside it.
+
+Commits are asked for and never waited for; the consumer tells later what became of them. One is under way at a time,
+and the next says what is true then, so that a broker that was away is told everything at once when it is back.
+"""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from service.stream.kafka.journal import Entry, Journal
+from service.stream.kafka.offsets import Offsets, Partition
+
+COMMIT_SECONDS: Final = 0.05
+"""Between two commits, unless somebody waits for one: what is answered twice after a kill was answered since."""
+UNANSWERED_SECONDS: Final = 20.0
+"""After which a commit is given up that the client has said nothing about."""
+
+
+class Apart:
+    """Lets transactions and commits of the journal come one after another; of those who wait, the journal goes first.
+
+    The broker keeps the commit that came last, also when a transaction whose offsets came before it ends after it: were
+    both under way at once, a journal could set the group back.
+    """
+
+    def __init__(self) -> None:
+        self._busy = threading.Lock()
+        self._nobody_waits = threading.Event()
+        self._nobody_waits.set()
+
+    def begin_transaction(self, timeout: float) -> bool:
+        """Begin a transaction's time if that is possible within some seconds."""
+        return self._nobody_waits.wait(timeout) and self._busy.acquire(timeout=timeout)
+
+    def begin_journal(self, timeout: float = 0.0) -> bool:
+        """Begin the time of a commit of the journal; if that is not possible now, it goes first when it is."""
+        begun = self._busy.acquire(timeout=timeout)
+        self.wait_no_more() if begun else self._nobody_waits.clear()
+        return begun
+
+    def wait_no_more(self) -> None:
+        """Let transactions go on: nobody has a journal to write."""
+        self._nobody_waits.set()
+
+    def end(self) -> None:
+        """End one's time."""
+        self._busy.release()
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition of ours.
+
+    Attributes
+    ----------
+    start : the offset of the first message that came of it, None before.
+    journal : None until it was read.
+    told : offset and metadata that the broker has acknowledged.
+    """
+
+    start: int | None = None
+    journal: Journal | None = None
+    told: tuple[int, str] | None = None
+
+
+class Commits:
+    """Partitions of a consumer, their journals and what was committed of them. For the consumer's thread alone.
+
+    Parameters
+    ----------
+    offsets : progress through the partitions.
+    max_deliveries : deliveries that a message may have had.
+    apart : keeps our commits and those of transactions apart, where there are any.
+    """
+
+    def __init__(self, offsets: Offsets, max_deliveries: int, apart: Apart | None = None) -> None:
+        self._offsets = offsets
+        self._max_deliveries = max_deliveries
+        self._apart = apart
+        self._held: dict[Partition, _Held] = {}
+        self._sent: dict[Partition, tuple[_Held, int, Entry | None]] | None = None
+        self._sent_at = self._next_at = 0.0
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Those that are ours."""
+        return tuple(self._held)
+
+    def owns(self, partition: Partition) -> bool:
+        """Whether a partition is ours."""
+        return partition in self._held
+
+    def begin(self, partitions: Iterable[Partition]) -> None:
+        """Note that partitions were assigned."""
+        for partition in partitions:
+            self._held[partition] = _Held()
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Note that partitions are no longer ours."""
+        for partition in partitions:
+            self._held.pop(partition, None)
+
+    def start(self, partition: Partition, offset: int) -> bool:
+        """Note the first message of a partition; whether it was the first, and its journal is to be read."""
+        held = self._held[partition]
+        first, held.start = held.start is None, offset if held.start is None else held.start
+        return first
+
+    def open(self, partition: Partition, metadata: str | None) -> None:
+        """Take in what the journal of a partition says."""
+        held = self._held.get(partition)
+        if held is not None and held.journal is None:
+            held.journal = Journal(Entry.parse(metadata), self._max_deliveries)
+
+    def journal(self, partition: Partition) -> Journal | None:
+        """The journal of a partition of ours, None until it was read."""
+        return held.journal if (held := self._held.get(partition)) is not None else None
+
+    def position(self, partition: Partition) -> TopicPartition | None:
+        """Where a partition is to be read on from, with what its journal says; None before its first message."""
+        held = self._held.get(partition)
+        if held is None or held.start is None or held.journal is None:
+            return None
+        front = self._offsets.front(partition)
+        return TopicPartition(*partition, held.start if front is None else front, str(held.journal.entry))
+
+    def review(self, caught_up: bool) -> None:
+        """Let the journals forget deaths of which all suspects are done."""
+        for partition, held in self._held.items():
+            front = self._offsets.front(partition)
+            if held.journal is not None and held.journal.deaths and front is not None:
+                quiet = caught_up and not self._offsets.unfinished([partition])
+                held.journal.done_before(front, quiet)
+
+    def send(self, consumer: Consumer, wanted: bool = False) -> None:
+        """Commit what has moved.
+
+        Parameters
+        ----------
+        wanted : whether messages wait for it; otherwise it has time, and transactions see to it where there are any.
+        """
+        now = monotonic()
+        pressing = wanted or (now >= self._next_at and self._apart is None)
+        positions = (self.position(place) for place in self._held) if pressing else ()
+        moved = [one for one in positions if one is not None and self._moved(one)]
+        if not moved:
+            if self._apart is not None:
+                self._apart.wait_no_more()
+            return
+        if self._sent is not None and (self._apart is not None or now - self._sent_at < UNANSWERED_SECONDS):
+            return
+        if self._apart is None or self._apart.begin_journal():
+            self._next_at, self._sent_at = now + COMMIT_SECONDS, now
+            self._send(consumer, moved, farewell=False)
+
+    def _moved(self, position: TopicPartition) -> bool:
+        return self._held[str(position.topic), position.partition].told != (position.offset, position.metadata)
+
+    def _send(self, consumer: Consumer, positions: Sequence[TopicPartition], farewell: bool) -> None:
+        self._sent = {}
+        for one in positions:
+            held = self._held[str(one.topic), one.partition]
+            entry = None if farewell or held.journal is None else held.journal.entry
+            self._sent[str(one.topic), one.partition] = held, one.offset, entry
+        try:
+            consumer.commit(offsets=list(positions), asynchronous=True)
+        except KafkaException:
+            self._end_sent()
+
+    def answered(self, error: KafkaError | None, positions: Sequence[TopicPartition]) -> None:
+        """Take in what became of a commit."""
+        if self._sent is None:
+            return
+        for one in positions:
+            sent = self._sent.get((str(one.topic), one.partition))
+            if sent is None or error is not None or one.error is not None:
+                continue
+            held, offset, entry = sent
+            held.told = (offset, "" if entry is None else str(entry))
+            if held.journal is not None and entry is not None:
+                held.journal.acknowledged = entry
+        self._end_sent()
+
+    def _end_sent(self) -> None:
+        if self._sent is not None and self._apart is not None:
+            self._apart.end()
+        self._sent = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a commit has been sent and not been answered."""
+        return self._sent is not None
+
+    def farewell(self, consumer: Consumer, partitions: Iterable[Partition], clean: bool, patience: float) -> None:
+        """Commit partitions that leave us; without an entry where they leave in peace.
+
+        Parameters
+        ----------
+        clean : whether nobody died over them.
+        patience : seconds that a transaction under way may take to end; it commits by itself otherwise.
+        """
+        positions = []
+        for partition in partitions:
+            if (one := self.position(partition)) is not None:
+                positions.append(TopicPartition(*partition, one.offset, "") if clean else one)
+        if not positions or (self._apart is not None and not self._apart.begin_journal(patience)):
+            return
+        self._send(consumer, positions, farewell=clean)

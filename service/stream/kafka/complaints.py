@@ -1,0 +1,85 @@
+"""What Kafka's client complains of: once a minute in the log, whatever the number, and in words for the probes.
+
+The client tries on by itself and says each time that it failed, but never that it works again: who has an answer of a
+broker says so (:meth:`Complaints.answered`).
+"""
+
+import threading
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaError
+
+LOG_SECONDS: Final = 60.0
+REFUSED_SECONDS: Final = 15.0
+"""How long a refusal stands after it was heard last; the client tries again every ten seconds."""
+REFUSALS: Final = {
+    KafkaError._AUTHENTICATION: "authentication failed",
+    KafkaError._SSL: "no TLS connection",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "authentication failed",
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: "authentication failed",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "not authorised",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "not authorised",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "not authorised",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised",
+}
+"""What no patience mends: a password, a certificate or a right is wrong."""
+AWAY: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Told:
+    at: float
+    since: int = 0
+
+
+class Complaints:
+    """What the clients of one end complain of. Safe to use from several threads.
+
+    Parameters
+    ----------
+    end : whose clients they are, for the log.
+    """
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+        self._lock = threading.Lock()
+        self._told: dict[str, _Told] = {}
+        self._refusal, self._refused_at = "", 0.0
+        self._away = ""
+
+    def note(self, error: KafkaError) -> None:
+        """Take in what a client says; log it unless the same was logged within a minute."""
+        code, name, reason, now = error.code(), error.name(), error.str(), monotonic()
+        with self._lock:
+            if code in REFUSALS:
+                self._refusal, self._refused_at = f"{REFUSALS[code]}: {reason}", now
+            elif code in AWAY:
+                self._away = f"no broker answers: {reason}"
+            told = self._told.get(name)
+            if told is not None and now - told.at < LOG_SECONDS:
+                told.since += 1
+                return
+            times = 1 if told is None else told.since + 1
+            self._told[name] = _Told(now)
+        log.warning("Kafka", end=self._end, code=name, reason=reason, times=times)
+
+    def answered(self) -> None:
+        """Note that a broker answers."""
+        with self._lock:
+            self._away = ""
+            if monotonic() - self._refused_at > REFUSED_SECONDS:
+                self._refusal = ""
+
+    @property
+    def refusal(self) -> str:
+        """Why we are let in nowhere, in words; empty when we are, or nobody answers."""
+        return self._refusal
+
+    def __str__(self) -> str:
+        """What is wrong now, in words; empty when nothing is."""
+        return self._refusal or self._away

@@ -1,0 +1,166 @@
+"""Messages between the client's queue and the worker, and which of them may go: those whose journal the broker has.
+
+While the worker has no room some are taken into the hand, as the client calls the group's callbacks only when it is
+asked for messages. A message that is to be tried alone (:mod:`service.stream.kafka.journal`) keeps all others back.
+"""
+
+from collections.abc import Collection
+from typing import cast
+
+import structlog
+from confluent_kafka import Message as KafkaMessage
+
+from models.limits import milliseconds
+from service.stream.kafka.commits import Commits
+from service.stream.kafka.offsets import Offsets, Partition, Token
+from service.stream.messages import Headers, Message
+
+MESSAGES, BYTES = 64, 8 << 20
+"""How many messages, or of which size together, make the hand full."""
+log = structlog.get_logger(__name__)
+
+
+class Hand:
+    """Messages taken from the client and not handed on. For the consumer's thread alone.
+
+    Attributes
+    ----------
+    waiting : whether some wait until the broker has acknowledged what is said of them.
+    """
+
+    def __init__(self, offsets: Offsets, commits: Commits) -> None:
+        self._offsets = offsets
+        self._commits = commits
+        self._messages: list[KafkaMessage] = []
+        self._bytes = 0
+        self._alone: Token | None = None  # what is under way with nothing beside it
+        self.waiting = False
+
+    def __len__(self) -> int:
+        """Messages in the hand."""
+        return len(self._messages)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more are to be taken from the client."""
+        return len(self._messages) >= MESSAGES or self._bytes > BYTES or self._alone is not None
+
+    def add(self, message: KafkaMessage) -> None:
+        """Take a message."""
+        self._messages.append(message)
+        self._bytes += _size(message)
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        """Let go of messages whose partitions were taken away: their next owner reads them."""
+        self._keep([one for one in self._messages if partition_of(one) not in partitions])
+
+    def _keep(self, messages: list[KafkaMessage]) -> None:
+        self._messages, self._bytes = messages, sum(map(_size, messages))
+
+    def hand_on(self, limit: int) -> list[Message]:
+        """Messages that may go now, in order, up to ``limit``; others stay."""
+        if self._alone is not None and self._offsets.holds(self._alone) and self._offsets.unfinished():
+            return []
+        self._alone = None
+        if (suspect := self._first_suspect()) is not None:
+            return self._hand_on_alone(suspect)
+        if not self._messages:
+            self.waiting = False
+            return []
+        first = self._messages[:limit]
+        for one in first:
+            if (journal := self._commits.journal(partition_of(one))) is not None:
+                journal.reach_to(offset_of(one) + 1)
+        chosen: list[KafkaMessage] = []
+        kept: list[KafkaMessage] = []
+        behind: set[Partition] = set()  # partitions of which a message stays: what comes after it stays, too
+        for one in first:
+            place = partition_of(one)
+            journal = self._commits.journal(place)
+            if place not in behind and journal is not None and journal.may_go(offset_of(one)):
+                chosen.append(one)
+            else:
+                behind.add(place)
+                kept.append(one)
+        self.waiting = bool(kept)
+        self._keep(kept + self._messages[limit:])
+        return [self._message(one) for one in chosen]
+
+    def _first_suspect(self) -> KafkaMessage | None:
+        """The message that is to be tried alone next, None when there is none."""
+        seen: set[Partition] = set()
+        for one in self._messages:
+            place = partition_of(one)
+            if place not in seen:
+                seen.add(place)
+                journal = self._commits.journal(place)
+                if journal is not None and journal.wants_alone(offset_of(one)):
+                    return one
+        return None
+
+    def _hand_on_alone(self, suspect: KafkaMessage) -> list[Message]:
+        """Hand on one message once nothing else is under way and the broker knows of it."""
+        place, offset = partition_of(suspect), offset_of(suspect)
+        journal = self._commits.journal(place)
+        self.waiting = True
+        if journal is None or self._offsets.unfinished():
+            return []
+        journal.name_alone(offset)
+        journal.reach_to(offset + 1)
+        if not journal.may_go(offset):
+            return []
+        self._keep([one for one in self._messages if one is not suspect])
+        message = self._message(suspect)
+        self._alone = cast(Token, message.token)
+        log.warning("tried alone", topic=place[0], place=message.place, deliveries=message.deliveries)
+        return [message]
+
+    def _message(self, one: KafkaMessage) -> Message:
+        place, offset = partition_of(one), offset_of(one)
+        journal = self._commits.journal(place)
+        deliveries = 1 if journal is None else journal.deliveries(offset)
+        return message_of(one, self._offsets.take(place, offset), deliveries)
+
+
+def partition_of(message: KafkaMessage) -> Partition:
+    """Topic and number of a message's partition."""
+    return str(message.topic()), int(message.partition() or 0)
+
+
+def offset_of(message: KafkaMessage) -> int:
+    """Where a message lies in its partition."""
+    return int(message.offset() or 0)
+
+
+def _size(message: KafkaMessage) -> int:
+    return len(message.value() or b"")
+
+
+def message_of(one: KafkaMessage, token: object = None, deliveries: int = 1) -> Message:
+    """The message that Kafka's client gives; what cannot be read of it is left out."""
+    topic, partition = partition_of(one)
+    kind, timestamp = one.timestamp()
+    return Message(
+        topic=topic,
+        place=f"{partition}:{offset_of(one)}",
+        value=_bytes(one.value()) or b"",
+        key=_bytes(one.key()),
+        headers=headers_of(one),
+        timestamp_ms=milliseconds(timestamp) if kind else None,
+        deliveries=deliveries,
+        token=token,
+    )
+
+
+def headers_of(message: KafkaMessage) -> Headers:
+    """Headers as bytes; one without a value is empty. Names that are no UTF-8 break the client: then there are none."""
+    try:
+        headers = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
+    except (SystemError, UnicodeDecodeError):
+        log.warning("headers that cannot be read", topic=message.topic(), offset=message.offset())
+        return ()
+    return tuple((name, _bytes(value) or b"") for name, value in headers)
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

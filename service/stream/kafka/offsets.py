@@ -1,0 +1,118 @@
+"""Which offset of a partition may be committed: the one before which every message is done.
+
+Messages of a partition are finished in any order. A partition that was taken away and came back begins anew: what was
+taken in its former life no longer counts. So does one whose topic was deleted and made again, whose offsets go back.
+"""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A message's place and the life of its partition in which it was taken."""
+
+    partition: Partition
+    offset: int
+    life: int
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One life of a partition.
+
+    Attributes
+    ----------
+    taken : offsets of messages that are not behind the front, in the order taken, to whether they are done.
+    front : the offset before which everything is done.
+    last : the greatest offset taken.
+    """
+
+    life: int
+    front: int
+    last: int
+    taken: dict[int, bool] = field(default_factory=dict)
+
+    def advance(self) -> None:
+        """Move the front over what is done."""
+        while self.taken and self.taken[first := next(iter(self.taken))]:
+            del self.taken[first]
+            self.front = first + 1
+
+
+class Offsets:
+    """Progress through the partitions of a consumer. Safe to use from several threads; never waits for anybody."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._partitions: dict[Partition, _Progress] = {}
+        self._lives = 0
+
+    def take(self, partition: Partition, offset: int) -> Token:
+        """Note that a message was taken."""
+        with self._lock:
+            progress = self._partitions.get(partition)
+            if progress is None or offset <= progress.last:
+                self._lives += 1
+                progress = self._partitions[partition] = _Progress(self._lives, offset, offset)
+            progress.taken[offset] = False
+            progress.last = offset
+            return Token(partition, offset, progress.life)
+
+    def finish(self, tokens: Iterable[Token]) -> None:
+        """Note that messages are done."""
+        with self._lock:
+            for token in tokens:
+                if self._holds(token) and token.offset in self._partitions[token.partition].taken:
+                    progress = self._partitions[token.partition]
+                    progress.taken[token.offset] = True
+                    progress.advance()
+
+    def front(self, partition: Partition) -> int | None:
+        """The offset before which everything is done; None where nothing has been taken."""
+        with self._lock:
+            progress = self._partitions.get(partition)
+            return None if progress is None else progress.front
+
+    def unfinished(self, partitions: Iterable[Partition] | None = None) -> int:
+        """Messages taken and not done, of these partitions or of all."""
+        with self._lock:
+            chosen = self._partitions if partitions is None else set(partitions) & self._partitions.keys()
+            return sum(not done for p in chosen for done in self._partitions[p].taken.values())
+
+    def ahead(self, tokens: Iterable[Token]) -> tuple[frozenset[Token], dict[Partition, int]]:
+        """Those messages whose partitions are still ours, and where those may be read on from once they are done."""
+        with self._lock:
+            owned = frozenset(token for token in tokens if self._holds(token))
+            moved: dict[Partition, int] = {}
+            for partition in {token.partition for token in owned}:
+                progress = self._partitions[partition]
+                done = {token.offset: True for token in owned if token.partition == partition}
+                then = _Progress(progress.life, progress.front, progress.last, progress.taken | done)
+                then.advance()
+                if then.front > progress.front:
+                    moved[partition] = then.front
+        return owned, moved
+
+    def holds(self, token: Token) -> bool:
+        """Whether the partition of a message is still in the life in which the message was taken."""
+        with self._lock:
+            return self._holds(token)
+
+    def _holds(self, token: Token) -> bool:
+        progress = self._partitions.get(token.partition)
+        return progress is not None and progress.life == token.life
+
+    def clear(self) -> None:
+        """Forget every partition."""
+        with self._lock:
+            self._partitions.clear()
+
+    def drop(self, partitions: Iterable[Partition]) -> None:
+        """Forget partitions that were taken away."""
+        with self._lock:
+            for partition in partitions:
+                self._partitions.pop(partition, None)

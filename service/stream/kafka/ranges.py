@@ -1,0 +1,191 @@
+"""Finite sources for replays: what a topic or a stream holds between two offsets or two moments.
+
+Nothing is committed and no group is joined, so a replay disturbs nobody. It ends where the topic ended when it began.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
+from redis.exceptions import RedisError
+
+from service.stream.addresses import Address, AddressError
+from service.stream.kafka.config import made, properties
+from service.stream.kafka.hand import message_of as kafka_message_of
+from service.stream.messages import Message, Standing, TransientError
+from service.stream.redis_streams import connect, message_of
+
+TIMEOUT_SECONDS: Final = 30.0
+RANGE_OPTIONS: Final = ("since", "until", "from", "to", "partition")
+
+
+class KafkaRange:
+    """Messages of topics from ``since`` to ``until`` (ISO times), or of one partition from offset to offset."""
+
+    finite = True
+
+    def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
+        address.only("group", *RANGE_OPTIONS)
+        own = {"group.id": "nightjar-replay", "enable.auto.commit": False, "queued.max.messages.kbytes": 32768}
+        self._consumer = made(Consumer, properties(address, extra, own))
+        self._ends: dict[tuple[str, int], int] = {}
+        try:
+            self._start(address)
+        except KafkaException as error:
+            raise AddressError(f"kafka://{address.hosts}: {error.args[0].str()}") from None
+
+    def _start(self, address: Address) -> None:
+        assigned = []
+        for topic, partition in self._partitions(address):
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_SECONDS)
+            start = self._bound(address, "from", "since", topic, partition, low)
+            end = self._bound(address, "to", "until", topic, partition, high)
+            start, end = max(start, low), min(end, high)
+            if start < end:
+                self._ends[topic, partition] = end
+                assigned.append(TopicPartition(topic, partition, start))
+        self._consumer.assign(assigned)
+
+    def _partitions(self, address: Address) -> list[tuple[str, int]]:
+        wanted = int(address.number("partition", -1))
+        if wanted < 0 and {"from", "to"} & set(address.options):
+            raise AddressError("offsets (`from`, `to`) belong to a `partition`")
+        found = []
+        for topic in address.names:
+            described = self._consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
+            found += [(topic, number) for number in described.partitions if wanted in (-1, number)]
+        return found
+
+    def _bound(self, address: Address, offset: str, moment: str, topic: str, partition: int, default: int) -> int:
+        if offset in address.options:
+            return int(address.number(offset, default))
+        if moment not in address.options:
+            return default
+        asked = TopicPartition(topic, partition, _milliseconds(address.options[moment]))
+        found = self._consumer.offsets_for_times([asked], TIMEOUT_SECONDS)[0].offset
+        return default if found == OFFSET_END else found
+
+    def poll(self, limit: int, timeout: float) -> list[Message]:
+        """The next messages; none when every partition has been read to its end."""
+        while self._ends:
+            try:
+                found = self._consumer.consume(limit, timeout)
+            except KafkaException as error:
+                raise TransientError(str(error)) from error
+            messages = [message for one in found if (message := self._message(one)) is not None]
+            if messages:
+                return messages
+            self._forget_read()
+        return []
+
+    def _message(self, one: Any) -> Message | None:
+        place = (one.topic(), one.partition())
+        if one.error() is not None or one.offset() >= self._ends.get(place, 0):
+            return None
+        message = kafka_message_of(one)
+        if one.offset() + 1 >= self._ends[place]:
+            del self._ends[place]
+        return message
+
+    def _forget_read(self) -> None:
+        """A last offset may be no message (transactions, compaction): then only the position tells the end."""
+        for position in self._consumer.position(self._consumer.assignment()):
+            place = (str(position.topic), position.partition)
+            if place in self._ends and position.offset >= self._ends[place]:
+                del self._ends[place]
+
+    def rest(self) -> None:
+        """No group expels it."""
+
+    def done(self, messages: Sequence[Message]) -> None:
+        """Nothing is kept."""
+
+    def refusal(self) -> str:
+        """Who may not read is told at the start."""
+        return ""
+
+    def holds(self, message: Message) -> bool:
+        """No group takes anything away."""
+        return True
+
+    def standing(self) -> Standing:
+        """A replay is behind by intention."""
+        return Standing()
+
+    def close(self, clean: bool = True) -> None:
+        """Let go of the broker."""
+        self._consumer.close()
+
+
+class RedisRange:
+    """Entries of streams from ``since`` to ``until``; a dead letter that has been answered is deleted."""
+
+    finite = True
+
+    def __init__(self, address: Address) -> None:
+        options = address.only("db", "since", "until").options
+        self._client = connect(address)
+        since = str(_milliseconds(options["since"])) if "since" in options else "-"
+        try:
+            self._left = [(name.encode(), since, self._end(name, options.get("until"))) for name in address.names]
+        except RedisError as error:
+            raise AddressError(f"redis://{address.hosts}: {error}") from None
+
+    def _end(self, stream: str, until: str | None) -> str:
+        if until is not None:
+            return str(_milliseconds(until))
+        last = cast("list[tuple[bytes, Any]]", self._client.xrevrange(stream, count=1))
+        return last[0][0].decode() if last else "0-0"
+
+    def poll(self, limit: int, timeout: float) -> list[Message]:
+        """The next entries, stream after stream."""
+        while self._left:
+            stream, start, end = self._left[0]
+            try:
+                found = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, limit))
+            except RedisError as error:
+                raise TransientError(str(error)) from error
+            if found:
+                self._left[0] = (stream, f"({found[-1][0].decode()}", end)
+                return [message_of(stream, entry, fields) for entry, fields in found]
+            self._left.pop(0)
+        return []
+
+    def rest(self) -> None:
+        """Redis wants nothing."""
+
+    def done(self, messages: Sequence[Message]) -> None:
+        """Delete letters; alerts stay."""
+        try:
+            for message in messages:
+                stream, entry = cast("tuple[bytes, bytes]", message.token)
+                if message.topic != stream.decode(errors="replace"):  # the letter's own topic has been restored
+                    self._client.xdel(stream, entry)
+        except RedisError as error:
+            raise TransientError(str(error)) from error
+
+    def refusal(self) -> str:
+        """Who may not read is told at the start."""
+        return ""
+
+    def holds(self, message: Message) -> bool:
+        """No group takes anything away."""
+        return True
+
+    def standing(self) -> Standing:
+        """A replay is behind by intention."""
+        return Standing()
+
+    def close(self, clean: bool = True) -> None:
+        """Let go of the server."""
+        self._client.close()
+
+
+def _milliseconds(text: str) -> int:
+    """Milliseconds since 1970 of an ISO time, UTC unless it says otherwise."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise AddressError(f"{text[:40]!r} is not an ISO time such as 2026-11-21T05:00:00") from None
+    return int(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())

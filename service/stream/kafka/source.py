@@ -1,0 +1,338 @@
+"""Alerts from Kafka, by a consumer group.
+
+One thread owns the consumer, that of ``poll``, ``rest`` and ``close``: it alone takes, pauses, commits and answers the
+group's callbacks. Everybody else hands it work (:meth:`KafkaSource.done`) and never waits for it; it waits for nobody,
+except at a revocation, for :data:`REVOKE_SECONDS` at most, for what is about to be done. What is not done by then is
+the next owner's, and nothing that is published later can be ours by mistake (:meth:`KafkaSource.holds`).
+
+What is paused follows from how many messages lie in the hand, between the client's queue and the worker, and is said
+again for every partition that comes.
+
+In transactions the producer commits the offsets, as :meth:`KafkaSource.claim` says, and the consumer the journal alone.
+"""
+
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Any, Final, NamedTuple, cast
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from service.stream.addresses import Address
+from service.stream.kafka.commits import Apart, Commits
+from service.stream.kafka.complaints import Complaints
+from service.stream.kafka.config import GROUP, made, properties
+from service.stream.kafka.hand import Hand, offset_of, partition_of
+from service.stream.kafka.offsets import Offsets, Partition, Token
+from service.stream.kafka.watch import Watch
+from service.stream.messages import Message, Standing, TransientError
+
+log = structlog.get_logger(__name__)
+
+REVOKE_SECONDS: Final = 1.0
+COMMITTED_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 5.0
+REFUSAL_SECONDS: Final = 5.0
+SLICE_SECONDS: Final = 0.05
+"""How long the consumer is waited for before other work is looked at; commits and journals come by this way."""
+HURRY_SECONDS: Final = 0.005
+"""The same while messages in the hand wait for an answer of the broker."""
+MAX_DELIVERIES: Final = 5
+OWN: Final[Mapping[str, Any]] = {
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "partition.assignment.strategy": "cooperative-sticky",
+    "queued.max.messages.kbytes": 32768,  # all partitions together: what waits in memory, whatever the lag
+    "fetch.message.max.bytes": 4 << 20,
+    "max.poll.interval.ms": 300_000,
+    "enable.partition.eof": False,
+    "topic.metadata.refresh.interval.ms": 30_000,  # a nightly topic begins to exist while we wait for it
+    "allow.auto.create.topics": False,
+}
+FIXED: Final = ("enable.auto.commit", "enable.auto.offset.store", "partition.assignment.strategy")
+"""What the promise to lose nothing rests on."""
+_NO_GENERATION: Final = -1
+
+
+class Claim(NamedTuple):
+    """What a transaction may hold and commit.
+
+    Attributes
+    ----------
+    owned : messages whose partitions are still this member's.
+    positions : where those partitions are to be read on from.
+    group : the member and its generation; the broker refuses a commit in the name of a former one.
+    """
+
+    owned: frozenset[Token]
+    positions: list[TopicPartition]
+    group: object
+
+
+class KafkaSource:
+    """A member of a consumer group.
+
+    Parameters
+    ----------
+    extra : properties from the settings' file.
+    transactional : whether a producer commits the offsets.
+    max_deliveries : deliveries that a message may have had; the journal counts them.
+    rebalanced : is told the seconds for which each change of the assignment kept the worker from taking anything.
+    """
+
+    finite = False
+
+    def __init__(
+        self,
+        address: Address,
+        extra: Mapping[str, Any],
+        transactional: bool = False,
+        max_deliveries: int = MAX_DELIVERIES,
+        rebalanced: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        group = address.only("group").options.get("group", GROUP)
+        config = properties(address, extra, {**OWN, "group.id": group})
+        config |= {name: OWN[name] for name in FIXED}
+        if transactional:  # committed offsets are read only after the transaction that is about to move them
+            config |= {"isolation.level": "read_committed"}
+        self._rebalanced = rebalanced
+        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._dry = False  # whether the client had nothing when it was asked last
+        self._paused: set[Partition] = set()
+        self._offsets = Offsets()
+        self._apart = Apart() if transactional else None
+        self._asked = threading.Lock()  # held while another thread asks the consumer; it is closed after that
+        self._commits = Commits(self._offsets, max_deliveries, self._apart)
+        self._hand = Hand(self._offsets, self._commits)
+        self.complaints = Complaints("source")
+        self._consumer = made(Consumer, {**config, "error_cb": self.complaints.note, "on_commit": self._committed})
+        self._watch = Watch(config, address.names, self.complaints)
+        self._consumer.subscribe(
+            list(address.names), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        )
+
+    # What the owner does.
+
+    def poll(self, limit: int, timeout: float) -> list[Message]:
+        """Up to ``limit`` messages, waiting only for the first."""
+        end = monotonic() + timeout
+        while True:
+            self._serve()
+            if messages := self._hand.hand_on(limit):
+                return messages
+            if (left := end - monotonic()) <= 0:
+                return []
+            self._fetch(
+                max(1, limit - len(self._hand)), min(left, HURRY_SECONDS if self._hand.waiting else SLICE_SECONDS)
+            )
+
+    def rest(self) -> None:
+        """Hand nothing on, but stay a member of the group: one that does not poll for minutes is expelled."""
+        self._serve()
+        with suppress(TransientError):
+            self._fetch(1, 0)
+
+    def close(self, clean: bool = True) -> None:
+        """Commit what is done and leave the group; a static member keeps its partitions until its time is over.
+
+        Parameters
+        ----------
+        clean : False when what is not done may be what made us end: the next owner shall know.
+        """
+        end = monotonic() + CLOSE_SECONDS
+        self._serve()
+        partitions = self._commits.partitions
+        self._commits.farewell(self._consumer, partitions, clean, REVOKE_SECONDS)
+        self._drop(partitions)
+        while self._commits.under_way and monotonic() < end:
+            with suppress(KafkaException):
+                self._consumer.consume(1, SLICE_SECONDS)
+        self._watch.close()
+        with self._asked:
+            self._consumer.close()
+
+    def _serve(self) -> None:
+        """Do what others have handed us; commit; let pauses follow."""
+        with suppress(Empty):
+            while True:
+                self._inbox.get_nowait()()
+        self._commits.review(caught_up=self._dry and not len(self._hand))
+        self._commits.send(self._consumer, self._hand.waiting)
+        self._pause_or_resume()
+
+    def _fetch(self, limit: int, timeout: float) -> None:
+        """Take messages of the client's into the hand; this is where its callbacks run."""
+        try:
+            found = self._consumer.consume(1, timeout)
+            if found and limit > 1:
+                found += self._consumer.consume(limit - 1, 0)
+        except KafkaException as error:
+            raise TransientError(str(error)) from error
+        self._dry = not found
+        for one in found:
+            if (fault := one.error()) is not None:
+                self.complaints.note(fault)
+            elif self._commits.owns(place := partition_of(one)):
+                self._hand.add(one)
+                if self._commits.start(place, offset_of(one)):
+                    self._watch.read_journals([place], self._told_journals)
+
+    def _told_journals(self, found: Mapping[Partition, str | None]) -> None:
+        """Hand the owner what the journals say; called by the watch."""
+        for place, metadata in found.items():
+            self._inbox.put(partial(self._commits.open, place, metadata))
+
+    def _pause_or_resume(self) -> None:
+        """Pause everything while the hand is full, nothing otherwise."""
+        full = self._hand.full
+        assigned = set(self._commits.partitions)
+        self._say(self._consumer.pause, assigned - self._paused if full else set())
+        self._say(self._consumer.resume, set() if full else assigned & self._paused)
+        self._paused = assigned if full else set()
+
+    def _say(self, order: Callable[[list[TopicPartition]], None], partitions: set[Partition]) -> None:
+        if partitions:
+            with suppress(KafkaException):
+                order([TopicPartition(*place) for place in partitions])
+
+    # What the group calls, inside of consume().
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        began = monotonic()
+        places = [(str(p.topic), p.partition) for p in partitions]
+        consumer.incremental_assign(partitions)
+        self._commits.begin(places)
+        self._paused.difference_update(places)
+        # The client remembers pauses of a partition's former life: each begins with an order of its own.
+        self._say(consumer.resume, set(places))
+        self._changed("partitions assigned", partitions, began)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        began = monotonic()
+        places = [(str(p.topic), p.partition) for p in partitions]
+        self._hand.forget(places)
+        self._finish_quickly(places, began + REVOKE_SECONDS)
+        left = self._offsets.unfinished(places)
+        self._commits.farewell(consumer, places, clean=True, patience=REVOKE_SECONDS / 2)
+        self._drop(places)
+        consumer.incremental_unassign(partitions)
+        self._changed("partitions taken away", partitions, began, given_back=left)
+
+    def _finish_quickly(self, places: Sequence[Partition], end: float) -> None:
+        """Do what others hand us until nothing of these partitions is unfinished, or the time is over."""
+        while self._offsets.unfinished(places) and (left := end - monotonic()) > 0:
+            with suppress(Empty):
+                self._inbox.get(timeout=left)()
+        with suppress(Empty):
+            while True:
+                self._inbox.get_nowait()()
+
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Others may have read them already: nothing of theirs counts any more."""
+        began = monotonic()
+        self._drop([(str(p.topic), p.partition) for p in partitions])
+        with suppress(KafkaException):
+            consumer.incremental_unassign(partitions)
+        self._changed("partitions lost", partitions, began)
+
+    def _drop(self, places: Sequence[Partition]) -> None:
+        self._hand.forget(places)
+        self._paused.difference_update(places)
+        self._offsets.drop(places)
+        self._commits.forget(places)
+
+    def _changed(self, what: str, partitions: Sequence[TopicPartition], began: float, **facts: int) -> None:
+        seconds = monotonic() - began
+        self._watch.look_at(self._commits.partitions)
+        self._rebalanced(seconds)
+        names = [f"{p.topic}/{p.partition}" for p in partitions]
+        log.info(what, partitions=names, seconds=round(seconds, 3), **facts)
+
+    def _committed(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
+        if error is None:
+            self.complaints.answered()
+        self._commits.answered(error, positions)
+
+    # What others do, on threads of theirs.
+
+    def done(self, messages: Sequence[Message]) -> None:
+        """Note that messages need not be delivered again, and let the owner look at it.
+
+        It is noted before this returns: the claim of the next transaction must begin where this one has ended.
+        """
+        self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
+        self._inbox.put(_look)
+
+    def holds(self, message: Message) -> bool:
+        """Whether a message's partition has been ours ever since it was taken."""
+        return not isinstance(message.token, Token) or self._offsets.holds(message.token)
+
+    def reserve(self, timeout: float) -> bool:
+        """Begin a transaction's time, in which no journal is written; whether that was possible."""
+        return self._apart is None or self._apart.begin_transaction(timeout)
+
+    def release(self) -> None:
+        """End a transaction's time."""
+        if self._apart is not None:
+            self._apart.end()
+
+    def claim(self, messages: Sequence[Message]) -> Claim:
+        """What of these messages may be committed now. Raises TransientError when we are no member of the group.
+
+        The generation is asked for first: partitions that are lost after the question are lost to a later one. A
+        member that was expelled has none, and the broker would take its offsets without a question.
+        """
+        with self._asked:
+            group = self._consumer.consumer_group_metadata()
+        if _generation_of(group) == _NO_GENERATION:
+            raise TransientError("not a member of the group at the moment")
+        owned, ahead = self._offsets.ahead(m.token for m in messages if isinstance(m.token, Token))
+        positions = []
+        for place, offset in ahead.items():
+            journal = self._commits.journal(place)
+            positions.append(TopicPartition(*place, offset, "" if journal is None else str(journal.entry)))
+        return Claim(owned, positions, group)
+
+    def committed(self, claim: Claim) -> bool:
+        """Whether the group already reads on from where the claim ends. Raises TransientError."""
+        wanted = [TopicPartition(p.topic, p.partition) for p in claim.positions]
+        try:
+            with self._asked:
+                found = self._consumer.committed(wanted, COMMITTED_SECONDS) if wanted else []
+        except (KafkaException, RuntimeError) as error:
+            raise TransientError(str(error)) from error
+        return bool(found) and [p.offset for p in found] == [p.offset for p in claim.positions]
+
+    def refusal(self) -> str:
+        """Why the cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
+        self._watch.first_round(REFUSAL_SECONDS)
+        return self.complaints.refusal
+
+    def standing(self) -> Standing:
+        """How we stand with the brokers, as far as they said; asks nobody."""
+        view, partitions = self._watch.view, self._commits.partitions
+        lag = {place: count for place, count in view.lag.items() if place in partitions}
+        return Standing(
+            trouble=self.complaints.refusal or view.trouble,
+            assigned=len(partitions),
+            lag={(topic, str(number)): count for (topic, number), count in lag.items()},
+            waiting=sum(lag.values()) - self._offsets.unfinished() - len(self._hand),
+        )
+
+
+def _look() -> None:
+    """Nothing but a reason to look at what has changed."""
+
+
+def _generation_of(group: object) -> int:
+    """The generation in what the client says of its membership: a sign, then a number of 32 bits."""
+    sign, _, rest = bytes(cast(bytes, group)).partition(b":")
+    if not sign.startswith(b"CGMD") or len(rest) < 4:
+        return 0  # another form of a later client; the broker judges
+    return int(struct.unpack_from("=i", rest)[0])

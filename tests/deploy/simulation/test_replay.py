@@ -1,0 +1,91 @@
+"""The real engine under a trace: everybody is answered, on time by the clock of the trace."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.bench.simulation.events import Machine, Run, fitted, occupation, replay, simulate
+from deploy.bench.simulation.figures import figures
+from deploy.bench.simulation.traffic import Trace, contenders, poisson, visits
+from service.engine.batch import Arrays
+from service.engine.load import LoadedModel, load_model
+from service.engine.policy import BatchLimits, CostModel
+from support.graphs import EchoGraph
+
+SLOW = CostModel(0.05, 2e-5, 0.0)
+
+
+def sleeping(inputs: Arrays) -> Arrays:
+    """A network that costs what it is said to cost, whatever else the machine has to do."""
+    time.sleep(SLOW.seconds(*inputs["mask"].shape))
+    return EchoGraph()(inputs)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bundle: Path) -> LoadedModel:
+    return load_model(tiny_bundle)
+
+
+async def test_a_replay_answers_everybody_after_they_came(model: LoadedModel) -> None:
+    trace = poisson(300, 150, 390, np.random.default_rng(2))
+    outcome = await replay(trace, model, 2, BatchLimits())
+    assert (outcome.answered >= trace.arrival).all()
+    assert sum(len(run.items) for run in outcome.runs) == 150
+    assert sum(run.tokens for run in outcome.runs) == trace.length.sum()
+
+
+async def test_a_replay_keeps_to_the_clock_of_the_trace(model: LoadedModel) -> None:
+    trace = Trace(np.array([5.0, 5.0, 5.3]), np.array([10, 20, 30]))
+    outcome = await replay(trace, model, 1, BatchLimits())
+    assert outcome.answered[:2].min() >= 5.0
+    assert outcome.answered[2] >= 5.3
+
+
+async def test_a_deadline_holds_in_a_replay(model: LoadedModel) -> None:
+    trace = visits(30, 1, 390, np.random.default_rng(2))
+    outcome = await replay(trace, model, 1, BatchLimits(), deadline=1e-6)
+    assert np.isnan(outcome.answered).all()
+    assert outcome.runs == []
+
+
+async def test_the_simulation_agrees_with_the_engine(model: LoadedModel) -> None:
+    slow = replace(model, run=sleeping, cost=SLOW)
+    trace = visits(400, 1, 390, np.random.default_rng(3))
+    simulated = figures(simulate(trace, contenders(BatchLimits())["nightjar"], Machine(2, SLOW, SLOW)), 1.0)
+    measured = figures(await replay(trace, slow, 2, BatchLimits()), 1.0)
+    assert simulated.throughput == pytest.approx(measured.throughput, rel=0.25)
+    assert simulated.p50_ms == pytest.approx(measured.p50_ms, rel=0.25)
+    assert simulated.mean_batch == pytest.approx(measured.mean_batch, rel=0.05)
+    assert simulated.padding == pytest.approx(measured.padding, abs=0.02)
+
+
+async def test_it_agrees_on_batches_that_are_held_back(model: LoadedModel) -> None:
+    slow, held = replace(model, run=sleeping, cost=SLOW), BatchLimits(max_delay=0.1)
+    trace = poisson(60, 120, 390, np.random.default_rng(4))
+    simulated = figures(simulate(trace, contenders(held)["nightjar"], Machine(2, SLOW, SLOW)), 1.0)
+    measured = figures(await replay(trace, slow, 2, held), 1.0)
+    assert simulated.mean_batch > 2
+    assert measured.mean_batch == pytest.approx(simulated.mean_batch, rel=0.2)
+    assert measured.p50_ms == pytest.approx(simulated.p50_ms, rel=0.25)
+
+
+def test_what_a_worker_is_busy_with_is_more_than_the_graph(model: LoadedModel) -> None:
+    slow = replace(model, run=sleeping)
+    occupied = occupation(slow, 2, repeats=1)
+    for shape in ((1, 4, 4), (16, 32, 512), (16, 64, 124)):
+        assert 0.9 * SLOW.seconds(*shape) < occupied.seconds(*shape) < 2.5 * SLOW.seconds(*shape)
+
+
+def test_the_costs_of_runs_are_found_again_and_add_up() -> None:
+    shapes = [(1, 4, 4), (1, 128, 128), (16, 32, 512), (16, 64, 124), (4, 48, 192), (32, 8, 256)]
+    runs = [
+        Run(tuple(range(n)), length, tokens, 1.0, 1.0 + SLOW.seconds(n, length, tokens)) for n, length, tokens in shapes
+    ]
+    for run in runs:
+        assert fitted(runs).seconds(len(run.items), run.length, run.tokens) == pytest.approx(run.ended - 1.0, rel=1e-3)
+    stalled = [*runs, runs[0]._replace(ended=60.0)]
+    total = sum(fitted(stalled).seconds(len(run.items), run.length, run.tokens) for run in stalled)
+    assert total == pytest.approx(sum(run.ended - run.started for run in stalled))

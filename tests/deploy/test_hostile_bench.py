@@ -1,0 +1,59 @@
+"""Every attack of the bench in small, against a real server: it goes on answering, and forgets them all."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.bench import hostile
+from deploy.bench.hostile import Row, Target, attacks, numbers, table
+from support.edge import Live, Network, live, loader, wait_until
+
+ATTACKS = {attack.name: attack for attack in attacks()}
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    limits = {"max_connections": 60, "header_timeout": 1, "body_timeout": 1, "stall_timeout": 1, "keep_alive": 2}
+    with live(loader(Network()), **limits) as edge:
+        yield edge
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_good_client_is_answered_during_and_after(edge: Live, name: str) -> None:
+    target = Target(edge.port, 0.01, time.monotonic() + 1.5)
+
+    async def both() -> list[int]:
+        attack = asyncio.ensure_future(ATTACKS[name].run(target))
+        statuses = []
+        for _ in range(3):
+            await asyncio.sleep(0.3)
+            statuses.append((await asyncio.to_thread(edge.ask, "GET", "/v1/models"))[0])
+        await attack
+        return statuses
+
+    assert asyncio.run(both()) == [200] * 3
+    edge.still_well()
+    wait_until(lambda: edge.service.budget.held == 0)
+    assert edge.metric("nightjar_rejected_total", reason="internal") == 0
+
+
+def test_the_worst_is_told() -> None:
+    rows = [
+        Row("idle", 0.1, 20.0, 15.0, 5.0, 99, 1, 12.0, 2.0),
+        Row("garbage", 3.0, 40.0, 10.0, 5.0, 100, 0, 3.0, 0.0),
+        Row("lawful bodies", 900.0, 90.0, 50.0, 5.0, 10, 0, 80.0, 5.0),
+    ]
+    found = numbers(rows)
+    assert (found["hostile.worst_stall_ms"], found["hostile.worst_memory_mb"]) == (40.0, 12.0)
+    assert (found["hostile.worst_p99_ratio"], found["hostile.failures"]) == (3.0, 1.0)
+    assert found["hostile.lawful.memory_mb"] == 80.0
+    assert table(rows).count("\n") == 5
+    assert "| idle | 0.1 | 20 | 15 (5) | 1 of 100 | +12 | +2 |" in table(rows)
+
+
+def test_bombs_are_what_they_say() -> None:
+    assert len(hostile.schema_bomb()) < 16_000
+    assert len(hostile.wide_json()) < 300_000
+    assert len(hostile.large_curves()) < 8 << 20

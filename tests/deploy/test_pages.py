@@ -1,0 +1,77 @@
+"""Generated pages: complete, and as the code says now."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from deploy.pages import benchmarks, metrics
+from deploy.pages.__main__ import DOCS, stale
+from service.observe.metrics import Metrics
+from service.settings import ENV_PREFIX, ClientSettings, StreamSettings
+
+MEASUREMENTS = sorted(benchmarks.RESULTS.glob("bench-*.json"))
+
+
+def test_no_generated_page_is_stale() -> None:
+    assert [path.name for path in stale()] == [], "run python -m deploy.pages"
+
+
+def test_every_setting_is_on_the_page_once() -> None:
+    shown = re.findall(rf"^\| `({ENV_PREFIX}\w+)` ", (DOCS / "settings.md").read_text(), re.MULTILINE)
+    fields = StreamSettings.model_fields | ClientSettings.model_fields
+    assert sorted(shown) == sorted(f"{ENV_PREFIX}{name.upper()}" for name in fields)
+
+
+def test_every_metric_of_the_exposition_is_on_the_page() -> None:
+    exposed = set(re.findall(r"^# TYPE (nightjar_\w+) ", Metrics().render().decode(), re.MULTILINE))
+    shown = set(re.findall(r"^\| `(nightjar_\w+)` ", (DOCS / "metrics.md").read_text(), re.MULTILINE))
+    created = {name for name in exposed if name.endswith("_created")}
+    assert {name.removesuffix("_total") for name in exposed - created} == {
+        name.removesuffix("_total") for name in shown
+    }
+
+
+def test_labels_of_a_metric_are_told_in_order() -> None:
+    made = Metrics()
+    assert metrics.labels(made.outcomes) == ("survey", "status", "reason")
+    assert metrics.labels(made.stage_seconds) == ("stage",)
+    assert metrics.labels(made.inflight) == ()
+
+
+@pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.name)
+def test_a_measurement_says_what_it_holds_for(path: Path) -> None:
+    measured = json.loads(path.read_text())
+    assert {"bundle", "commit", "date", "machine.cpu", "machine.cores"} <= measured.keys()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", measured["date"])
+
+
+def test_every_table_of_the_page_is_known_and_used() -> None:
+    used = re.findall(r"<!-- table: ([\w-]+) -->", (DOCS / "benchmarks.md").read_text())
+    assert sorted(used) == sorted([*benchmarks.TABLES, "peers"])
+
+
+def test_a_row_holds_one_version_and_what_it_lacks_is_empty() -> None:
+    held = {"commit": "abc", "machine.cpu": "CPU", "machine.cores": 2}
+    figures = (
+        benchmarks.Figure("a", "first", "at least 2"),
+        benchmarks.Figure("b", "second"),
+        benchmarks.Figure("c", "third"),
+    )
+    found = [
+        {"bundle": "m 2.0.0", "date": "2026-01-02", **held, "a": {"median": 2.5, "spread": 0.25}, "b": 1234.5},
+        {"bundle": "m 1.0.0", "date": "2026-01-01", **held, "b": 7},
+        {"bundle": "m 0.9.0", "date": "2026-01-01", **held, "other": 7},
+    ]
+    assert benchmarks.rows_of(figures, found).splitlines() == [
+        "| version | first | second | commit, machine, date |",
+        "|---|---|---|---|",
+        "| *wanted* | *at least 2* |  |  |",
+        "| m 2.0.0 | 2.5 ± 0.25 | 1,234 | `abc`, CPU (2 cores), 2026-01-02 |",
+        "| m 1.0.0 |  | 7 | `abc`, CPU (2 cores), 2026-01-01 |",
+    ]
+
+
+def test_a_table_without_measurements_says_so() -> None:
+    assert benchmarks.rows_of(benchmarks.KAFKA, []) == "*Not measured yet.*\n"

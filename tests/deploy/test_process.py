@@ -1,0 +1,57 @@
+"""A service process as the benchmarks and the container see it: it becomes ready, is watched, stops with status 0."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.bench.process import Service, ServiceDied, free_port, running, start
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def container_healthcheck(port: int) -> int:
+    """Exit status of the image's HEALTHCHECK command, run here against a port."""
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    found = re.search(r"^HEALTHCHECK .*?CMD (\[[^\n]*\])$", dockerfile, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    program, *arguments = json.loads(found[1])
+    assert program == "python3"
+    environment = {**os.environ, "NIGHTJAR_PORT": str(port)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=20, check=False).returncode
+
+
+def test_a_service_is_ready_watched_and_stopped(tiny_bundle: Path) -> None:
+    with running(tiny_bundle) as service:
+        assert service.get("/healthz") == 200
+        assert service.get("/nowhere") == 404
+        assert service.memory() > 10e6
+        assert service.memory("VmHWM") >= service.memory()
+        assert service.cpu_seconds() > 0
+        assert container_healthcheck(service.port) == 0
+        assert service.stop() == 0
+    assert container_healthcheck(service.port) == 1
+
+
+def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
+    service = start(tmp_path, bundle=tmp_path / "nothing")
+    with pytest.raises(ServiceDied, match="no readable manifest"):
+        service.wait_ready()
+
+
+def test_a_service_that_dies_is_reported(tiny_bundle: Path) -> None:
+    def kill(service: Service) -> None:
+        service.process.kill()
+        service.process.wait()
+
+    with pytest.raises(ServiceDied, match="ended with -9"), running(tiny_bundle) as service:
+        kill(service)
+
+
+def test_free_ports_can_be_listened_on() -> None:
+    assert 1024 < free_port() < 65536

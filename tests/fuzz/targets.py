@@ -1,0 +1,298 @@
+"""One function for each decoder: bytes in, nothing out. What it raises is a finding, and so is what takes too long.
+
+A decoder may refuse in the way that it documents; everything else (an exception of another kind, an *internal error*, a
+second of work for a few kilobytes) is a fault of ours.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from models.alerts import plans, schema_registry, shipped
+from models.alerts.envelopes import MessageReader
+from models.alerts.packet import PacketError, ReadLimits, RejectReason
+from models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
+from models.alerts.topics import ANYTHING, Envelope, TopicRule
+from models.bands import BANDS, BandMap
+from models.bundle import GOLDEN, MANIFEST, MODEL, Bundle, BundleError, load_bundle, read_golden, sha256_of
+from models.limits import milliseconds, nesting, whole_number
+from service.http.body.formats import arrow_curves, jsontext, messagepack
+from service.http.body.multipart import split_parts
+from service.http.body.requests import read_classify, read_curves, read_forecast
+from service.http.edge.errors import ProblemError
+from service.http.edge.receive_lines import Lines
+from service.http.oip import curves
+from service.http.oip.forms import InferRequest
+from service.http.oip.tensors import decode, split_body
+from service.settings import ClientSettings, StreamSettings
+from support import alerts, wire
+from support.edge import curve, settings
+from support.graphs import echo_manifest
+
+Target = Callable[[bytes], None]
+
+SETTINGS = settings(max_points=2000, max_curves=50, max_json_bytes=1 << 20)
+LIMITS = ReadLimits(max_decompressed_bytes=4 << 20, max_records=50)
+MANIFEST_OF_CURVES = echo_manifest()
+OTHERS = [name for name in shipped.schema_names() if name in ("lsst/11.1", "ztf/4.02", "elasticc/0.9.1", "lsst/7.4")]
+
+
+@cache
+def reader() -> MessageReader:
+    """A reader without a registry."""
+    return MessageReader(SchemaRegistry(), LIMITS)
+
+
+def json_body(data: bytes) -> None:
+    """A body of light curves as JSON."""
+    nesting(data)
+    with suppress(ProblemError):
+        document = jsontext.read(data)
+        read_classify(document, SETTINGS)
+    with suppress(ProblemError):
+        read_forecast(jsontext.read(data), SETTINGS, BandMap(BANDS))
+
+
+def msgpack_body(data: bytes) -> None:
+    """The same as msgpack."""
+    with suppress(ProblemError):
+        read_classify(messagepack.read(data), SETTINGS)
+
+
+def arrow_body(data: bytes) -> None:
+    """The same as an Arrow stream."""
+    with suppress(ProblemError):
+        read_classify(arrow_curves.read(data, SETTINGS.max_curves), SETTINGS)
+
+
+def lines_body(data: bytes) -> None:
+    """The same as lines, which come in pieces."""
+    lines, found = Lines(4096), list[bytes]()
+    with suppress(ProblemError):
+        for start in range(0, len(data), 61):
+            found += lines.feed(data[start : start + 61])
+        found += lines.rest()
+    documents = []
+    for line in found[:50]:
+        with suppress(ValueError):
+            documents.append(jsontext.parse(line))
+    read_curves(documents, [""] * len(documents), SETTINGS)
+
+
+def multipart_body(data: bytes) -> None:
+    """Parts of a body, after a line with its content type."""
+    header, _, body = data.partition(b"\n")
+    with suppress(ProblemError):
+        split_parts(body, header.decode("latin-1"), 20)
+
+
+def _tensors(text: bytes, binary: memoryview) -> None:
+    try:
+        request = InferRequest.model_validate(jsontext.read(text))
+    except ValidationError:
+        return
+    found = decode(request.inputs, binary)
+    curves.read_curves(found, MANIFEST_OF_CURVES, "nJy", SETTINGS)
+
+
+def oip_json(data: bytes) -> None:
+    """A request of the Open Inference Protocol."""
+    with suppress(ProblemError):
+        _tensors(data, memoryview(b""))
+
+
+def oip_binary(data: bytes) -> None:
+    """The same with tensors as bytes, after a line with the length of the JSON part."""
+    length, _, body = data.partition(b"\n")
+    with suppress(ProblemError):
+        _tensors(*split_body(body, length.decode("latin-1")))
+
+
+def _read(data: bytes, key: bytes | None = None, rule: TopicRule = ANYTHING) -> None:
+    outcomes = reader().read(data, key, rule)
+    assert outcomes
+    for outcome in outcomes:
+        if isinstance(outcome, PacketError):
+            assert outcome.reason is not RejectReason.INTERNAL_ERROR, outcome.detail
+
+
+def envelope_auto(data: bytes) -> None:
+    """A packet of which nothing is known."""
+    _read(data)
+
+
+def envelope_container(data: bytes) -> None:
+    """An Avro container."""
+    _read(data if data.startswith(b"Obj\x01") else b"Obj\x01" + data, rule=TopicRule(envelope=Envelope.CONTAINER))
+
+
+def envelope_confluent(data: bytes) -> None:
+    """A framed record."""
+    with suppress(SchemaUnavailableError):
+        _read(b"\0\0\0" + data, rule=TopicRule(envelope=Envelope.CONFLUENT))
+
+
+def envelope_key(data: bytes) -> None:
+    """A record whose schema is the key; the first line is the key."""
+    key, _, value = data.partition(b"\n")
+    _read(value, key, TopicRule(envelope=Envelope.KEY))
+
+
+def envelope_json(data: bytes) -> None:
+    """An alert as JSON."""
+    _read(data, rule=TopicRule(envelope=Envelope.JSON))
+
+
+def surveys(data: bytes) -> None:
+    """A bare record of a survey, by its first byte."""
+    name = OTHERS[data[0] % len(OTHERS)] if data else OTHERS[0]
+    _read(data[1:], rule=TopicRule(envelope=Envelope.BARE, schema_name=name))
+
+
+def plan(data: bytes) -> None:
+    """A schema, and a record of zeros and twos written with it."""
+    try:
+        found = plans.for_text(data)
+    except PacketError:
+        return
+    decoder = found.decoder
+    assert decoder.fast in (True, False)
+    for record in (b"\0" * 300, b"\2" * 300):
+        fast = slow = None
+        with suppress(PacketError):
+            slow = decoder.read_slow(record)
+        fast = decoder.read_fast(record)
+        assert fast is None or (slow is not None and fast[1] == slow[1])
+
+
+def bundle_manifest(data: bytes) -> None:
+    """The manifest of a bundle."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / MANIFEST).write_bytes(data)
+        with suppress(BundleError):
+            load_bundle(folder)
+
+
+def bundle_golden(data: bytes) -> None:
+    """The golden vectors of a bundle, which match their hash."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / GOLDEN).write_bytes(data)
+        (folder / MODEL).write_bytes(b"")
+        files = {each: sha256_of(folder / each) for each in (GOLDEN, MODEL)}
+        text = MANIFEST_OF_CURVES.model_copy(update={"files": files}).model_dump_json()
+        (folder / MANIFEST).write_text(text)
+        bundle: Bundle = load_bundle(folder)
+        with suppress(BundleError):
+            read_golden(bundle.path)
+
+
+def registry_reply(data: bytes) -> None:
+    """What a schema registry answers."""
+    with suppress(PacketError):
+        schema_registry._plan(schema_registry._schema_text(7, data))
+
+
+def settings_of(data: bytes) -> None:
+    """Settings from the environment: one ``NAME=value`` a line."""
+    lines = [line.partition("=") for line in data.decode("utf-8", "replace").replace("\0", "").split("\n")]
+    given = {f"NIGHTJAR_{name}": value for name, _, value in lines if name.isidentifier()}
+    with patch.dict(os.environ, given, clear=True):
+        for kind in (StreamSettings, ClientSettings):
+            with suppress(ValidationError, SettingsError):
+                kind()
+
+
+def numbers(data: bytes) -> None:
+    """Numbers and times as text."""
+    for stated in (data, data.decode("utf-8", "replace")):
+        found = milliseconds(stated)
+        assert found is None or float(found) >= 0
+        whole_number(stated)
+
+
+TARGETS: dict[str, Target] = {
+    target.__name__: target
+    for target in (
+        json_body, msgpack_body, arrow_body, lines_body, multipart_body, oip_json, oip_binary, envelope_auto,
+        envelope_container, envelope_confluent, envelope_key, envelope_json, surveys, plan, bundle_manifest,
+        bundle_golden, registry_reply, settings_of, numbers,
+    )
+}  # fmt: skip
+
+
+def seeds(name: str) -> Iterator[bytes]:
+    """Good input of a target, to begin with."""
+    one, many = (
+        curve(3, metadata={"mwebv": 0.5}),
+        {"light_curves": [curve(2), curve(1)], "options": {"embedding": True}},
+    )
+    schema = json.dumps(alerts.schema("elasticc/0.9.1")).encode()
+    small = json.dumps(
+        {"type": "record", "name": "t", "fields": [{"name": "a", "type": ["null", {"type": "array", "items": "int"}]}]}
+    ).encode()
+    row = {"midpointMjdTai": 6e4, "band": "r", "psfFlux": 1.0, "psfFluxErr": 1.0, "diaSourceId": 7, "visit": 3}
+    alert = json.dumps({"alertId": 5, "diaSource": row, "prvDiaSources": [row, {}], "diaObject": None}).encode()
+    tensors = {
+        "inputs": [
+            {"name": "mjd", "datatype": "FP64", "shape": [1], "data": [6e4]},
+            {"name": "band", "datatype": "BYTES", "shape": [1], "data": ["g"]},
+        ]
+    }
+    elasticc = alerts.bare("elasticc/0.9.1", alerts.elasticc_alert())
+    found: dict[str, list[bytes]] = {
+        "json_body": [json.dumps(one).encode(), json.dumps(many).encode(), b'{"flux":[NaN,1e999]}'],
+        "msgpack_body": [wire.msgpack_body([curve(2)])],
+        "arrow_body": [wire.arrow_stream(wire.arrow_table([curve(2)]))],
+        "lines_body": [wire.lines_body([curve(2), curve(1)])],
+        "multipart_body": [b"multipart/mixed; boundary=b\n--b\r\n\r\nx\r\n--b\r\nA: b\r\n\r\ny\r\n--b--\r\n"],
+        "oip_json": [json.dumps(tensors).encode()],
+        "oip_binary": [b"2\n{}", b"%d\n" % len(json.dumps(tensors)) + json.dumps(tensors).encode() + b"\0" * 8],
+        "envelope_auto": [elasticc, alert],
+        "envelope_container": [alerts.header(alerts.schema("ztf/4.02")) + alerts.block(1, b"\2" * 50)],
+        "envelope_confluent": [alerts.confluent(1000, alerts.lsst_alert("lsst/10.0"))[3:]],
+        "envelope_key": [schema.replace(b"\n", b"") + b"\n" + elasticc],
+        "envelope_json": [alert],
+        "surveys": [bytes([place]) + elasticc for place in range(4)],
+        "plan": [schema, small],
+        "bundle_manifest": [MANIFEST_OF_CURVES.model_dump_json().encode()],
+        "bundle_golden": [_golden()],
+        "registry_reply": [
+            json.dumps({"schema": schema.decode()}).encode(),
+            json.dumps({"schema": small.decode()}).encode(),
+        ],
+        "settings_of": [b'PORT=80\nAPI_KEYS=["x"]\nTOPICS={"a*":{"envelope":"json"}}\nKEY_LIMITS={"*":{}}\nURL=x'],
+        "numbers": [b"1790000000000", b"-1", b"9" * 30],
+    }
+    yield from found[name]
+    yield from (path.read_bytes() for path in sorted((Path(__file__).parent / "corpus" / name).glob("*")))
+
+
+def _golden() -> bytes:
+    with tempfile.TemporaryDirectory() as name:
+        arrays: dict[str, Any] = {"in/flux": np.ones((1, 2), np.float32), "out/p": np.ones(1)}
+        np.savez_compressed(Path(name) / GOLDEN, allow_pickle=False, **arrays)
+        return (Path(name) / GOLDEN).read_bytes()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without log lines of faults, which are raised as well."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

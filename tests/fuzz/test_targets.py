@@ -1,0 +1,29 @@
+"""Seeds, everything that was ever a finding, and a few thousand inputs near them, through every decoder."""
+
+import random
+import time
+
+import pytest
+
+from fuzz.mutate import mutated
+from fuzz.targets import TARGETS, seeds
+
+SECONDS_OF_AN_INPUT = 2.0
+TRIES = 150
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_was_found_once_stays_repaired(name: str) -> None:
+    for data in seeds(name):
+        TARGETS[name](data)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_inputs_near_good_ones_are_read_or_refused(name: str) -> None:
+    """`make fuzz` goes on for minutes and follows coverage; this is the same for a moment, from one seed."""
+    rng, known = random.Random(18), list(seeds(name))
+    for _ in range(TRIES):
+        data = mutated(known, rng)
+        started = time.thread_time()
+        TARGETS[name](data)
+        assert time.thread_time() - started < SECONDS_OF_AN_INPUT, data[:200]

@@ -1,0 +1,114 @@
+import json
+from typing import Any
+
+import pytest
+
+from models.alerts import plans, shipped
+from models.alerts.packet import PacketError, RejectReason
+from support import alerts
+
+
+def plan_for(schema: Any) -> plans.Plan:
+    return plans.for_text(json.dumps(schema).encode())
+
+
+def without(schema: Any, path: str, name: str) -> Any:
+    """The schema without one field of the record that ``path`` holds."""
+    text = json.dumps(schema)
+    fields = json.loads(text)
+    holder = next(field["type"] for field in fields["fields"] if field["name"] == path)
+    while not (isinstance(holder, dict) and "fields" in holder):
+        holder = holder["items"] if isinstance(holder, dict) else holder[1]
+    holder["fields"] = [field for field in holder["fields"] if field["name"] != name]
+    return fields
+
+
+@pytest.mark.parametrize("name", shipped.schema_names())
+def test_every_shipped_schema_resolves_completely(name: str) -> None:
+    plan = plans.for_name(name)
+    survey, version = name.split("/")
+    assert plan.survey == survey
+    assert plan.version == (None if survey == "ztf" else version)
+    assert [rows.path for rows in plan.rows] == (
+        ["candidate", "prv_candidates"]
+        if name == "ztf/3.3"
+        else ["fp_hists", "candidate", "prv_candidates"]
+        if survey == "ztf"
+        else ["prvDiaForcedSources", "diaSource", "prvDiaSources"]
+    )
+    assert plan.alert_id
+    assert plan.object_id
+    assert len(plan.metadata) == (64 if survey == "elasticc" else 0)
+
+
+RENAMES = {
+    "elasticc/0.9.1": ("midPointTai", "filterName", "psFlux", "psFluxErr", None, None),
+    "lsst/7.4": ("midpointMjdTai", "band", "psfFlux", "psfFluxErr", "visit", None),
+    "lsst/11.1": ("midpointMjdTai", "band", "psfFlux", "psfFluxErr", "visit", "timeWithdrawnMjdTai"),
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), RENAMES.items())
+def test_renamed_fields_are_found(name: str, expected: tuple[str | None, ...]) -> None:
+    roles = ("time", "band", "flux", "flux_err", "visit", "withdrawn")
+    for rows in plans.for_name(name).rows:
+        assert tuple(rows.names.get(role) for role in roles) == expected
+
+
+def test_only_what_is_needed_is_decoded() -> None:
+    reader = json.dumps(plans.for_name("lsst/10.0").decoder.projection)
+    assert "cutout" not in reader
+    assert "pixelFlags" not in reader
+
+
+def test_a_rewritten_packet_is_known_by_its_fields() -> None:
+    renamed = json.loads(json.dumps(alerts.schema("lsst/10.0")).replace("lsst.v10_0", "topLevelRecord"))
+    plan = plan_for(renamed)
+    assert (plan.survey, plan.version) == ("lsst", None)
+    older = json.loads(json.dumps(alerts.schema("elasticc/0.9")).replace("elasticc.v0_9", "broker"))
+    assert plan_for(older).survey == "elasticc"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "field"),
+    [
+        ("lsst/10.0", "diaSource", "psfFlux"),
+        ("lsst/10.0", "prvDiaForcedSources", "band"),
+        ("elasticc/0.9.1", "diaSource", "midPointTai"),
+        ("ztf/4.02", "candidate", "isdiffpos"),
+        ("ztf/4.02", "fp_hists", "magzpsci"),
+    ],
+)
+def test_a_missing_field_is_named(name: str, path: str, field: str) -> None:
+    with pytest.raises(PacketError) as caught:
+        plan_for(without(alerts.schema(name), path, field))
+    assert caught.value.reason is RejectReason.UNKNOWN_SCHEMA
+    assert f"{path} has no" in str(caught.value)
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "kind", ["string", "boolean", ["null", "boolean"], ["double", "string"], {"type": "array", "items": "double"}]
+)
+def test_a_field_of_another_type_does_not_count(kind: Any) -> None:
+    schema = json.loads(
+        json.dumps(alerts.schema("lsst/10.0")).replace(
+            '"psfFlux", "type": ["null", "float"]', f'"psfFlux", "type": {json.dumps(kind)}'
+        )
+    )
+    with pytest.raises(PacketError, match="has no psfFlux or psFlux of a fitting type"):
+        plan_for(schema)
+
+
+def test_other_records_belong_to_no_survey() -> None:
+    schema = {"type": "record", "name": "user", "fields": [{"name": "candidate", "type": "long"}]}
+    with pytest.raises(PacketError) as caught:
+        plan_for(schema)
+    assert caught.value.reason is RejectReason.UNKNOWN_SCHEMA
+    assert "user" in str(caught.value)
+
+
+def test_a_mark_of_another_type_is_named() -> None:
+    schema = {"type": "record", "name": "a", "fields": [{"name": "diaSource", "type": "long"}]}
+    with pytest.raises(PacketError, match="diaSource has no midpointMjdTai or midPointTai"):
+        plan_for(schema)

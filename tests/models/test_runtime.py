@@ -1,0 +1,49 @@
+"""Sessions are opened from bytes that were hashed, and from nothing besides."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models.bundle import sha256_of
+from models.runtime import GraphError, open_session, run
+
+
+def graph(folder: Path, external: str = "") -> Path:
+    """A graph that multiplies by a matrix, which it keeps in a file of its own where one is named."""
+    weights = numpy_helper.from_array(np.full((600, 2), 3.0, np.float32), "w")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, n]) for name, n in (("x", 600), ("y", 2)))
+    network = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [x], [y], [weights])
+    model = helper.make_model(network, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    path = folder / "model.onnx"
+    onnx.save(model, path, save_as_external_data=bool(external), location=external or None, size_threshold=0)
+    return path
+
+
+def test_a_graph_is_opened_from_its_bytes(tmp_path: Path) -> None:
+    path = graph(tmp_path)
+    session = open_session(path, sha256=sha256_of(path))
+    path.unlink()
+    assert run(session, {"x": np.ones((1, 600), np.float32)})["y"].tolist() == [[1800.0, 1800.0]]
+
+
+def test_a_graph_that_was_exchanged_after_its_hash_was_taken_is_refused(tmp_path: Path) -> None:
+    path = graph(tmp_path)
+    digest = sha256_of(path)
+    path.write_bytes(path.read_bytes() + b"\x12\x00")
+    with pytest.raises(GraphError, match="not the file that was verified"):
+        open_session(path, sha256=digest)
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_weights_beside_the_graph_are_refused(tmp_path: Path, here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie outside the manifest's hashes: who exchanged them would exchange the model."""
+    path = graph(tmp_path, external="weights.bin")
+    assert (tmp_path / "weights.bin").exists()
+    if here:
+        monkeypatch.chdir(tmp_path)
+    with pytest.raises(GraphError, match="outside the graph"):
+        open_session(path)

@@ -1,0 +1,322 @@
+"""The engine over a graph that can be held, poisoned and killed: admission, cancellation, deadlines, death, drain."""
+
+import asyncio
+import random
+import sys
+import threading
+from time import monotonic
+
+import numpy as np
+import pytest
+
+from service.engine.batch import (
+    DeadlineExceeded,
+    EngineClosed,
+    EngineDead,
+    InferenceFailed,
+    Overloaded,
+    Prediction,
+    Question,
+    RunReport,
+)
+from service.engine.engine import Engine, EngineOptions
+from service.engine.policy import BatchLimits
+from support.engines import COST, PROGRAM, occupied, serving, settled, started
+from support.graphs import EchoGraph, poison, question
+
+
+async def test_every_caller_gets_its_own_answer() -> None:
+    graph = EchoGraph()
+    async with serving(graph, workers=3) as engine:
+        lengths = [random.Random(1).randint(1, 300) for _ in range(300)]
+        sequences = [question(marker, length) for marker, length in enumerate(lengths)]
+        predictions = await asyncio.gather(*(engine.submit(sequence) for sequence in sequences))
+    for marker, (length, prediction) in enumerate(zip(lengths, predictions, strict=True)):
+        assert prediction.outputs["probabilities"].tolist() == [marker, length]
+        assert prediction.outputs["embedding"].tolist() == [marker] * 4
+    assert sorted(graph.seen) == list(range(300))
+    assert len(graph.batches) < 300
+
+
+async def test_an_answer_does_not_keep_its_batch_in_memory() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        prediction = await engine.submit(question(1))
+    assert prediction.outputs["probabilities"].base is None
+    assert prediction.outputs["embedding"].base is None
+    assert prediction.batch_size == 1
+    assert min(prediction.queue_seconds, prediction.assemble_seconds, prediction.run_seconds) >= 0
+
+
+async def test_the_event_loop_runs_on_while_the_network_does() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        await occupied(engine, graph)
+        before = monotonic()
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert monotonic() - before < 0.5
+        assert engine.running == 1
+        assert engine.oldest_run_seconds > 0.01
+
+
+async def test_a_batch_is_bound_when_a_worker_is_free() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        await occupied(engine, graph)
+        entries = [entry for marker in (1, 2, 3) for entry in engine.enqueue([question(marker)])]
+        assert engine.depth == 3
+        graph.release()
+        await settled(entries)
+        assert sorted(graph.batches[1]) == [1, 2, 3]
+        assert engine.depth == 0
+        assert engine.queued_seconds == 0
+
+
+async def test_free_workers_share_what_arrives_together() -> None:
+    graph = EchoGraph()
+    async with serving(graph, workers=2) as engine:
+        graph.hold()
+        await asyncio.sleep(0.05)  # both workers are waiting
+        entries = engine.enqueue([question(marker) for marker in range(4)])
+        await started(graph)
+        await started(graph)
+        graph.release()
+        await settled(entries)
+        assert [len(batch) for batch in graph.batches] == [2, 2]
+
+
+async def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
+    graph = EchoGraph()
+    async with serving(graph, max_queued_seconds=5 * COST.seconds(1, 10)) as engine:
+        await occupied(engine, graph)
+        entries = [engine.enqueue([question(marker)])[0] for marker in range(1, 6)]
+        with pytest.raises(Overloaded) as refusal:
+            engine.enqueue([question(99)])
+        assert 0 < refusal.value.retry_after <= engine.queued_seconds
+        graph.release()
+        await settled(entries)
+        await engine.submit(question(7))
+    assert 99 not in graph.seen
+
+
+async def test_a_request_is_queued_whole_or_not_at_all() -> None:
+    graph = EchoGraph()
+    async with serving(graph, max_queued_items=10) as engine:
+        await occupied(engine, graph)
+        engine.enqueue([question(marker) for marker in range(8)])
+        with pytest.raises(Overloaded):
+            engine.enqueue([question(marker) for marker in range(3)])
+        assert engine.depth == 8
+        engine.enqueue([question(9), question(10)])
+
+
+async def test_an_empty_queue_takes_a_request_of_any_size() -> None:
+    graph = EchoGraph()
+    async with serving(graph, max_queued_items=3, max_queued_seconds=1e-9) as engine:
+        predictions = await settled([*engine.enqueue([question(marker) for marker in range(50)])])
+    assert len(predictions) == 50
+    assert not any(isinstance(prediction, Exception) for prediction in predictions)
+
+
+async def test_a_cancelled_caller_takes_its_work_along_and_harms_nobody() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        await occupied(engine, graph)
+        tasks = {marker: asyncio.create_task(engine.submit(question(marker))) for marker in (1, 2, 3)}
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await asyncio.sleep(0)
+        assert engine.depth == 2
+        graph.release()
+        assert (await tasks[1]).outputs["probabilities"][0] == 1
+        assert (await tasks[3]).outputs["probabilities"][0] == 3
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[2]
+    assert 2 not in graph.seen
+
+
+async def test_a_caller_cancelled_in_a_run_harms_nobody_in_it() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        graph.hold()
+        await occupied(engine, graph)
+        tasks = [asyncio.create_task(engine.submit(question(marker))) for marker in (1, 2, 3)]
+        await asyncio.sleep(0)
+        graph.release()
+        graph.hold()
+        await started(graph)
+        tasks[1].cancel()
+        graph.release()
+        first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(second, asyncio.CancelledError)
+    assert not isinstance(first, BaseException)
+    assert not isinstance(third, BaseException)
+    assert (first.outputs["probabilities"][0], third.outputs["probabilities"][0]) == (1, 3)
+
+
+async def test_a_deadline_that_passed_in_the_queue_is_not_run() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        await occupied(engine, graph)
+        late = engine.enqueue([question(1)], deadline=monotonic() + 0.01)
+        patient = engine.enqueue([question(2)], deadline=monotonic() + 60)
+        await asyncio.sleep(0.03)
+        graph.release()
+        with pytest.raises(DeadlineExceeded):
+            await late[0].future
+        assert (await patient[0].future).outputs["probabilities"][0] == 2
+    assert 1 not in graph.seen
+
+
+async def test_a_poisonous_light_curve_fails_alone() -> None:
+    graph = EchoGraph()
+    graph.on_marker[13.0] = poison
+    async with serving(graph) as engine:
+        await occupied(engine, graph)
+        entries = engine.enqueue([question(marker) for marker in range(5, 25)])
+        graph.release()
+        results = await settled(entries)
+        assert engine.alive
+    failure = results.pop(13 - 5)
+    assert not any(isinstance(result, Exception) for result in results)
+    assert isinstance(failure, InferenceFailed)
+    assert isinstance(failure.__cause__, ZeroDivisionError)
+    assert "division" not in str(failure)
+
+
+async def test_an_answer_that_is_not_finite_fails_alone() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        await occupied(engine, graph)
+        entries = engine.enqueue([question(1), question(np.nan), question(np.inf), question(4)])
+        graph.release()
+        kinds = [type(result).__name__ for result in await settled(entries)]
+    assert kinds == ["Prediction", "InferenceFailed", "InferenceFailed", "Prediction"]
+
+
+async def test_when_a_worker_dies_everything_fails_at_once() -> None:
+    graph, deaths, died = EchoGraph(), list[BaseException](), threading.Event()
+
+    def on_death(error: BaseException) -> None:
+        deaths.append(error)
+        died.set()
+
+    graph.on_marker = {666.0: sys.exit, 1.0: lambda: died.wait(5)}
+    async with serving(graph, workers=2, limits=BatchLimits(max_items=1), on_death=on_death) as engine:
+        graph.hold()
+        running = engine.enqueue([question(666), question(1)])
+        await started(graph)
+        await started(graph)
+        queued = engine.enqueue([question(marker) for marker in range(2, 20)])
+        graph.release()
+        results = await asyncio.wait_for(settled([*running, *queued]), 5)
+        assert not engine.alive
+        assert not engine.accepting
+        with pytest.raises(EngineDead):
+            await engine.submit(question(3))
+        assert not await engine.drain(1)
+    assert [type(result) for result in results] == [EngineDead] * 20
+    assert [type(death) for death in deaths] == [SystemExit]
+
+
+async def test_a_draining_engine_finishes_what_it_has() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        assert engine.accepting
+        running = await occupied(engine, graph)
+        queued = engine.enqueue([question(marker) for marker in range(1, 5)])
+        drained = asyncio.create_task(engine.drain(5))
+        await asyncio.sleep(0.01)
+        with pytest.raises(EngineClosed):
+            engine.enqueue([question(9)])
+        graph.release()
+        assert await drained
+        assert all(entry.future.done() and not entry.future.exception() for entry in (*running, *queued))
+
+
+async def test_a_drain_ends_at_its_timeout_and_stop_fails_the_rest() -> None:
+    graph, others = EchoGraph(), set(threading.enumerate())
+    async with serving(graph) as engine:
+        await occupied(engine, graph)
+        left = engine.enqueue([question(1)])
+        assert not await engine.drain(0.02)
+        stopping = asyncio.create_task(engine.stop())
+        with pytest.raises(EngineClosed):
+            await left[0].future
+        graph.release()
+        await stopping
+    assert not [thread for thread in set(threading.enumerate()) - others if thread.name.startswith("engine-")]
+
+
+async def test_a_run_that_hangs_keeps_nobody_waiting_after_a_stop() -> None:
+    graph = EchoGraph()
+    async with serving(graph) as engine:
+        [hanging] = await occupied(engine, graph)
+        await engine.stop(timeout=0.02)
+        with pytest.raises(EngineClosed):
+            await hanging.future
+
+
+async def test_an_engine_that_was_not_started_takes_nothing() -> None:
+    engine = Engine(EchoGraph(), PROGRAM, COST, EngineOptions(workers=1))
+    with pytest.raises(EngineClosed):
+        engine.enqueue([question(1)])
+    await engine.stop()
+
+
+async def test_reports_reach_the_observer() -> None:
+    graph, reports = EchoGraph(), list[tuple[RunReport, float]]()
+    async with serving(graph, on_run=lambda report, predicted: reports.append((report, predicted))) as engine:
+        await engine.submit(question(1, length=7))
+    [(report, predicted)] = reports
+    assert (report.size, report.length) == (1, 7)
+    assert predicted == pytest.approx(COST.seconds(1, 7))
+    assert report.expert_load["expert_load"].tolist() == [[2, 2], [0, 4]]
+
+
+LAYOUTS = [
+    (3, 3, BatchLimits()),
+    (1, 4, BatchLimits(window=8)),
+    (2, 4, BatchLimits(max_delay=0.004, window=16)),
+    (2, 2, BatchLimits(max_items=1)),
+]
+
+
+@pytest.mark.parametrize(("seed", "layout"), list(enumerate(LAYOUTS)))
+async def test_under_chaos_nothing_is_lost_or_answered_twice(seed: int, layout: tuple[int, int, BatchLimits]) -> None:
+    """Cancellations, deadlines and poison at random: each caller hears exactly one thing, and the queue ends empty."""
+    rng, graph = random.Random(seed), EchoGraph()
+    poisonous = {float(marker) for marker in rng.sample(range(400), 20)}
+    graph.on_marker = dict.fromkeys(poisonous, poison)
+
+    async def ask(engine: Engine, asked: Question, deadline: float | None) -> Prediction:
+        priority, client = rng.choice([-4.0, 0.0, 3.0]), rng.choice(["", "a", "b"])
+        entries = engine.enqueue([asked], deadline, priority=priority, client=client)
+        try:
+            return await entries[0].future
+        finally:
+            engine.withdraw(entries)
+
+    async def caller(engine: Engine, marker: int) -> str:
+        await asyncio.sleep(rng.random() * 0.05)
+        deadline = monotonic() + rng.random() * 0.01 if rng.random() < 0.3 else None
+        try:
+            async with asyncio.timeout(rng.random() * 0.02 if rng.random() < 0.3 else 20):
+                prediction = await ask(engine, question(marker, rng.randint(1, 60)), deadline)
+        except (TimeoutError, DeadlineExceeded, InferenceFailed) as error:
+            return type(error).__name__
+        assert prediction.outputs["probabilities"][0] == marker
+        return "Prediction"
+
+    workers, groups, limits = layout
+    async with serving(graph, workers=workers, groups=groups, limits=limits) as engine:
+        heard = await asyncio.wait_for(asyncio.gather(*(caller(engine, marker) for marker in range(400))), 20)
+        assert await engine.drain(5)
+        assert engine.depth == engine.running == 0
+        assert engine.queued_seconds == 0
+    answered = {float(marker) for marker, what in enumerate(heard) if what == "Prediction"}
+    assert len(heard) == 400
+    assert answered
+    assert answered <= set(graph.seen) - poisonous
+    assert {float(marker) for marker, what in enumerate(heard) if what == "InferenceFailed"} <= poisonous

@@ -1,0 +1,115 @@
+"""A real bundle on real onnxruntime: verified, warmed up, and answered in batches as it would be alone."""
+
+import asyncio
+import json
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+
+from models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
+from models.lightcurve import RaggedBatch, featurise
+from service.dataplane import DataPlane
+from service.engine.engine import Engine, EngineOptions
+from service.engine.load import LoadedModel, SessionRun, load_model
+from service.engine.machine import Shape, probe
+from service.engine.programs import Classification
+from service.observe.metrics import Metrics
+from support.bundles import random_curve
+
+LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233) * 4
+
+
+@pytest.fixture(scope="module")
+def model(tiny_bundle: Path) -> LoadedModel:
+    return load_model(tiny_bundle)
+
+
+def test_a_model_is_verified_and_measured(model: LoadedModel) -> None:
+    assert model.golden_error <= GOLDEN_TOLERANCE
+    assert 0 < model.load_seconds < 10
+    assert 1e-5 < model.cost.seconds(1, 50) < 1
+    assert model.cost.seconds(16, 64) > 2 * model.cost.seconds(1, 64)
+
+
+def test_an_altered_bundle_is_not_served(tiny_bundle: Path, tmp_path: Path) -> None:
+    copytree(tiny_bundle, tmp_path / "altered")
+    manifest = json.loads((tmp_path / "altered" / "manifest.json").read_text())
+    manifest["files"]["model.onnx"] = "0" * 64
+    (tmp_path / "altered" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match=r"model\.onnx"):
+        load_model(tmp_path / "altered")
+
+
+def test_a_manifest_that_promises_other_outputs_is_not_served(tiny_bundle: Path, tmp_path: Path) -> None:
+    copytree(tiny_bundle, tmp_path / "other")
+    bundle = load_bundle(tmp_path / "other")
+    write_manifest(bundle.path, bundle.manifest.model_copy(update={"embedding_dim": 7}))
+    with pytest.raises(BundleError, match="embedding of width 7"):
+        load_model(bundle.path)
+
+
+def test_memory_is_given_back_without_a_change_of_answers(model: LoadedModel) -> None:
+    assert isinstance(model.run, SessionRun)
+    program = Classification(model.bundle.manifest)
+    large, small = (program.assemble(probe(program, shape)) for shape in (Shape(32, 128, 64), Shape(1, 4, 0)))
+    before = model.run(large)
+    model.run.trim(small)
+    for name, values in model.run(large).items():
+        np.testing.assert_array_equal(values, before[name])
+
+
+async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> None:
+    rng, metrics, manifest = np.random.default_rng(3), Metrics(), model.bundle.manifest
+    program = Classification(manifest)
+    metrics.set_model(model.bundle, "cpu", model.load_seconds)
+    curves = [random_curve(rng, length, metadata=bool(length % 2)) for length in LENGTHS]
+    engine = Engine(
+        model.run,
+        program,
+        model.cost,
+        EngineOptions(workers=2),
+        listeners=(metrics.run_recorder("classification", model.bundle.manifest.classes.names),),
+    )
+    await engine.start()
+    plane = DataPlane(engine, program, metrics)
+    together = await plane.ask(curves)
+    one_by_one = [outcome for curve in curves for outcome in await plane.ask([curve])]
+    at_once = await asyncio.gather(*(plane.ask([curve]) for curve in curves))
+    await engine.stop()
+    assert max(o.prediction.batch_size for o in together if o.prediction) > 1
+    for curve, outcomes in zip(curves, zip(together, one_by_one, (o for [o] in at_once), strict=True), strict=True):
+        tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns)
+        expected = model.run(RaggedBatch.collate([tokens]).padded())
+        for outcome in outcomes:
+            assert outcome.prediction is not None
+            outputs = outcome.prediction.outputs
+            np.testing.assert_allclose(outputs["probabilities"], expected["probabilities"][0], atol=1e-5)
+            np.testing.assert_allclose(outputs["embedding"], expected["embedding"][0], atol=1e-4, rtol=1e-4)
+            assert abs(float(outputs["probabilities"].sum()) - 1) < 1e-5
+
+
+async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -> None:
+    rng, metrics, manifest = np.random.default_rng(4), Metrics(), model.bundle.manifest
+    program = Classification(manifest)
+    metrics.set_model(model.bundle, "cpu", model.load_seconds)
+    engine = Engine(
+        model.run,
+        program,
+        model.cost,
+        EngineOptions(workers=1),
+        listeners=(metrics.run_recorder("classification", model.bundle.manifest.classes.names),),
+    )
+    await engine.start()
+    outcomes = await DataPlane(engine, program, metrics).ask([random_curve(rng, 40) for _ in range(5)])
+    await engine.stop()
+    loads: dict[str, float] = {}
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "nightjar_expert_load_total":
+                loads[sample.labels["layer"]] = loads.get(sample.labels["layer"], 0) + sample.value
+    layers = [str(layer) for layer in range(manifest.recipe["network"]["n_blocks"])]
+    assert set(loads) == {"input", *layers}
+    observations = sum(sum(outcome.points_per_band) for outcome in outcomes)
+    assert loads["input"] == manifest.recipe["network"]["input_top_k"] * observations

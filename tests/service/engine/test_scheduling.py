@@ -1,0 +1,291 @@
+"""The batching policy as properties: valid, bounded, saving, starvation-free; and the fit of its cost model."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.engine.policy import BatchLimits, CostModel, QueueItem, Sample, choose, expired, plan, release
+
+unhurried = settings(deadline=None)  # other processes may share the cores
+coefficients = st.one_of(st.just(0.0), st.floats(1e-8, 1e-1))
+costs = st.builds(CostModel, *[coefficients] * 5)
+limits = st.builds(BatchLimits, st.integers(1, 4096), st.integers(1, 64), st.integers(1, 64))
+deadlines = st.one_of(st.none(), st.floats(-1, 10))
+queues = st.lists(st.builds(QueueItem, st.integers(1, 400), st.just(0.0), deadlines), max_size=80)
+
+# Of the order of a small transformer on one core, with padded and with packed token layers.
+PADDED = CostModel(1.2e-3, 1.8e-5, 5e-9, 4e-4)
+PACKED = CostModel(1.2e-3, 0.0, 3e-8, 4e-4, 1.8e-5)
+
+
+def waiting(*lengths: int, deadline: float | None = None) -> list[QueueItem]:
+    return [QueueItem(length, 0.0, deadline) for length in lengths]
+
+
+def duration(queue: Sequence[QueueItem], batch: Sequence[int], cost: CostModel) -> float:
+    lengths = [queue[index].length for index in batch]
+    return cost.seconds(len(batch), max(lengths), sum(lengths))
+
+
+@unhurried
+@given(queues, costs, limits)
+def test_a_choice_is_valid_holds_the_oldest_and_is_repeatable(
+    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits
+) -> None:
+    batch = choose(queue, 0.0, cost, bounds)
+    assert len(set(batch)) == len(batch)
+    assert all(0 <= index < min(len(queue), bounds.window) for index in batch)
+    assert batch[:1] == ([0] if queue else [])
+    assert choose(list(queue), 0.0, cost, bounds) == batch
+
+
+@unhurried
+@given(queues, costs, limits)
+def test_a_choice_respects_the_bounds_unless_it_is_a_lone_item(
+    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits
+) -> None:
+    batch = choose(queue, 0.0, cost, bounds)
+    if len(batch) > 1:
+        assert len(batch) <= bounds.max_items
+        assert len(batch) * max(queue[index].length for index in batch) <= bounds.max_tokens
+
+
+@unhurried
+@given(queues, costs, limits)
+def test_merging_is_predicted_to_save_time(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
+    batch = choose(queue, 0.0, cost, bounds)
+    share = 1.0
+    for size in range(2, len(batch) + 1):  # at every step, not only in the end
+        merged, alone = duration(queue, batch[:size], cost), duration(queue, batch[size - 1 : size], cost)
+        assert merged < duration(queue, batch[: size - 1], cost) + alone
+        share = min(share, merged / sum(cost.seconds(1, queue[index].length) for index in batch[:size]))
+    if len(batch) > 1:  # and nobody is taken along who makes the run less worth its while
+        assert share == pytest.approx(
+            duration(queue, batch, cost) / sum(cost.seconds(1, queue[index].length) for index in batch)
+        )
+
+
+@unhurried
+@given(queues, costs, limits)
+def test_merging_makes_nobody_miss_a_deadline(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
+    late = set(expired(queue, 0.0, cost))
+    alive = [item for index, item in enumerate(queue) if index not in late]
+    batch = choose(alive, 0.0, cost, bounds)
+    for index in batch:
+        deadline = alive[index].deadline
+        assert deadline is None or duration(alive, batch, cost) <= deadline
+
+
+@unhurried
+@given(queues, costs)
+def test_expired_are_those_that_could_not_make_it_alone(queue: list[QueueItem], cost: CostModel) -> None:
+    late = expired(queue, 0.0, cost)
+    for index, item in enumerate(queue):
+        missed = item.deadline is not None and cost.seconds(1, item.length) > item.deadline
+        assert (index in late) == missed
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 400), max_size=12), min_size=1, max_size=25), costs, limits)
+def test_nobody_starves_and_nothing_is_lost(arrivals: list[list[int]], cost: CostModel, bounds: BatchLimits) -> None:
+    """Between batches others arrive, perhaps better mates; still an item waits at most its place in the queue."""
+    queue: list[tuple[int, int]] = []  # (number of the item, batches it may still wait)
+    length_of: dict[int, int] = {}
+    answered: list[int] = []
+    rounds = iter(arrivals)
+    while (arriving := next(rounds, None)) is not None or queue:
+        for length in arriving or []:
+            queue.append((len(length_of), len(queue) + 1))
+            length_of[len(length_of)] = length
+        batch = choose(waiting(*(length_of[number] for number, _ in queue)), 0.0, cost, bounds)
+        answered += [queue[index][0] for index in batch]
+        queue = [(number, left - 1) for index, (number, left) in enumerate(queue) if index not in batch]
+        assert all(left > 0 for _, left in queue)
+    assert sorted(answered) == list(length_of)
+
+
+def test_near_lengths_are_merged_and_far_ones_are_not() -> None:
+    queue = waiting(50, 390, 52, 5, 48, 120)
+    assert sorted(choose(queue, 0.0, PADDED, BatchLimits())) == [0, 2, 4]
+    assert sorted(choose(waiting(5, 390, 52, 6, 4, 120), 0.0, PADDED, BatchLimits())) == [0, 3, 4]
+
+
+def test_where_padding_is_cheap_more_is_merged() -> None:
+    """As on a GPU, where a fixed tolerance in observations would leave it idle."""
+    queue = waiting(50, 390, 52, 5, 48, 120)
+    assert sorted(choose(queue, 0.0, CostModel(2e-3, 5e-7, 0.0), BatchLimits())) == [0, 2, 3, 4, 5]
+
+
+def test_without_a_fixed_cost_there_is_nothing_to_save() -> None:
+    assert choose(waiting(50, 50, 50), 0.0, CostModel(0.0, 1e-5, 1e-9), BatchLimits()) == [0]
+
+
+def test_a_lone_item_beyond_the_budget_still_runs() -> None:
+    assert choose(waiting(390, 390), 0.0, PADDED, BatchLimits(max_tokens=100)) == [0]
+
+
+def test_an_urgent_item_is_not_slowed_down_by_mates() -> None:
+    alone = PADDED.seconds(1, 50)
+    queue = [QueueItem(50, 0.0, 1.05 * alone), *waiting(50, 50)]
+    assert choose(queue, 0.0, PADDED, BatchLimits()) == [0]
+    assert len(choose(queue[1:], 0.0, PADDED, BatchLimits())) == 2
+
+
+@pytest.mark.parametrize(("waiting_items", "workers", "most"), [(2, 2, 1), (5, 2, 3), (1, 8, 1), (100, 2, 32)])
+def test_free_workers_share_a_short_queue(waiting_items: int, workers: int, most: int) -> None:
+    assert BatchLimits().shared(waiting_items, workers).max_items == most
+
+
+def test_a_short_queue_is_not_shared_where_that_is_not_wanted() -> None:
+    assert BatchLimits(shares=False).shared(2, 2).max_items == 32
+    assert BatchLimits(max_delay=0.1).shared(2, 2).max_items == 32
+
+
+def test_a_graph_that_packs_its_tokens_merges_what_one_that_pads_does_not() -> None:
+    queue = waiting(200, 20, 30, 25)
+    assert choose(queue, 0.0, PADDED, BatchLimits()) == [0]
+    assert sorted(choose(queue, 0.0, PACKED, BatchLimits())) == [0, 1, 2, 3]
+
+
+def test_a_batch_that_is_not_full_is_held_until_its_delay_is_over() -> None:
+    bounds, queue = BatchLimits(max_items=3, max_delay=0.1), waiting(50, 52)
+    assert choose(queue, 0.05, PADDED, bounds) == []
+    assert sorted(choose(queue, 0.1, PADDED, bounds)) == [0, 1]
+    assert len(choose([*queue, *waiting(51)], 0.05, PADDED, bounds)) == 3
+    assert len(choose(queue, 0.05, PADDED, BatchLimits(max_tokens=120, max_delay=0.1))) == 2
+
+
+def test_nobody_is_held_beyond_the_delay_of_the_one_that_came_first() -> None:
+    """What has priority stands first, and may have come last."""
+    bounds = BatchLimits(max_delay=0.1)
+    queue = [QueueItem(50, 0.09, None, priority=60.0), QueueItem(390, 0.0, None)]
+    assert release(queue, bounds) == pytest.approx(0.1)
+    assert choose(queue, 0.095, PADDED, bounds) == []
+    assert choose(queue, 0.1, PADDED, bounds) == [0]
+
+
+def test_a_hold_costs_nobody_in_sight_their_deadline() -> None:
+    """Not a mate of the batch, and yet nothing may be held while it waits."""
+    bounds = BatchLimits(max_delay=0.1)
+    stranger = QueueItem(390, 0.0, 0.1 + 0.99 * PADDED.seconds(1, 390))
+    assert choose([*waiting(5), stranger], 0.0, PADDED, bounds) == [0]
+
+
+@pytest.mark.parametrize("padding_costs", [True, False])
+def test_whether_to_batch_at_all_follows_from_what_was_measured(padding_costs: bool) -> None:
+    """Runs without a fixed cost, or with: fitted to either, the policy does what pays."""
+    actual = CostModel(0.0, 2e-5, 0.0) if padding_costs else CostModel(5e-3, 0.0, 0.0, 0.0, 2e-5)
+    fitted = CostModel.fit(measured(actual, [1.02, 0.99, 1.0, 0.98, 1.01, 1.0, 0.99, 1.02]))
+    queue = waiting(50, 60, 55, 200, 48, 51)
+    sizes = len(choose(queue, 0.0, fitted, BatchLimits()))
+    assert sizes == 1 if padding_costs else sizes >= 5
+
+
+def test_nobody_is_held_beyond_a_deadline() -> None:
+    bounds, alone = BatchLimits(max_delay=0.1), PADDED.seconds(1, 50)
+    assert choose(waiting(50, deadline=0.1 + 1.01 * alone), 0.0, PADDED, bounds) == []
+    assert choose(waiting(50, deadline=0.1 + 0.99 * alone), 0.0, PADDED, bounds) == [0]
+
+
+@unhurried
+@given(queues, costs, limits, st.floats(0, 1), st.floats(0, 2))
+def test_a_batch_is_held_for_no_longer_than_the_delay(
+    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits, delay: float, now: float
+) -> None:
+    held = replace(bounds, max_delay=delay)
+    assert choose(queue, now, cost, held) in ([], choose(queue, now, cost, bounds))
+    if queue and now >= delay:
+        assert choose(queue, now, cost, held)
+
+
+def test_a_head_start_is_time() -> None:
+    early, urgent = QueueItem(50, 1.0, None), QueueItem(50, 3.0, None, priority=5.0)
+    assert sorted([early, urgent], key=lambda item: item.rank) == [urgent, early]
+
+
+@unhurried
+@given(queues, costs, limits, st.integers(1, 4))
+def test_a_plan_runs_some_drops_the_late_and_touches_nobody_twice(
+    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits, workers: int
+) -> None:
+    window = queue[: bounds.window]
+    batch, late = plan(window, len(queue), 0.0, cost, bounds, workers)
+    assert late == expired(window, 0.0, cost)
+    assert len({*batch, *late}) == len(batch) + len(late)
+    assert batch or len(late) == len(window)
+
+
+SHAPES = [
+    (1, 4, 4),
+    (1, 128, 128),
+    (1, 384, 384),
+    (16, 32, 512),
+    (16, 64, 124),
+    (4, 48, 192),
+    (32, 8, 256),
+    (8, 192, 304),
+]
+
+
+def measured(cost: CostModel, noise: Sequence[float]) -> list[Sample]:
+    return [Sample(*shape, cost.seconds(*shape) * factor) for shape, factor in zip(SHAPES, noise, strict=True)]
+
+
+@unhurried
+@given(costs.filter(lambda cost: cost.seconds(1, 1) > 0))
+def test_a_fit_recovers_what_was_measured(cost: CostModel) -> None:
+    samples = measured(cost, [1.0] * len(SHAPES))
+    fitted = CostModel.fit(samples)
+    for batch, length, tokens, seconds in samples:
+        assert math.isclose(fitted.seconds(batch, length, tokens), seconds, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("cost", [PADDED, PACKED])
+def test_a_fit_tells_padded_from_packed_layers(cost: CostModel) -> None:
+    fitted = CostModel.fit(measured(cost, [1.0] * len(SHAPES)))
+    assert np.allclose([fitted.c1, fitted.c4], [cost.c1, cost.c4], rtol=1e-3, atol=1e-9)
+
+
+@unhurried
+@given(
+    st.lists(
+        st.builds(Sample, st.integers(1, 64), st.integers(1, 400), st.integers(1, 9999), st.floats(1e-5, 10)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_fit_to_noise_is_a_usable_model(samples: list[Sample]) -> None:
+    fitted = CostModel.fit(samples)
+    terms = (fitted.c0, fitted.c1, fitted.c2, fitted.c3, fitted.c4)
+    assert all(term >= 0 and math.isfinite(term) for term in terms)
+    assert fitted.seconds(1, 1) > 0
+
+
+def test_a_fit_under_noise_beats_every_neighbour() -> None:
+    """The subset search is exact: no small step in the feasible region lowers the error."""
+    samples = measured(PACKED, np.random.default_rng(1).uniform(0.5, 2, len(SHAPES)).tolist())
+
+    def error(cost: CostModel) -> float:
+        return sum((cost.seconds(*sample[:3]) / sample.seconds - 1) ** 2 for sample in samples)
+
+    fitted = CostModel.fit(samples)
+    terms = [fitted.c0, fitted.c1, fitted.c2, fitted.c3, fitted.c4]
+    for axis, scale in enumerate((1e-3, 1e-5, 1e-9, 1e-4, 1e-5)):
+        for step in (-1e-1, -1e-3, 1e-3, 1e-1):
+            stepped = [max(0.0, term + step * scale * (axis == index)) for index, term in enumerate(terms)]
+            assert error(CostModel(*stepped)) >= error(fitted) - 1e-9
+
+
+@pytest.mark.parametrize("samples", [[], [Sample(1, 10, 10, 0.0)], [Sample(1, 10, 10, -1.0)]])
+def test_a_fit_needs_positive_durations(samples: list[Sample]) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        CostModel.fit(samples)
+
+
+def test_a_scaled_model_is_slower_everywhere() -> None:
+    assert math.isclose(PADDED.scaled(3).seconds(7, 50), 3 * PADDED.seconds(7, 50))

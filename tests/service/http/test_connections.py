@@ -1,0 +1,217 @@
+"""What a connection may cost before any key is looked at: requests sent ahead, headers, idle places, unread replies."""
+
+import asyncio
+import contextlib
+import inspect
+import re
+import socket
+import time
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from service.http.edge import protocol
+from service.http.edge.protocol import MAX_AHEAD, MAX_HEADERS, LimitedProtocol, LingeringTransport
+from support.edge import Live, Network, curve, live, loader, receive_all, wait_until
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+SLOW = b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def edge() -> Iterator[Live]:
+    with live(loader(Network()), header_timeout=5, stall_timeout=0.5, max_connections=40, keep_alive=20) as edge:
+        yield edge
+
+
+@pytest.fixture(autouse=True)
+def _goes_on(edge: Live) -> Iterator[None]:
+    yield
+    edge.still_well()
+
+
+def connections(edge: Live) -> int:
+    return len(edge.server.server_state.connections)
+
+
+def hung_up(connection: socket.socket) -> bool:
+    """Whether the service ends the connection within two seconds, whatever it sent before."""
+    connection.settimeout(2)
+    try:
+        receive_all(connection)
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_a_few_requests_sent_ahead_are_answered_in_order(edge: Live) -> None:
+    with edge.connect() as connection:
+        connection.sendall(GET * (MAX_AHEAD - 1) + GET.replace(b"Host", b"Connection: close\r\nHost"))
+        assert receive_all(connection).count(b"HTTP/1.1 200") == MAX_AHEAD
+
+
+def test_a_connection_with_thousands_of_requests_ahead_ends(edge: Live) -> None:
+    """Each took 2 kB of memory for 18 bytes, before any key: 300 connections of 53 kB ended a process of 2 GB."""
+    with edge.connect() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(SLOW * 12)
+        assert hung_up(connection)
+    with edge.connect() as connection:
+        connection.sendall(GET * 3000)
+        assert hung_up(connection)
+
+
+def test_requests_in_small_pieces_wait_unread() -> None:
+    network = Network()
+    with live(loader(network)) as edge:
+        network.hold()
+        body = b'{"mjd":[60000],"flux":[1],"flux_err":[1],"band":["r"]}'
+        head = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        with edge.connect() as connection:
+            connection.sendall(head % len(body) + body)
+            try:
+                for _ in range(200):
+                    connection.sendall(GET * 8)
+                    time.sleep(0.002)
+            except OSError:
+                pass
+            (server_side,) = edge.server.server_state.connections or (None,)
+            assert server_side is None or len(server_side.pipeline) <= MAX_AHEAD  # type: ignore[union-attr]  # ours
+        network.release()
+        edge.still_well()
+
+
+@pytest.mark.parametrize("line", [b"a:\r\n", b"X-Filler: y\r\n"])
+def test_headers_are_bounded_in_number(edge: Live, line: bytes) -> None:
+    with edge.connect() as connection:
+        connection.sendall(GET[:-2] + line * (MAX_HEADERS + 1) + b"\r\n")
+        assert receive_all(connection).startswith(b"HTTP/1.1 431 ")
+    with edge.connect() as connection:
+        connection.sendall(GET[:-2] + line * (MAX_HEADERS - 2) + b"Connection: close\r\n\r\n")
+        assert receive_all(connection).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+        (b"GET /healthz HTTP/1.0\r\n\r\n", 200),
+        (b"GET /healthz HTTP/1.1\r\nConnection: close\r\nhost: a\r\n\r\n", 200),
+    ],
+)
+def test_a_request_names_one_host(edge: Live, head: bytes, status: int) -> None:
+    with edge.connect() as connection:
+        connection.sendall(head)
+        assert receive_all(connection).startswith(b"HTTP/1.%d %d " % (1, status))
+
+
+def test_garbage_behind_a_request_gets_no_answer_in_the_place_of_its_reply(edge: Live) -> None:
+    for garbage in (b"\0\0\0\0", b"GET /healthz HTTP/9.9\r\n\r\n", b"x" * 100):
+        with edge.connect() as connection:
+            connection.sendall(GET + garbage)
+            reply = b""
+            with contextlib.suppress(ConnectionError):
+                reply = receive_all(connection)
+        assert not reply.startswith(b"HTTP/1.1 400"), "the first request is answered first or not at all"
+
+
+def test_who_is_idle_longest_makes_room_for_a_newcomer(edge: Live) -> None:
+    """Ten thousand connections that say nothing kept everybody else out until their headers were late."""
+    idle = [edge.connect() for _ in range(60)]
+    try:
+        for _ in range(20):
+            assert edge.ask("GET", "/healthz")[0] == 200
+        assert connections(edge) <= 40
+        assert hung_up(idle[0])
+        idle[-1].sendall(GET.replace(b"Host", b"Connection: close\r\nHost"))
+        assert receive_all(idle[-1]).startswith(b"HTTP/1.1 200")
+    finally:
+        for connection in idle:
+            connection.close()
+    wait_until(lambda: connections(edge) == 0)
+
+
+def test_a_kept_connection_makes_room_as_well(edge: Live) -> None:
+    kept = [edge.connect() for _ in range(40)]
+    try:
+        for connection in kept:
+            connection.sendall(GET)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        assert edge.classify(curve())[0] == 200
+    finally:
+        for connection in kept:
+            connection.close()
+
+
+class Unread(asyncio.Transport):
+    """A transport whose peer reads nothing."""
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting, self.calls = waiting, list[str]()
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def abort(self) -> None:
+        self.calls.append("abort")
+
+    def is_closing(self) -> bool:
+        return bool(self.calls)
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+
+@pytest.mark.parametrize(("waiting", "calls"), [(0, ["close"]), (7, ["close", "abort"])])
+async def test_a_reply_that_is_never_read_is_dropped(waiting: int, calls: list[str]) -> None:
+    """Closing waits for what is unread, without end, and the connection keeps its place meanwhile."""
+    peer = Unread(waiting)
+    transport = LingeringTransport(peer, lambda: False, 0.02)
+    transport.close()
+    assert peer.calls == ["close"]
+    await asyncio.sleep(0.1)
+    assert peer.calls == calls
+
+
+ATTRIBUTES = ("connections", "cycle", "flow", "headers", "loop", "parser", "pipeline", "server_state", "transport")
+METHODS = (
+    "connection_made", "connection_lost", "data_received", "on_message_begin", "on_header", "on_headers_complete",
+    "on_body", "on_message_complete", "on_response_complete", "pause_writing", "resume_writing", "send_400_response",
+    "timeout_keep_alive_handler",
+)  # fmt: skip
+
+
+def test_the_private_class_is_still_what_it_was() -> None:
+    """It is no public interface: whatever is overridden or looked at there must exist, and do what it did."""
+    source = inspect.getsource(HttpToolsProtocol)
+    for name in METHODS:
+        assert callable(getattr(HttpToolsProtocol, name)), name
+    for name in ATTRIBUTES:
+        assert re.search(rf"self\.{name}\b", source), name
+    ours = inspect.getsource(LimitedProtocol)
+    assert set(re.findall(r"super\(\)\.(\w+)", ours)) - {"__init__"} <= set(METHODS)
+    inherited = set(re.findall(r"self\.([a-z]\w*)", ours)) - set(vars(LimitedProtocol))
+    assert inherited <= {*ATTRIBUTES, *METHODS}
+    for name in ("more_body", "response_complete", "body"):
+        assert re.search(rf"self\.{name}\b", inspect.getsource(RequestResponseCycle)), name
+    assert "self.pipeline.appendleft(" in source
+    assert "self.pipeline.pop()" in source
+
+
+def test_a_version_of_uvicorn_that_was_not_tried_is_not_installed() -> None:
+    project = tomllib.loads((Path(protocol.__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    (wanted,) = [Requirement(line) for line in project["dependencies"] if line.startswith("uvicorn")]
+    bounds = [clause for clause in wanted.specifier if clause.operator == "<"]
+    assert len(bounds) == 1
+    assert Version(version("uvicorn")) in wanted.specifier
+    assert requires("uvicorn") is not None

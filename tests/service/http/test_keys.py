@@ -1,0 +1,338 @@
+"""Keys by name, and limits by key: who is let in, how much they may ask, and when they may come again."""
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from service.commands.cli import main
+from service.http.edge.errors import ProblemError
+from service.http.edge.keys import ANYBODY, DAY_SECONDS, Counts, Limit, Quotas, SharedCounts, limits_of
+from service.http.edge.middleware import Places, _neighbourhood
+from service.http.server import serve
+from service.observe.metrics import Metrics
+from service.settings import KeyLimits
+from support.edge import Live, Network, curve, live, loader, settings, wait_until
+from support.redis import needs_redis, redis_server
+from support.wire import lines_body
+
+STREAM = (
+    b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+KEYS = {"fink": ("old key of fink", "new key of fink"), "lasair": ("key of lasair",)}
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+DIGESTS = {name: tuple(map(digest, keys)) for name, keys in KEYS.items()}
+
+
+def ask(edge: Live, key: str = "", path: str = "/v1/models", body: bytes | None = None) -> tuple[int, dict[str, str]]:
+    headers = {"X-API-Key": key} if key else {}
+    status, found, _ = edge.ask("POST" if body else "GET", path, body, headers | {"Content-Type": "application/json"})
+    return status, found
+
+
+def test_a_name_has_several_keys_so_that_one_can_be_exchanged() -> None:
+    with live(loader(Network()), named_keys=DIGESTS) as edge:
+        for key in (*KEYS["fink"], *KEYS["lasair"]):
+            assert ask(edge, key)[0] == 200
+        assert ask(edge, "another")[0] == ask(edge)[0] == 401
+        assert edge.metric("nightjar_key_requests_total", key="fink") == 2
+        assert edge.metric("nightjar_key_requests_total", key="lasair") == 1
+
+
+@pytest.mark.parametrize("also", [(), ("metrics", "docs", "v2")])
+def test_a_setting_asks_for_keys_elsewhere_too(also: tuple[str, ...]) -> None:
+    expected = 401 if also else 200
+    with live(loader(Network()), named_keys=DIGESTS, keys_for=also) as edge:
+        for path in ("/metrics", "/docs", "/openapi.json", "/problems/invalid", "/v2", "/v2/health/ready"):
+            assert ask(edge, path=path)[0] == expected, path
+            assert ask(edge, KEYS["fink"][1], path)[0] == 200, path
+        assert ask(edge, path="/v2/models/echo/ready")[0] == expected
+        assert ask(edge, path="/healthz")[0] == ask(edge, path="/readyz")[0] == 200
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_790_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def per_second(rate: float, counted: Any = "requests") -> Limit:
+    return Limit(counted, False, rate)
+
+
+def test_a_second_holds_what_was_allowed_and_the_wait_is_exact() -> None:
+    clock = Clock()
+    counts, limits = Counts(clock), [per_second(5)]
+    assert [counts.admit("a", limits) for _ in range(5)] == [None] * 5
+    refused = counts.admit("a", limits)
+    assert refused is not None
+    assert refused.seconds == pytest.approx(0.2, abs=1e-5)
+    assert counts.admit("b", limits) is None
+    clock.now += refused.seconds - 0.001
+    assert counts.admit("a", limits) is not None
+    clock.now += 0.001 + 1e-6
+    assert counts.admit("a", limits) is None
+
+
+def test_less_than_one_a_second() -> None:
+    clock = Clock()
+    counts, limits = Counts(clock), [per_second(0.1)]
+    assert counts.admit("a", limits) is None
+    refused = counts.admit("a", limits)
+    assert refused is not None
+    assert refused.seconds == pytest.approx(10, abs=1e-5)
+    clock.now += 10.001
+    assert counts.admit("a", limits) is None
+
+
+def test_a_large_request_is_answered_whole_and_paid_for_by_the_next() -> None:
+    clock = Clock()
+    counts, limits = Counts(clock), [per_second(100, "curves")]
+    assert counts.admit("a", limits) is None
+    counts.charge("a", limits, 1000)
+    refused = counts.admit("a", limits)
+    assert refused is not None
+    assert refused.seconds == pytest.approx(10 - 0.99, abs=1e-5)
+
+
+def test_a_day_begins_at_midnight() -> None:
+    clock = Clock()
+    counts, limits = Counts(clock), [Limit("requests", True, 3)]
+    assert [counts.admit("a", limits) for _ in range(3)] == [None] * 3
+    refused = counts.admit("a", limits)
+    assert refused is not None
+    assert (clock.now + refused.seconds) % DAY_SECONDS == 0
+    clock.now += refused.seconds
+    assert counts.admit("a", limits) is None
+
+
+@given(
+    st.floats(0.05, 1000),
+    st.lists(st.tuples(st.floats(0, 3), st.integers(1, 50)), max_size=40),
+)
+def test_whoever_waits_as_told_is_let_in_and_nobody_gets_more(rate: float, steps: list[tuple[float, int]]) -> None:
+    clock = Clock()
+    counts, limits = Counts(clock), [per_second(rate)]
+    began, admitted = clock.now, 0
+    for pause, tries in steps:
+        clock.now += pause
+        for _ in range(tries):
+            refused = counts.admit("a", limits)
+            if refused is None:
+                admitted += 1
+                continue
+            assert 0 < refused.seconds <= max(1, 1 / rate) + 1e-3
+            clock.now += refused.seconds + 1e-5
+            assert counts.admit("a", limits) is None
+            admitted += 1
+    assert admitted <= 1 + rate * (clock.now - began + 1) + 1e-3
+
+
+def test_a_refusal_names_the_limit_and_the_time() -> None:
+    limits = {"*": KeyLimits(requests_per_day=1), "lasair": KeyLimits()}
+    with live(loader(Network()), named_keys=DIGESTS, key_limits=limits) as edge:
+        assert ask(edge, KEYS["fink"][0])[0] == 200
+        status, headers, text = edge.ask("GET", "/v1/models", headers={"X-API-Key": KEYS["fink"][1]})
+        problem = json.loads(text)
+        midnight = DAY_SECONDS - time.time() % DAY_SECONDS
+        assert (status, problem["type"], problem["limit"]) == (429, "/problems/rate-limited", 1)
+        assert abs(int(headers["retry-after"]) - midnight) < 5
+        assert problem["retry_after"] == int(headers["retry-after"])
+        assert "requests per day" in problem["detail"]
+        assert [ask(edge, KEYS["lasair"][0])[0] for _ in range(3)] == [200] * 3
+        assert edge.metric("nightjar_key_refused_total", key="fink", limit="requests_per_day") == 1
+
+
+def test_light_curves_count_in_every_format() -> None:
+    body = json.dumps({"light_curves": [curve(), curve(), curve()]}).encode()
+    with live(loader(Network()), key_limits={"*": KeyLimits(curves_per_day=7)}) as edge:
+        assert ask(edge, path="/v1/classify", body=body)[0] == 200
+        assert edge.ask("POST", "/v1/alerts", b"no alert", {"Content-Type": "application/octet-stream"})[0] == 200
+        lines = lines_body([curve(), curve()])
+        assert edge.ask("POST", "/v1/classify", lines, {"Content-Type": "application/x-ndjson"})[0] == 200
+        assert edge.metric("nightjar_key_curves_total", key=ANYBODY) == 6
+        assert ask(edge, path="/v1/classify", body=body)[0] == 200  # one is left: the request is answered whole
+        assert ask(edge, path="/v1/classify", body=body)[0] == 429
+
+
+def test_a_stream_waits_for_its_limit() -> None:
+    started = time.monotonic()
+    with live(loader(Network()), key_limits={"*": KeyLimits(curves_per_second=100)}) as edge:
+        lines = lines_body([curve()] * 192)  # three groups
+        status, _, text = edge.ask("POST", "/v1/classify", lines, {"Content-Type": "application/x-ndjson"})
+    assert (status, text.count(b"classified")) == (200, 192)
+    assert time.monotonic() - started > 0.25
+
+
+@needs_redis
+async def test_replicas_count_together_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
+    limits = {"*": KeyLimits(requests_per_second=4, curves_per_day=10)}
+    with redis_server(tmp_path) as server:
+        first, second = (Quotas(limits, Metrics(), SharedCounts(server.url)) for _ in range(2))
+        for quotas in (first, second, first, second):
+            await quotas.admit("a")
+        with pytest.raises(ProblemError) as caught:
+            await first.admit("a")
+        assert caught.value.kind.slug == "rate-limited"
+        assert caught.value.retry_after == 1
+        await second.charge("b", 10)
+        with pytest.raises(ProblemError, match="10 light curves per day"):
+            await first.admit("b")
+        await first.close()
+        await second.close()
+        third = Quotas(limits, Metrics(), SharedCounts(server.url))
+        with pytest.raises(ProblemError, match="per day"):
+            await third.admit("b")
+        await third.close()
+
+
+@needs_redis
+async def test_redis_and_the_process_count_alike(tmp_path: Path) -> None:
+    limits = limits_of(KeyLimits(requests_per_second=7, requests_per_day=20, curves_per_second=50, curves_per_day=300))
+    with redis_server(tmp_path) as server:
+        there, here = SharedCounts(server.url), Counts()
+        for step in range(25):
+            told = await there.run("a", limits, 1, ask=True)
+            assert told is not None
+            found = here.admit("a", limits)
+            seconds, which = told
+            assert (which > 0) == (found is not None), step
+            if found is not None:
+                assert found.seconds == pytest.approx(seconds, abs=0.05)
+                if found.limit.day:
+                    break
+                time.sleep(max(found.seconds, seconds) + 0.01)
+            elif step % 5 == 0:
+                curves = [limit for limit in limits if limit.counted == "curves"]
+                assert await there.run("a", curves, 10, ask=False) is not None
+                here.charge("a", curves, 10)
+        await there.close()
+
+
+async def test_while_redis_is_away_each_process_counts() -> None:
+    quotas = Quotas({"*": KeyLimits(requests_per_day=2)}, Metrics(), SharedCounts("redis://127.0.0.1:9"))
+    await quotas.admit("a")
+    await quotas.admit("a")
+    with pytest.raises(ProblemError):
+        await quotas.admit("a")
+    await quotas.close()
+
+
+def test_one_address_leaves_room_for_another() -> None:
+    places = Places(10)
+    for _ in range(9):
+        places.take("10.0.0.1")
+    places.take("10.0.0.2")
+    with pytest.raises(ProblemError):
+        places.take("10.0.0.1")
+    for share in ("10.0.0.3", "10.0.0.4"):
+        places.take(share)
+        places.give_back(share)
+
+
+@pytest.mark.parametrize(
+    ("host", "share"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("not an address:", "not an address:"),
+    ],
+)
+def test_a_share_is_an_address_or_a_network(host: str, share: str) -> None:
+    assert _neighbourhood({"type": "http", "client": (host, 1)}) == share
+    assert _neighbourhood({"type": "http", "client": None}) == ""
+
+
+def test_streams_leave_places_for_requests() -> None:
+    with live(loader(Network()), max_streams=3) as edge:
+        streams = [edge.connect() for _ in range(4)]
+        for stream in streams:
+            stream.sendall(STREAM + b"1\r\n{\r\n")
+        wait_until(lambda: edge.metric("nightjar_rejected_total", reason="overloaded") == 1)
+        edge.still_well()
+        for stream in streams:
+            stream.close()
+
+
+def test_a_stream_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty bytes every twenty seconds kept a place for ever, as the time allowed was for each line."""
+    monkeypatch.setattr("service.http.edge.receive_lines.PATIENCE_SECONDS", 0.5)
+    with live(loader(Network()), stream_rate=1000, body_timeout=5) as edge, edge.connect() as stream:
+        stream.sendall(STREAM)
+        started = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - started < 8:
+                stream.sendall(b"3\r\n1\n2\r\n")
+                time.sleep(0.1)
+        assert time.monotonic() - started < 4
+
+
+def test_an_address_that_others_reach_is_not_served_without_keys() -> None:
+    with capture_logs() as logged, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("service.http.server.logs.configure", lambda _: None)
+        assert serve(settings(host="0.0.0.0")) == 1
+    (line,) = [line for line in logged if line["event"] == "this address is not served"]
+    assert line["log_level"] == "critical"
+    assert "NIGHTJAR_ALLOW_ANONYMOUS" in line["reason"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "warned"),
+    [
+        ({"host": "127.0.0.1"}, False),
+        ({"host": "0.0.0.0", "named_keys": DIGESTS}, False),
+        ({"host": "0.0.0.0", "allow_anonymous": True}, True),
+    ],
+)
+def test_it_is_served_with_keys_or_where_somebody_wants_it_open(
+    changes: dict[str, Any], warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[bool] = []
+    monkeypatch.setattr("service.http.server.logs.configure", lambda _: None)
+    monkeypatch.setattr("service.http.server.Server.run", lambda self: ran.append(True))
+    monkeypatch.setattr("service.http.server.gc.freeze", lambda: None)
+    with capture_logs() as logged:
+        assert serve(settings(**changes)) == 0
+    assert ran == [True]
+    assert any("anybody" in line["event"] for line in logged) == warned
+
+
+def test_passwords_are_neither_arguments_nor_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["worker", "--source", "redis://user:hunter2@redis:6379/alerts"])
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert "NIGHTJAR_SOURCE" in told
+    assert "hunter2" not in told
+    secret = settings(
+        cache_redis_url="redis://:hunter2@redis", limits_redis_url="redis://:hunter2@redis", cache_secret="hunter2"
+    )
+    assert "hunter2" not in repr(secret)
+
+
+def test_a_limit_that_makes_no_sense_is_refused() -> None:
+    for limits in (
+        {"requests_per_second": 0},
+        {"curves_per_day": -1},
+        {"per_hour": 3},
+        {"requests_per_second": math.inf},
+    ):
+        with pytest.raises(ValueError):
+            settings(key_limits={"*": limits})

@@ -1,0 +1,245 @@
+"""Traces from end to end: headers in, headers and log lines out, spans at a real collector."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import MutableMapping
+from typing import Any, NoReturn
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from service.observe import spans as spans_module
+from service.observe.metrics import STAGES
+from service.observe.spans import SpanRef, add_runs, continued, current_ref, recording, stage, traced_run
+from service.observe.tracer import TracingError, tracer_of
+from support.edge import Live, Network, curve, live, loader, wait_until
+
+pytest.importorskip("opentelemetry.proto", reason="the [otel] extra")
+from support.collector import Collector, attributes, collector
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SERVER, INTERNAL = 2, 1  # span kinds of OTLP
+
+
+def traced(edge: Live, trace: str = TRACE, flags: str = "01", **headers: str) -> dict[str, str]:
+    """Response headers of a classification that belongs to a trace."""
+    sent = {"traceparent": f"00-{trace}-{PARENT}-{flags}", "Content-Type": "application/json"} | headers
+    status, answered, _ = edge.ask("POST", "/v1/classify", json.dumps(curve()).encode(), sent)
+    assert status == 200
+    return answered
+
+
+def test_without_an_exporter_a_reply_names_the_trace_all_the_same() -> None:
+    with live(loader(Network())) as edge:
+        version, trace, span, flags = traced(edge)["traceresponse"].split("-")
+        assert (version, trace, flags) == ("00", TRACE, "00")  # nothing is recorded here, and the reply says so
+        assert span != PARENT
+        _, headers, _ = edge.ask("GET", "/nowhere")
+        assert headers["traceresponse"].split("-")[1] not in (TRACE, "0" * 32)
+        assert headers["traceresponse"].split("-")[3] == "02"
+
+
+def test_every_line_of_the_log_carries_the_ids() -> None:
+    """Also what is logged in a thread that decodes for the request."""
+
+    lines: list[dict[str, Any]] = []
+
+    def hear(_: object, __: str, event: MutableMapping[str, Any]) -> NoReturn:
+        lines.append(dict(event))
+        raise structlog.DropEvent
+
+    before = structlog.get_config()["processors"]
+    structlog.configure(processors=[structlog.contextvars.merge_contextvars, hear])
+    network = Network()
+    network.on_marker[7.0] = lambda: 1 / 0
+    try:
+        with live(loader(network)) as edge:
+            said = {"X-Request-ID": "my-id", "traceparent": f"00-{TRACE}-{PARENT}-01"}
+            edge.ask("POST", "/v1/classify", json.dumps(curve(flux=[7.0] * 8)).encode(), said)
+
+            async def in_a_thread() -> None:
+                with structlog.contextvars.bound_contextvars(request_id="mine"):
+                    await edge.service.off_loop(lambda: structlog.get_logger().info("from a thread"))
+
+            loop = edge.server.servers[0].get_loop()
+            asyncio.run_coroutine_threadsafe(in_a_thread(), loop).result(10)
+    finally:
+        structlog.configure(processors=before)
+    of_request = [line for line in lines if line.get("request_id") == "my-id"]
+    assert {line["event"] for line in of_request} == {"inference failed", "unexpected exception", "request"}
+    assert {line["trace_id"] for line in of_request} == {TRACE}
+    assert [line["request_id"] for line in lines if line["event"] == "from a thread"] == ["mine"]
+
+
+def collected(
+    body: object = None, network: Network | None = None, **settings: object
+) -> tuple[Collector, dict[str, str]]:
+    """What a collector gets of one traced request, and the headers of the reply."""
+    with collector() as target:
+        with live(loader(Network()), otlp_endpoint=target.endpoint) as edge:
+            headers = traced(edge, tracestate="vendor=opaque")
+        return target, headers
+
+
+def test_the_spans_of_a_request() -> None:
+    target, headers = collected()
+    trace = target.of(TRACE)
+    (request,) = trace["POST /v1/classify"]
+    assert (request.kind, request.parent_span_id.hex(), request.trace_state) == (SERVER, PARENT, "vendor=opaque")
+    assert headers["traceresponse"] == f"00-{TRACE}-{request.span_id.hex()}-01"
+    assert attributes(request) | {"nightjar.request_id": ""} == {
+        "http.request.method": "POST",
+        "http.route": "/v1/classify",
+        "http.response.status_code": 200,
+        "url.path": "/v1/classify",
+        "url.scheme": "http",
+        "nightjar.request_id": "",
+    }
+    assert attributes(request)["nightjar.request_id"] == headers["x-request-id"]
+    stages = [span for name, spans in trace.items() for span in spans if span is not request]
+    assert sorted(span.name for span in stages) == sorted(STAGES)
+    for span in stages:
+        assert (span.kind, span.parent_span_id) == (INTERNAL, request.span_id)
+        assert request.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
+        assert span.end_time_unix_nano <= request.end_time_unix_nano
+    assert abs(request.end_time_unix_nano - time.time_ns()) < 60e9
+    resource = {pair.key: pair.value.string_value for pair in target.requests[0].resource_spans[0].resource.attributes}
+    assert (resource["service.name"], resource["service.version"] != "") == ("nightjar", True)
+
+
+def test_a_batch_and_the_requests_in_it_lead_to_each_other() -> None:
+    """Two requests that wait behind a third share a run."""
+    network = Network()
+    traces = [f"{number:032x}" for number in (1, 2, 3)]
+    with collector() as target:
+        with live(loader(network), otlp_endpoint=target.endpoint, workers=1) as edge:
+            network.hold()
+            clients = [threading.Thread(target=traced, args=(edge, traces[0]))]
+            clients[0].start()
+            assert network.started.acquire(timeout=10)
+            clients += [threading.Thread(target=traced, args=(edge, trace)) for trace in traces[1:]]
+            for client in clients[1:]:
+                client.start()
+            (engine,) = edge.service.models.engines
+            wait_until(lambda: engine.depth == 2)
+            network.release()
+            for client in clients:
+                client.join(10)
+        batches = {span.span_id: span for span in target.spans if span.name == "batch classification"}
+        runs = {trace: target.of(trace)["run"][0] for trace in traces}
+        requests = {trace: target.of(trace)["POST /v1/classify"][0] for trace in traces}
+    assert len(batches) == 2
+    shared = batches[runs[traces[1]].links[0].span_id]
+    assert runs[traces[2]].links[0].span_id == shared.span_id != runs[traces[0]].links[0].span_id
+    assert {(link.trace_id.hex(), link.span_id) for link in shared.links} == {
+        (trace, requests[trace].span_id) for trace in traces[1:]
+    }
+    told = attributes(shared)
+    assert (told["nightjar.batch.size"], told["nightjar.batch.observations"]) == (2, 16)
+    assert (shared.trace_id.hex() in traces, shared.parent_span_id) == (False, b"")
+    waited = target.of(traces[1])["queue"][0]
+    assert waited.end_time_unix_nano - waited.start_time_unix_nano > 0
+
+
+def test_what_is_not_sampled_is_not_sent() -> None:
+    with collector() as target:
+        with live(loader(Network()), otlp_endpoint=target.endpoint, trace_ratio=0.0) as edge:
+            assert traced(edge, flags="00")["traceresponse"].endswith("-00")
+            edge.still_well()  # without a trace of its own
+            for probe in ("/healthz", "/readyz", "/metrics"):
+                edge.ask("GET", probe, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        assert target.spans == []
+
+
+def test_a_request_that_fails_is_marked() -> None:
+    network = Network()
+    network.on_marker[7.0] = lambda: 1 / 0
+    with collector() as target:
+        with live(loader(network), otlp_endpoint=target.endpoint) as edge:
+            headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+            edge.ask("POST", "/v1/classify", json.dumps(curve(flux=[7.0] * 8)).encode(), headers)
+            edge.ask("POST", "/v1/classify", b"{", headers)
+        failed, refused = target.of(TRACE)["POST /v1/classify"]
+    assert (attributes(failed)["http.response.status_code"], failed.status.code) == (500, 2)
+    assert (attributes(refused)["http.response.status_code"], refused.status.code) == (400, 0)
+
+
+def test_the_spans_of_a_long_stream_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans_module, "MOST_SPANS", 5)
+    lines = "\n".join(json.dumps(curve()) for _ in range(200))
+    with collector() as target:
+        with live(loader(Network()), otlp_endpoint=target.endpoint) as edge:
+            headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "Content-Type": "application/x-ndjson"}
+            assert edge.ask("POST", "/v1/classify", lines.encode(), headers)[0] == 200
+        trace = target.of(TRACE)
+    (request,) = trace["POST /v1/classify"]
+    assert sum(map(len, trace.values())) == 6
+    assert int(str(attributes(request)["nightjar.dropped_spans"])) > 10
+
+
+def test_a_collector_that_is_not_there_costs_nobody_an_answer() -> None:
+    with capture_logs(), live(loader(Network()), otlp_endpoint="http://127.0.0.1:9/v1/traces") as edge:
+        for _ in range(20):
+            traced(edge)
+        started = time.monotonic()
+    assert time.monotonic() - started < 15
+
+
+def test_headers_and_name_come_from_the_usual_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "my-alerts")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20token")
+    target, _ = collected()
+    resource = {pair.key: pair.value.string_value for pair in target.requests[0].resource_spans[0].resource.attributes}
+    assert resource["service.name"] == "my-alerts"
+    assert {name.lower(): value for name, value in target.headers[0].items()}["authorization"] == "Bearer token"
+
+
+def test_nothing_is_imported_when_nothing_is_sent() -> None:
+    """By the service: FastAPI itself imports the interface, without anything behind it."""
+    program = """
+import sys
+from service.http.app import create_app
+from service.http.lifecycle import Service
+from service.settings import Settings
+create_app(Service(Settings()))
+behind = ("opentelemetry.sdk", "opentelemetry.exporter", "google.protobuf")
+print([name for name in sys.modules if name.startswith(behind)])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_installation_that_cannot_send_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "service.observe.trace_exporter", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with pytest.raises(TracingError, match=r"pip install 'nightjar-alerts\[otel\]'"):
+        tracer_of("http://localhost:4318/v1/traces", 1.0, "0")
+
+
+def test_what_is_collected_outside_of_a_recording_goes_nowhere() -> None:
+    with stage("featurise"):
+        assert current_ref() is None
+    add_runs([])
+    assert traced_run([None, None], 0.0) is None
+
+
+def test_a_stage_that_raises_is_a_span_as_well() -> None:
+    context = continued([(b"traceparent", f"00-{TRACE}-{PARENT}-01".encode())])
+    with recording(context) as recorded, pytest.raises(ZeroDivisionError), stage("featurise", curves=3):
+        _ = 1 / 0
+    (span,) = recorded.spans
+    assert (span.name, span.attributes, span.ended >= span.started) == ("featurise", {"curves": 3}, True)
+    assert current_ref() is None
+
+
+def test_members_of_a_batch_are_named_once() -> None:
+    one, two = SpanRef("1" * 32, "1" * 16), SpanRef("2" * 32, "2" * 16)
+    run = traced_run([one, None, two, one], 1.5)
+    assert run is not None
+    assert (run.members, run.began) == ((one, two), 1.5)
+    assert run.ref.trace_id not in (one.trace_id, two.trace_id)

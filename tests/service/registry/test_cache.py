@@ -1,0 +1,144 @@
+"""Results are found under everything they depend on and under nothing else; the cache is bounded."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from models.bundle import Bundle
+from models.forecast import Queries
+from service.engine.batch import Question, Row
+from service.observe.metrics import Metrics
+from service.registry.cache import OVERHEAD_BYTES, ResultCache
+from support.graphs import echo_manifest, question
+
+BUNDLE = Bundle(Path("echo"), echo_manifest(), "ab" * 32)
+QUERIES = Queries(np.array([1.0, 2.0], np.float32), np.array([0, 1]))
+
+
+def row(value: float, width: int = 20) -> Row:
+    return {"probabilities": np.full(width, value, np.float32)}
+
+
+def cache(max_bytes: int = 1_000_000) -> ResultCache:
+    return ResultCache(max_bytes, Metrics())
+
+
+def changed(name: str, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Question:
+    tokens = question(1.0).tokens
+    new: dict[str, Any] = {name: change(getattr(tokens, name).copy())}
+    return Question(replace(tokens, **new))
+
+
+def bump(values: NDArray[Any]) -> NDArray[Any]:
+    """The smallest change there is, in one value."""
+    flat = values.reshape(-1)
+    if flat.dtype == np.bool_:
+        flat[-1] = not flat[-1]
+    elif np.issubdtype(flat.dtype, np.integer):
+        flat[-1] += 1
+    else:
+        flat[-1] = 0.5 if np.isnan(flat[-1]) else np.nextafter(flat[-1], np.float32(9e9), dtype=flat.dtype)
+    return values
+
+
+@pytest.mark.parametrize("name", ["time", "flux", "flux_err", "band", "detected", "metadata"])
+def test_every_value_that_the_network_sees_counts(name: str) -> None:
+    results = cache().of(BUNDLE, "cpu")
+    assert results.key(changed(name, bump)) != results.key(question(1.0))
+    assert results.key(changed(name, lambda values: values)) == results.key(question(1.0))
+
+
+def test_so_does_everything_else_that_an_answer_depends_on() -> None:
+    asked, shared = question(1.0), cache()
+    keys = {
+        shared.of(BUNDLE, "cpu").key(asked),
+        shared.of(BUNDLE, "cuda").key(asked),
+        shared.of(replace(BUNDLE, sha256="cd" * 32), "cpu").key(asked),
+        shared.of(replace(BUNDLE, manifest=echo_manifest().model_copy(update={"task": "forecast"})), "cpu").key(asked),
+        shared.of(BUNDLE, "cpu").key(Question(asked.tokens, QUERIES)),
+        shared.of(BUNDLE, "cpu").key(Question(asked.tokens, replace_band(QUERIES))),
+        shared.of(BUNDLE, "cpu").key(question(1.0, length=11)),
+    }
+    assert len(keys) == 7
+    assert {len(key) for key in keys} == {32}
+
+
+def replace_band(queries: Queries) -> Queries:
+    return Queries(queries.time, np.array([0, 2]))
+
+
+async def test_the_least_recently_used_goes_first() -> None:
+    size = OVERHEAD_BYTES + 80
+    kept = cache(3 * size)
+    kept.keep([(bytes([i]), row(i)) for i in range(3)])
+    await kept.find([b"\0"])
+    kept.keep([(b"\3", row(3))])
+    found = await kept.find([b"\0", b"\1", b"\2", b"\3"])
+    assert [None if each is None else each["probabilities"][0] for each in found] == [0, None, 2, 3]
+    assert kept.held_bytes == 3 * size
+    kept.keep([(b"\4", row(4, width=100_000))])
+    assert (len(kept), kept.held_bytes) == (3, 3 * size)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 400)), max_size=80))
+def test_it_never_holds_more_than_it_may(stored: list[tuple[int, int]]) -> None:
+    kept = cache(5_000)
+    for key, width in stored:
+        kept.keep([(bytes([key]), row(key, width))])
+        assert kept.held_bytes <= 5_000
+    rows = list(kept._rows.values())
+    assert kept.held_bytes == sum(OVERHEAD_BYTES + each["probabilities"].nbytes for each in rows)
+
+
+async def test_an_answer_cannot_be_changed_by_who_got_it() -> None:
+    kept, mine = cache(), row(1)
+    kept.keep([(b"k", mine)])
+    [found] = await kept.find([b"k"])
+    assert found is not None
+    for values in (mine["probabilities"], found["probabilities"]):
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 2
+
+
+async def test_what_the_model_could_not_have_said_is_no_result() -> None:
+    kept = cache()
+    results = kept.of(BUNDLE, "cpu")
+    good: Row = {"probabilities": np.ones(20, np.float32), "embedding": np.ones(4, np.float32)}
+    bad: list[Row] = [
+        row(1.0),
+        good | {"embedding": np.ones(5, np.float32)},
+        good | {"embedding": np.ones(4, np.float64)},
+        good | {"more": np.ones(4, np.float32)},
+        {},
+    ]
+    kept.keep([(bytes([place]), each) for place, each in enumerate([good, *bad])])
+    found = await results.find([bytes([place]) for place in range(6)])
+    assert [each is not None for each in found] == [True, False, False, False, False, False]
+
+
+class Elsewhere:
+    """A store whose results are of another model."""
+
+    async def find(self, keys: Sequence[bytes]) -> list[Row | None]:
+        return [{"probabilities": np.ones(7, np.float32)} for _ in keys]
+
+    def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_what_does_not_fit_is_not_remembered() -> None:
+    """It stood in memory once it had come, where the right answer could not take its place."""
+    kept = ResultCache(1 << 20, Metrics(), Elsewhere())
+    results = kept.of(BUNDLE, "cpu")
+    assert await results.find([b"k"]) == [None]
+    assert len(kept) == 0

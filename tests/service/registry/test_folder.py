@@ -1,0 +1,75 @@
+"""What is found in a folder of bundles, in both layouts, and what is said about the rest."""
+
+import shutil
+from pathlib import Path
+
+from models.bundle import MANIFEST
+from service.registry.load import scan
+from service.registry.routing import Reference
+from support.repository import version
+
+
+def test_both_layouts_side_by_side(tmp_path: Path) -> None:
+    root = tmp_path / "bundles"
+    for number in ("1.0.0", "1.2.0", "1.10.0"):
+        version(root, number)
+    other = version(root, "0.1.0", name="other").path
+    shutil.move(other, root / "as-it-was-exported")
+    (root / "other").rmdir()
+    contents = scan(root)
+    assert {str(reference) for reference in contents.bundles} == {
+        "mine@1.0.0",
+        "mine@1.2.0",
+        "mine@1.10.0",
+        "other@0.1.0",
+    }
+    assert {name: found.reference.version for name, found in contents.newest().items()} == {
+        "mine": "1.10.0",
+        "other": "0.1.0",
+    }
+    assert contents.unreadable == {}
+
+
+def test_what_cannot_be_taken_is_said(tmp_path: Path) -> None:
+    root = tmp_path / "bundles"
+    version(root, "1.0.0")
+    shutil.copytree(root / "mine" / "1.0.0", root / "copy")
+    shutil.copytree(root / "mine" / "1.0.0", root / "mine" / "9.9.9")
+    (root / "broken").mkdir()
+    (root / "broken" / MANIFEST).write_text("{")
+    (root / ".making").mkdir()
+    (root / ".making" / MANIFEST).write_text("{")
+    (root / "notes.txt").write_text("not a folder")
+    contents = scan(root)
+    assert list(contents.bundles) == [Reference("mine", "1.0.0")]
+    reasons = {path.name: reason for path, reason in contents.unreadable.items()}
+    assert "no readable manifest" in reasons["broken"]
+    assert "the manifest says mine@1.0.0, the folders say mine@9.9.9" in reasons["9.9.9"]
+    assert len(reasons) == 3
+
+
+def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert scan(tmp_path / "nowhere", [tmp_path]).bundles == {}
+    assert scan(None).bundles == {}
+
+
+def test_single_bundles_yield_to_the_repository(tmp_path: Path) -> None:
+    root = tmp_path / "bundles"
+    inside = version(root, "1.0.0").path
+    single = tmp_path / "single"
+    shutil.copytree(inside, single)
+    contents = scan(root, [single, inside])
+    assert [found.path for found in contents.bundles.values()] == [inside]
+    assert contents.unreadable == {}
+    assert [found.path for found in scan(None, [single]).bundles.values()] == [single]
+
+
+def test_what_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
+    root = tmp_path / "bundles"
+    path = version(root, "1.0.0").path
+    before = scan(root)
+    again = scan(root, before=before)
+    assert again.bundles[Reference("mine", "1.0.0")] is before.bundles[Reference("mine", "1.0.0")]
+    (path / MANIFEST).write_text((path / MANIFEST).read_text() + "\n")
+    changed = scan(root, before=before).bundles[Reference("mine", "1.0.0")]
+    assert changed.sha256 != before.bundles[Reference("mine", "1.0.0")].sha256

@@ -1,0 +1,65 @@
+"""From a loaded model to one that answers: what was measured decides, what the settings say decides first."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.bundle import Bundle
+from service.engine.engine import Engine, EngineOptions
+from service.engine.load import LoadedModel
+from service.engine.machine import Layout
+from service.engine.policy import BatchLimits, CostModel, Sample
+from service.observe.metrics import Metrics
+from service.observe.tracer import Tracer
+from service.registry import repository
+from service.registry.repository import Opener
+from service.settings import Settings
+from support.graphs import EchoGraph, echo_manifest, question
+
+COST = CostModel(1e-3, 1e-6, 0.0)
+
+
+class Recorded(Engine):
+    """Notes how it was set up."""
+
+    seen: EngineOptions
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        (Recorded.seen,) = (value for value in (*given, *named.values()) if isinstance(value, EngineOptions))
+        super().__init__(*given, **named)
+
+
+def measured(kept: list[Sequence[Sample]]) -> LoadedModel:
+    bundle = Bundle(Path("echo"), echo_manifest(), "0" * 64)
+    layout = Layout(runs=3, threads=1, groups=5)
+    return LoadedModel(bundle, "cpu", EchoGraph(), COST, 0.0, 0.0, max_tokens=4096, layout=layout, keep=kept.append)
+
+
+@pytest.mark.parametrize(
+    ("changes", "workers", "groups", "limits"),
+    [
+        ({}, 3, 5, BatchLimits(4096, 128)),
+        ({"workers": 1, "groups_in_flight": 2, "max_batch_tokens": 512}, 1, 2, BatchLimits(512, 32)),
+        ({"max_delay_ms": 2.5}, 3, 5, BatchLimits(4096, 128, max_delay=0.0025)),
+    ],
+)
+async def test_the_engine_is_set_up_as_measured_unless_told(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], workers: int, groups: int, limits: BatchLimits
+) -> None:
+    monkeypatch.setattr(repository, "Engine", Recorded)
+    opener = Opener(Settings(**changes), Metrics(), Tracer(), None, print)
+    await opener.close(await opener.open(measured([])), 5)
+    seen = Recorded.seen
+    assert (seen.workers, seen.groups, seen.limits) == (workers, groups, limits)
+
+
+async def test_what_was_learned_is_kept_when_a_model_goes() -> None:
+    kept = list[Sequence[Sample]]()
+    opener = Opener(Settings(), Metrics(), Tracer(), None, print)
+    served = await opener.open(measured(kept))
+    await served.engine.submit(question(1, 30))
+    await opener.close(served, 5)
+    [[run]] = kept
+    assert (run.batch, run.length, run.tokens) == (1, 30, 30)

@@ -1,0 +1,154 @@
+"""Brokers that die, fall silent or are cut off: the worker says so, and goes on by itself when they are back.
+
+NIGHTJAR_SOAK=1 python -m pytest tests/service/stream/cluster      three brokers and every fault as well
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.kafka_brokers import Brokers, brokers, needs_brokers
+from support.kafka_trial import Trial, repeats, trial
+from support.stream import Process, eventually
+
+pytestmark = needs_brokers
+soak = pytest.mark.skipif("NIGHTJAR_SOAK" not in os.environ, reason="takes minutes: make soak")
+BOTH = pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+OUTAGE_SECONDS = 10
+RATE = 60
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """A broker that is broken and mended again."""
+    with brokers(tmp_path_factory.mktemp("single")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Three brokers, three replicas of everything, two of which must have a record."""
+    with brokers(tmp_path_factory.mktemp("three"), 3) as cluster:
+        yield cluster
+
+
+def dead(cluster: Brokers, node: int) -> Callable[[], None]:
+    cluster.kill(node)
+    return lambda: cluster.start(node)
+
+
+def silent(cluster: Brokers, node: int) -> Callable[[], None]:
+    cluster.hang(node)
+    return lambda: cluster.wake(node)
+
+
+def cut_off(cluster: Brokers, node: int) -> Callable[[], None]:
+    """From the worker alone; the brokers and the test still reach it."""
+    cluster.proxies[node].cut()
+
+    def mend() -> None:
+        cluster.proxies[node].mode = "open"
+
+    return mend
+
+
+FAULTS = {"dead": dead, "silent": silent, "cut off": cut_off}
+
+
+def survives(
+    one: Trial, worker: Process, breaks: Callable[[], Callable[[], None]], told: Callable[[], bool] = lambda: True
+) -> None:
+    """Break something under a worker, mend it, and ask the questions that every trial ends with."""
+    one.feed(100)
+    one.all_answered()
+    before = worker.megabytes
+    one.feed(100)
+    mend = breaks()
+    time.sleep(OUTAGE_SECONDS)
+    eventually(told, 20)
+    mend()
+    one.feed(100)
+    one.all_answered(within=60)
+    eventually(lambda: worker.ask("/readyz") == (200, "ok\n"), 30, 0.5)
+    assert worker.megabytes < before + 60
+    one.feed(20)
+    one.all_answered()
+    assert worker.stop() == 0
+
+
+@BOTH
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_only_broker_goes_and_comes_back(single: Brokers, exactly_once: bool, fault: str, tmp_path: Path) -> None:
+    where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED")}
+    with trial(single.hosts(), tmp_path, **where) as one, one.process() as worker:
+        survives(
+            one,
+            worker,
+            lambda: FAULTS[fault](single, 1),
+            told=lambda: worker.ask("/readyz")[0] == 503 and "no broker answers" in worker.ask("/readyz")[1],
+        )
+        lines = [event for event in worker.events() if event["event"] == "Kafka"]
+        assert len(lines) < 30  # each complaint once a minute
+
+
+@soak
+@BOTH
+@pytest.mark.parametrize("part", ["leader", "group", "transactions"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_of_three_goes_and_comes_back(
+    three: Brokers, exactly_once: bool, fault: str, part: str, tmp_path: Path
+) -> None:
+    where = {"exactly_once": exactly_once, "through": three.hosts("PROXIED"), "replicas": 3}
+    with trial(three.hosts(), tmp_path, **where) as one, one.process() as worker:
+        one.feed(40)
+        one.all_answered()
+        node = three.leader(one.source) if part == "leader" else three.coordinator(one.group)
+        if part == "transactions":  # the coordinator of transactions: each of the three leads one of its partitions
+            node = three.leader("__transaction_state", 0) if exactly_once else node
+        survives(one, worker, lambda: FAULTS[fault](three, node))
+
+
+@soak
+@BOTH
+def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) -> None:
+    with trial(three.hosts(), tmp_path, exactly_once=exactly_once, replicas=3) as one, one.process() as worker:
+
+        def all_dead() -> Callable[[], None]:
+            for node in three.nodes:
+                three.kill(node)
+            return lambda: three.start(*three.nodes)
+
+        survives(one, worker, all_dead, told=lambda: worker.ask("/readyz")[0] == 503)
+
+
+@soak
+@BOTH
+def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
+    where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED")}
+    with trial(single.hosts(), tmp_path, **where) as one, one.process() as worker:
+        single.proxies[1].bytes_per_second = 200_000
+        try:
+            one.feed(300)
+            one.all_answered(120)
+        finally:
+            single.proxies[1].bytes_per_second = None
+        assert worker.stop() == 0
+
+
+@soak
+@BOTH
+def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
+    """Of one worker of two, in the middle of its work, by the real network."""
+    kills = int(os.environ.get("SOAK_KILLS", "20"))
+    with trial(single.hosts(), tmp_path, exactly_once=exactly_once) as one, one.process() as survivor:
+        for _ in range(kills):
+            with one.process() as victim:
+                eventually(lambda: victim.ready, 60)
+                one.feed(270, over=1)
+                victim.kill()
+        told = one.all_answered(120)
+        assert survivor.stop() == 0
+    assert repeats(told) <= 64 * kills

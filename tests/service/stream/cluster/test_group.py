@@ -1,0 +1,189 @@
+"""A group on a real Kafka: workers come, go, die and sleep under load; the others neither stand still nor repeat."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.kafka_brokers import Brokers
+from support.kafka_trial import SESSION_MS, Trial, repeats, trial
+from support.stream import Running, alert, eventually, running
+
+
+def classified(worker: Running) -> int:
+    return worker.totals().get("classified", 0)
+
+
+def longest_standstill(count: Callable[[], int], seconds: float, left: Callable[[], bool]) -> float:
+    """Seconds for which a number that should grow stayed as it was, at most, while something was left to do."""
+    longest, last, since = 0.0, count(), time.monotonic()
+    end = since + seconds
+    while (now := time.monotonic()) < end and left():
+        if (current := count()) != last:
+            last, since = current, now
+        longest = max(longest, now - since)
+        time.sleep(0.02)
+    return longest
+
+
+def test_everything_is_answered_and_counted(both: Trial) -> None:
+    both.feed(200)
+    with running(both.settings()) as worker:
+        told = both.all_answered()
+        assert worker.stop() == 0
+    assert worker.totals() == {"in": 200, "classified": 200, "pending": 0}
+    assert repeats(told) == 0
+
+
+def test_who_starts_anew_repeats_nothing(both: Trial) -> None:
+    for _ in range(2):
+        both.feed(100)
+        with running(both.settings()) as worker:
+            both.all_answered()
+            assert worker.stop() == 0
+    assert repeats(both.answers()) == 0
+
+
+def test_a_storm_of_rebalances(both: Trial) -> None:
+    with running(both.settings(batch_messages=4)) as first:
+        for _ in range(3):
+            with running(both.settings(batch_messages=4)) as visitor:
+                both.feed(80, over=1.0)
+                assert visitor.stop() == 0
+        told = both.all_answered()
+        assert first.stop() == 0
+    assert repeats(told) <= 64
+
+
+def test_a_second_worker_joins_a_loaded_one_and_leaves(plain: Trial) -> None:
+    plain.feed(5_000)
+    with running(plain.settings()) as first:
+        eventually(lambda: classified(first) > 500)
+        with running(plain.settings()) as second:
+
+            def left() -> bool:
+                return classified(first) + classified(second) < plain.fed
+
+            still = longest_standstill(lambda: classified(first), 3, left)
+            assert second.stop() == 0
+        still = max(still, longest_standstill(lambda: classified(first), 3, left))
+        told = plain.all_answered(90)
+        assert first.stop() == 0
+    assert still <= 2
+    assert repeats(told) <= 256
+
+
+@pytest.mark.parametrize("load", [40, 1500])
+def test_a_worker_that_was_suspended_goes_on(both: Trial, load: int) -> None:
+    """Its session ends while it sleeps, at rest or at work; its partitions come back and are not paused."""
+    limits: dict[str, Any] = {"batch_messages": 16, "max_inflight_messages": 32}
+    with both.process(**limits) as worker:
+        both.feed(40)
+        both.all_answered()
+        both.feed(load)
+        time.sleep(0.1)
+        worker.suspend()
+        time.sleep(SESSION_MS / 1000 + 2)
+        worker.resume()
+        both.feed(40)
+        both.all_answered()
+        assert worker.ask("/readyz")[0] == 200
+        assert worker.stop() == 0
+
+
+def test_a_suspended_worker_publishes_nothing_that_others_have(both: Trial) -> None:
+    limits: dict[str, Any] = {"batch_messages": 16, "max_inflight_messages": 64}
+    with both.process(**limits) as sleeper, both.process(**limits) as other:
+        both.feed(200)
+        both.all_answered()
+        both.feed(1000)
+        sleeper.suspend()
+        time.sleep(SESSION_MS / 1000 + 3)
+        sleeper.resume()
+        told = both.all_answered()
+        assert (sleeper.stop(), other.stop()) == (0, 0)
+    assert repeats(told) <= 64  # what the sleeper had published and not committed
+
+
+def test_a_worker_that_is_killed_repeats_little(both: Trial) -> None:
+    with both.process() as first:
+        both.feed(540, over=2)
+        first.kill()
+        with both.process() as second:
+            told = both.all_answered()
+            assert second.stop() == 0
+    assert repeats(told) <= 64
+
+
+def test_a_message_that_kills_its_worker_becomes_a_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis counts deliveries; here the journal beside the offset does."""
+    from support.kafka_brokers import produce
+
+    monkeypatch.setenv("TEST_DEADLY_FLUX", "77")
+    both.feed(30)
+    produce(both.hosts, both.source, [alert(both.fed, flux=77.0)])
+    deadly = both.fed
+    both.fed += 1
+    both.feed(30)
+    deaths = 0
+    while True:
+        with both.process(max_deliveries=3) as worker:
+            eventually(lambda: worker.status is not None or len(both.letters()) == 1, 60)
+            if worker.status is None:
+                told = both.all_answered(but=lambda: {deadly})
+                assert worker.stop() == 0
+                break
+        deaths += 1
+        assert deaths < 6
+    assert deaths == 3
+    assert deadly not in told
+    (letter,) = both.letters()
+    headers = dict(letter.headers())
+    assert (headers["nightjar-dead-reason"], letter.value()) == (b"too_many_deliveries", alert(deadly, flux=77.0))
+
+
+def test_lag_agrees_with_the_tool_of_kafka(one_broker: Brokers, tmp_path: Path) -> None:
+    with trial(one_broker.hosts(), tmp_path) as one:
+        one.feed(100)
+        with running(one.settings()) as worker:
+            one.all_answered()
+            partitions = [(one.source, number) for number in range(4)]
+            eventually(lambda: sum(one_broker.group_lag(one.group).values()) == 0)
+            eventually(lambda: worker.metric("nightjar_stream_assigned_partitions") == 4)
+            worker.network.hold()
+            one.feed(50)
+
+            def agree() -> bool:
+                told = {
+                    (topic, number): worker.metric("nightjar_stream_lag_messages", topic=topic, partition=str(number))
+                    for topic, number in partitions
+                }
+                return told == one_broker.group_lag(one.group) and sum(told.values()) == 50
+
+            eventually(agree, 40, 1.0)
+            worker.network.release()
+            one.all_answered()
+            eventually(lambda: sum(one_broker.group_lag(one.group).values()) == 0)
+            assert worker.stop() == 0
+        assert sum(one_broker.group_lag(one.group).values()) == 0
+
+
+def test_static_members_come_back_to_their_partitions(plain: Trial) -> None:
+    """A restart within the session moves nothing: the other member is not told of it."""
+    static = {"session.timeout.ms": "10000"}
+    with running(plain.settings({"group.instance.id": "other", **static})) as other:
+        with running(plain.settings({"group.instance.id": "one", **static})) as one:
+            eventually(lambda: other.metric("nightjar_stream_assigned_partitions") == 2)
+            plain.feed(40)
+            plain.all_answered()
+            assert one.stop() == 0
+        changes = other.metric("nightjar_stream_rebalance_seconds_count")
+        plain.feed(40)
+        with running(plain.settings({"group.instance.id": "one", **static})) as again:
+            told = plain.all_answered()
+            eventually(lambda: again.metric("nightjar_stream_assigned_partitions") == 2)
+            assert other.metric("nightjar_stream_rebalance_seconds_count") == changes
+            assert (again.stop(), other.stop()) == (0, 0)
+    assert repeats(told) == 0

@@ -1,0 +1,149 @@
+"""Topics of a real Kafka that come, go, grow, are too small for a record, or are read in other ways."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from support.kafka_brokers import Brokers, Reader, produce
+from support.kafka_trial import Trial, trial
+from support.stream import alert, eventually, running
+
+soak = pytest.mark.skipif("NIGHTJAR_SOAK" not in os.environ, reason="takes minutes: make soak")
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for(plain: Trial) -> None:
+    later = f"{plain.source}-later"
+    source = plain.addresses()["source"].replace(f"/{plain.source}?", f"/{later}?")
+    with running(plain.settings(source=source)) as worker:
+        eventually(lambda: f"waiting for topics that do not exist: {later}" in worker.ask("/readyz")[1])
+        assert worker.ask("/healthz")[0] == 200
+        plain.create(later, 2)
+        produce(plain.hosts, later, [alert(number) for number in range(30)])
+        plain.fed = 30
+        plain.all_answered()
+        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        assert worker.stop() == 0
+
+
+def test_a_topic_made_again_begins_anew(both: Trial) -> None:
+    with running(both.settings()) as worker:
+        both.feed(50)
+        both.all_answered()
+        both.delete(both.source)
+        eventually(lambda: "do not exist" in worker.ask("/readyz")[1])
+        both.create(both.source, 4)
+        both.feed(30)
+        both.all_answered()
+        assert worker.stop() == 0
+
+
+@soak
+def test_partitions_that_are_added_are_found(one_broker: Brokers, tmp_path: Path) -> None:
+    with trial(one_broker.hosts(), tmp_path, partitions=1) as one, running(one.settings()) as worker:
+        one.feed(20)
+        one.all_answered()
+        one_broker.topics("--alter", "--topic", one.source, "--partitions", "3")
+        eventually(lambda: worker.metric("nightjar_stream_assigned_partitions") == 3, 60)
+        produce(one.hosts, one.source, [alert(number) for number in range(20, 40)], partition=2)
+        one.fed = 40
+        one.all_answered()
+        assert worker.stop() == 0
+
+
+def test_a_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -> None:
+    small = f"{both.dead}-small"
+    both.create(small, 1, **{"max.message.bytes": "200000"})
+    both.feed(10)
+    produce(both.hosts, both.source, [b"\0junk" + os.urandom(999_995)], partition=0)  # nothing that shrinks
+    both.feed(10)
+    with running(both.settings(dead_letters=f"kafka://{both.hosts}/{small}")) as worker:
+        both.all_answered()
+        eventually(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 21)
+        assert worker.stop() == 0
+    reader = Reader(both.hosts, small)
+    (letter,) = reader.read(1.0)
+    reader.close()
+    headers = dict(letter.headers())
+    assert (len(letter.value()), headers["nightjar-dead-length"]) == (65_536, b"1000000")
+
+
+def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> None:
+    """Whoever asks for committed records sees each answer once, also while a killed worker's transaction is open."""
+    with trial(hosts, tmp_path, exactly_once=True) as one:
+        with one.process() as victim:
+            one.feed(300, over=1)
+            victim.kill()
+        with one.process() as heir:
+            one.all_answered()
+            everything = Reader(hosts, one.sink, "read_uncommitted")
+            told = [json.loads(message.value())["alert_id"] for message in everything.read()]
+            everything.close()
+            assert set(told) == {str(10_000 + number) for number in range(300)}
+            assert heir.stop() == 0
+
+
+@soak
+def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: Path) -> None:
+    """What retention has removed cannot be answered; what is left is."""
+    with trial(one_broker.hosts(), tmp_path, partitions=1) as one:
+        one.feed(40)
+        with running(one.settings()) as worker:
+            one.all_answered()
+            assert worker.stop() == 0
+        one.feed(40)
+        path = tmp_path / "delete.json"
+        wanted = [{"topic": one.source, "partition": 0, "offset": 60}]
+        path.write_text(json.dumps({"version": 1, "partitions": wanted}))
+        one_broker.tool(
+            "org.apache.kafka.tools.DeleteRecordsCommand",
+            "--bootstrap-server", one_broker.hosts(), "--offset-json-file", str(path),
+        )  # fmt: skip
+        gone = set(range(40, 60))
+        with running(one.settings()) as worker:
+            told = one.all_answered(but=lambda: gone)
+            assert worker.stop() == 0
+        assert not gone & set(told)
+
+
+@soak
+def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: Path) -> None:
+    with trial(one_broker.hosts(), tmp_path) as one:
+        compact = f"{one.sink}-compact"
+        one.create(
+            compact, 1, **{
+                "cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.01",
+                "max.compaction.lag.ms": "500", "delete.retention.ms": "100",
+            },
+        )  # fmt: skip
+        for _ in range(2):  # the same alerts twice
+            produce(one.hosts, one.source, [alert(number) for number in range(40)])
+        with running(one.settings(sink=f"kafka://{one.hosts}/{compact}")) as worker:
+            eventually(lambda: worker.totals().get("classified") == 80)
+            assert worker.stop() == 0
+
+        def keys() -> list[bytes]:
+            produce(one.hosts, compact, [b"{}"])  # rolls the segment, has no key and is dropped
+            reader = Reader(one.hosts, compact)
+            try:
+                return [message.key() for message in reader.read() if message.key()]
+            finally:
+                reader.close()
+
+        assert len(set(keys())) == 40
+
+
+@soak
+def test_a_quota_delays_and_loses_nothing(one_broker: Brokers, tmp_path: Path) -> None:
+    with trial(one_broker.hosts(), tmp_path) as one:
+        quota = ("--entity-type", "clients", "--entity-name", "nightjar")
+        rates = "producer_byte_rate=60000,consumer_byte_rate=60000"
+        one_broker.configure(*quota, "--add-config", rates)
+        try:
+            with running(one.settings()) as worker:
+                one.feed(600)
+                one.all_answered(120)
+                assert worker.stop() == 0
+        finally:
+            one_broker.configure(*quota, "--delete-config", "producer_byte_rate,consumer_byte_rate")

@@ -1,0 +1,176 @@
+"""An alert that falls between the stages stops the worker, is named, and is not told to the source as done.
+
+One alert is dropped, or answered twice, in each stage in turn, on each way from a source to a sink.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# What follows imports the extra, hence stands after the question whether it is there.
+# ruff: noqa: E402
+redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
+from service.observe.metrics import Metrics
+from service.stream.accounts import OTHER, TOPICS, Accounts, LostAlertError
+from service.stream.batches import Batch
+from service.stream.classifying import Classifying
+from service.stream.decoding import Decoding
+from service.stream.letters import Death
+from service.stream.messages import Message
+from service.stream.publishing import Publishing
+from support.kafka_cluster import kafka_cluster
+from support.redis import needs_redis, redis_server
+from support.stream import FAST_GROUP, alert, chosen, running
+
+COUNT = 10
+LOST = "10003"  # the alert that is dropped
+
+
+def stages() -> dict[str, tuple[type, str]]:
+    return {
+        "decode": (Decoding, "alerts"),
+        "classify": (Classifying, "results"),
+        "publish": (Publishing, "publish"),
+        "bury": (Publishing, "bury"),
+    }
+
+
+def drop_in(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one stage forget one alert."""
+    owner, name = stages()[stage]
+    whole = getattr(owner, name)
+
+    async def forgetful(self: Any, *arguments: Any) -> list[Any]:
+        return [one for one in await whole(self, *arguments) if not is_lost(one)]
+
+    monkeypatch.setattr(owner, name, forgetful)
+
+
+def is_lost(one: Any) -> bool:
+    if isinstance(one, Message):  # whose letter was written
+        return one.value == b"junk"
+    return bool(one.packet.alert_id == LOST)
+
+
+class Way:
+    """From a source to a sink.
+
+    Attributes
+    ----------
+    undone : messages that the source would deliver again.
+    """
+
+    def __init__(self, settings: Any, undone: Callable[[], int | None]) -> None:
+        self.settings, self.undone = settings, undone
+
+
+@pytest.fixture(params=["file", "redis", "kafka", "exactly once"])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
+    data = [*map(alert, range(COUNT)), b"junk"]
+    if request.param == "file":
+        place = tmp_path / "alerts"
+        place.mkdir()
+        for number, one in enumerate(data):
+            (place / f"{number:04d}.avro").write_bytes(one)
+        yield Way(chosen(tmp_path, source=f"file:{place}"), lambda: None)
+    elif request.param == "redis":
+        yield from between_streams(tmp_path, data)
+    else:
+        yield from between_topics(tmp_path, data, "?exactly_once=yes" if request.param == "exactly once" else "")
+
+
+def between_streams(folder: Path, data: list[bytes]) -> Iterator[Way]:
+    with redis_server(folder) as server:
+        client = redis.Redis(port=server.port, protocol=2)
+        for one in data:
+            client.xadd("alerts", {"value": one})
+        ends = {name: f"redis://127.0.0.1:{server.port}/{name}" for name in ("alerts", "results", "dead")}
+        settings = chosen(folder, source=ends["alerts"], sink=ends["results"], dead_letters=ends["dead"])
+        yield Way(settings, lambda: int(client.xpending("alerts", "nightjar")["pending"]))
+
+
+def between_topics(folder: Path, data: list[bytes], option: str) -> Iterator[Way]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    with kafka_cluster() as cluster:
+        for topic in ("alerts", "results", "dead"):
+            cluster.create(topic, 1)
+        cluster.produce("alerts", data)
+
+        def undone() -> int:
+            consumer = Consumer({"bootstrap.servers": cluster.hosts, "group.id": "nightjar", "log_level": 0})
+            (found,) = consumer.committed([TopicPartition("alerts", 0)], 10)
+            consumer.close()
+            return len(data) - max(found.offset, 0)
+
+        settings = chosen(
+            folder,
+            source=f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}",
+            sink=f"kafka://{cluster.hosts}/results{option}",
+            dead_letters=f"kafka://{cluster.hosts}/dead",
+        )
+        yield Way(settings, undone)
+
+
+@needs_redis
+@pytest.mark.parametrize("stage", stages())
+def test_a_lost_alert_stops_the_worker_and_is_named(
+    way: Way, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop_in(stage, monkeypatch)
+    with running(way.settings) as worker:
+        assert worker.join(60) == 1
+        told = worker.worker._failure
+    assert "no stage has brought to an end: alert 0" in told
+    if stage != "bury":
+        assert LOST in told
+    totals = worker.totals()
+    assert (totals["in"], totals["lost"], totals["pending"]) == (COUNT + 1, 1, 0)
+    assert way.undone() in (None, COUNT + 1)
+
+
+def test_an_alert_that_ends_twice_is_an_error() -> None:
+    message = Message("alerts", "0:1", b"")
+    batch = Batch([message], Accounts(Metrics()), 0)
+    batch.hold(message, ["a", "b"])
+    batch.answered([(message, 1, "classified", "")])
+    with pytest.raises(LostAlertError, match="alert 1 of alerts 0:1 came to a second end"):
+        batch.answered([(message, 1, "classified", "")])
+
+
+def test_what_is_about_to_be_settled_counts() -> None:
+    accounts, message, other = Accounts(Metrics()), Message("alerts", "0:1", b""), Message("alerts", "0:2", b"")
+    batch = Batch([message, other], accounts, 0)
+    batch.hold(message, ["a", "b"])
+    batch.bury(other, None, Death("decode", "empty"))
+    batch.check([(message, 0), (message, 1)], [other])
+    with pytest.raises(LostAlertError, match=r"alert 1 \(b\) of alerts 0:1"):
+        batch.check([(message, 0)], [other])
+
+
+def test_a_message_that_is_let_go_is_returned_once() -> None:
+    accounts, message = Accounts(Metrics()), Message("alerts", "0:1", b"")
+    batch = Batch([message], accounts, 0)
+    batch.hold(message, ["a", "b"])
+    batch.bury(message, 0, Death("decode", "empty"))
+    batch.let_go(message)
+    batch.give_back()
+    batch.check()
+    assert accounts.summary() == {"alerts": {"in": 2, "returned": 2, "pending": 0}}
+    assert batch.deaths == []
+
+
+def test_topics_without_number_are_one() -> None:
+    """Letters name topics, and letters may come from anywhere."""
+    accounts = Accounts(Metrics())
+    for number in range(TOPICS + 500):
+        accounts.take(f"topic {number}")
+        accounts.settle(f"topic {number}", "classified")
+    accounts.check()
+    told = accounts.summary()
+    assert len(told) == TOPICS + 1
+    assert told[OTHER]["in"] == 500

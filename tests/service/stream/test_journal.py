@@ -1,0 +1,85 @@
+"""What a worker that died leaves behind in the committed offset's metadata, and what its successors make of it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.stream.kafka.journal import ALONE_AFTER, UNNAMED, Entry, Journal
+
+MAX = 5
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+@given(NUMBERS, NUMBERS, st.none() | NUMBERS, NUMBERS)
+def test_an_entry_is_read_as_it_was_written(deaths: int, reach: int, alone: int | None, tries: int) -> None:
+    entry = Entry(deaths, reach, alone, tries)
+    assert Entry.parse(str(entry)) == entry
+
+
+@given(st.text() | st.from_regex(r"nightjar/1( [-0-9]{0,30}){0,6}", fullmatch=True))
+def test_metadata_of_others_is_no_entry(text: str) -> None:
+    found = Entry.parse(text)
+    assert found is None or str(found).split() == [str(int(w)) if w.isdigit() else w for w in text.split()]
+
+
+def test_nothing_goes_before_the_broker_knows_of_its_owner() -> None:
+    journal = Journal(None, MAX)
+    journal.reach_to(10)
+    assert not journal.may_go(0)
+    journal.acknowledged = journal.entry
+    assert journal.may_go(0)
+    assert journal.may_go(99)  # after a farewell its reach may be told later
+    assert journal.deliveries(0) == 1
+
+
+def test_after_a_death_messages_are_named_before_they_go() -> None:
+    journal = Journal(Entry(0, 10), MAX)
+    assert journal.deaths == 1
+    journal.acknowledged = journal.entry
+    assert [journal.may_go(place) for place in (0, 9, 10)] == [True, True, False]
+    journal.reach_to(12)
+    journal.acknowledged = journal.entry
+    assert journal.may_go(11)
+    assert [journal.deliveries(place) for place in (9, 10)] == [2, 1]
+
+
+def test_deaths_are_forgotten_behind_the_suspects() -> None:
+    for offset, caught_up, deaths in ((9, True, 1), (10, False, 1), (10, True, 0), (10 + UNNAMED, False, 0)):
+        journal = Journal(Entry(0, 10), MAX)
+        journal.done_before(offset, caught_up)
+        assert journal.deaths == deaths, (offset, caught_up)
+
+
+def test_a_killer_among_innocents_becomes_a_letter_and_they_do_not() -> None:
+    """Worker after worker dies over offset 7 of ten messages; each finds what its predecessor has written."""
+    found: Entry | None = None
+    front, killer, deaths = 0, 7, 0
+    while front < 10:
+        journal = Journal(found, MAX)
+        journal.reach_to(10)
+        journal.acknowledged = journal.entry
+        if not journal.wants_alone(front):
+            found, deaths = journal.acknowledged, deaths + 1  # all at once, and the killer is among them
+            continue
+        while front < 10:
+            if journal.wants_alone(front):
+                journal.name_alone(front)
+                assert not journal.may_go(front)
+                journal.acknowledged = journal.entry
+                assert journal.may_go(front)
+            too_often = journal.deliveries(front) > MAX
+            assert too_often <= (front == killer), front
+            if front == killer and not too_often:
+                found, deaths = journal.acknowledged, deaths + 1
+                break
+            front += 1
+            journal.done_before(front, caught_up=False)
+    assert deaths == MAX
+    assert ALONE_AFTER < MAX
+
+
+def test_one_delivery_is_too_few_to_blame_anybody() -> None:
+    """With a single lawful delivery, who was under way with others when a worker died is tried alone all the same."""
+    journal = Journal(Entry(ALONE_AFTER, 10), 1)
+    assert journal.wants_alone(3)
+    assert journal.deliveries(3) == 1
+    assert Journal(Entry(ALONE_AFTER, 10, alone=3, tries=1), 1).deliveries(3) > 1

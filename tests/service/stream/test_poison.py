@@ -1,0 +1,269 @@
+"""Whatever is in a message, it costs that message alone: from the source through every stage to the dead letters."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import sleep
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+# What follows imports the extra, hence stands after the question whether it is there.
+# ruff: noqa: E402
+redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
+from service.observe.metrics import Metrics
+from service.stream import worker as worker_room
+from service.stream.accounts import Accounts
+from service.stream.batches import Batch
+from service.stream.ends import Ends, reads_letters
+from service.stream.kafka.hand import message_of as of_kafka
+from service.stream.kafka.transactions import LetterTopic
+from service.stream.letters import PREFIX, SHORT_BYTES, Death, letter, restored, shortened
+from service.stream.messages import Message, PermanentError, Record, Standing, TransientError
+from service.stream.publishing import Publishing
+from service.stream.redis_streams import message_of as of_redis
+from service.stream.retries import Troubles
+from support.redis import needs_redis, redis_server
+from support.stream import alert, chosen, eventually, letters, results, running
+
+ANY = st.binary(max_size=40) | st.sampled_from([b"9" * 5000, b"9" * 400, b"-1", b"1e400", b"\xff\xfe", b"none", b""])
+FACTS = st.sampled_from([*(PREFIX + name for name in ("topic", "place", "timestamp", "key", "length", "sha256"))])
+NAMES = FACTS | st.text(max_size=8)
+HEADERS = st.lists(st.tuples(NAMES, ANY), max_size=6)
+
+
+@given(st.dictionaries(st.sampled_from([b"value", b"key", b"timestamp"]) | st.binary(max_size=6), ANY), HEADERS)
+def test_any_entry_of_redis_is_a_message_and_a_letter(fields: dict[bytes, bytes], headers: list[Any]) -> None:
+    fields |= {b"h:" + name.encode(errors="replace"): value for name, value in headers}
+    message = of_redis(b"\xffalerts", b"1700000000000-0", fields)
+    for one in (message, restored(message)):
+        kept = letter(one, Death("decode", "empty", "\udcff"), "echo@1")
+        short = shortened(kept)
+        assert shortened(short) == short
+        assert restored(Message("dead", "1", kept.value, headers=kept.headers)).value == message.value
+        assert one.timestamp_ms is None or 0 <= one.timestamp_ms < 2**63
+
+
+class Broken:
+    """A message of Kafka whose header names are no UTF-8: the client raises, or worse where it is asked again."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def headers(self) -> list[Any]:
+        self.asked += 1
+        raise SystemError("returned a result with an exception set")
+
+    def topic(self) -> str:
+        return "alerts"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return 7
+
+    def value(self) -> bytes:
+        return alert(1)
+
+    def key(self) -> None:
+        return None
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 2**62
+
+
+def test_headers_that_break_the_client_are_left_out() -> None:
+    broken = Broken()
+    message = of_kafka(broken)  # type: ignore[arg-type]  # has all that is used of one
+    assert (message.value, message.headers, broken.asked) == (alert(1), (), 1)
+
+
+def test_a_short_letter_says_what_it_was() -> None:
+    whole = letter(Message("alerts", "0:1", bytes(5 << 20), key=bytes(1 << 20), headers=(("h", bytes(1 << 20)),)),
+                   Death("decode", "record_too_large"), "echo@1")  # fmt: skip
+    short = shortened(whole)
+    headers = dict(short.headers)
+    assert len(short.value) == SHORT_BYTES
+    assert sum(len(value) for value in headers.values()) < 3 * SHORT_BYTES
+    assert headers[PREFIX + "length"] == b"5242880"
+    assert len(headers[PREFIX + "sha256"]) == 64
+    assert (short.key, headers[PREFIX + "reason"]) == (whole.key, b"record_too_large")
+    hostile = Message("alerts", "0:1", bytes(1 << 20), headers=((PREFIX + "length", b"1"),))
+    assert len(shortened(letter(hostile, Death("decode", "empty"), "echo@1")).value) == SHORT_BYTES
+
+
+class Script:
+    """A source of given messages, and both sinks, which take no record above a size."""
+
+    finite = True
+    trouble = ""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._left = list(messages)
+        self.records: list[Record] = []
+        self.told: list[Message] = []
+
+    def poll(self, limit: int, timeout: float) -> list[Message]:
+        found, self._left = self._left[:limit], self._left[limit:]
+        return found
+
+    def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
+        if any(record.value.startswith(b"\xff") for record in records):
+            raise ValueError("a client that cannot bear some bytes")
+        self.records += [record for record in records if len(record.value) <= SHORT_BYTES]
+        return [None if len(record.value) <= SHORT_BYTES else PermanentError("too large") for record in records]
+
+    def done(self, messages: Sequence[Message]) -> None:
+        self.told += messages
+
+    def rest(self) -> None: ...
+
+    def refusal(self) -> str:
+        return ""
+
+    def holds(self, message: Message) -> bool:
+        return True
+
+    def standing(self) -> Standing:
+        return Standing()
+
+    def close(self, clean: bool = True) -> None: ...
+
+
+BODIES = st.binary(max_size=60).filter(lambda one: not one.startswith(b"\xff")) | st.sampled_from(
+    [alert(1), alert(2)[:-3], b'{"diaSource": {}}', b"\0" * (SHORT_BYTES + 9), b"[" * 3000, b'{"a":' * 900]
+)
+MESSAGES = st.lists(
+    st.builds(
+        lambda value, key, headers, time: Message("alerts", "", value, key, tuple(headers), time),
+        value=BODIES, key=st.none() | ANY, headers=HEADERS, time=st.none() | st.integers(-(2**70), 10**420),
+    ),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(
+    max_examples=10,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],  # each example is a worker: shrinking one takes minutes
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(messages=MESSAGES)
+def test_any_message_comes_to_an_end(messages: list[Message], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    numbered = [replace(message, place=f"0:{number}") for number, message in enumerate(messages)]
+    script = Script(numbered)
+    monkeypatch.setattr(worker_room, "open_ends", lambda *_: Ends(script, script, script))
+    with running(chosen(tmp_path, source="file:/", batch_messages=5)) as worker:
+        assert worker.join() == 0
+    totals = worker.totals()
+    assert totals.get("in", 0) == len(numbered)
+    assert totals.get("pending", 0) == 0
+    assert {message.place for message in script.told} == {message.place for message in numbered}
+
+
+async def test_a_letter_that_is_too_large_is_cut_short_and_counted() -> None:
+    metrics, script = Metrics(), Script([])
+    message = Message("alerts", "0:1", bytes(SHORT_BYTES + 9))
+    batch = Batch([message], Accounts(metrics), 0)
+    batch.bury(message, 0, Death("decode", "record_too_large"))
+    with ThreadPoolExecutor(1) as executor:
+        publishing = Publishing(script, script, "nightjar", executor, Troubles(metrics), metrics)
+        assert await publishing.bury(batch, "echo@1") == [message]
+    assert [len(record.value) for record in script.records] == [SHORT_BYTES]
+    assert metrics.registry.get_sample_value("nightjar_stream_letters_shortened_total") == 1
+
+
+class Transactions:
+    """Transactions to a topic that takes no record above a size."""
+
+    def publish(self, topic: str, records: Sequence[Record]) -> list[PermanentError | None]:
+        return [None if len(record.value) <= SHORT_BYTES else PermanentError("too large") for record in records]
+
+
+def test_a_letter_that_spoiled_a_transaction_is_not_tried_whole_again() -> None:
+    letters_of_it = LetterTopic(cast(Any, Transactions()), "dead")
+    large, small = (
+        letter(Message("alerts", place, bytes(size)), Death("decode", "empty"), "echo@1")
+        for place, size in (("0:1", SHORT_BYTES + 9), ("0:2", 3))
+    )
+    with pytest.raises(TransientError, match="too large"):
+        letters_of_it.publish([large, small])
+    refused, taken = letters_of_it.publish([large, small])
+    assert isinstance(refused, PermanentError)
+    assert taken is None
+    assert letters_of_it.publish([shortened(large)]) == [None]
+
+
+@needs_redis
+def test_the_three_that_ended_every_worker(tmp_path: Path) -> None:
+    facts = {b"topic": b"t", b"place": b"p", b"key": b"none", b"timestamp": b"9" * 4301}
+    poison: list[dict[bytes, bytes]] = [
+        {b"timestamp": b"9" * 5000},
+        {b"h:" + PREFIX.encode() + name: value for name, value in facts.items()},
+        {b"timestamp": b"9" * 400},
+    ]
+    with redis_server(tmp_path) as server:
+        client = redis.Redis(port=server.port, protocol=2)
+        for number, fields in enumerate(poison):
+            client.xadd("alerts", {b"value": alert(number), **fields})
+        with running(chosen(tmp_path, source=f"redis://127.0.0.1:{server.port}/alerts")) as worker:
+            eventually(lambda: worker.totals().get("classified") == len(poison))
+            assert worker.stop() == 0
+    assert {one["topic"] for one in results(tmp_path)} == {"alerts"}  # a header makes no letter of a message
+    assert letters(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "dead", "replay", "reads"),
+    [
+        ("kafka://h:1/alerts", "kafka://h:1/dead", False, False),
+        ("kafka://h:1/dead", "kafka://h:1/dead", False, True),
+        ("kafka://other:1/dead", "kafka://h:1/dead", False, False),
+        ("kafka://h:1/alerts", "kafka://h:1/dead", True, True),
+        ("file:/letters", "file:/letters", False, True),
+    ],
+)
+def test_letters_are_believed_where_letters_lie(
+    source: str, dead: str, replay: bool, reads: bool, tmp_path: Path
+) -> None:
+    assert reads_letters(chosen(tmp_path, source=source, dead_letters=dead), replay) is reads
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Any]:
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+@needs_redis
+def test_what_two_workers_died_with_is_handed_on_alone(server: Any) -> None:
+    from service.stream.addresses import parse_address
+    from service.stream.redis_streams import RedisSource
+
+    client = redis.Redis(port=server.port, protocol=2)
+    for number in range(4):
+        client.xadd("alerts", {"value": b"%d" % number})
+    where = parse_address(f"redis://127.0.0.1:{server.port}/alerts?idle=0.05")
+    for name in ("first", "second"):  # both die with all four
+        dying = RedisSource(parse_address(f"redis://127.0.0.1:{server.port}/alerts?idle=0.05&consumer={name}"))
+        taken: list[Message] = []
+        while len(taken) < 4:
+            taken += dying.poll(10, 0.1)
+    client.xadd("alerts", {"value": b"new"})
+    sleep(0.1)
+    heir = RedisSource(where)
+    handed: list[list[bytes]] = []
+    while sum(map(len, handed)) < 5:
+        found = heir.poll(10, 0.1)
+        if found:
+            assert heir.poll(10, 0.01) == [] or found[0].deliveries == 1  # nothing goes beside a suspect
+            handed.append([message.value for message in found])
+            heir.done(found)
+    assert handed == [[b"0"], [b"1"], [b"2"], [b"3"], [b"new"]]

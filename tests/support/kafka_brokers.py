@@ -1,0 +1,115 @@
+"""A real Kafka for tests: brokers of this machine that may be killed, silenced, cut off and started again.
+
+NIGHTJAR_KAFKA_HOME=path/to/kafka_2.13-4.2.1 python -m pytest tests/service/stream/cluster
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.bench import brokers as deployed
+from support.proxy import Proxy
+
+PASSWORD, USER = deployed.PASSWORD, deployed.USER
+home, make_certificate = deployed.home, deployed.make_certificate
+# They break and restart brokers for minutes and not every case has been seen to pass: they run where somebody asks.
+ASKED = any(name in os.environ for name in ("NIGHTJAR_KAFKA_HOME", "NIGHTJAR_TEST_KAFKA", "NIGHTJAR_SOAK"))
+needs_brokers = pytest.mark.skipif(
+    not ASKED or home() is None, reason="an unpacked Kafka was not asked for (set NIGHTJAR_KAFKA_HOME), or no Java"
+)
+
+
+class Brokers(deployed.Brokers):
+    """Brokers whose last listener is reached through proxies.
+
+    Attributes
+    ----------
+    proxies : by broker.
+    """
+
+    def _advertise(self) -> dict[int, dict[str, int]]:
+        self.proxies = {node: Proxy(self._ports[node]["PROXIED"]) for node in self.nodes}
+        return {node: {"PROXIED": proxy.port} for node, proxy in self.proxies.items()}
+
+    def close(self) -> None:
+        """End all brokers and proxies."""
+        super().close()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+
+def named_cluster() -> str | None:
+    """Bootstrap servers of a running cluster for tests that break nothing, where one is named."""
+    return os.environ.get("NIGHTJAR_TEST_KAFKA") or None
+
+
+@contextmanager
+def brokers(folder: Path, count: int = 1, secure: bool = False, **extra: Any) -> Iterator[Brokers]:
+    """Brokers, running."""
+    cluster = Brokers(folder, count, {name.replace("_", "."): value for name, value in extra.items()}, secure)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def produce(hosts: str, topic: str, values: Sequence[bytes], partition: int | None = None, **config: Any) -> None:
+    """Write messages and wait until they are acknowledged."""
+    import confluent_kafka
+
+    settings = {"bootstrap.servers": hosts, "log_level": 0, "linger.ms": 20, "message.max.bytes": 4 << 20}
+    producer = confluent_kafka.Producer(settings | config)
+    for number, value in enumerate(values):
+        where: dict[str, Any] = {} if partition is None else {"partition": partition}
+        producer.produce(topic, value, **where)
+        if not number % 5_000:
+            producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+class Reader:
+    """Reads a topic from its start, as often as it is asked; only what is committed, unless told otherwise."""
+
+    def __init__(self, hosts: str, topic: str, isolation: str = "read_committed", **config: Any) -> None:
+        import confluent_kafka
+
+        usual = {
+            "bootstrap.servers": hosts, "group.id": f"reader-{os.urandom(4).hex()}", "log_level": 0,
+            "isolation.level": isolation, "enable.auto.commit": False, "auto.offset.reset": "earliest",
+        }  # fmt: skip
+        self._consumer = confluent_kafka.Consumer(usual | config)
+        described = _partitions(self._consumer, topic)
+        self._consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in described])
+        self.messages: list[Any] = []
+
+    def read(self, patience: float = 0.3) -> list[Any]:
+        """All messages so far."""
+        while found := self._consumer.consume(5000, patience):
+            self.messages += [message for message in found if message.error() is None]
+        return self.messages
+
+    def ids(self) -> list[int]:
+        """Alert numbers of all answers so far, in the order of the topic."""
+        return [int(json.loads(message.value())["alert_id"]) - 10_000 for message in self.read()]
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        self._consumer.close()
+
+
+def _partitions(client: Any, topic: str) -> list[int]:
+    """Partitions of a topic that may have been made just now."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        described = client.list_topics(topic, 20).topics[topic]
+        if described.error is None and described.partitions:
+            return list(described.partitions)
+        time.sleep(0.05)
+    raise AssertionError(f"{topic} does not come to be")

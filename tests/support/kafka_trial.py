@@ -1,0 +1,150 @@
+"""One trial on a real Kafka: topics, workers, what is fed and what comes out, and the questions it ends with."""
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from service.settings import StreamSettings
+from support.kafka_brokers import Reader, produce
+from support.stream import Process, alert, chosen, eventually
+
+SESSION_MS = 3000
+_NUMBERS = itertools.count()
+
+
+class Trial:
+    """Topics of its own in a cluster, a group, and the account of what was fed.
+
+    Parameters
+    ----------
+    hosts : where the test itself reads and writes.
+    exactly_once : whether the workers publish in transactions.
+    replicas : of each topic.
+    through : where the workers find the cluster, if not by ``hosts``.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        folder: Path,
+        exactly_once: bool = False,
+        partitions: int = 4,
+        replicas: int = 1,
+        through: str = "",
+    ) -> None:
+        self.hosts, self.folder, self.exactly_once = hosts, folder, exactly_once
+        self._through = through or hosts
+        tag = f"{os.getpid()}-{next(_NUMBERS)}"
+        self.group, self.source, self.sink, self.dead = (
+            f"{name}-{tag}" for name in ("group", "alerts", "results", "dead")
+        )
+        self._admin = AdminClient({"bootstrap.servers": hosts, "log_level": 0})
+        self._replicas = replicas
+        self.create(self.source, partitions)
+        self.create(self.sink, 2)
+        self.create(self.dead, 1)
+        self.fed = 0
+        self._reader = Reader(hosts, self.sink)
+        self._processes = 0
+
+    def create(self, topic: str, partitions: int = 1, **config: str) -> None:
+        """Create a topic."""
+        new = NewTopic(topic, partitions, self._replicas, config=config)
+        for future in self._admin.create_topics([new]).values():
+            future.result(30)
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        for future in self._admin.delete_topics([topic]).values():
+            future.result(30)
+
+    def addresses(self, **options: str) -> dict[str, str]:
+        """Source, sink and dead letters, with options of the source."""
+        usual = {"group": self.group, "session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": "500"}
+        usual |= {"topic.metadata.refresh.interval.ms": "1000"}
+        query = "&".join(f"{name}={value}" for name, value in (usual | options).items())
+        timeouts = "&transaction.timeout.ms=5000&message.timeout.ms=4000"  # what a killed worker has left open
+        once = f"?exactly_once=yes{timeouts}" if self.exactly_once else ""
+        return {
+            "source": f"kafka://{self._through}/{self.source}?{query}",
+            "sink": f"kafka://{self._through}/{self.sink}{once}",
+            "dead_letters": f"kafka://{self._through}/{self.dead}",
+        }
+
+    def settings(self, options: dict[str, str] | None = None, **changes: Any) -> StreamSettings:
+        """Settings of a worker in this process."""
+        return chosen(self.folder, **(self.addresses(**(options or {})) | changes))
+
+    @contextmanager
+    def process(self, options: Mapping[str, str] | None = None, **changes: object) -> Iterator[Process]:
+        """A worker process; killed at the end if it still runs."""
+        self._processes += 1
+        settings = self.addresses(**(options or {})) | changes
+        process = Process(settings, self.folder / f"{self._processes}.log")
+        try:
+            yield process
+        finally:
+            if process.status is None:
+                process.resume()
+                process.kill()
+
+    def feed(self, count: int, over: float = 0.0, parts: int = 20) -> None:
+        """Write the next alerts, evenly over some seconds."""
+        for _ in range(parts if over else 1):
+            share = count // parts if over else count
+            produce(self.hosts, self.source, [alert(number) for number in range(self.fed, self.fed + share)])
+            self.fed += share
+            time.sleep(over / parts)
+
+    def answers(self) -> Counter[int]:
+        """How often each alert was answered, among what is committed."""
+        return Counter(self._reader.ids())
+
+    def letters(self) -> list[Any]:
+        """All dead letters."""
+        reader = Reader(self.hosts, self.dead)
+        try:
+            return list(reader.read())
+        finally:
+            reader.close()
+
+    def all_answered(self, within: float = 60.0, but: Callable[[], set[int]] = set) -> Counter[int]:
+        """Wait until every alert is answered, ask whether any was answered twice that must not be; the counts."""
+        expected = set(range(self.fed))
+        try:
+            eventually(lambda: set(self.answers()) >= expected - but(), within, 0.2)
+        except AssertionError:
+            missing = sorted(expected - set(self.answers()))
+            raise AssertionError(f"{len(missing)} of {self.fed} are not answered: {missing[:10]}") from None
+        told = self.answers()
+        assert set(told) <= expected
+        if self.exactly_once:
+            assert {number: count for number, count in told.items() if count > 1} == {}
+        return told
+
+    def close(self) -> None:
+        """Let go of the cluster."""
+        self._reader.close()
+
+
+@contextmanager
+def trial(hosts: str, folder: Path, **options: Any) -> Iterator[Trial]:
+    """A trial."""
+    one = Trial(hosts, folder, **options)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def repeats(told: Counter[int]) -> int:
+    """Answers beyond the first."""
+    return told.total() - len(told)

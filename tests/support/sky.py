@@ -1,0 +1,60 @@
+"""Small made-up surveys for tests of `training.sky`."""
+
+from typing import Any
+
+import numpy as np
+
+from models.bands import BANDS
+from training.sky.real import WAVELENGTH
+from training.sky.record import SkyObject
+
+
+def bump(
+    object_id: str = "SN1",
+    *,
+    source: str = "one",
+    label: int = 13,
+    seed: int = 0,
+    points: int = 40,
+    peak: float = 20_000.0,
+    bands: str = "gri",
+    noise: float = 150.0,
+    width: float = 12.0,
+    **fields: Any,
+) -> SkyObject:
+    """A transient that rises and falls within ``width`` days or so, redder as it ages, peak at MJD 60,000 (nJy)."""
+    rng = np.random.default_rng(seed)
+    mjd = np.sort(rng.uniform(59_970.0, 60_070.0, points))
+    band = np.array([BANDS.index(bands[i % len(bands)]) for i in range(points)], dtype=np.int8)
+    since = mjd - 60_000.0
+    shape = np.where(since < 0, np.exp(-((since / (0.6 * width)) ** 2)), np.exp(-since / (2.0 * width)))
+    nanometres = np.array([WAVELENGTH[name] for name in BANDS])[band]
+    colour = (nanometres / 622.0) ** np.clip(0.02 * since, -0.5, 2.0)
+    flux = peak * shape * colour + rng.normal(0.0, noise, points)
+    return SkyObject(
+        source=source, object_id=object_id, mjd=mjd, flux=flux, flux_err=np.full(points, noise), band=band,
+        detected=flux >= 5 * noise, foreign=np.zeros(points, np.bool_), wavelength=nanometres.astype(np.float32),
+        label=label, quality="simulated", names=(object_id,), **fields,
+    )  # fmt: skip
+
+
+def pulsator(
+    object_id: str = "RR1", *, source: str = "var", period: float = 0.55, seed: int = 0, points: int = 80,
+    amplitude: float = 8_000.0, label: int = 10, **fields: Any,
+) -> SkyObject:  # fmt: skip
+    """A variable of known period in g and r, total flux around 30,000 nJy."""
+    rng = np.random.default_rng(seed)
+    mjd = np.sort(rng.uniform(59_000.0, 60_000.0, points))
+    band = np.array([1 + i % 2 for i in range(points)], dtype=np.int8)
+    phase = mjd / period % 1.0
+    flux = amplitude * np.where(phase < 0.2, phase / 0.2, (1 - phase) / 0.8) * np.where(band == 1, 1.0, 0.7)
+    flux += rng.normal(0.0, 200.0, points)
+    total = 30_000.0 + flux
+    for number in (1, 2):
+        flux[band == number] -= np.median(flux[band == number])
+    return SkyObject(
+        source=source, object_id=object_id, mjd=mjd, flux=flux, flux_err=np.full(points, 200.0), band=band,
+        detected=np.abs(flux) >= 1_000.0, foreign=np.zeros(points, np.bool_),
+        wavelength=np.where(band == 1, 480.0, 622.0).astype(np.float32), total_flux=total, label=label,
+        quality="catalogue", period=period, names=(object_id,), **fields,
+    )  # fmt: skip

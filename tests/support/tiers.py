@@ -1,0 +1,79 @@
+"""Which tests belong to which tier: declared in one place, so that one sees at a glance what `make fast` leaves out.
+
+- *fast*: everything that is not listed here; `make fast` runs it within four minutes.
+- *slow*: exports or trains networks, starts brokers, services or benchmarks. `make test` runs it beside the fast ones,
+  in two processes.
+- *alone*: measures time, or needs both cores for itself, and is wrong beside anything else. `make test` runs it last,
+  in one process.
+
+A file or test that is not listed but uses a fixture of :data:`SLOW_FIXTURES` is slow as well.
+"""
+
+import pytest
+
+# The longest first: one that begins last would keep one process busy alone.
+SLOW = (
+    "training/test_every_architecture.py",  # exports every architecture
+    "training/export/test_export.py",
+    "test_docs.py::test_page",  # the code blocks of all pages
+    "test_quality.py::test_the_tree_passes",  # `make lint` does the same
+    "networks/test_statistics_branch.py::test_graph_and_network_agree",
+    "networks/test_astro_moe_export.py",
+    "networks/test_astromer_export.py",
+    "networks/test_attention_export.py",
+    "networks/test_informer_forecast.py::test_exported_graph_is_the_network",
+    "networks/test_informer.py::test_exported_graph_is_the_network",
+    "networks/test_romae.py::test_exported_graph_is_the_network",
+    "networks/test_recurrent.py::test_layers_export_as_one_operator_each",
+    "networks/test_period_search.py::test_finds_what_astropy_finds",
+    "training/reobserve/test_adapt.py",
+    "training/sky/test_measure.py",
+    "training/fit/test_train.py",
+    "training/score/test_baseline.py",
+    "deploy/test_process.py",
+    "service/commands/test_cli.py",
+    "service/stream/test_kafka.py",
+    "service/stream/test_faults.py",
+    "service/stream/test_exactly_once.py",
+    "service/stream/test_redis_streams.py",
+    "service/stream/test_accounting.py",
+    "service/stream/test_poison.py::test_any_message_comes_to_an_end",
+    "service/stream/cluster",
+    "service/http/test_contract.py",
+    "service/http/test_supervision.py",
+    "service/http/test_hostile.py::test_a_client_that_never_reads",
+    "contract/test_contract.py",
+    "deploy/test_bench.py",
+    "deploy/test_soak.py",
+    "deploy/test_engine_bench.py",
+    "deploy/test_peers.py",
+    "deploy/test_prometheus.py",
+    "training/fit/test_distributed.py",
+    "training/score/test_page.py",
+    "training/score/test_folds.py",
+    "training/export/test_confidence.py",
+    "training/experiments/test_encodings.py",
+)
+ALONE = (
+    "service/registry/test_loading.py::test_who_loads_stands_back",  # whether other threads get the processor
+    "service/http/test_reload_under_load.py",  # latency under load
+    "deploy/simulation/test_replay.py",  # measured beside simulated times
+)
+SLOW_FIXTURES = frozenset({"pipeline"})
+
+
+def mark(item: pytest.Item) -> None:
+    """Add the markers of a test's tier."""
+    if any(entry in item.nodeid for entry in ALONE):
+        item.add_marker(pytest.mark.alone)
+    if place(item) < len(SLOW):
+        item.add_marker(pytest.mark.slow)
+
+
+def place(item: pytest.Item) -> int:
+    """Return a test's place in :data:`SLOW`; those that are slow for a fixture come last, fast ones after them."""
+    for index, entry in enumerate(SLOW):
+        if entry in item.nodeid:
+            return index
+    uses = set(getattr(item, "fixturenames", ()))
+    return len(SLOW) - 1 if uses & SLOW_FIXTURES else len(SLOW)

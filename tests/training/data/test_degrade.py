@@ -1,0 +1,77 @@
+"""Light curves as other surveys might have them: still light curves, with a detection, the same for the same draw."""
+
+import numpy as np
+import pytest
+
+from models.lightcurve import LightCurve
+from training.data.degrade import DegradeConfig, degrade
+
+NOTHING = {name: 0.0 for name in DegradeConfig.model_fields if name != "magnitudes"}
+
+
+@pytest.fixture
+def curve() -> LightCurve:
+    rng = np.random.default_rng(0)
+    time = np.sort(rng.uniform(0, 100, 80))
+    flux = 4_000 * np.exp(-0.5 * ((time - 40) / 12) ** 2) + 50 * rng.standard_normal(80)
+    return LightCurve.from_columns(
+        mjd=60_000 + time,
+        flux=flux,
+        flux_err=np.full(80, 50.0),
+        band=rng.integers(0, 6, 80),
+        metadata={"z_final": 0.2, "z_final_err": 0.01, "mwebv": 0.03, "hostgal_mag_r": 20.0},
+    )
+
+
+def drawn(curve: LightCurve, seed: int, **shares: float) -> LightCurve:
+    return degrade(curve, DegradeConfig.model_validate(NOTHING | shares), np.random.default_rng(seed))
+
+
+def test_every_draw_is_a_light_curve_with_a_detection(curve: LightCurve) -> None:
+    for seed in range(300):
+        seen = degrade(curve, DegradeConfig(), np.random.default_rng(seed))
+        LightCurve.from_columns(seen.mjd, seen.flux, seen.flux_err, seen.band, seen.detected, seen.metadata)
+        assert seen.detected.any()
+        assert set(seen.mjd) <= set(curve.mjd)
+
+
+def test_no_share_changes_nothing(curve: LightCurve) -> None:
+    seen = drawn(curve, 0)
+    assert np.array_equal(seen.flux, curve.flux)
+    assert np.array_equal(seen.flux_err, curve.flux_err)
+    assert seen.metadata == curve.metadata
+
+
+def test_the_same_draw_gives_the_same_light_curve(curve: LightCurve) -> None:
+    one, other = (degrade(curve, DegradeConfig(), np.random.default_rng(7)) for _ in range(2))
+    assert np.array_equal(one.flux, other.flux)
+    assert one.metadata == other.metadata
+
+
+def test_elsewhere_it_is_as_well_measured_and_its_redshift_unknown(curve: LightCurve) -> None:
+    scales = []
+    for seed in range(50):
+        seen = drawn(curve, seed, brightness=1.0)
+        np.testing.assert_allclose(seen.flux / seen.flux_err, curve.flux / curve.flux_err, rtol=1e-4)
+        assert set(seen.metadata) == {"mwebv"}
+        scales.append(float(seen.flux_err[0] / curve.flux_err[0]))
+    assert min(scales) < 0.3
+    assert max(scales) > 30
+
+
+def test_without_metadata_there_is_none_and_strangers_may_have_a_redshift(curve: LightCurve) -> None:
+    assert drawn(curve, 1, no_metadata=1.0).metadata == {}
+    assert "z_final" not in drawn(curve, 1, no_redshift=1.0).metadata
+    star = LightCurve.from_columns(curve.mjd, curve.flux, curve.flux_err, curve.band)
+    assert drawn(star, 1, strange_redshift=1.0).metadata["z_final"] > 0
+    assert drawn(curve, 1, noisy_redshift=1.0).metadata["z_final"] != 0.2
+
+
+def test_misjudged_errors_scatter_more_than_they_say(curve: LightCurve) -> None:
+    flat = LightCurve.from_columns(curve.mjd, np.full(80, 1e4), np.full(80, 50.0), curve.band)
+    ratios = []
+    for seed in range(60):
+        seen = drawn(flat, seed, misjudged=1.0)
+        ratios.append(float(np.std(seen.flux) / np.median(seen.flux_err)))
+    assert np.median(ratios) > 1.1
+    assert max(ratios) < 6

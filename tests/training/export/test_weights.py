@@ -1,0 +1,48 @@
+"""Weights read back from a bundle answer as the bundle does."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.bundle import DEFAULT_BUNDLE, BundleError, read_golden
+from training.__main__ import main
+from training.export import weights
+from training.fit.checkpoints import load_network
+
+
+def test_a_run_folder_of_a_bundle_predicts_what_the_bundle_predicts(tmp_path: Path) -> None:
+    network, config = load_network(weights.unpack(DEFAULT_BUNDLE, tmp_path / "run"))
+    inputs, outputs = read_golden(DEFAULT_BUNDLE)
+    names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # nn.Module types attributes as tensors
+    with torch.no_grad():
+        told = network(*(torch.from_numpy(inputs[name]) for name in names))
+    assert torch.equal(told.logits_BC.argmax(1), torch.from_numpy(outputs["probabilities"]).argmax(1))
+    torch.testing.assert_close(told.embedding_BE, torch.from_numpy(outputs["embedding"]), rtol=1e-4, atol=1e-4)
+    assert config.recipe.task == "classify"
+
+
+def test_mixed_up_weights_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = weights._tabular
+
+    def swapped(*arguments: object) -> dict[str, weights.Array]:
+        found = read(*arguments)  # type: ignore[arg-type]  # handed on as they came
+        return found | {
+            "metadata.weight_CD": found["metadata.bias_CD"],
+            "metadata.bias_CD": found["metadata.weight_CD"],
+        }
+
+    monkeypatch.setattr(weights, "_tabular", swapped)
+    with pytest.raises(BundleError, match="other embeddings"):
+        weights.read_network(DEFAULT_BUNDLE)
+
+
+def test_a_weight_that_is_not_in_the_graph_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_input_experts", lambda *_: {})
+    with pytest.raises(BundleError, match=r"embed\.weight_EID"):
+        weights.read_network(DEFAULT_BUNDLE)
+
+
+def test_the_command_writes_a_run(tmp_path: Path) -> None:
+    main(["unpack", str(DEFAULT_BUNDLE), str(tmp_path / "run")])
+    assert load_network(tmp_path / "run")[1].recipe.network.n_classes == 20

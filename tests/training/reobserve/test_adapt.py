@@ -1,0 +1,95 @@
+"""Adapting a bundle: thresholds that hold in a survey of somebody's own, and a report that says what they rest on."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE, load_bundle, read_golden
+from support.sky import bump, pulsator
+from support.toy_dataset import toy_object
+from training.data.dataset import read_dataset, write_dataset
+from training.reobserve import adapt as module
+from training.reobserve.adapt import SURVEY, adapt, library_of
+from training.reobserve.batch import add_made_up, find_origins
+from training.reobserve.pulses import CLASS, PERIODIC, made_up_pulses
+from training.sky.record import Sky, collect
+
+GOOD = 24
+
+
+def like(path: Path, number: int = 40) -> Path:
+    write_dataset(path, (toy_object(i) for i in range(number)))
+    return path
+
+
+def labelled(number: int = GOOD) -> Sky:
+    rows = [bump(f"S{i}", seed=i, bands="ugrizY", points=90, z=0.1) for i in range(number)]
+    rows += [bump(f"T{i}", seed=500 + i, label=16, bands="griz", points=90, width=25.0, z=0.05) for i in range(number)]
+    rows += [pulsator(f"P{i}", seed=i) for i in range(number)]
+    return collect(rows, [row.object_id for row in rows])
+
+
+def test_a_survey_is_its_visits_whoever_observed_what(tmp_path: Path) -> None:
+    library = library_of(read_dataset(like(tmp_path / "mine.parquet")))
+    assert library.surveys == (SURVEY,)
+    assert (library.sky.label == -1).all()
+
+
+def test_too_few_light_curves_tell_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="tell how a survey looks"):
+        library_of(read_dataset(like(tmp_path / "mine.parquet", 6)))
+
+
+def test_an_adapted_bundle_keeps_its_graph_and_states_what_holds_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_origins", lambda folder, seed: (labelled(), "objects of a test"))
+    adapted = adapt(DEFAULT_BUNDLE, like(tmp_path / "mine.parquet"), tmp_path / "new", number=300)
+    old, new = load_bundle(DEFAULT_BUNDLE), load_bundle(tmp_path / "new")
+    assert new.sha256 == adapted.bundle.sha256
+    assert new.model.read_bytes() == old.model.read_bytes()
+    assert read_golden(new.path)[1].keys() == read_golden(old.path)[1].keys()
+    major, minor, patch = old.manifest.version.split(".")
+    assert new.manifest.version == f"{major}.{minor}.{int(patch) + 1}"
+    report = adapted.report
+    assert report["before"]["top_1"] == pytest.approx(report["after"]["top_1"])
+    assert abs(report["after"]["coverage"] - 0.9) < 0.12
+    assert report["after"]["withheld"] <= 0.15
+    assert report["origins"]["from"] == "objects of a test"
+    assert "no templates" in report["colours"]
+    assert new.manifest.data["adapted"]["like"] == "mine.parquet"
+    assert new.manifest.prediction_sets is not None
+    assert new.manifest.prediction_sets.split == "views through the survey that it was adapted to"
+
+
+def test_nothing_is_overwritten_and_other_classes_are_refused(tmp_path: Path) -> None:
+    mine = like(tmp_path / "mine.parquet")
+    with pytest.raises(ValueError, match="holds something"):
+        adapt(DEFAULT_BUNDLE, mine, tmp_path)
+    with pytest.raises(ValueError, match="does not tell"):
+        adapt(ZTF_BUNDLE, mine, tmp_path / "new")
+
+
+def test_without_origins_simulated_objects_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SIMULATED_OF_A_CLASS", 2)
+    sky, where = module._origins(None, 0)
+    assert len(sky) == 40
+    assert "no real origins" in where
+
+
+def test_made_up_variables_fill_the_classes_that_have_none() -> None:
+    sky = labelled(3)
+    origins = find_origins(sky, 0)
+    add_made_up(origins, 0, 5)
+    assert set(origins.by_class) >= PERIODIC
+    assert set(origins.by_class[CLASS["RR Lyrae"]]) == {"var"}
+    assert set(origins.by_class[CLASS["EB"]]) == {"made up"}
+
+
+@pytest.mark.parametrize("label", sorted(PERIODIC))
+def test_made_up_variables_swing_as_their_class_does(label: int) -> None:
+    for pulse in made_up_pulses(label, 5, np.random.default_rng(0)):
+        magnitude = pulse.magnitude(np.linspace(0, 1, 300), np.full(300, 1, dtype=np.int8))
+        assert np.ptp(magnitude) == pytest.approx(pulse.amplitude_B[1], rel=0.1)
+        assert 17 < np.median(magnitude) < 21

@@ -1,0 +1,168 @@
+"""Re-observation: what goes into a view must come out of it, and what an origin does not tell must not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.sky import bump, pulsator
+from training.reobserve.batch import find_origins, make_views, survey_weights
+from training.reobserve.colours import Colours, Series, no_templates, read_colours
+from training.reobserve.gp import fit_process
+from training.reobserve.origins import CLASS, event_of, nightly
+from training.reobserve.patterns import build_library
+from training.reobserve.pulses import pulse_of
+from training.reobserve.views import Rules, view, view_of_event
+from training.sky.record import Sky, collect
+
+HONEST = Rules(understated=(0.0, 1e-9), of_flux=0.0, wild=0.0)
+
+
+def many(number: int = 30) -> Sky:
+    deep = [bump(f"D{i}", source="deep", seed=i, bands="griz", peak=3_000.0, noise=60.0, z=0.4) for i in range(number)]
+    wide = [bump(f"W{i}", source="wide", seed=99 + i, bands="gr", points=60, z=0.05) for i in range(number)]
+    stars = [pulsator(f"P{i}", seed=i) for i in range(number)]
+    rows = [*deep, *wide, *stars]
+    return collect(rows, [row.object_id for row in rows], [0] * len(rows))
+
+
+def test_a_process_goes_through_its_points_and_knows_less_between_them() -> None:
+    days = np.array([0.0, 2.0, 4.0, 6.0, 30.0, 32.0])
+    wave = np.full(6, np.log(622.0))
+    flux = 100.0 * np.sin(days / 9.0)
+    process = fit_process(days, wave, flux, np.full(6, 0.5))
+    np.testing.assert_allclose(process.expected(days, wave), flux, atol=4.0)
+    assert process.spread(np.array([18.0]), wave[:1])[0] > 3 * process.spread(np.array([3.0]), wave[:1])[0]
+
+
+def test_draws_scatter_as_the_posterior_says_and_no_more_than_asked() -> None:
+    days, wave = np.array([0.0, 40.0]), np.full(2, 6.4)
+    process = fit_process(days, wave, np.array([10.0, 20.0]), np.full(2, 0.1))
+    rng = np.random.default_rng(0)
+    at, there = np.array([20.0]), np.array([6.4])
+    free = np.array([process.draw(at, there, rng, np.array([1e9]))[0][0] for _ in range(400)])
+    held = np.array([process.draw(at, there, rng, np.array([0.2]))[0][0] for _ in range(400)])
+    assert free.std() == pytest.approx(process.spread(at, there)[0], rel=0.15)
+    assert held.std() == pytest.approx(0.2, rel=0.15)
+
+
+def test_points_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        fit_process(np.zeros(2), np.zeros(2), np.array([1.0, np.nan]), np.ones(2))
+
+
+def test_points_of_a_night_and_filter_are_averaged_by_their_errors() -> None:
+    mjd = np.array([1.01, 1.02, 1.03])
+    _, wave, flux, error = nightly(mjd, np.array([622.0, 622.0, 480.0]), np.array([1.0, 3.0, 9.0]), np.ones(3))
+    order = np.argsort(wave)
+    np.testing.assert_allclose(flux[order], [9.0, 2.0])
+    np.testing.assert_allclose(error[order], [1.0, np.sqrt(0.5)])
+
+
+def test_a_poorly_sampled_object_is_no_origin() -> None:
+    sky = collect([bump("A", points=6), bump("B", points=60, bands="r"), bump("C", points=60)])
+    assert event_of(sky, 0) is None
+    assert event_of(sky, 1) is None  # one band tells no colour
+    assert event_of(sky, 2) is not None
+
+
+def test_an_event_is_moved_in_redshift_as_distance_and_dilation_say() -> None:
+    sky = many()
+    library = build_library(sky)
+    event = event_of(sky, 0)
+    assert event is not None
+    rng = np.random.default_rng(3)
+    found = [view_of_event(event, library.draw("wide", rng), no_templates(), rng) for _ in range(60)]
+    told = [seen for seen in found if seen is not None and np.isfinite(seen.z)]
+    assert told
+    for seen in told:
+        assert 0.3 < (1 + seen.z) / (1 + event.z) < 1.46
+        nearer = seen.z < event.z
+        assert (seen.flux_K.max() > 0.8 * event.peak_flux) == nearer or abs(seen.z - event.z) < 0.1
+
+
+def test_flux_is_zero_long_before_and_fades_long_after() -> None:
+    sky = many()
+    event = event_of(sky, 0)
+    assert event is not None
+    library = build_library(sky)
+    rng = np.random.default_rng(5)
+    pattern = library.draw("deep", rng)
+    seen = None
+    while seen is None:
+        seen = view_of_event(event, pattern, no_templates(), rng)
+    assert (seen.flux_K >= 0).all()
+
+
+def test_a_view_has_the_bands_the_errors_and_the_times_of_its_pattern() -> None:
+    sky = many()
+    library = build_library(sky)
+    event = event_of(sky, 0)
+    assert event is not None
+    rng = np.random.default_rng(1)
+    found = None
+    while found is None:
+        pattern = library.draw("wide", rng)
+        found = view(event, pattern, library, no_templates(), HONEST, rng)
+    assert set(found.band.tolist()) <= {1, 2}
+    assert np.isin(found.mjd, pattern.mjd).all()
+    assert np.median(found.flux_err) == pytest.approx(150.0, rel=0.05)  # more only where brighter than any there
+    assert found.source == "wide"
+
+
+def test_a_folded_variable_comes_back_with_its_shape() -> None:
+    sky = collect([pulsator("P", points=200)])
+    pulse = pulse_of(sky, 0, np.random.default_rng(0))
+    assert pulse is not None
+    phase = np.linspace(0, 1, 50, endpoint=False)
+    true = 30_000.0 + 8_000.0 * np.where(phase < 0.2, phase / 0.2, (1 - phase) / 0.8)
+    found = 10 ** (-0.4 * (pulse.magnitude(phase, np.full(50, 1, dtype=np.int8)) - 31.4))
+    np.testing.assert_allclose(found, true, rtol=0.06)
+
+
+def test_a_wrong_period_is_no_origin() -> None:
+    row = pulsator("P", points=200)
+    row.period = 0.731
+    assert pulse_of(collect([row]), 0, np.random.default_rng(0)) is None
+
+
+def test_views_keep_their_class_group_and_side_and_are_the_same_again() -> None:
+    sky = many()
+    origins, library = find_origins(sky, 0), build_library(sky)
+    one = make_views(origins, library, 60, seed=4)
+    again = make_views(origins, library, 60, seed=4)
+    np.testing.assert_array_equal(one.flux, again.flux)
+    assert set(one.label.tolist()) == {CLASS["Ia"], CLASS["RR Lyrae"]}
+    assert set(one.group.tolist()) <= set(sky.group.tolist())
+    assert (one.quality == "view").all()
+    assert set(one.raw_label[one.label == CLASS["RR Lyrae"]].tolist()) == {"var"}
+    assert len(set(one.source.tolist())) > 1
+
+
+def test_surveys_of_one_band_are_looked_through_less() -> None:
+    sky = collect([bump("A", source="gaia_alerts", points=20), bump("B", source="spcc", points=20)])
+    weights = survey_weights(build_library(sky))
+    assert weights["gaia_alerts"] < weights["spcc"]
+
+
+def test_detections_alone_are_tiled_and_forced_histories_are_not() -> None:
+    bright = bump("A", source="alerts", points=60)
+    keep = bright.detected
+    for name in ("mjd", "flux", "flux_err", "band", "detected", "foreign", "wavelength"):
+        setattr(bright, name, getattr(bright, name)[keep])
+    library = build_library(collect([bright, bump("B", source="forced", points=60)]))
+    assert library.only_detections == {"alerts": True, "forced": False}
+    rng = np.random.default_rng(0)
+    assert np.ptp(library.draw("alerts", rng).mjd) > 600
+    assert np.ptp(library.draw("forced", rng).mjd) < 110
+
+
+def test_a_template_continues_colours_where_nothing_was_seen(tmp_path: Path) -> None:
+    assert read_colours(tmp_path).series == {}
+    days, wave = np.array([-10.0, 50.0]), np.log(np.array([300.0, 600.0, 1000.0]))
+    red = Series(days, wave, np.array([[0.0, 1.0, 2.0], [0.0, 2.0, 4.0]]))
+    colour = Colours({CLASS["Ia"]: (red,)}).draw(CLASS["Ia"], np.random.default_rng(0))
+    asked = colour.log_ratio(np.array([50.0]), np.log(np.array([600.0])), np.log(np.array([1000.0])))
+    assert asked[0] == pytest.approx(2.0)
+    slope = no_templates().draw(CLASS["uLens"], np.random.default_rng(0))
+    assert np.isfinite(slope.log_ratio(np.zeros(1), wave[:1], wave[1:2])).all()

@@ -1,0 +1,69 @@
+"""Every class at every brightness as any survey reports it: brightness tells no class, and a seed decides."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.taxonomy import ELASTICC
+from training.data.dataset import Dataset, read_dataset
+from training.simulate import anywhere, transients
+from training.simulate.anywhere import BRIGHTEST, moved
+from training.simulate.generate import simulate
+from training.simulate.transient_classes import KINDS
+
+PER_CLASS = 40
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    path = tmp_path_factory.mktemp("any") / "any.parquet"
+    return read_dataset(simulate(path, PER_CLASS, seed=3, survey="any", workers=1, progress=False))
+
+
+def points(data: Dataset, index: int) -> slice:
+    return slice(int(data.offsets[index]), int(data.offsets[index + 1]))
+
+
+def test_every_class_is_there_and_every_object_was_detected(data: Dataset) -> None:
+    assert np.bincount(data.label).tolist() == [PER_CLASS] * len(ELASTICC.names)
+    for index in range(len(data)):
+        assert data.detected[points(data, index)].sum() >= 1
+        assert np.isfinite(data.flux[points(data, index)]).all()
+        assert (data.flux_err[points(data, index)] > 0).all()
+
+
+def test_every_class_is_bright_and_faint(data: Dataset) -> None:
+    brightest = np.array([31.4 - 2.5 * np.log10(np.abs(data.flux[points(data, i)]).max()) for i in range(len(data))])
+    for label in range(len(ELASTICC.names)):
+        mine = brightest[data.label == label]
+        assert mine.min() < 18.0
+        assert mine.max() > 21.0
+
+
+def test_a_moved_explosion_keeps_its_luminosity() -> None:
+    rng = np.random.default_rng(0)
+    events = transients.draw(rng, KINDS["Ia"], np.full(200, 0.02), 60_000.0, 61_000.0)
+    seen = moved(rng, events)
+    near = seen.redshift < 0.03
+    magnitude = 31.4 - 2.5 * np.log10(seen.peak_flux / (1 + seen.redshift))
+    assert magnitude.min() < BRIGHTEST + 1.5
+    assert near.any()
+    assert np.corrcoef(magnitude, np.log(seen.redshift))[0, 1] > 0.95
+
+
+def test_surveys_differ_in_bands_and_depth() -> None:
+    seen = anywhere.positions(np.random.default_rng(1), 300)
+    bands = [len(np.unique(seen.band[seen.owner == index])) for index in range(300)]
+    assert min(bands) == 1
+    assert max(bands) == 6
+    assert (np.diff(seen.mjd)[np.diff(seen.owner) == 0] >= 0).all()
+    assert np.percentile(seen.depth, 99) - np.percentile(seen.depth, 1) > 5
+
+
+def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
+    files = [
+        simulate(tmp_path / f"{number}.parquet", 5, 9, 1, False, classes=["II", "AGN"], survey="any")
+        for number in range(2)
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()

@@ -1,0 +1,154 @@
+"""Heads on tables: they learn what tables tell, come back as a run, and are what the whole network answers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from models.bundle import verify_golden
+from models.networks.astro_moe.network import AstroMoE
+from models.networks.zoo import build
+from models.runtime import open_session
+from models.taxonomy import ELASTICC
+from training.data.dataset import read_dataset
+from training.export.confidence import StrangerScore
+from training.fit.checkpoints import DataSource, load_network
+from training.recipes.astro_moe import debug, with_network
+from training.recipes.schema import Recipe
+from training.score.novelty import fit_reference
+from training.simulate.generate import simulate
+from training.sky.heads import HeadsConfig, Told, answers, fit_heads, load_body, save_run, scores, shares
+from training.sky.novelty import (
+    Asked,
+    ask,
+    embeddings_of,
+    fit_strangers,
+    impossible,
+    joined,
+    judge,
+    read_asked,
+    statistics_of,
+)
+from training.sky.shipping import ship
+from training.sky.told import tell_embeddings, tell_statistics
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    path = simulate(
+        tmp_path_factory.mktemp("sim") / "s.parquet", 30, seed=2, classes=["RR Lyrae", "Ia"], workers=1, progress=False
+    )
+    return ask(read_dataset(path), debug(), "train", 120, seed=0)
+
+
+@pytest.fixture(scope="module")
+def body() -> AstroMoE:
+    torch.manual_seed(0)
+    network = build(debug().network)
+    assert isinstance(network, AstroMoE)
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    statistics = {"d_statistics": 24, "lag_statistics": True, "period_statistics": True}
+    return with_network(debug(), "debug-heads", head_width=32, head_copies=2, **statistics)
+
+
+@pytest.fixture(scope="module")
+def told(asked: Asked, body: AstroMoE, recipe: Recipe) -> Told:
+    network = build(recipe.network)
+    assert isinstance(network, AstroMoE)
+    return Told(embeddings_of(body, asked), *statistics_of(network.eval(), asked))
+
+
+@pytest.fixture(scope="module")
+def fitted(asked: Asked, body: AstroMoE, recipe: Recipe, told: Told) -> AstroMoE:
+    return fit_heads(body, recipe, told, asked.label, HeadsConfig(steps=250, batch=64), seed=0)
+
+
+def test_light_curves_come_back_from_their_file(asked: Asked, tmp_path: Path) -> None:
+    asked.save(tmp_path / "asked.npz")
+    read = read_asked(tmp_path / "asked.npz")
+    assert np.array_equal(read.curves.flux, asked.curves.flux)
+    assert np.array_equal(read.detections, asked.detections)
+    assert (asked.bands <= 6).all()
+    assert (asked.detections <= asked.length).all()
+    assert len(joined([asked, read])) == 2 * len(asked)
+
+
+def test_heads_learn_what_tables_tell(fitted: AstroMoE, told: Told, asked: Asked) -> None:
+    logits, _ = answers(fitted, told)
+    p = torch.from_numpy(logits).double().softmax(1).numpy()
+    assert scores(p, asked.label)["top_1"] > 0.9
+    share = shares(asked.label, 20)
+    assert share.sum() == pytest.approx(1)
+    assert (share > 0).all()
+
+
+def test_the_whole_network_answers_what_its_heads_do(fitted: AstroMoE, told: Told, asked: Asked) -> None:
+    logits, embedding = answers(fitted, told)
+    rows, inputs = next(asked.batches(8))
+    with torch.no_grad():
+        whole = fitted(*(inputs[name] for name in fitted.input_names))
+    np.testing.assert_allclose(whole.logits_BC.numpy(), logits[rows], atol=1e-4)
+    np.testing.assert_allclose(whole.embedding_BE.numpy(), embedding[rows], atol=1e-4)
+
+
+def test_fitted_heads_are_a_run(fitted: AstroMoE, recipe: Recipe, tmp_path: Path) -> None:
+    source = DataSource(name="mix.json", sha256="0", objects=1)
+    network, config = load_network(save_run(fitted, recipe, tmp_path / "body", source, tmp_path / "run"))
+    assert config.recipe.name == "debug-heads"
+    for name, value in fitted.state_dict().items():
+        assert torch.equal(network.state_dict()[name], value)
+
+
+def test_strangers_are_told_and_their_share_of_usual_ones_is_even(asked: Asked) -> None:
+    rng = np.random.default_rng(0)
+    known = rng.standard_normal((600, 12)).astype(np.float32)
+    label = (known[:, 0] > 0).astype(np.int64)
+    strange = (rng.standard_normal((200, 12)) + np.r_[np.zeros(6), 3 * np.ones(6)]).astype(np.float32)
+    usual = rng.standard_normal((500, 12)).astype(np.float32)
+    fit = fit_strangers(known, label, strange, usual, seed=0)
+    assert np.median(fit.novelty(strange)) > 0.95
+    assert fit.novelty(usual).mean() == pytest.approx(0.5, abs=0.03)
+    assert fit.described.false_alarm_rate < 0.05
+    kinds = np.array(["a", "b"] * 100)
+    assert min(judge(known, label, usual, strange, kinds, seed=0).values()) > 0.9
+    assert isinstance(fit.module(), StrangerScore)
+    assert fit_reference(known, label).mean_KE.shape == (2, 12)
+
+
+def test_impossible_light_curves_keep_points_and_lose_sense(asked: Asked) -> None:
+    strange = impossible(asked, 0)
+    assert set(strange.source) == {"shuffled", "doubled"}
+    assert (strange.label == -1).all()
+    assert np.isfinite(strange.curves.flux).all()
+
+
+def test_a_bundle_is_shipped_with_shares_strata_and_a_card(
+    fitted: AstroMoE, recipe: Recipe, body: AstroMoE, asked: Asked, tmp_path: Path
+) -> None:
+    folder, run = tmp_path / "tables", tmp_path / "run"
+    folder.mkdir()
+    (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
+    for part in ("train", "validation"):
+        asked.save(folder / f"{part}.npz")
+    impossible(asked, 1).save(folder / "strangers.npz")
+    save_run(body, debug(), tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "body")
+    tell_statistics(recipe, folder)
+    tell_embeddings(load_body(tmp_path / "body")[0], folder)
+    save_run(fitted, recipe, tmp_path / "body", DataSource(name="sim", sha256="0", objects=1), run)
+    bundle = ship(run, folder, tmp_path / "bundle", name="small", version="1.0.0", about={"mixture": {"sim": 1.0}})
+    manifest = bundle.manifest
+    assert manifest.format_version == 2
+    assert manifest.prior is not None
+    assert set(manifest.prior.shares) == set(ELASTICC.names)
+    assert manifest.prediction_sets is not None
+    assert manifest.prediction_sets.floor > 0
+    assert manifest.novelty is not None
+    assert manifest.novelty.method == "fitted"
+    assert verify_golden(bundle, open_session(bundle.model)) < 1e-4
+    assert "Training data" in (bundle.path / "CARD.md").read_text(encoding="utf-8")

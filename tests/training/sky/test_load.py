@@ -1,0 +1,128 @@
+"""Reading surveys: filters, groups and their split, labels that disagree, and the formats themselves."""
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from models.taxonomy import ELASTICC
+from support.shared import needs_shared, shared
+from support.sky import bump
+from training.sky.load import as_sent, assemble, group_names, load_sky, merge_duplicates, part_of, plain
+from training.sky.real import assign, read_real
+from training.sky.record import PARTS, collect
+from training.sky.surveys import read_ztf_supernovae
+
+
+def test_native_filters_win_over_stand_ins() -> None:
+    band, foreign, wavelength = assign(np.array(["B", "V", "r", "R", "I", "UVW1", "K"]))
+    assert band.tolist() == [1, -1, 2, -1, 3, -1, -1]
+    assert foreign.tolist() == [True, False, False, False, True, False, False]
+    assert wavelength[0] == pytest.approx(436.0)
+
+
+def test_v_alone_stands_for_g() -> None:
+    assert assign(np.array(["V", "R"]))[0].tolist() == [1, 2]
+
+
+def test_names_are_told_apart_from_their_prefixes() -> None:
+    assert plain("ztf:ZTF18abc") == plain("ZTF18abc")
+    assert plain("SN2018gft") == plain("2018gft") == plain("slsne:SN2018gft")
+    assert plain("CSS110329:133902-240114") == "CSS110329:133902-240114"
+    assert plain("crts_mantra:CSS110329:133902") == plain("CSS110329:133902")
+
+
+def test_rows_with_any_common_name_are_one_group() -> None:
+    groups = group_names([["A", "B"], ["C"], ["B", "D"], ["D"], ["", "E"]])
+    assert groups[0] == groups[2] == groups[3] == "A"
+    assert len({groups[0], groups[1], groups[4]}) == 3
+
+
+def test_the_split_keeps_its_shares_and_never_moves() -> None:
+    parts = np.bincount([part_of(f"object-{number}") for number in range(4000)], minlength=3) / 4000
+    np.testing.assert_allclose(parts, [0.70, 0.15, 0.15], atol=0.02)
+    assert [part_of(name) for name in ("A", "B", "C", "D")] == [part_of(name) for name in ("A", "B", "C", "D")]
+
+
+def test_what_may_only_be_measured_stands_in_the_test_part_with_its_relatives() -> None:
+    rows = [bump(f"X{number}", source="tdecat", label=18) for number in range(20)]
+    twin = bump("Y", source="ztf_sn", label=18)
+    twin.names = ("Y", "X3")
+    sky = assemble([*rows, twin])
+    assert (sky.part == PARTS.index("test")).all()
+
+
+def test_types_that_disagree_are_left_out() -> None:
+    other = bump("A", source="two", label=16)
+    sky = assemble([bump("A", source="one", label=13), other, bump("B")])
+    assert sky.label.tolist() == [-1, -1, 13]
+    assert sky.quality[0] == "conflicting"
+
+
+def test_one_point_of_a_band_and_instant_is_kept() -> None:
+    row = bump("A", points=4, bands="g")
+    row.mjd = np.array([1.0, 1.0, 2.0, 3.0])
+    row.flux_err = np.array([9.0, 5.0, 1.0, 1.0])
+    kept = merge_duplicates(row)
+    assert kept.mjd.tolist() == [1.0, 2.0, 3.0]
+    assert kept.flux_err.tolist() == [5.0, 1.0, 1.0]
+
+
+def test_foreign_points_and_limits_are_not_sent_where_natives_suffice() -> None:
+    rich, poor = bump("A", points=20), bump("B", points=20)
+    rich.foreign[:5] = True
+    poor.foreign[:] = True
+    poor.flux[0], poor.detected[0] = 0.0, False
+    sent = as_sent(collect([rich, poor]))
+    assert sent.lengths.tolist() == [15, 19]
+
+
+def test_the_common_schema_is_read(tmp_path: Path) -> None:
+    row = {
+        "source": "s", "object_id": "SN2001a", "label": "Ia", "raw_label": "Ia", "label_quality": "spectroscopic",
+        "z": 0.1, "z_err": None, "z_phot": None, "z_phot_err": None, "mwebv": 0.02, "period_d": None,
+        "aliases": "2001a", "also_in": "osc:2001a", "mjd": [2.0, 1.0, 3.0], "band": ["g", "K", "r"],
+        "flux": [10.0, 5.0, 7.0], "flux_err": [1.0, 1.0, 1.0], "total_flux": None, "detected": [True, True, True],
+    }  # fmt: skip
+    schema = pa.schema([("total_flux", pa.list_(pa.float32()))])
+    table = pa.Table.from_pylist([row])
+    table = table.set_column(
+        table.column_names.index("total_flux"), schema.field(0), pa.array([None], schema.field(0).type)
+    )
+    pq.write_table(table, tmp_path / "set.parquet")
+    (found,) = read_real(tmp_path)
+    assert found.mjd.tolist() == [2.0, 3.0]
+    assert ELASTICC.names[found.label] == "Ia"
+    assert found.total_flux is not None
+    assert np.isnan(found.total_flux).all()
+    assert np.isnan(found.z_err)
+    assert found.z == pytest.approx(0.1)
+
+
+def test_ztf_magnitudes_become_fluxes_and_limits_zeros(tmp_path: Path) -> None:
+    with (tmp_path / "objects.csv").open("w", encoding="utf-8") as file:
+        csv.writer(file).writerows([["object_id", "type"], ["Z1", "SN IIn"], ["Z2", "SN"]])
+    lines = ["object_id,mjd,band,mag,magerr,upperlimit", "Z1,1.0,g,20.0,0.1,0", "Z1,2.0,r,20.0,,1", "Z2,1.0,g,,0.1,0"]
+    with gzip.open(tmp_path / "photometry.csv.gz", "wt", encoding="utf-8") as packed:
+        packed.write("\n".join(lines) + "\n")
+    (found,) = read_ztf_supernovae(tmp_path, frozenset())
+    flux = 10 ** (-0.4 * (20.0 - 31.4))
+    np.testing.assert_allclose(found.flux, [flux, 0.0])
+    np.testing.assert_allclose(found.flux_err, [flux * 0.1 * 0.4 * np.log(10), flux / 5])
+    assert ELASTICC.names[found.label] == "II"
+
+
+def test_an_empty_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds none of the sets"):
+        load_sky(tmp_path)
+
+
+@needs_shared
+def test_real_sets_are_read_whole() -> None:
+    rows = {(row.source, row.object_id): row for row in read_real(shared("data", "real"))}
+    assert len(rows) > 20_000
+    assert {source for source, _ in rows} >= {"yse_dr1", "spcc", "snls", "ogle_dn", "manytde", "gaia_alerts"}

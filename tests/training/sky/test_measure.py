@@ -1,0 +1,171 @@
+"""The table of real surveys: scores by hand, columns that are never mixed, and a page made from the report alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
+from models.taxonomy import ELASTICC
+from support.sky import bump, pulsator
+from training.sky.measure import measure, measure_all, measure_bundle, scored_part
+from training.sky.page import telling_rows, write_page
+from training.sky.record import PARTS, Reveal, Sky, collect
+from training.sky.rows import ROWS
+from training.sky.scores import (
+    BROAD,
+    Answers,
+    ask_bundle,
+    broad_scores,
+    novelty_auroc,
+    restricted,
+    rounded,
+    summary,
+    to_broad,
+)
+
+IA, II, IBC, RRL = (ELASTICC.names.index(name) for name in ("Ia", "II", "Ib/c", "RR Lyrae"))
+C = len(ELASTICC.names)
+TEST = PARTS.index("test")
+
+
+def answers(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> Answers:
+    """Answers that give a class a probability and spread the rest; the set holds that class alone."""
+    probabilities = np.stack([np.where(np.arange(C) == c, p, (1 - p) / (C - 1)) for c, p in named])
+    inside = probabilities == probabilities.max(axis=1, keepdims=True)
+    strange = np.array(unusual or [False] * len(named))
+    return Answers(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
+
+
+def small_sky() -> Sky:
+    rows = [bump(f"S{i}", source="snls", seed=i, z=0.3) for i in range(6)]
+    rows += [bump(f"Z{i}", source="ztf_sn", seed=20 + i, label=II if i % 2 else IA, bands="gr") for i in range(8)]
+    rows += [pulsator(f"P{i}", source="s82_rrlyrae", seed=i, label=RRL) for i in range(6)]
+    odd = [pulsator(f"O{i}", source="s82_rrlyrae", seed=50 + i, label=-1) for i in range(6)]
+    for row in odd:
+        row.quality = "other"
+    every = [*rows, *odd]
+    return collect(every, [row.object_id for row in every], [TEST] * len(every))
+
+
+def surely_ia(sky: Sky, reveal: Reveal) -> Answers:
+    told = answers(*[(IA, 0.9)] * len(sky))
+    return Answers(np.arange(len(sky)), told.probabilities_NC, told.inside_NC, told.novelty_N, told.unusual_N)
+
+
+def test_scores_are_what_they_are_by_hand() -> None:
+    told = answers((IA, 0.9), (IA, 0.9), (II, 0.5), (RRL, 0.6), unusual=(False, False, False, True))
+    scores = summary(told, np.array([IA, II, II, IA]))
+    assert scores["top_1"] == pytest.approx(0.5)
+    assert scores["balanced"] == pytest.approx(0.5)
+    assert scores["sure_and_wrong"] == pytest.approx(0.25)
+    assert scores["withheld"] == pytest.approx(0.25)
+    assert scores["coverage"] == pytest.approx(2 / 3)
+    assert scores["size"] == pytest.approx(1.0)
+    assert scores["single_and_missing"] == pytest.approx(0.25)
+    assert scores["broad"] == pytest.approx(0.75)
+
+
+def test_no_objects_have_no_scores() -> None:
+    assert summary(answers((IA, 0.9)).take(np.array([False])), np.zeros(0, dtype=np.int64)) == {"objects": 0}
+
+
+def test_choosing_among_three_forgets_the_others() -> None:
+    told = answers((RRL, 0.9), (IA, 0.4))
+    told.probabilities_NC[0, IBC] += 0.01
+    assert restricted(told, np.array([IBC, II]))["top_1"] == pytest.approx(0.5)
+
+
+def test_broad_classes_sum_their_members() -> None:
+    p = np.zeros((1, C))
+    p[0, [IA, II, RRL]] = 0.3, 0.3, 0.4
+    assert BROAD[to_broad(p).argmax()] == "SN-like"
+
+
+def test_brightness_bins_of_few_objects_are_not_the_worst() -> None:
+    told = answers(*[(IA, 0.9)] * 12, (RRL, 0.9))
+    scores = broad_scores(told, np.full(13, IA), np.array([23.0] * 12 + [17.0]))
+    assert scores["worst_bin"] == pytest.approx(1.0)
+    assert scores["recall"]["SN-like"]["recall"] == pytest.approx(12 / 13)
+
+
+def test_novelty_of_a_model_that_cannot_tell_is_unknown() -> None:
+    told = answers((IA, 0.9), (IA, 0.9))
+    assert novelty_auroc(told, told) == pytest.approx(0.5)
+    told.novelty_N[:] = np.nan
+    assert np.isnan(novelty_auroc(told, told))
+
+
+def test_a_prior_reweights_and_keeps_sums() -> None:
+    weight = np.ones(C)
+    weight[II] = 0.0
+    told = answers((IA, 0.5), (II, 0.5)).with_prior(weight)
+    np.testing.assert_allclose(told.probabilities_NC.sum(axis=1), 1.0)
+    assert (told.probabilities_NC[:, II] == 0).all()
+
+
+def test_every_row_has_figures_and_the_test_part_alone_is_scored() -> None:
+    sky = small_sky()
+    sky.part[:3] = PARTS.index("train")
+    known, strange = scored_part(sky)
+    assert len(known) == 17
+    assert len(strange) == 6
+    report = measure("always Ia", surely_ia, sky)
+    assert set(report["rows"]) == {row.key for row in ROWS}
+    assert report["rows"]["deep"]["SNLS (3)"] == 1.0
+    assert report["rows"]["ztf3"]["balanced"] == pytest.approx(0.5)
+    assert report["sets"]["ztf_sn"]["nothing"]["top_1"] == pytest.approx(0.5)
+    assert report["novelty"]["oddities"] == 6
+    json.dumps(report, allow_nan=False)
+
+
+def test_views_are_a_row_of_their_own() -> None:
+    sky = small_sky()
+    report = measure("always Ia", surely_ia, sky, sky.take(sky.label >= 0))
+    assert report["rows"]["views"]["balanced, no z"] == pytest.approx(0.5)
+    assert "II and Ib/c called Ia, as these surveys see them" in report["rows"]["deep"]
+    assert "ztf_sn" in report["patterns"]
+
+
+def test_a_bundle_is_asked_as_it_is_served() -> None:
+    sky = small_sky().take(np.arange(4))
+    told = ask_bundle(DEFAULT_BUNDLE, sky, "redshift")
+    assert told.probabilities_NC.shape == (4, C)
+    np.testing.assert_allclose(told.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
+    assert (told.inside_NC[np.arange(4), told.probabilities_NC.argmax(axis=1)]).all()
+
+
+def test_a_bundle_of_other_classes_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not tell"):
+        measure_bundle(ZTF_BUNDLE, small_sky())
+
+
+def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None:
+    sky = small_sky()
+    trees = {"reports": {"trees": {"left out": measure("trees", surely_ia, sky)}}, "fingerprint": {"before": 0.9}}
+    (tmp_path / "trees.json").write_text(json.dumps(trees), encoding="utf-8")
+    score = {"objects": {"mean": 1500.0}, "macro_f1": {"mean": 0.8}}
+    evaluated = {"models": [{"name": "astro-moe-elasticc 1.2.0"}], "views": {"everything": score}}
+    report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, told=[tmp_path / "trees.json"])
+    assert set(report["reports"]) == {"astro-moe-elasticc 1.2.0", "trees"}
+    (deep,) = [row for row in report["table"] if row["key"] == "deep"]
+    assert set(deep["figures"]["trees"]) == {"left out"}
+    (tmp_path / "evaluated.json").write_text(json.dumps(evaluated), encoding="utf-8")
+    report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, simulated=[tmp_path / "evaluated.json"])
+    (simulated,) = [row for row in report["table"] if row["key"] == "simulated"]
+    assert simulated["figures"]["astro-moe-elasticc 1.2.0"]["seen"] == {"macro-F1": 0.8, "objects": 1500}
+    page = write_page(report, "sky.json")
+    assert "| simulated test set, macro-F1 | 0.80 |" in page
+    assert telling_rows(report, ["yse"]).count("\n") == 3
+
+
+def test_a_column_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="no column"):
+        measure_all(small_sky(), {"guessed": []}, views=None)
+
+
+def test_numbers_of_a_report_are_rounded_and_unknown_ones_null() -> None:
+    assert rounded({"a": np.float64(0.123456), "b": [float("nan"), np.int64(3)], "c": "x"}) == {
+        "a": 0.1235, "b": [None, 3], "c": "x",
+    }  # fmt: skip

@@ -1,0 +1,184 @@
+"""Several data files as one training set: simulated, real and re-observed light curves, each by its share.
+
+A mixture is a JSON file::
+
+    {"ingredients": [{"file": "sim.parquet", "share": 0.4}, {"file": "sky.npz", "share": 0.6, "one_class": 0.35}],
+     "classes": {"Ia": 3.0, "II": 2.0}}
+
+Within an ingredient a class is drawn by its weight in ``classes`` (1 where it has none) times the root of how much
+there is of it over all surveys; within a class a survey by the root of its number of objects, and one that holds a
+single class by ``one_class`` of that: it would be recognised, and taken for its class.
+
+Notable: real and re-observed files come with their own parts (train, valid, test), simulated ones are cut by the hash
+of :func:`training.data.dataset.split_indices`. What has no label or a doubtful one is left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from models.lightcurve import Float64, Int64
+from models.metadata import METADATA_COLUMNS
+from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
+from training.data.dataset import SPLITS, Dataset, read_dataset, split_indices
+from training.importers.surveys import ZTF_CLASSES
+from training.sky.load import as_sent
+from training.sky.record import Sky, read_sky
+
+_COLUMN: Final = {name: place for place, name in enumerate(METADATA_COLUMNS)}
+DOUBTFUL: Final = ("other", "unlabelled", "conflicting")
+ZTF_SOURCE: Final = "ztf_sn"
+VIEW: Final = "view"  # quality of re-observed objects, whose raw label is the survey they come from
+FEWEST_POINTS: Final = 2
+
+
+class Ingredient(BaseModel):
+    """One file of a mixture: ``.parquet`` of the simulator, or ``.npz`` of real light curves or of views of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: Path
+    share: float = Field(gt=0, description="of what is trained on; the shares are made to sum to 1")
+    one_class: float = Field(default=1.0, gt=0, le=1, description="weight of surveys that hold one class")
+    without: tuple[str, ...] = Field(default=(), description="surveys whose objects are left out, re-observed ones too")
+
+
+class Mixture(BaseModel):
+    """What a mixture file says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ingredients: tuple[Ingredient, ...] = Field(min_length=1)
+    classes: dict[str, float] = Field(default={}, description="weight of a class; 1 where it is not told")
+    taxonomy: Literal["elasticc", "ztf"] = Field(
+        default="elasticc", description="ztf: the six types of supernovae, of files of real light curves alone"
+    )
+
+
+def is_mixture(path: Path) -> bool:
+    """Whether a data file is a mixture of others."""
+    return path.suffix == ".json"
+
+
+def read_mixture(path: Path) -> Dataset:
+    """Read all files of a mixture into one dataset that knows how often each object is drawn.
+
+    Raises
+    ------
+    ValueError
+        When an ingredient holds no labelled object. One without objects of a part has no share in it.
+    """
+    mixture = Mixture.model_validate_json(path.read_bytes())
+    parts = [_ingredient(path.parent / item.file, item, mixture) for item in mixture.ingredients]
+    total = sum(item.share for item in mixture.ingredients)
+    weights = [
+        _scaled(part, item.share / total, item.file) for part, item in zip(parts, mixture.ingredients, strict=True)
+    ]
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    names = ("mjd", "flux", "flux_err", "band", "detected", "metadata", "label", "trigger_mjd", "part")
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Dataset(
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
+        **columns,
+        object_id=[name for part in parts for name in part.object_id],
+        classes=parts[0].classes,
+        weight=np.concatenate(weights),
+    )
+
+
+def _scaled(part: Dataset, share: float, file: Path) -> Float64:
+    """Weights that sum to the share in every part that has objects."""
+    assert part.weight is not None
+    assert part.part is not None
+    weight = part.weight.copy()
+    if not weight.any():
+        raise ValueError(f"{file} holds no labelled object")
+    for number in range(len(SPLITS)):
+        mine = part.part == number
+        total = weight[mine].sum()
+        weight[mine] *= share / total if total else 0.0
+    return weight
+
+
+def _ingredient(path: Path, item: Ingredient, mixture: Mixture) -> Dataset:
+    taxonomy = ZTF_SUPERNOVAE if mixture.taxonomy == "ztf" else ELASTICC
+    if path.suffix == ".parquet":
+        dataset = read_dataset(path)
+        part = np.zeros(len(dataset), dtype=np.int8)
+        for number, rows in enumerate(split_indices(dataset).values()):
+            part[rows] = number
+        source = np.full(len(dataset), "simulated")
+    else:
+        sky = read_sky(path)
+        sky = sky if taxonomy is ELASTICC else _types_of_ztf(sky)
+        dataset, source, part = sky_dataset(_usable(sky, item.without))
+    weight = weights(dataset.label, source, part, mixture.classes, item.one_class, taxonomy)
+    return replace(dataset, part=part, weight=weight, classes=taxonomy.names)
+
+
+def _types_of_ztf(sky: Sky) -> Sky:
+    """Label supernovae of ZTF by their six types, and leave out all else."""
+    types = {raw: ZTF_SUPERNOVAE.names.index(name) for raw, name in ZTF_CLASSES.items()}
+    mine = sky.take(sky.source == ZTF_SOURCE)
+    return replace(mine, label=np.array([types.get(str(raw), -1) for raw in mine.raw_label], dtype=np.int64))
+
+
+def _usable(sky: Sky, without: tuple[str, ...]) -> Sky:
+    origin = np.where(sky.quality == VIEW, sky.raw_label, sky.source)
+    kept = (sky.label >= 0) & ~np.isin(sky.quality, DOUBTFUL) & ~np.isin(origin, without)
+    sent = as_sent(sky.take(kept))
+    return sent.take((sent.lengths >= FEWEST_POINTS) & (sent.count(sent.detected) > 0))
+
+
+def sky_dataset(sky: Sky) -> tuple[Dataset, NDArray[np.str_], NDArray[np.int8]]:
+    """Real light curves as a dataset with all that their surveys tell, which survey each is of, and its part."""
+    metadata = np.full_like(sky.metadata, np.nan)
+    for index in range(len(sky)):
+        for name, value in sky.metadata_of(index, "everything").items():
+            metadata[index, _COLUMN[name]] = value
+    owner = np.repeat(np.arange(len(sky)), sky.lengths)
+    trigger = np.full(len(sky), np.inf)
+    np.minimum.at(trigger, owner[sky.detected], sky.mjd[sky.detected])
+    dataset = Dataset(
+        offsets=sky.offsets,
+        mjd=sky.mjd,
+        flux=sky.flux,
+        flux_err=sky.flux_err,
+        band=sky.band,
+        detected=sky.detected,
+        metadata=metadata,
+        label=sky.label,
+        object_id=[f"{source}:{name}" for source, name in zip(sky.source, sky.object_id, strict=True)],
+        trigger_mjd=trigger,
+    )
+    return dataset, sky.source, sky.part
+
+
+def weights(
+    label_N: Int64,
+    source_N: NDArray[np.str_],
+    part_N: NDArray[np.int8],
+    classes: Mapping[str, float],
+    one_class: float,
+    taxonomy: Taxonomy = ELASTICC,
+) -> Float64:
+    """How often each object is drawn, shape (N,), by the rules of the module docstring; each part on its own."""
+    weight_N = np.zeros(len(label_N))
+    wanted_C = np.array([classes.get(name, 1.0) for name in taxonomy.names])
+    for part in np.unique(part_N):
+        mine = np.flatnonzero(part_N == part)
+        surveys, source_M = np.unique(source_N[mine], return_inverse=True)
+        count_SC = np.zeros((len(surveys), len(wanted_C)))
+        np.add.at(count_SC, (source_M, label_N[mine]), 1)
+        share_SC = np.sqrt(count_SC)
+        share_SC[(count_SC > 0).sum(1) == 1] *= one_class
+        there_C = share_SC.sum(0)
+        pull_C = wanted_C * np.sqrt(there_C)
+        each_SC = share_SC * np.divide(pull_C, there_C, out=np.zeros_like(pull_C), where=there_C > 0)
+        weight_N[mine] = (each_SC / np.maximum(count_SC, 1))[source_M, label_N[mine]]
+    return weight_N

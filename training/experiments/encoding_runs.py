@@ -1,0 +1,356 @@
+"""Pretraining of ASTROMER on Catalina magnitudes, one positional encoding at a time.
+
+Legend: B windows, L observations of the longest.
+
+Classifiers on the vectors of a frozen ASTROMER encoder: three folds, four cadences, two heads.
+
+Legend: N objects, W observations of a window, D width, C classes, B batch.
+"""
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from models.lightcurve import Int64
+from models.networks.astromer.layers import LstmHead, PoolHead, Window
+from models.networks.astromer.network import AstromerConfig, AstromerPretraining
+from models.networks.network import Reconstruction
+from training.data.batches import Batch, draw_indices
+from training.data.masking import MaskingConfig, draw_masking
+from training.experiments.catalina import (
+    Catalina,
+    Curves,
+    Sample,
+    draw_sample,
+    read_catalina,
+    thinned_windows,
+    training_windows,
+)
+from training.experiments.encodings import CADENCES, N_FOLDS, STEPS, Encodings, Head
+from training.experiments.records import Record, machine, write_record
+from training.experiments.runs import Identity, epochs, minutes
+from training.fit.checkpoints import load_best, read_log
+from training.fit.loop import Step, Task, fit, to_device
+from training.fit.reconstruct import MaskedBatch, reconstruction_loss, reconstruction_scores
+from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+from training.score.metrics import confusion, macro_f1
+
+MASKING = MaskingConfig(probed=0.5, hidden=0.6, random=0.2, same=0.2)
+CONVERGED = 1.02  # of the best validation RMSE
+WARMUP = 200
+HELD_OUT = 0.05  # of the unlabelled objects for validation, and as many for the reported scores
+
+
+class Pretrained(NamedTuple):
+    """A pretrained network with its best weights, and the data and sample that it came from."""
+
+    network: AstromerPretraining
+    data: Catalina
+    sample: Sample
+
+
+class Parts(NamedTuple):
+    """Unlabelled objects: to train on, to decide when to stop, to report on."""
+
+    train: Int64
+    validation: Int64
+    test: Int64
+
+
+class MagnitudeReconstruction(Task):
+    """Masked reconstruction of magnitudes: the root of the mean over windows of each window's error, as ASTROMER's."""
+
+    def __init__(self, data: Catalina, parts: Parts, window: int, batch: int, seed: int) -> None:
+        self.data, self.parts, self.window, self.batch, self.seed = data, parts, window, batch, seed
+        self.validation = self.held_out(parts.validation)
+
+    def batches(self, step: int) -> Generator[MaskedBatch, None, None]:
+        """Shuffled epochs; window and masks of an object are drawn anew each time."""
+        drawn = epochs(len(self.parts.train), self.batch, self.seed, step)
+        for number, indices in enumerate(drawn, start=step):
+            yield self._draw(self.parts.train[indices], np.random.default_rng((self.seed, number)))
+
+    def loss(self, network: nn.Module, batch: MaskedBatch) -> Step:
+        """Error of the probed observations, mag."""
+        output: Reconstruction = network(*batch.curves.inputs_of(network), batch.masking)
+        return Step(reconstruction_loss(output, batch.masking.probed_BL, "rmse"), {})
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        """RMSE (mag) and R2 on the validation windows."""
+        return reconstruction_scores(network, self.validation)
+
+    def held_out(self, indices: Int64) -> list[MaskedBatch]:
+        """One masked window of each object, the same for every encoding."""
+        rng = np.random.default_rng(0)
+        return [self._draw(part, rng) for part in np.array_split(indices, max(1, len(indices) // self.batch))]
+
+    def _draw(self, indices: Int64, rng: np.random.Generator) -> MaskedBatch:
+        curves = training_windows(self.data, indices, self.window, rng)
+        return MaskedBatch(to_batch(curves), draw_masking(curves.mask_BL, MASKING, rng))
+
+
+def to_batch(curves: Curves) -> Batch:
+    """Windows as network inputs, magnitudes in the place of fluxes; one band."""
+    tensors = [torch.from_numpy(array) for array in curves]
+    mag_BL, mag_err_BL, time_BL, mask_BL, label_B = tensors
+    band_BL = torch.zeros(mask_BL.shape, dtype=torch.int64)
+    return Batch(mag_BL, mag_err_BL, time_BL, band_BL, mask_BL, torch.zeros(len(label_B), 0), label_B)
+
+
+def network_config(options: Encodings) -> AstromerConfig:
+    """Return configuration of the network: magnitudes as they are, centred per window, the branch's frequencies."""
+    return AstromerConfig(
+        value="linear",
+        time_encoding=options.encoding,
+        pe_base=1000.0,
+        pe_exponent=1.0,
+        window=options.window,
+        d_model=options.d_model,
+        n_heads=options.n_heads,
+        n_blocks=options.n_blocks,
+        d_ff=options.d_ff,
+        dropout=0.0,
+        modulation_init_std=0.125,  # 1 / sqrt(64 harmonics): factors of about 1
+    )
+
+
+def split_unlabelled(unlabelled: Int64) -> Parts:
+    """Cut the unlabelled objects at random, the same way for every seed."""
+    order = np.random.default_rng(0).permutation(unlabelled)
+    held_out = max(1, round(HELD_OUT * len(order)))
+    return Parts(order[2 * held_out :], np.sort(order[:held_out]), np.sort(order[held_out : 2 * held_out]))
+
+
+def fit_config(options: Encodings) -> FitConfig:
+    """Adam at a constant rate after a warm-up; patience ends the run."""
+    schedule = ScheduleConfig(
+        steps=options.steps or STEPS, warmup_steps=WARMUP, shape="constant", patience=options.patience
+    )
+    return FitConfig(
+        name=f"{options.experiment} {options.encoding}",
+        schedule=schedule,
+        optimiser=OptimiserConfig(lr=options.lr),
+        validation=ValidationConfig(every=options.every, log_every=max(1, min(50, options.every // 2))),
+        seed=options.seed,
+        threads=options.threads,
+        device=options.device,
+    )
+
+
+def pretrain(options: Encodings) -> Pretrained | None:
+    """Pretrain or resume, write the record of the reconstruction; None when ``max_minutes`` ended the run."""
+    data = read_catalina(options.data)
+    sample = draw_sample(data.label, options.per_class, N_FOLDS, seed=0)
+    task = MagnitudeReconstruction(
+        data, split_unlabelled(sample.unlabelled), options.window, options.batch, options.seed
+    )
+    torch.manual_seed(options.seed)
+    network, config = AstromerPretraining(network_config(options)), fit_config(options)
+    folder = run_folder(options)
+    identity = Identity(variant=options.encoding, settings=options.settings(), fit=config)
+    result = fit(network, task, config, folder, identity, max_minutes=options.max_minutes)
+    if not result.finished:
+        sys.stdout.write(f"stopped at step {result.step}: run the same command again to go on\n")
+        return None
+    network.load_state_dict(load_best(folder))
+    write_record(_pretraining_record(options, network.eval(), task, folder, result.step), options.records)
+    return Pretrained(network, data, sample)
+
+
+def run_folder(options: Encodings) -> Path:
+    """Where the pretraining keeps its checkpoints."""
+    return options.runs / options.experiment / f"{options.encoding}-{options.d_model}-{options.seed}"
+
+
+def converged(log: list[dict[str, float]]) -> int:
+    """First step at which the validation RMSE was within 2 % of the best of the run."""
+    curve = [(int(line["step"]), line["validation_rmse"]) for line in log if "validation_rmse" in line]
+    best = min(rmse for _, rmse in curve)
+    return next(step for step, rmse in curve if rmse <= CONVERGED * best)
+
+
+def _pretraining_record(
+    options: Encodings, network: nn.Module, task: MagnitudeReconstruction, folder: Path, steps: int
+) -> Record:
+    with torch.inference_mode():
+        scores = reconstruction_scores(network, task.held_out(task.parts.test))
+    budget = options.steps or STEPS  # the record's steps: patience ends encodings at different ones
+    passes = options.batch / len(task.parts.train)
+    return Record(
+        experiment=options.experiment,
+        variant=f"{options.encoding}-reconstruction",
+        seed=options.seed,
+        metrics={
+            "RMSE (mag)": scores["rmse"],
+            "R2": scores["r2"],
+            "epochs to converge": converged(read_log(folder)) * passes,
+            "epochs done": steps * passes,
+        },
+        settings=options.settings(),
+        command=options.command(),
+        steps=budget,
+        published_steps=budget,
+        minutes=minutes(folder, steps),
+        machine=machine(options.device),
+        threads=options.threads,
+    )
+
+
+BATCH = 64
+POOL_WIDTHS = (256, 128)  # ASTROMER's released head: 1024, 512, 256
+VALIDATION = 0.1  # of the training folds
+POOL_STEPS = 4  # a step of the pooled head costs a fiftieth of one of the LSTMs
+
+
+class Vectors(NamedTuple):
+    """Encoded windows, observations first: ``x_NWD``, ``mask_NW``, ``label_N``; also a batch."""
+
+    x_NWD: Tensor
+    mask_NW: Tensor
+    label_N: Tensor
+
+    def take(self, indices: Int64) -> "Vectors":
+        """Return some of the objects, cut to the longest of them."""
+        rows = torch.from_numpy(indices)
+        mask_BW = self.mask_NW[rows]
+        longest = int(mask_BW.sum(1).max())
+        return Vectors(self.x_NWD[rows, :longest], mask_BW[:, :longest], self.label_N[rows])
+
+
+class Fold(NamedTuple):
+    """Objects to train on, to decide when to stop, and to report on."""
+
+    train: Int64
+    validation: Int64
+    test: Int64
+
+
+class HeadTask(Task):
+    """Class-balanced cross-entropy; macro-F1 on the validation objects."""
+
+    def __init__(self, vectors: Vectors, fold: Fold, seed: int) -> None:
+        self.vectors, self.fold, self.seed = vectors, fold, seed
+        self.label_N = vectors.label_N.numpy()
+
+    def batches(self, step: int) -> Generator[Vectors, None, None]:
+        """Every class equally often."""
+        while True:
+            rng = np.random.default_rng((self.seed, step))
+            yield self.vectors.take(draw_indices(self.label_N, self.fold.train, BATCH, balance=1.0, rng=rng))
+            step += 1
+
+    def loss(self, network: nn.Module, batch: Vectors) -> Step:
+        """Cross-entropy of a batch."""
+        return Step(cross_entropy(network(batch.x_NWD, batch.mask_NW)[0], batch.label_N), {})
+
+    def score(self, network: nn.Module) -> dict[str, float]:
+        """Macro-F1 of the validation objects."""
+        return {"score": self.f1(network, self.fold.validation)}
+
+    def f1(self, network: nn.Module, indices: Int64) -> float:
+        """Macro-F1 of some objects."""
+        device, classes = next(network.parameters()).device, int(self.label_N.max()) + 1
+        counts = np.zeros((classes, classes), dtype=np.int64)
+        for part in np.array_split(indices, max(1, len(indices) // (4 * BATCH))):
+            batch = to_device(self.vectors.take(part), device)
+            predicted_B = network(batch.x_NWD, batch.mask_NW)[0].argmax(1).cpu().numpy()
+            counts += confusion(self.label_N[part], predicted_B, classes)
+        return macro_f1(counts)
+
+
+@torch.inference_mode()
+def encode(network: AstromerPretraining, data: Catalina, indices: Int64, window: int, cadence: float) -> Vectors:
+    """Vectors of the objects' windows at a cadence, on the CPU; batches of similar length save padding."""
+    curves = thinned_windows(data, indices, window, cadence, seed=0)
+    batch, device = to_batch(curves), next(network.parameters()).device
+    x_NWD = torch.zeros(*curves.mask_BL.shape, network.config.d_model)
+    order = np.argsort(curves.mask_BL.sum(1), kind="stable")
+    for part in np.array_split(order, max(1, len(order) // (4 * BATCH))):
+        rows = torch.from_numpy(part)
+        longest = int(curves.mask_BL[part].sum(1).max())
+        mag_BL, time_BL, mask_BL = (
+            column[rows, :longest].to(device) for column in (batch.flux_BL, batch.time_BL, batch.mask_BL)
+        )
+        place = Window.newest(mask_BL, window)
+        value_BW, time_BW = (place.centre(x_BL, place.mean(x_BL)) for x_BL in (mag_BL, time_BL))
+        x_NWD[rows, :longest] = network.encoder(value_BW, time_BW, mask_BL).cpu()
+    return Vectors(x_NWD, batch.mask_BL, batch.label_B)
+
+
+def classify(options: Encodings, pretrained: Pretrained) -> None:
+    """Train every head at every cadence in every fold; one record for each head and fold."""
+    network, data, sample = pretrained
+    objects = np.concatenate(sample.folds)
+    ends = np.cumsum([0, *(len(fold) for fold in sample.folds)])
+    folds = [make_fold(ends, number) for number in range(len(sample.folds))]
+    scores: dict[tuple[Head, int], dict[str, float]] = {}
+    spent: dict[tuple[Head, int], float] = {}
+    for name, cadence in CADENCES.items():
+        vectors = encode(network.eval(), data, objects, options.window, cadence)
+        for head in options.heads:
+            for number, fold in enumerate(folds):
+                f1, took = train_head(options, head, vectors, fold, f"{name.replace('/', '')}-{number}")
+                scores.setdefault((head, number), {})[f"macro-F1, {name}"] = f1
+                spent[head, number] = spent.get((head, number), 0.0) + took
+    for (head, number), metrics in scores.items():
+        write_record(_head_record(options, head, number, metrics, spent[head, number]), options.records)
+
+
+def make_fold(ends: Int64, number: int) -> Fold:
+    """Fold ``number`` of consecutive ranges of objects is for the report, a tenth of the others for validation."""
+    every = np.arange(ends[-1])
+    test = every[ends[number] : ends[number + 1]]
+    rest = np.random.default_rng(number).permutation(np.setdiff1d(every, test))
+    cut = max(1, round(VALIDATION * len(rest)))
+    return Fold(np.sort(rest[cut:]), np.sort(rest[:cut]), test)
+
+
+def train_head(options: Encodings, head: Head, vectors: Vectors, fold: Fold, name: str) -> tuple[float, float]:
+    """Macro-F1 on the test objects of the weights that were best on the validation objects, and the minutes it took."""
+    task = HeadTask(vectors, fold, options.seed)
+    torch.manual_seed(options.seed)
+    width, classes = vectors.x_NWD.shape[2], int(vectors.label_N.max()) + 1
+    network = LstmHead(width, options.lstm_width, classes) if head == "lstm" else PoolHead(width, POOL_WIDTHS, classes)
+    config, folder = _head_fit_config(options, head), run_folder(options) / f"{head}-{name}"
+    identity = Identity(variant=f"{head}-{name}", settings=options.settings(), fit=config)
+    result = fit(network, task, config, folder, identity, progress=False)
+    network.load_state_dict(load_best(folder))
+    with torch.inference_mode():
+        return task.f1(network.eval(), fold.test), minutes(folder, result.step)
+
+
+def _head_fit_config(options: Encodings, head: Head) -> FitConfig:
+    steps = options.head_steps * (1 if head == "lstm" else POOL_STEPS)
+    every = max(1, steps // 5)
+    return FitConfig(
+        name=head,
+        schedule=ScheduleConfig(steps=steps, warmup_steps=steps // 10),
+        optimiser=OptimiserConfig(lr=3e-3 if head == "lstm" else 1e-3),
+        validation=ValidationConfig(every=every, log_every=every),
+        seed=options.seed,
+        threads=options.threads,
+        device=options.device,
+    )
+
+
+def _head_record(options: Encodings, head: Head, number: int, metrics: dict[str, float], spent: float) -> Record:
+    steps = _head_fit_config(options, head).schedule.steps
+    return Record(
+        experiment=options.experiment,
+        variant=f"{options.encoding}-{head}",
+        seed=number,  # the spread of a classifier is that over folds
+        metrics=metrics,
+        settings=options.settings(),
+        command=options.command(),
+        steps=steps,
+        published_steps=steps,
+        minutes=spent,
+        machine=machine(options.device),
+        threads=options.threads,
+    )

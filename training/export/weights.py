@@ -1,0 +1,119 @@
+"""Weights read back from a bundle: what training goes on from where no run folder was kept.
+
+Notable: the exporter keeps most names; the others are told by what they are for, by shape, and by the order in
+which the graph holds them. Heads that do not predict are not in the graph: they stay as they were made, which costs
+nothing, since a transfer leaves heads out. That nothing is mixed up is proved on the bundle's own golden vectors.
+
+    python -m training unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from models.bundle import BundleError, load_bundle, read_golden
+from models.networks.zoo import build
+from training.common import write_atomic
+from training.export.tidy import walk
+from training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
+from training.recipes.schema import Recipe
+
+PREFIX: Final = "network."
+TOLERANCE: Final = 1e-4
+UNSERVED: Final = ("head_lc.", "head_tab.", "head_statistics.")
+
+Array = NDArray[Any]
+
+
+def read_network(path: Path) -> tuple[nn.Module, Recipe]:
+    """Build the network of a classifier's bundle with the weights of its graph, in evaluation mode.
+
+    Raises
+    ------
+    BundleError
+        When the bundle is altered, a served weight is not found in its graph, or the golden embeddings do not return.
+    """
+    bundle = load_bundle(path)
+    recipe = Recipe.model_validate(bundle.manifest.recipe)
+    network = build(recipe.network, recipe.task)
+    found = _weights(onnx.load(bundle.model))
+    own = network.state_dict()
+    missing = [name for name in own if name not in found and not name.startswith(UNSERVED)]
+    if missing:
+        raise BundleError(f"{path}: the graph does not tell {', '.join(missing)}")
+    told = {name: torch.from_numpy(found[name].copy()).reshape(own[name].shape) for name in own if name in found}
+    network.load_state_dict(own | told)
+    _prove(network.eval(), path)
+    return network, recipe
+
+
+def unpack(path: Path, folder: Path) -> Path:
+    """Write the weights of a bundle as a run folder that ``train --pretrained`` starts from, and return it."""
+    network, recipe = read_network(path)
+    graph = load_bundle(path).model
+    folder.mkdir(parents=True, exist_ok=True)
+    source = DataSource(name=graph.name, sha256=hashlib.sha256(graph.read_bytes()).hexdigest(), objects=0)
+    write_atomic(folder / CONFIG, RunConfig(recipe=recipe, data=source).model_dump_json(indent=2).encode())
+    save_weights(folder / BEST, network.state_dict())
+    return folder
+
+
+def _weights(model: onnx.ModelProto) -> dict[str, Array]:
+    """Every weight that the graph holds, by its name in the network."""
+    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    named = {name.removeprefix(PREFIX): value for name, value in held.items() if name.startswith(PREFIX)}
+    return named | _input_experts(held, named) | _expert_biases(held, named) | _tabular(model, held)
+
+
+def _input_experts(held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
+    """Input experts, which the exporter laid side by side in one matrix."""
+    gate = named.get("embed.router.gate.weight")
+    if gate is None:
+        return {}
+    experts, inputs = gate.shape
+    width = named["light_curve.cls_1D"].shape[1]
+    shape = (experts * inputs, width)
+    view = [value for name, value in held.items() if name.startswith("view") and value.shape == shape]
+    return {"embed.weight_EID": view[0].reshape(experts, inputs, width)} if len(view) == 1 else {}
+
+
+def _expert_biases(held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
+    """Biases of the experts, one tensor each, in the order of blocks, experts and layers."""
+    numbered = sorted((name for name in held if name.startswith("select_")), key=lambda name: int(name.split("_")[1]))
+    biases, found = iter([held[name] for name in numbered]), dict[str, Array]()
+    for name in sorted(key for key in named if key.endswith("feed_forward.w1_EDF")):
+        pairs = [(next(biases), next(biases)) for _ in range(named[name].shape[0])]
+        found[name.replace("w1_EDF", "b1_EF")] = np.stack([first for first, _ in pairs])
+        found[name.replace("w1_EDF", "b2_ED")] = np.stack([second for _, second in pairs])
+    return found
+
+
+def _tabular(model: onnx.ModelProto, held: dict[str, Array]) -> dict[str, Array]:
+    """Scales and weights of the metadata columns, four tables that the graph only ever looks up in, in this order."""
+    names = ("quantiles.x_CQ", "quantiles.score_CQ", "weight_CD", "bias_CD")
+    looked = dict.fromkeys(
+        node.input[0] for node in walk(model.graph) if node.op_type.startswith("Gather") and node.input[0] in held
+    )
+    tables = [held[name] for name in looked if held[name].ndim == 2 and held[name].dtype == np.float32]
+    if len(tables) != len(names):
+        return {}
+    return {f"metadata.{name}": table for name, table in zip(names, tables, strict=True)}
+
+
+def _prove(network: nn.Module, path: Path) -> None:
+    """Raise BundleError unless the golden embeddings come back."""
+    inputs, outputs = read_golden(path)
+    names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
+    arguments: list[Tensor] = [torch.from_numpy(inputs[name]) for name in names]
+    with torch.no_grad():
+        embedding_BE = network(*arguments).embedding_BE.numpy()
+    furthest = float(np.abs(embedding_BE - outputs["embedding"]).max())
+    if not furthest <= TOLERANCE * max(1.0, float(np.abs(outputs["embedding"]).max())):
+        raise BundleError(f"{path}: the weights read back give other embeddings, by {furthest:.2e}")

@@ -1,0 +1,226 @@
+"""Adapt a bundle to somebody's survey by some of its unlabelled light curves: what it states is then true there.
+
+Labelled origins, real ones where a folder of them is given and simulated ones otherwise, are observed through the
+survey's own cadence, bands, depth and noise. Half of the views refit the thresholds of the prediction sets and the
+level from which a light curve is unusual; the other half, of other objects, measures both before and after. The
+network's weights do not change, so nothing that was measured about its first class changes either.
+
+Legend: N views.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.bands import BANDS
+from models.bundle import Bundle, load_bundle, write_manifest
+from models.confidence import Novelty, PredictionSets
+from models.taxonomy import ELASTICC
+from training.data.dataset import Dataset, read_dataset
+from training.reobserve.batch import add_made_up, find_origins, make_views
+from training.reobserve.colours import read_colours
+from training.reobserve.patterns import Library, build_library
+from training.score.conformal import fit_sets
+from training.simulate.generate import simulate_objects
+from training.sky.load import as_sent, load_sky
+from training.sky.real import WAVELENGTH
+from training.sky.record import PARTS, Sky, SkyObject, collect
+from training.sky.scores import Answers, ask_bundle, summary
+
+SURVEY: Final = "yours"
+FALSE_ALARMS: Final = 0.05
+"""Share of known objects that may be called unusual in the survey."""
+FEWEST_CURVES: Final = 20
+SIMULATED_OF_A_CLASS: Final = 60
+GALACTIC: Final = 1e-4
+"""Redshifts below this are of stars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """The new bundle and what was measured, before and after, on views that nothing was fitted to."""
+
+    bundle: Bundle
+    report: dict[str, Any]
+
+
+def adapt(
+    path: Path,
+    like: Path,
+    out: Path,
+    *,
+    origins: Path | None = None,
+    number: int = 4000,
+    version: str | None = None,
+    seed: int = 0,
+) -> Adapted:
+    """Write a new version of the bundle ``path`` to ``out``, adapted to the survey of the light curves ``like``.
+
+    Parameters
+    ----------
+    like : Parquet file of ``import``; labels are not looked at.
+    origins : folder of labelled surveys, as ``sky measure`` takes it; None: simulated objects are observed.
+    number : of views, about. version : of the new bundle; default the next patch.
+
+    Raises
+    ------
+    ValueError
+        For too few light curves, a bundle of other classes, or an ``out`` that holds something.
+    """
+    bundle = load_bundle(path)
+    if bundle.manifest.task != "classification" or bundle.manifest.classes.names != ELASTICC.names:
+        raise ValueError(f"{path} does not tell the {len(ELASTICC.names)} classes that origins have")
+    if out.exists() and any(out.iterdir()):
+        raise ValueError(f"{out} holds something already")
+    library = library_of(read_dataset(like))
+    known, where = _origins(origins, seed)
+    found = find_origins(known, PARTS.index("train"), seed=seed, most=150)
+    add_made_up(found, PARTS.index("train"), SIMULATED_OF_A_CLASS, seed=seed)
+    colours = read_colours(None if origins is None else origins / "real" / "templates")
+    views = as_sent(make_views(found, library, number, seed=seed, colours=colours))
+    told = ask_bundle(path, views, "nothing")
+    views = views.take(told.rows_N)
+    _, family = np.unique(views.group, return_inverse=True)
+    fits = np.random.default_rng(seed).permutation(int(family.max()) + 1)[family] % 2 == 0
+    sets, novelty = refit(bundle, told.take(fits), views.take(fits))
+    new = _write(bundle, out, sets, novelty, version, {"like": like.name, "origins": where, "views": len(views)})
+    held = views.take(~fits)
+    report = {
+        "bundle": f"{new.manifest.name} {new.manifest.version}",
+        "of": f"{bundle.manifest.name} {bundle.manifest.version}",
+        "like": {"file": like.name, **_looks(library)},
+        "origins": {"from": where, "by class": found.count()},
+        "colours": "spectral templates" if colours.series else "slopes of the classes: no templates were given",
+        "views": {"fitted": int(fits.sum()), "measured": len(held), "by class": _classes(views)},
+        "before": _measured(path, held),
+        "after": _measured(out, held),
+    }
+    return Adapted(new, report)
+
+
+def library_of(dataset: Dataset) -> Library:
+    """Patterns of unlabelled light curves. Raises ValueError where they are too few to tell how a survey looks."""
+    sky = collect(_objects(dataset))
+    library = build_library(sky, name=lambda _: SURVEY)
+    usable = len(library.rows.get(SURVEY, ()))
+    if usable < FEWEST_CURVES:
+        raise ValueError(f"{usable} light curves have five points or more; {FEWEST_CURVES} tell how a survey looks")
+    return library
+
+
+def _objects(dataset: Dataset) -> Iterator[SkyObject]:
+    nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
+    for row in range(len(dataset)):
+        at = slice(int(dataset.offsets[row]), int(dataset.offsets[row + 1]))
+        band = np.asarray(dataset.band[at], dtype=np.int8)
+        yield SkyObject(
+            source=SURVEY,
+            object_id=dataset.object_id[row],
+            mjd=dataset.mjd[at],
+            flux=dataset.flux[at],
+            flux_err=dataset.flux_err[at],
+            band=band,
+            detected=np.asarray(dataset.detected[at]),
+            foreign=np.zeros(len(band), np.bool_),
+            wavelength=nanometres[band],
+            names=(dataset.object_id[row],),
+        )
+
+
+def _origins(folder: Path | None, seed: int) -> tuple[Sky, str]:
+    """Labelled objects to observe, and where they are from: the training part of real surveys, or simulated ones."""
+    if folder is not None:
+        sky = load_sky(folder)
+        return sky.take(sky.part == PARTS.index("train")), f"real surveys in {folder.name}"
+    nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
+    rows = [
+        SkyObject(
+            source="simulated", object_id=made.object_id, mjd=made.mjd, flux=made.flux, flux_err=made.flux_err,
+            band=made.band, detected=made.detected, foreign=np.zeros(len(made.band), np.bool_),
+            wavelength=nanometres[made.band], label=ELASTICC.names.index(made.class_name), quality="simulated",
+            z=made.redshift if made.redshift > GALACTIC else np.nan, names=(made.object_id,),
+        )
+        for made in simulate_objects(SIMULATED_OF_A_CLASS, seed + 1)
+    ]  # fmt: skip
+    return collect(rows), "simulated objects: no real origins were given"
+
+
+def refit(bundle: Bundle, told: Answers, views: Sky) -> tuple[PredictionSets, Novelty | None]:
+    """Thresholds of the sets, and the novelty that `FALSE_ALARMS` of the views exceed, never lower than it was."""
+    detections_N = views.count(views.detected)
+    object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
+    fitted = fit_sets(told.probabilities_NC, views.label, detections_N, object_N).sets
+    sets = fitted.model_copy(update={"split": "views through the survey that it was adapted to"})
+    novelty = bundle.manifest.novelty
+    if novelty is not None and np.isfinite(told.novelty_N).all():
+        level = max(novelty.threshold, float(np.quantile(told.novelty_N, 1.0 - FALSE_ALARMS)))
+        changed: dict[str, Any] = {
+            "threshold": min(level, 1.0),
+            "false_alarm_rate": float((told.novelty_N > level).mean()),
+            "by_detections": {},
+            "split": sets.split,
+            "objects": len(views),
+        }
+        novelty = novelty.model_copy(update=changed)
+    return sets, novelty
+
+
+def _write(
+    bundle: Bundle, out: Path, sets: PredictionSets, novelty: Novelty | None, version: str | None, how: dict[str, Any]
+) -> Bundle:
+    """Copy the bundle and write its new manifest; the graph and its golden outputs stay what they were."""
+    shutil.copytree(bundle.path, out, dirs_exist_ok=True)
+    old = bundle.manifest
+    major, minor, patch = old.version.split(".")
+    update = {
+        "version": version or f"{major}.{minor}.{int(patch) + 1}",
+        "prediction_sets": sets,
+        "novelty": novelty,
+        "data": {**old.data, "adapted": how},
+    }
+    return write_manifest(out, old.model_validate(old.model_dump() | _dumped(update)))
+
+
+def _dumped(update: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in update.items()}
+
+
+def _measured(path: Path, views: Sky) -> dict[str, Any]:
+    """Scores of a bundle on views, whole and by number of detections."""
+    told = ask_bundle(path, views, "nothing")
+    detections_N: NDArray[np.int64] = views.count(views.detected)[told.rows_N]
+    label_N = views.label[told.rows_N]
+    whole = summary(told, label_N)
+    few = {
+        f"{low} to {high} detections": _sets_only(told.take(here), label_N[here])
+        for low, high in ((0, 4), (5, 9), (10, 19), (20, 10**9))
+        if (here := (detections_N >= low) & (detections_N <= high)).any()
+    }
+    return {**whole, "by detections": few}
+
+
+def _sets_only(told: Answers, label_N: NDArray[np.int64]) -> dict[str, Any]:
+    scores = summary(told, label_N)
+    return {name: scores[name] for name in ("objects", "top_1", "coverage", "size", "withheld", "sure_and_wrong")}
+
+
+def _looks(library: Library) -> dict[str, Any]:
+    """How the survey looks at the sky, in numbers."""
+    sky = library.sky
+    return {
+        "curves": len(library.rows[SURVEY]),
+        "points, median": float(np.median(sky.lengths)),
+        "days, median": float(np.median([np.ptp(sky.mjd[sky.points(row)]) for row in range(len(sky))])),
+        "bands": "".join(BANDS[number] for number in np.unique(sky.band)),
+        "detections alone": library.only_detections[SURVEY],
+    }
+
+
+def _classes(views: Sky) -> dict[str, int]:
+    counts = np.bincount(views.label, minlength=len(ELASTICC.names))
+    return {name: int(count) for name, count in zip(ELASTICC.names, counts, strict=True) if count}

@@ -1,0 +1,210 @@
+"""Periodic variables by their folded light curves, and flares of M dwarfs from models of real ones.
+
+A `Pulse` keeps one shape of magnitude against phase with an amplitude and a mean for every band. Bands in which a star
+was not observed get the colours and amplitude ratios of its class (`COLOURS`, `AMPLITUDES`), scattered, as filters that
+are missing would be a mark of the survey.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from models.bands import BANDS
+from models.taxonomy import ELASTICC
+from training.sky.record import Sky
+
+Float = NDArray[np.float64]
+
+CLASS: Final = {name: number for number, name in enumerate(ELASTICC.names)}
+PERIODIC: Final = frozenset(CLASS[name] for name in ("RR Lyrae", "Cepheid", "Delta Scuti", "EB"))
+COLOURS: Final = {
+    CLASS["RR Lyrae"]: (1.10, 0.20, 0.07, 0.02, 0.01),
+    CLASS["Cepheid"]: (1.40, 0.50, 0.18, 0.10, 0.06),
+    CLASS["Delta Scuti"]: (1.10, 0.15, 0.00, -0.03, -0.02),
+    CLASS["EB"]: (1.60, 0.50, 0.20, 0.11, 0.07),
+}
+"""u-g, g-r, r-i, i-z, z-Y of the class: Ivezic+ 2005 and Sesar+ 2010 for RR Lyrae, Vivas+ 2020 for Cepheids and Delta
+Scuti, main-sequence stars of spectral type G for eclipsing binaries."""
+COLOUR_SCATTER: Final = {CLASS["RR Lyrae"]: 0.06, CLASS["Cepheid"]: 0.12, CLASS["Delta Scuti"]: 0.08, CLASS["EB"]: 0.30}
+AMPLITUDES: Final = np.array([0.95, 1.00, 0.72, 0.58, 0.53, 0.52])
+"""Of pulsating stars, against g (Sesar+ 2010; Y as z)."""
+PERIODS: Final = {CLASS["RR Lyrae"]: (0.27, 0.85), CLASS["Cepheid"]: (1.0, 40.0), CLASS["Delta Scuti"]: (0.04, 0.25),
+                  CLASS["EB"]: (0.25, 8.0)}  # fmt: skip
+SWINGS: Final = {CLASS["RR Lyrae"]: (0.4, 1.3), CLASS["Cepheid"]: (0.3, 1.2), CLASS["Delta Scuti"]: (0.05, 0.6),
+                 CLASS["EB"]: (0.1, 1.2)}  # fmt: skip
+"""Days, and magnitudes in g, of made-up variables (Catelan and Smith 2015, Pulsating Stars; Prsa+ 2011)."""
+FEWEST: Final = 20
+EXPLAINED: Final = 0.5
+"""Share of the scatter that the folded curve must explain: else the period is not the one that shows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pulse:
+    """A periodic variable: magnitude of band b at phase p = mean[b] + amplitude[b] * shape(p).
+
+    ``shape_K`` holds cosine and sine coefficients in turn, of harmonics 1, 2 ...; the shape has a range of 1.
+    """
+
+    row: int
+    label: int
+    period: float
+    mean_B: Float
+    amplitude_B: Float
+    shape_K: Float
+
+    def magnitude(self, phase_Q: Float, band_Q: NDArray[np.int8]) -> Float:
+        """AB magnitude, (Q,)."""
+        shape_Q = fourier_basis(phase_Q, len(self.shape_K) // 2) @ self.shape_K
+        return np.asarray(self.mean_B[band_Q] + self.amplitude_B[band_Q] * shape_Q)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flare:
+    """A flare: flux above the quiescent star, nJy, at days ``days_K`` in every band (B, K); zero outside them.
+
+    ``bright`` is the range of days in which it has half of its largest flux.
+    """
+
+    row: int
+    label: int
+    days_K: Float
+    flux_BK: Float
+    quiescent_B: Float
+    bright: tuple[float, float]
+
+    def flux(self, days_Q: Float, band_Q: NDArray[np.int8]) -> Float:
+        """Flux above the quiescent star, nJy (Q,)."""
+        flux_Q = np.zeros(len(days_Q))
+        for number in np.unique(band_Q):
+            here = band_Q == number
+            flux_Q[here] = np.interp(days_Q[here], self.days_K, self.flux_BK[number], left=0.0, right=0.0)
+        return flux_Q
+
+
+def fourier_basis(phase_Q: Float, order: int) -> Float:
+    """cos, sin of the harmonics 1 to ``order``, (Q, 2 order)."""
+    angle = 2.0 * np.pi * phase_Q[:, None] * np.arange(1, order + 1)
+    return np.asarray(np.stack([np.cos(angle), np.sin(angle)], axis=2).reshape(len(phase_Q), 2 * order))
+
+
+def pulse_of(sky: Sky, row: int, rng: np.random.Generator) -> Pulse | None:
+    """The folded light curve of object ``row``; None without a period, total flux or a curve that explains it."""
+    at, period = sky.points(row), float(sky.period[row])
+    total, error = sky.total_flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
+    ok = np.isfinite(total) & (total > 3.0 * error)
+    if not np.isfinite(period) or period <= 0 or ok.sum() < FEWEST:
+        return None
+    magnitude, sigma = 31.4 - 2.5 * np.log10(total[ok]), 1.0857 * error[ok] / total[ok]
+    band, phase = sky.band[at][ok], sky.mjd[at][ok] / period % 1.0
+    best = int(np.argmax([((1 / (sigma[band == b] + 0.02)) ** 2).sum() if (band == b).sum() >= FEWEST else -1
+                          for b in range(len(BANDS))]))  # fmt: skip
+    here = band == best
+    if here.sum() < FEWEST:
+        return None
+    shape = _shape(phase[here], magnitude[here], sigma[here])
+    if shape is None:
+        return None
+    coefficients, amplitude = shape
+    mean_B, amplitude_B = np.full(len(BANDS), np.nan), np.full(len(BANDS), np.nan)
+    for number in range(len(BANDS)):
+        mine = band == number
+        if mine.sum() >= 6:
+            curve = fourier_basis(phase[mine], len(coefficients) // 2) @ coefficients
+            mean_B[number], amplitude_B[number] = _line(curve, magnitude[mine], sigma[mine], amplitude)
+    label = int(sky.label[row])
+    return Pulse(row, label, period, *_completed(mean_B, amplitude_B, label, rng), coefficients)
+
+
+def _shape(phase: Float, magnitude: Float, sigma: Float) -> tuple[Float, float] | None:
+    """Harmonics of the best band, scaled to a range of 1, and the amplitude; None where they explain too little."""
+    order = int(np.clip(len(phase) // 10, 2, 10))
+    weight = 1.0 / (sigma + 0.02)
+    centre = float(np.average(magnitude, weights=weight**2))
+    basis = fourier_basis(phase, order) * weight[:, None]
+    damping = np.diag(np.repeat(0.02 * np.arange(1, order + 1) ** 2, 2) * float((weight**2).mean()))
+    coefficients = np.linalg.solve(basis.T @ basis + damping, basis.T @ ((magnitude - centre) * weight))
+    left = (magnitude - centre) - fourier_basis(phase, order) @ coefficients
+    noise = float(np.median(sigma**2))
+    explained = 1.0 - max(float(np.median(np.abs(left)) / 0.6745) ** 2 - noise, 0.0) / max(
+        float(np.median(np.abs(magnitude - centre)) / 0.6745) ** 2 - noise, 1e-6
+    )
+    grid = fourier_basis(np.linspace(0, 1, 200), order) @ coefficients
+    amplitude = float(grid.max() - grid.min())
+    if explained < EXPLAINED or amplitude < 3.0 * np.sqrt(noise / len(phase)):
+        return None
+    return np.asarray(coefficients / amplitude, dtype=np.float64), amplitude
+
+
+def _line(curve: Float, magnitude: Float, sigma: Float, amplitude: float) -> tuple[float, float]:
+    """Mean and amplitude of one band, the amplitude held near that of the best band where points are few."""
+    weight = 1.0 / (sigma + 0.02) ** 2
+    middle = float(np.average(curve, weights=weight))
+    held = 0.02 * float(weight.sum())
+    top = float((weight * (curve - middle) * magnitude).sum()) + held * 0.8 * amplitude
+    fitted = max(top / (float((weight * (curve - middle) ** 2).sum()) + held), 0.05 * amplitude)
+    return float(np.average(magnitude, weights=weight)) - fitted * middle, fitted
+
+
+def _completed(mean_B: Float, amplitude_B: Float, label: int, rng: np.random.Generator) -> tuple[Float, Float]:
+    """Bands that were not observed, by the colours and amplitude ratios of the class."""
+    steps = np.array(COLOURS[label]) + COLOUR_SCATTER[label] * rng.standard_normal(5)
+    offset_B = -np.concatenate(([0.0], np.cumsum(steps)))
+    ratio_B = np.ones(len(BANDS)) if label == CLASS["EB"] else AMPLITUDES
+    known = np.flatnonzero(np.isfinite(mean_B))
+    nearest_B = known[np.abs(np.arange(len(BANDS))[:, None] - known[None, :]).argmin(axis=1)]
+    mean = np.where(np.isfinite(mean_B), mean_B, mean_B[nearest_B] + offset_B - offset_B[nearest_B])
+    guessed = amplitude_B[nearest_B] * ratio_B / ratio_B[nearest_B] * np.exp(0.05 * rng.standard_normal(len(BANDS)))
+    return mean, np.where(np.isfinite(amplitude_B), amplitude_B, guessed)
+
+
+def made_up_pulses(label: int, number: int, rng: np.random.Generator) -> list[Pulse]:
+    """Periodic variables from shapes and periods of their class, for whoever has no observed ones to fold."""
+    phase = np.linspace(0.0, 1.0, 128, endpoint=False)
+    found = []
+    for _ in range(number):
+        low, high = PERIODS[label]
+        period = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+        if label == CLASS["EB"]:
+            width, second = rng.uniform(0.03, 0.12), rng.uniform(0.2, 1.0)
+            shape = _eclipse(phase, 0.0, width) + second * _eclipse(phase, 0.5, width)
+        elif label == CLASS["Delta Scuti"] or (label == CLASS["RR Lyrae"] and period < 0.45):
+            shape = np.cos(2 * np.pi * phase) + 0.1 * np.cos(4 * np.pi * phase + rng.uniform(0, 6.3))
+        else:
+            rise = rng.uniform(0.12, 0.35)
+            shape = np.where(phase < rise, 1.0 - phase / rise, (phase - rise) / (1.0 - rise))
+        coefficients = np.linalg.lstsq(fourier_basis(phase, 8), shape - shape.mean(), rcond=None)[0]
+        coefficients /= np.ptp(fourier_basis(phase, 8) @ coefficients)
+        swing = float(np.exp(rng.uniform(*np.log(SWINGS[label]))))
+        nothing = np.full(len(BANDS), np.nan)
+        mean, amplitude = nothing.copy(), nothing.copy()
+        mean[1], amplitude[1] = 19.0, swing
+        found.append(Pulse(-1, label, period, *_completed(mean, amplitude, label, rng), coefficients))
+    return found
+
+
+def _eclipse(phase: Float, middle: float, width: float) -> Float:
+    away = np.abs((phase - middle + 0.5) % 1.0 - 0.5)
+    return np.asarray(np.exp(-0.5 * (away / width) ** 4))
+
+
+def read_flares(path: Path) -> list[tuple[str, Flare]]:
+    """Flares of the library of M-dwarf models with the name of each star; nothing where there is no such file."""
+    if not path.exists():
+        return []
+    found = []
+    for number, row in enumerate(pq.read_table(path).to_pylist()):
+        days = np.asarray(row["t_d"], dtype=np.float64)
+        quiescent = np.array([10.0 ** (-0.4 * (row[f"quiescent_{band}"] - 31.4)) for band in BANDS])
+        change = np.stack([np.asarray(row[f"dmag_{band}"], dtype=np.float64) for band in BANDS])
+        flux = np.maximum(quiescent[:, None] * (10.0 ** (-0.4 * change) - 1.0), 0.0)
+        strong = np.flatnonzero(flux[0] >= 0.5 * flux[0].max())
+        if len(days) >= 3 and flux[0].max() > 0:
+            bright = (float(days[strong[0]]), float(days[strong[-1]]) + 0.005)
+            found.append(
+                (f"KIC-{row['kic_id']}", Flare(-1 - number, CLASS["M-dwarf Flare"], days, flux, quiescent, bright))
+            )
+    return found

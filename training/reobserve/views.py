@@ -1,0 +1,281 @@
+"""Views: an object as another survey would have seen it.
+
+A view takes what an object was (`training.reobserve.origins`), moves it to a redshift at which the pattern
+could see it, and observes it at the pattern's visits with the pattern's filters and errors. Peak is laid to peak, give
+or take four days, in seven views of ten, at random in the others. What the origin does not tell (too uncertain, too far
+beyond its filters) is left out, and a view with too little left is refused: `make_views` then draws another.
+
+A view is an object of the record like any other: ``source`` is the survey it looks like, ``raw_label`` the source of
+its origin, ``quality`` ``view``, and it stays in the group and on the side of its origin.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.units import DETECTION_SNR
+from training.reobserve.colours import Colours
+from training.reobserve.origins import ACHROMATIC, Event
+from training.reobserve.patterns import Library, Pattern
+from training.reobserve.pulses import Flare, Pulse
+from training.simulate.cosmology import distance_modulus
+from training.sky.record import SkyObject
+
+Float = NDArray[np.float64]
+
+JITTER_DAYS: Final = 4.0
+ALIGNED: Final = 0.7
+SD_OF_PEAK: Final = 0.13
+LARGEST_SHIFT: Final = 1.45
+"""Of (1 + z), by which an object may be moved; beyond its filters only what colours allow is told."""
+SHIFT_UNKNOWN: Final = 1.12
+"""The same where its redshift is not known: little, so that it hardly shows."""
+MIN_REDSHIFT, MAX_REDSHIFT = 0.004, 3.5
+FREE_BRIGHTNESS: Final = 0.3
+"""Share of extragalactic views whose brightness is the pattern's whatever their distance; these tell no redshift."""
+TAIL_DAYS: Final = (12.0, 120.0)
+LARGEST_SCATTER: Final = 2.5
+"""True errors over stated ones, at most."""
+MOST: Final = 220
+"""A view has at most so many points, the nearest to the peak where a pattern has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a view must show, and how far stated errors may be wrong.
+
+    ``understated`` is the centre and scatter of ln(true error / stated error), ``of_flux`` the largest unstated error
+    as a share of flux, ``wild`` the share of points that lie far off.
+    """
+
+    detections: int = 3
+    understated: tuple[float, float] = (0.08, 0.22)
+    of_flux: float = 0.01
+    wild: float = 0.002
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What the visits of a pattern would find: flux above the quiescent one, nJy (K,), at its rows ``rows_K``."""
+
+    rows_K: NDArray[np.intp]
+    flux_K: Float
+    total_K: Float
+    z: float
+
+
+def view_of_event(event: Event, pattern: Pattern, colours: Colours, rng: np.random.Generator) -> Seen | None:
+    """What a pattern sees of a transient or a nucleus; None when that is too little or too uncertain."""
+    moved = _move(event, pattern, rng)
+    if moved is None:
+        return None
+    z, stretch, scale = moved
+    aligned = rng.random() < ALIGNED
+    if event.steady or not aligned:
+        low, high = float(pattern.mjd[0]), float(pattern.mjd[-1])
+        start = rng.uniform(low, high) if not event.steady else pattern.centre + rng.normal(0.0, 60.0)
+        peak = start
+    else:
+        peak = pattern.centre + rng.normal(0.0, JITTER_DAYS)
+    days = (pattern.mjd - peak) / stretch
+    wave = pattern.log_wavelength - np.log(stretch)
+    inside = np.clip(wave, *event.edges)
+    known = np.abs(wave - inside) <= colours.furthest(event.label)
+    if event.steady:
+        known &= (days > event.first) & (days < event.last)
+    rows = np.flatnonzero(known)
+    if len(rows) > MOST:
+        rows = np.sort(rows[np.argsort(np.abs(days[rows]), kind="stable")[:MOST]])
+    if len(rows) < 3:
+        return None
+    flux, sure = _flux(event, days[rows], inside[rows], pattern.error[rows] / scale, rng)
+    log_ratio = colours.draw(event.label, rng).log_ratio(
+        days[rows] / (1.0 + _redshift(event)), inside[rows] - _rest(event), wave[rows] - _rest(event)
+    )
+    outside = wave[rows] != inside[rows]
+    own = _own_slope(event, days[rows], inside[rows]) * (wave[rows] - inside[rows])
+    flux = flux * np.exp(np.where(outside, np.where(np.isfinite(log_ratio), log_ratio, own), 0.0))
+    rows, flux = rows[sure], scale * flux[sure]
+    return Seen(rows, flux, np.abs(flux), z)
+
+
+def _redshift(event: Event) -> float:
+    return event.z if np.isfinite(event.z) else 0.05
+
+
+def _rest(event: Event) -> float:
+    return float(np.log1p(_redshift(event)))
+
+
+def _move(event: Event, pattern: Pattern, rng: np.random.Generator) -> tuple[float, float, float] | None:
+    """Redshift (NaN: not to be told), stretch of times and wavelengths, and factor of flux of a view."""
+    wanted = pattern.peak * np.exp(rng.normal(0.0, 0.7))
+    needed = wanted / event.peak_flux
+    galactic = event.label in ACHROMATIC
+    if galactic:
+        return np.nan, 1.0, needed
+    if not np.isfinite(event.z) or event.z <= 0:
+        stretch = float(np.exp(rng.uniform(-1, 1) * np.log(SHIFT_UNKNOWN)))
+        return np.nan, stretch, needed
+    largest = SHIFT_UNKNOWN if event.steady else LARGEST_SHIFT
+    low = max(MIN_REDSHIFT, (1.0 + event.z) / largest - 1.0)
+    high = min(MAX_REDSHIFT, (1.0 + event.z) * largest - 1.0)
+    z_K = np.exp(np.linspace(np.log(low), np.log(high), 60))
+    factor_K = _dimming(event.z, z_K)
+    z = float(np.interp(-np.log(needed), -np.log(factor_K), z_K))
+    factor = float(_dimming(event.z, np.array([z]))[0])
+    stretch = (1.0 + z) / (1.0 + event.z)
+    if event.steady or not event.z_known or rng.random() < FREE_BRIGHTNESS:
+        return z if event.steady and event.z_known else np.nan, stretch, needed
+    if factor * event.peak_flux < 4.0 * float(np.median(pattern.error)):
+        return None  # nowhere near enough for this pattern to see it
+    return z, stretch, factor
+
+
+def _dimming(z_from: float, z_to: Float) -> Float:
+    """Factor of flux density per hertz from one redshift to another, without K correction (the process shifts)."""
+    moduli = distance_modulus(z_to) - distance_modulus(np.array([z_from]))
+    return np.asarray(10.0 ** (-0.4 * moduli) * (1.0 + z_to) / (1.0 + z_from))
+
+
+def _flux(
+    event: Event, days: Float, inside: Float, error: Float, rng: np.random.Generator
+) -> tuple[Float, NDArray[np.bool_]]:
+    """A draw of the origin's flux at these places, and where it is sure enough; zero before, a tail after."""
+    at = days if event.steady else np.clip(days, event.first if event.rises else -np.inf, event.last)
+    flux, spread = event.process.draw(at, inside, rng, 0.7 * error)
+    if event.steady:
+        return flux - event.process.mean, spread < 0.6 * event.process.amplitude
+    flux = np.maximum(flux, 0.0)
+    before, after = days < event.first, days > event.last
+    if event.rises:
+        rise = np.clip(1.0 - (event.first - days) / _rise_days(event, inside), 0.0, 1.0)
+        flux = np.where(before, flux * rise**2, flux)
+    else:
+        flux = np.where(before, 0.0, flux)
+    late = event.process.expected(np.full(len(inside), event.last), inside)
+    sooner = event.process.expected(np.full(len(inside), event.last - 12.0), inside)
+    decay = 12.0 / np.maximum(np.log(np.maximum(sooner, 1e-9) / np.maximum(late, 1e-9)), 1e-3)
+    tail = np.exp(-np.maximum(days - event.last, 0.0) / np.clip(decay, *TAIL_DAYS))
+    return np.where(after, flux * tail, flux), (spread < SD_OF_PEAK * event.peak_flux) | before
+
+
+def _rise_days(event: Event, inside: Float) -> Float:
+    """Days from zero to the first point, as a fireball with the slope at that point would need."""
+    first = event.process.expected(np.full(len(inside), event.first), inside)
+    later = event.process.expected(np.full(len(inside), event.first + 1.0), inside)
+    slope = np.maximum(later - first, 1e-3 * event.peak_flux)
+    return np.asarray(np.clip(2.0 * np.maximum(first, 0.0) / slope, 2.0, 20.0))
+
+
+def _own_slope(event: Event, days: Float, inside: Float) -> Float:
+    """D ln(flux) / d ln(wavelength) of the process itself at the edge, within reason."""
+    at = np.clip(days, event.first, event.last)
+    step = 0.12
+    inward = np.where(inside < 0.5 * sum(event.edges), inside + step, inside - step)
+    here = np.maximum(event.process.expected(at, inside), 0.02 * event.peak_flux)
+    there = np.maximum(event.process.expected(at, inward), 0.02 * event.peak_flux)
+    return np.asarray(np.clip(np.log(here / there) / (inside - inward), -3.0, 4.0))
+
+
+def view_of_pulse(pulse: Pulse, pattern: Pattern, rng: np.random.Generator) -> Seen | None:
+    """What a pattern sees of a periodic variable: the difference from a reference, and the total."""
+    rows = np.arange(len(pattern.mjd))
+    if len(rows) > MOST:
+        first = int(rng.integers(len(rows) - MOST + 1))
+        rows = rows[first : first + MOST]
+    phase = (pattern.mjd[rows] / pulse.period + rng.random()) % 1.0
+    magnitude = pulse.magnitude(phase, pattern.band[rows])
+    total = 10.0 ** (-0.4 * (magnitude - 31.4))
+    swing = float(np.quantile(total, 0.9) - np.quantile(total, 0.1))
+    if not np.isfinite(swing) or swing <= 0:
+        return None
+    total *= pattern.peak * np.exp(rng.normal(0.0, 0.9)) / swing
+    flux = total.copy()
+    few = rng.random() < 0.3
+    for number in np.unique(pattern.band[rows]):
+        here = pattern.band[rows] == number
+        level = np.median(total[here])
+        if few:  # a template of a few exposures stands somewhere within the range
+            level = np.mean(rng.choice(total[here], size=min(4, int(here.sum()))))
+        flux[here] -= level
+    return Seen(rows, flux, total, np.nan)
+
+
+def view_of_flare(flare: Flare, pattern: Pattern, rng: np.random.Generator) -> Seen | None:
+    """One to three flares of a star, each caught at a random visit, and nothing between them."""
+    rows = np.arange(min(len(pattern.mjd), MOST))
+    flux = np.zeros(len(rows))
+    for _ in range(1 + int(rng.integers(3))):
+        caught = pattern.mjd[rows[int(rng.integers(len(rows)))]]
+        flux += flare.flux(pattern.mjd[rows] - caught + rng.uniform(*flare.bright), pattern.band[rows])
+    if flux.max() <= 0:
+        return None
+    scale = pattern.peak * np.exp(rng.normal(0.0, 0.9)) / flux.max()
+    return Seen(rows, scale * flux, scale * (flux + flare.quiescent_B[pattern.band[rows]]), np.nan)
+
+
+def observe(seen: Seen, pattern: Pattern, library: Library, rules: Rules, rng: np.random.Generator) -> SkyObject | None:
+    """Measure what a pattern sees: errors, scatter, detections and limits; None when too little is detected."""
+    error = library.errors(pattern, seen.total_K, seen.rows_K)
+    wrong = float(np.clip(np.exp(rng.normal(*rules.understated)), 0.8, 2.5))
+    unstated = rules.of_flux * rng.random() * seen.total_K
+    scatter = np.minimum(np.hypot(wrong * error, unstated), LARGEST_SCATTER * error)
+    flux = seen.flux_K + scatter * rng.standard_normal(len(error))
+    wild = rng.random(len(error)) < rules.wild
+    flux = flux + wild * rng.normal(0.0, 8.0, len(error)) * error
+    detected = flux >= DETECTION_SNR * error if not _varies(seen) else np.abs(flux) >= DETECTION_SNR * error
+    limit = pattern.limit[seen.rows_K] & ~detected
+    kept = detected | ~np.bool_(pattern.only_detections) | limit
+    if pattern.only_detections:
+        kept &= _own_window(pattern.mjd[seen.rows_K], detected)
+    nights = len(np.unique(np.floor(pattern.mjd[seen.rows_K][detected])))
+    if detected.sum() < rules.detections or nights < min(2, rules.detections) or kept.sum() < 4:
+        return None
+    flux = np.where(limit, 0.0, flux)
+    rows = seen.rows_K[kept]
+    return SkyObject(
+        source=pattern.survey, object_id="", mjd=pattern.mjd[rows], flux=flux[kept], flux_err=error[kept],
+        band=pattern.band[rows], detected=detected[kept], foreign=pattern.foreign[rows],
+        wavelength=np.exp(pattern.log_wavelength[rows]), total_flux=seen.total_K[kept] if _varies(seen) else None,
+        quality="view", z=seen.z,
+    )  # fmt: skip
+
+
+def _varies(seen: Seen) -> bool:
+    """Whether flux goes both ways: a variable, or a nucleus."""
+    return bool((seen.flux_K < 0).any())
+
+
+def _own_window(mjd: Float, detected: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Limits of a survey of alerts are told from 30 days before the first detection to a little after the last."""
+    found = mjd[detected]
+    if not len(found):
+        return np.zeros(len(mjd), dtype=np.bool_)
+    inside: NDArray[np.bool_] = (mjd >= found[0] - 30.0) & (mjd <= found[-1] + 5.0)
+    return inside
+
+
+def view(
+    origin: Event | Pulse | Flare,
+    pattern: Pattern,
+    library: Library,
+    colours: Colours,
+    rules: Rules,
+    rng: np.random.Generator,
+) -> SkyObject | None:
+    """One view of one origin, without the names that its origin gives it; None when it shows too little."""
+    if isinstance(origin, Pulse):
+        seen = view_of_pulse(origin, pattern, rng)
+    elif isinstance(origin, Flare):
+        seen, rules = view_of_flare(origin, pattern, rng), replace(rules, detections=1)
+    else:
+        seen = view_of_event(origin, pattern, colours, rng)
+    if seen is None or len(seen.rows_K) < 3:
+        return None
+    found = observe(seen, pattern, library, rules, rng)
+    if found is not None:
+        found.label = origin.label
+    return found

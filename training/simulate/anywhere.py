@@ -1,0 +1,314 @@
+"""Every class at every brightness, as any survey may have seen and reported it.
+
+When, in which bands and how deep a survey looks ranges from the sparse all-sky to the nightly single field.
+
+Notable: every position is another survey, drawn on its own from ranges that hold those of the Rubin Observatory, ZTF,
+Pan-STARRS, DES, SNLS, SDSS, Foundation, Gaia, OGLE and Catalina. Nothing here knows the class of the object, so that
+bands, cadence and depth cannot tell it. One position in three is Rubin's own (`training.simulate.cadence`).
+
+The physics is that of the deep survey; what is another is where the objects are and what is made of their light:
+
+- explosions are moved to the distance at which their maximum has a magnitude drawn evenly between the survey's limit
+  and saturation, stars and nuclei scaled to it, so that brightness tells a class only together with a redshift;
+- stated errors are wrong by object and band, with an unstated share of the total flux, wild points and nights that err
+  together; zero points and templates are off; histories are forced or of detections alone, of alerts or of archives,
+  with published limits here and there (:class:`Report`).
+
+Notable: nothing in :class:`Report` knows the class. Ranges span what was measured on the real surveys: scatter of 0.8
+to 2.5 stated errors, 0 to 1 % of the total flux beside it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.metadata import METADATA_COLUMNS
+from training.data.dataset import LabelledObject
+from training.simulate import cadence, cosmology, host, population, transients
+from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, Visits
+from training.simulate.photometry import Floats, Ints, magnitude_to_njy, njy_to_magnitude
+from training.simulate.signal import Measured, Signal, objects
+from training.simulate.transient_classes import KINDS
+
+RUBIN_SHARE: Final = 0.3
+# bands of a survey, as indices of u g r i z Y, and how often such a survey is drawn
+BAND_SETS: Final = (
+    ((1, 2), 0.26), ((1, 2, 3), 0.12), ((1, 2, 3, 4), 0.24), ((0, 1, 2, 3, 4), 0.06), ((1, 2, 3, 4, 5), 0.06),
+    ((0, 1, 2, 3, 4, 5), 0.06), ((2,), 0.05), ((3,), 0.06), ((1,), 0.03), ((2, 3), 0.03), ((0, 1), 0.01),
+    ((1, 3), 0.02),
+)  # fmt: skip
+GAP: Final = (0.7, 12.0)  # days from one clear night with a visit to the next, within a season
+DEPTH: Final = (17.0, 25.0)  # 5 sigma, AB
+COLOUR_OF_DEPTH: Floats = np.array([-0.7, 0.1, 0.0, -0.3, -0.9, -1.6])  # of a band against r
+YEARS: Final = (0.4, 9.0)  # length of a survey of variables
+MOST_NIGHTS: Final = 420  # looked at in one survey
+
+
+def positions(rng: np.random.Generator, n: int, start: Floats | None = None, end: Floats | None = None) -> Visits:
+    """Draw the visits of ``n`` positions, kept to [start, end] (f64[n], MJD) where given."""
+    rubin = rng.random(n) < RUBIN_SHARE
+    parts = [
+        cadence.visits(rng, n, start, end),
+        _others(rng, n, start, end),
+    ]
+    kept = [_of(part, rubin == is_rubin) for part, is_rubin in zip(parts, (True, False), strict=True)]
+    owner, mjd, band, depth = (
+        np.concatenate([getattr(part, key) for part in kept]) for key in ("owner", "mjd", "band", "depth")
+    )
+    order = np.lexsort((mjd, owner))
+    return Visits(n, owner[order], mjd[order], band[order], depth[order])
+
+
+def _of(part: Visits, wanted: NDArray[np.bool_]) -> Visits:
+    rows = wanted[part.owner]
+    return Visits(part.n, part.owner[rows], part.mjd[rows], part.band[rows], part.depth[rows])
+
+
+def _log_uniform(rng: np.random.Generator, limits: tuple[float, float], size: int | tuple[int, ...]) -> Floats:
+    drawn: Floats = np.exp(rng.uniform(np.log(limits[0]), np.log(limits[1]), size))
+    return drawn
+
+
+def _others(rng: np.random.Generator, n: int, start: Floats | None, end: Floats | None) -> Visits:
+    if start is None or end is None:
+        length = 365.25 * _log_uniform(rng, YEARS, n)
+        first: Floats = cadence.SURVEY_START + rng.uniform(0.0, 365.0, n)
+        last: Floats = first + length
+    else:
+        first, last = start - rng.uniform(0.0, 40.0, n), end
+    night, owner = _nights(rng, first, last)
+    band, row = _bands(rng, n, owner)
+    hour = rng.uniform(0.0, 0.05, len(row)) + np.where(rng.random(n) < 0.5, 0.01, 0.08)[owner[row]] * rng.random(
+        len(row)
+    )
+    nightly = 0.35 * np.minimum(rng.standard_normal(len(night)), 1.0) - 0.1 * rng.exponential(1.0, len(night))
+    deepest = rng.uniform(*DEPTH, n)
+    level = deepest[:, None] + COLOUR_OF_DEPTH + 0.3 * rng.standard_normal((n, 6))
+    depth = level[owner[row], band] + nightly[row]
+    return Visits(n, owner[row], night[row] + hour, band, depth)
+
+
+def _nights(rng: np.random.Generator, first: Floats, last: Floats) -> tuple[Floats, Ints]:
+    """Nights (MJD) with a visit and whose they are, in season: none when it is behind the Sun."""
+    n = len(first)
+    gap = np.maximum(_log_uniform(rng, GAP, n), (last - first) / MOST_NIGHTS)
+    scatter = rng.uniform(0.05, 1.0, (n, 1))
+    steps = gap[:, None] * np.exp(scatter * rng.standard_normal((n, MOST_NIGHTS)))
+    steps = np.where(rng.random(n)[:, None] < 0.6, np.maximum(np.round(steps), 1.0), steps)
+    night = first[:, None] + np.cumsum(steps, axis=1) - steps[:, :1] * rng.random((n, 1))
+    season = np.where(rng.random(n) < 0.25, 366.0, rng.uniform(120.0, 300.0, n))
+    day_of_year = np.mod(night + rng.uniform(0.0, 365.25, (n, 1)), 365.25)
+    spell = np.floor(night / 5.0).astype(np.int64)
+    cloudy = np.mod(spell * 2_654_435_761 + rng.integers(0, 2**31, (n, 1)), 1000) < rng.integers(0, 350, (n, 1))
+    owner, place = np.nonzero((night <= last[:, None]) & (day_of_year < season[:, None]) & ~cloudy)
+    return night[owner, place], owner.astype(np.int64)
+
+
+def _bands(rng: np.random.Generator, n: int, owner: Ints) -> tuple[Ints, Ints]:
+    """Band and night of every visit: all bands of a survey in one night, or some of them."""
+    sets, shares = zip(*BAND_SETS, strict=True)
+    chosen = rng.choice(len(sets), n, p=np.array(shares) / sum(shares))
+    has = np.zeros((len(sets), 6), dtype=np.bool_)
+    for place, bands in enumerate(sets):
+        has[place, list(bands)] = True
+    number = has[chosen].sum(1)
+    chance = np.where(rng.random(n) < 0.35, 1.0, rng.uniform(1.0 / number, 1.0))
+    seen = has[chosen][owner] & (rng.random((len(owner), 6)) < chance[owner, None])
+    fallback = (has[chosen][owner] * rng.random((len(owner), 6))).argmax(1)
+    empty = ~seen.any(1)
+    seen[np.flatnonzero(empty), fallback[empty]] = True
+    row, band = np.nonzero(seen)
+    return band.astype(np.int64), row.astype(np.int64)
+
+
+CANDIDATES: Final = 128
+BRIGHTEST: Final = 14.8  # AB
+NEAREST: Final = 5e-4  # redshift
+MINIMUM_DETECTIONS: Final = 2
+LEAST_SNR: Final = 4.0
+NO_HOST: Final = 0.75  # share of the objects of which no host is published
+_HOST_COLUMNS: NDArray[np.bool_] = np.array([name.startswith("hostgal") for name in METADATA_COLUMNS])
+_MODULI: Floats = cosmology.distance_modulus(np.linspace(NEAREST, cosmology.MAX_REDSHIFT, 8000))
+_REDSHIFTS: Floats = np.linspace(NEAREST, cosmology.MAX_REDSHIFT, 8000)
+
+Variable = Callable[[np.random.Generator, Visits, Floats], Signal]
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """How the surveys of ``n`` objects tell what they saw.
+
+    ``floor`` f64[n]: stated error over total flux; ``understated`` f64[n, 6]: true over stated error; ``unstated``
+    f64[n]: further scatter over total flux; ``wild`` f64[n]: chance of a wild point; ``nightly`` f64[n]: share of the
+    scatter that a night's points have in common; ``threshold`` f64[n]: S/N of a detection; ``forced``, ``archive``,
+    ``limits``, ``median`` bool[n]: with forced photometry; beyond the alert's window; what is not detected is given as
+    a limit; variables against their median; ``zero`` f64[n, 6]: factor of the zero point; ``before`` f64[n]: days of
+    history before the first detection.
+    """
+
+    floor: Floats
+    understated: Floats
+    unstated: Floats
+    wild: Floats
+    nightly: Floats
+    threshold: Floats
+    forced: NDArray[np.bool_]
+    archive: NDArray[np.bool_]
+    limits: NDArray[np.bool_]
+    median: NDArray[np.bool_]
+    zero: Floats
+    before: Floats
+
+
+def candidates(rng: np.random.Generator, name: str, first_id: int, variable: Variable | None) -> list[LabelledObject]:
+    """Draw `CANDIDATES` objects of class ``name`` and return those that some survey found.
+
+    ``variable`` makes the light of classes that are no explosions.
+    """
+    milky_way = population.milky_way_dust(rng, CANDIDATES, galactic=name not in host.HOSTS)
+    visits, signal = _explosions(rng, name, milky_way) if variable is None else _variables(rng, milky_way, variable)
+    report = _report(rng, CANDIDATES)
+    flux, error = _measure(rng, visits, signal, report, is_variable=variable is not None)
+    real = np.abs(signal.difference) >= LEAST_SNR * error  # an object of wild points alone is none
+    detected, kept = _published(visits, flux, error, report, real)
+    flux, error = _limits(visits, flux, error, detected, report)
+    trigger = np.full(CANDIDATES, np.inf)
+    np.minimum.at(trigger, visits.owner[detected & kept], visits.mjd[detected & kept])
+    metadata = host.metadata(rng, name, signal.redshift, milky_way)
+    metadata[np.ix_(rng.random(CANDIDATES) < NO_HOST, _HOST_COLUMNS)] = np.nan
+    return objects(name, first_id, Measured(visits, flux, error, detected, kept, trigger, metadata, signal.redshift))
+
+
+def _report(rng: np.random.Generator, n: int) -> Report:
+    good = rng.random((n, 1)) < 0.4  # surveys whose errors are honest
+    understated = np.exp(rng.uniform(np.log(0.8), np.log(2.5), (n, 1)) + 0.15 * rng.standard_normal((n, 6)))
+    return Report(
+        floor=np.exp(rng.uniform(np.log(0.002), np.log(0.06), n)),
+        understated=np.where(good, 1.0, understated),
+        unstated=np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0.0, 0.01, n)),
+        wild=np.where(rng.random(n) < 0.5, 0.001, rng.uniform(0.0, 0.02, n)),
+        nightly=np.where(rng.random(n) < 0.6, 0.0, rng.uniform(0.0, 0.7, n)),
+        threshold=rng.choice([3.0, 4.0, 5.0, 5.0, 5.0, 6.0], n),
+        forced=rng.random(n) < 0.5,
+        archive=rng.random(n) < 0.5,
+        limits=rng.random(n) < 0.06,
+        median=rng.random(n) < 0.5,
+        zero=1.0 + 0.03 * rng.standard_normal((n, 6)),
+        before=np.where(rng.random(n) < 0.5, 30.0, rng.uniform(0.0, 120.0, n)),
+    )
+
+
+def _explosions(rng: np.random.Generator, name: str, milky_way: Floats) -> tuple[Visits, Signal]:
+    first, last = SURVEY_START, SURVEY_START + SURVEY_NIGHTS
+    events = moved(rng, transients.draw(rng, KINDS[name], milky_way, first, last))
+    visits = positions(rng, CANDIDATES, *transients.window(events))
+    difference = transients.flux(events, visits)
+    visits = _as_deep_as_needed(rng, visits, difference)
+    steady = _galaxy_light(rng, visits, difference)
+    return visits, Signal(difference, steady, events.redshift)
+
+
+def moved(rng: np.random.Generator, events: transients.Events) -> transients.Events:
+    """Move explosions to distances that spread their maxima evenly in magnitude, down to the deepest limit."""
+    magnitude = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
+    target = rng.uniform(BRIGHTEST, population.FAINTEST_PEAK, len(magnitude))
+    modulus = cosmology.distance_modulus(events.redshift) + target - magnitude
+    redshift = np.interp(modulus, _MODULI, _REDSHIFTS)
+    absolute = magnitude - cosmology.distance_modulus(events.redshift)
+    peak_flux = magnitude_to_njy(absolute + cosmology.distance_modulus(redshift)) * (1.0 + redshift)
+    return replace(events, redshift=redshift, peak_flux=peak_flux)
+
+
+def _brightest(visits: Visits, light: Floats) -> Floats:
+    """Largest light of each object in any visit, nJy."""
+    found = np.full(visits.n, 1e-3)
+    np.maximum.at(found, visits.owner, light)
+    return found
+
+
+def _as_deep_as_needed(rng: np.random.Generator, visits: Visits, light: Floats) -> Visits:
+    """Depths at which the object is seen at its brightest with a S/N of some to hundreds: the survey that found it."""
+    snr = np.exp(rng.uniform(np.log(6.0), np.log(400.0), visits.n))
+    wanted = njy_to_magnitude(_brightest(visits, np.abs(light)) * 5.0 / snr)
+    mean = np.bincount(visits.owner, visits.depth, visits.n) / np.maximum(
+        np.bincount(visits.owner, minlength=visits.n), 1
+    )
+    shift = np.clip(wanted - mean, -9.0, 3.0)
+    return replace(visits, depth=visits.depth + shift[visits.owner])
+
+
+def _galaxy_light(rng: np.random.Generator, visits: Visits, light: Floats) -> Floats:
+    """Flux of the host under the aperture, nJy: from nothing to ten times the explosion."""
+    share = np.where(rng.random(visits.n) < 0.4, 0.0, np.exp(rng.uniform(np.log(0.05), np.log(10.0), visits.n)))
+    steady: Floats = (share * _brightest(visits, light))[visits.owner]
+    return steady
+
+
+def _variables(rng: np.random.Generator, milky_way: Floats, variable: Variable) -> tuple[Visits, Signal]:
+    visits = positions(rng, CANDIDATES)
+    signal = variable(rng, visits, milky_way)
+    brightest = njy_to_magnitude(_brightest(visits, signal.difference + signal.steady))
+    scale = magnitude_to_njy(rng.uniform(BRIGHTEST - 1.0, 23.0, CANDIDATES)) / magnitude_to_njy(brightest)
+    difference, steady = (part * scale[visits.owner] for part in (signal.difference, signal.steady))
+    visits = _as_deep_as_needed(rng, visits, difference)
+    return visits, Signal(difference, steady, signal.redshift)
+
+
+def _measure(
+    rng: np.random.Generator, visits: Visits, signal: Signal, report: Report, *, is_variable: bool
+) -> tuple[Floats, Floats]:
+    """Return reported flux and error, f64[P] nJy."""
+    owner, band, points = visits.owner, visits.band, len(visits.owner)
+    sky = magnitude_to_njy(visits.depth) / 5.0
+    total = np.maximum(signal.difference + signal.steady, 0.0)
+    stated = np.hypot(sky, report.floor[owner] * np.abs(signal.difference))
+    stated *= np.exp(0.1 * rng.standard_normal(points))
+    night = np.unique(np.stack([owner, np.floor(visits.mjd).astype(np.int64), band]), axis=1, return_inverse=True)[1]
+    common = rng.standard_normal(night.max(initial=0) + 1)[night]
+    share = report.nightly[owner]
+    deviate = np.sqrt(1.0 - share) * rng.standard_normal(points) + np.sqrt(share) * common
+    deviate *= np.where(rng.random(points) < report.wild[owner], rng.uniform(3.0, 12.0, points), 1.0)
+    scatter = np.hypot(stated * report.understated[owner, band], report.unstated[owner] * total)
+    flux = report.zero[owner, band] * signal.difference + scatter * deviate
+    if is_variable:
+        flux = np.where(report.median[owner], flux - _medians(visits, flux)[owner, band], flux)
+    elif points:
+        behind = np.where(rng.random(visits.n) < 0.15, rng.uniform(0.0, 0.1, visits.n), 0.0)
+        flux = flux - (behind * _brightest(visits, signal.difference))[owner]
+    return flux, stated
+
+
+def _medians(visits: Visits, flux: Floats) -> Floats:
+    """Median flux of every object and band, [n, 6]; 0 without points."""
+    found = np.zeros((visits.n, 6))
+    key = visits.owner * 6 + visits.band
+    order = np.lexsort((flux, key))
+    present, start, count = np.unique(key[order], return_index=True, return_counts=True)
+    found.ravel()[present] = flux[order][start + count // 2]
+    return found
+
+
+def _published(
+    visits: Visits, flux: Floats, error: Floats, report: Report, real: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which points are detections and which are published, both bool[P]; two detections must be ``real``."""
+    owner = visits.owner
+    detected = np.abs(flux) >= report.threshold[owner] * error
+    first, last = np.full(visits.n, np.inf), np.full(visits.n, -np.inf)
+    np.minimum.at(first, owner[detected], visits.mjd[detected])
+    np.maximum.at(last, owner[detected], visits.mjd[detected])
+    enough = np.bincount(owner[detected & real], minlength=visits.n) >= MINIMUM_DETECTIONS
+    alerted = (visits.mjd >= first[owner] - report.before[owner]) & (visits.mjd <= last[owner])
+    kept = (report.archive[owner] | alerted) & (report.forced[owner] | report.limits[owner] | detected) & enough[owner]
+    return detected, kept
+
+
+def _limits(
+    visits: Visits, flux: Floats, error: Floats, detected: NDArray[np.bool_], report: Report
+) -> tuple[Floats, Floats]:
+    """Flux 0 with the limit as its error where only a limit is published."""
+    limit = report.limits[visits.owner] & ~detected
+    return np.where(limit, 0.0, flux), error

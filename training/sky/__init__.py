@@ -1,0 +1,1 @@
+"""Real surveys: reading them, re-observing them, and measuring classifiers on them."""

@@ -1,0 +1,102 @@
+"""The model card of a bundle for the real sky: its sources with whom to cite, and the table it was measured by.
+
+python -m training sky card build/astro-moe-elasticc --report build/sky.json
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import fill
+from typing import Any, Final
+
+from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
+from training.common import markdown_table
+from training.export.card import USE, identity
+from training.export.confidence_card import confidence_sections
+
+# Terms are those that the source states; sets without a licence serve weights and figures alone.
+SOURCES: Final[Mapping[str, str]] = {
+    "DES, SNLS, Pan-STARRS1 MD, CSP, CfA, KAIT, LOSS": "Pantheon+ (Scolnic+ 2022, Brout+ 2022) and the surveys' own",
+    "Foundation": "Foley+ 2018, Jones+ 2019",
+    "superluminous supernovae": "Gomez+ 2024 (MIT)",
+    "tidal disruption events": "manyTDE (Mummery, van Velzen+)",
+    "Open Supernova Catalog": "Guillochon+ 2017, with Villar+ 2020 and Hosseinzadeh+ 2020 for Pan-STARRS1",
+    "Young Supernova Experiment": "Aleo+ 2023 (CC BY 4.0)",
+    "ZTF supernovae, alerts by ALeRCE": "Bellm+ 2019, Forster+ 2021; no licence stated",
+    "ZTF SNe Ia of 2018, forced": "Dhawan+ 2022; no licence stated",
+    "ZTF DR3 periodic variables": "uiucsn/ztf-dr-vars (MIT), labels VSX",
+    "Gaia alerts": "Hodgkin+ 2021, ESA Gaia, DPAC and the Photometric Science Alerts Team",
+    "Catalina (CSS, MANTRA)": "Drake+ 2009, 2017, Neira+ 2020",
+    "OGLE dwarf novae and lenses": "Mroz+ 2015, Udalski+ 1997, 2015",
+    "EROS-1, Crater II (DECam), ASAS, VSX": "the EROS collaboration, Vivas+ 2020, Pojmanski 2002, Watson+ 2006",
+    "Stripe 82 and Pan-STARRS RR Lyrae": "Sesar+ 2010, Ivezic+ 2007",
+    "AT2017gfo": "the compilation of its discoverers' photometry",
+    "ELAsTiCC (simulated)": "the DESC, Knop+ 2023, by way of Fink (Apache-2.0)",
+    "MALLORN (simulated from real ones)": "arXiv:2512.04946; rules of the challenge",
+    "SPCC (simulated)": "Kessler+ 2010",
+    "this project's simulator": "`python -m training simulate`, surveys `rubin` and `any`",
+}
+
+TREES: Final = "boosted trees"
+
+LIMITS: Final = """## Known limits
+
+- Classes whose real examples are few (TDE, SLSN, Ib/c, 91bg, Iax) or none (CART, ILOT, PISN, kilonovae but one) rest on
+  a simulator of analytic light curves and blackbodies.
+- Class shares of training are a prior, named in the manifest; ask under your survey's own (`options.prior`).
+- A promise of coverage holds for light curves like those it was measured on; what is called unusual gets no set.
+- Labels of `tdecat` and of Rubin's alerts were never trained on; they measure."""
+
+
+def write_sky_card(path: Path, report: Mapping[str, Any] | None = None) -> Bundle:
+    """Write ``CARD.md`` into a bundle of `training.sky`, with the table of ``sky measure`` when there is one."""
+    manifest = load_bundle(path).manifest
+    scores = ["## Scores\n\nNot measured yet."] if report is None else [_table(report, manifest)]
+    sections = [identity(manifest), _data(manifest), *scores, *confidence_sections(manifest), USE, LIMITS]
+    (path / CARD).write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    return write_manifest(path, manifest)
+
+
+def _data(manifest: Manifest) -> str:
+    data = manifest.data
+    classes = ", ".join(f"{name} {count:,}" for name, count in data.get("classes", {}).items())
+    mixture = ", ".join(f"{share:.0%} {name}" for name, share in data.get("mixture", {}).items())
+    counted = fill(f"- light curves that the heads were fitted on, by class: {classes}", 120, subsequent_indent="  ")
+    return f"""## Training data
+
+Real light curves of many surveys, real objects seen as other surveys would have seen them, and simulated ones; half of
+all degraded as surveys degrade them (bands, points, ends, errors, brightness, redshift). Seven tenths of all physical
+objects were trained on, 15 % chose and calibrated, 15 % were kept for the table.
+
+- mixture: {mixture or "not recorded"}
+{counted}
+
+{markdown_table(["source", "to be cited, terms"], [[name, cite] for name, cite in SOURCES.items()])}"""
+
+
+def _table(report: Mapping[str, Any], manifest: Manifest) -> str:
+    name = next((name for name in report["reports"] if manifest.version in name), next(iter(report["reports"])))
+    rows = []
+    for row in report["table"]:
+        told = row["figures"]
+        rows.append([row["title"], row["wanted"], _figures(told.get(name, {})), _figures(told.get(TREES, {}))])
+    return f"""## On the real sky
+
+Of objects of the test part, by `python -m training sky measure`; prior: {report["prior"]}. The test part was looked at
+{report["looks"]}. Labels of Rubin's alerts and of TDECat trained nothing: in their rows "seen" holds for the surveys
+alone. Beside it stand boosted trees trained on the same objects.
+
+{markdown_table(["set", "wanted", f"{manifest.name} {manifest.version}", TREES], rows)}"""
+
+
+def _figures(told: Mapping[str, Mapping[str, Any]]) -> str:
+    """One cell: the columns in which a model was scored, trees' left-out and adapted ones aside."""
+    shown = {column: values for column, values in told.items() if column == "seen"} or told
+    cells = (
+        f"{column}: " + ", ".join(f"{key} {_number(value)}" for key, value in values.items())
+        for column, values in shown.items()
+    )
+    return "; ".join(cells) or "-"
+
+
+def _number(value: Any) -> str:
+    return "-" if value is None else str(value) if isinstance(value, int | str) else f"{value:.3f}"

@@ -1,0 +1,280 @@
+"""The subcommands of ``python -m training sky``: views of real objects through other surveys, trees, and the table."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand
+
+from training.sky.fitting import Ask, Heads, Ship, SkyCard, Tell
+
+
+class Command(BaseModel):
+    """Base of the subcommands: their docstring is their help text."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
+
+    data: Path = Field(
+        description="folder with real/, ztf_sn/, elasticc_objects/, mallorn/ ...; what is absent is skipped"
+    )
+    cache: Path | None = Field(default=None, description="folder that keeps what was read from one call to the next")
+
+
+class Views(Command):
+    """Re-observe the objects of one part of the split through every survey's visits, bands and errors."""
+
+    out: Path = Field(description="npz file to write")
+    part: Literal["train", "valid", "test"] = Field(default="train", description="whose objects, and whose patterns")
+    number: int = Field(default=10_000, ge=1, description="of views, about")
+    seed: int = Field(default=0, ge=0, description="the same seed gives the same views")
+
+    def cli_cmd(self) -> None:
+        """Fit the origins, draw the views and say how many of each class there are."""
+        import numpy as np
+
+        from models.taxonomy import ELASTICC
+        from training.reobserve.batch import views_of
+        from training.sky.load import load_sky
+
+        sky = load_sky(self.data, self.cache)
+        views = views_of(sky, self.part, self.number, seed=self.seed, data=self.data)
+        views.save(self.out)
+        counts = np.bincount(views.label, minlength=len(ELASTICC.names)).tolist()
+        sys.stdout.write(
+            f"{len(views)} views, {len(views.mjd)} points: {dict(zip(ELASTICC.names, counts, strict=True))}\n"
+        )
+
+
+class Measure(Command):
+    """Score bundles, and trees beside them, on every set, and write the whole table to one JSON file."""
+
+    bundles: CliPositionalArg[list[Path]] = Field(default=[], description="bundle folders, scored as `seen`")
+    out: Path = Field(description="JSON file to write")
+    views: Path | None = Field(default=None, description="npz of `sky views --part test`; without it they are drawn")
+    view_number: int = Field(default=6000, ge=0, description="views to draw where there is no file; 0: none")
+    unseen: list[Path] = Field(default=[], description="bundles that saw none of the surveys: column `left out`")
+    reports: list[Path] = Field(
+        default=[], description="JSON files of `sky trees`, `sky fingerprint` and of an earlier `sky measure`"
+    )
+    simulated: list[Path] = Field(default=[], description="JSON files of `evaluate`: the simulated test set")
+    six: Path | None = Field(default=None, description="JSON file of `sky six`")
+    looks: str = Field(default="once", description="how often the test part has been looked at, in words")
+
+    def cli_cmd(self) -> None:
+        """Measure, and write."""
+        from training.sky.load import load_sky
+        from training.sky.measure import measure_all
+        from training.sky.record import read_sky
+
+        sky = load_sky(self.data, self.cache)
+        views = read_sky(self.views) if self.views is not None else None
+        report = measure_all(
+            sky,
+            {"seen": self.bundles, "left out": self.unseen},
+            views=views if views is not None or not self.view_number else self._draw(sky),
+            told=self.reports,
+            simulated=self.simulated,
+            six=self.six,
+            looks=self.looks,
+        )
+        _write(self.out, report)
+
+    def _draw(self, sky: Any) -> Any:
+        from training.reobserve.batch import views_of
+
+        return views_of(sky, "test", self.view_number, data=self.data)
+
+
+class Trees(Command):
+    """Train boosted trees on features of real objects and views: seen, surveys left out in groups, and adapted."""
+
+    out: Path = Field(description="JSON file to write")
+    train_views: list[Path] = Field(description="npz files of `sky views --part train`")
+    valid_views: list[Path] = Field(description="npz files of `sky views --part valid`")
+    test_views: list[Path] = Field(description="npz files of `sky views --part test`")
+    rows: Path = Field(description="folder that keeps the features from one call to the next")
+    seeds: int = Field(default=1, ge=1, description="how many seeds of the column `seen`")
+    rounds: int = Field(default=160, ge=1, description="of boosting")
+    left_out: list[str] = Field(
+        default=["ztf", "des", "ps1", "near", "rest"], description="groups to leave out in turn"
+    )
+    inner: CliImplicitFlag[bool] = Field(default=False, description="score the valid part, for choices")
+
+    def cli_cmd(self) -> None:
+        """Work out features, train, score, and write."""
+        from training.sky.load import load_sky
+        from training.sky.record import PARTS, join, read_sky
+        from training.sky.trees import trees_report
+
+        sky = load_sky(self.data, self.cache)
+        views = {
+            "train": join([read_sky(path) for path in self.train_views]),
+            "valid": join([read_sky(path) for path in self.valid_views]),
+        }
+        parts = {part: self._rows(sky, part, views[part]) for part in views}
+        scored, seen = sky, join([read_sky(path) for path in self.test_views])
+        if self.inner:
+            scored, seen = sky.take(sky.part == PARTS.index("valid")), views["valid"]
+            scored.part[:] = PARTS.index("test")
+        say = partial(print, file=sys.stderr, flush=True)
+        report = trees_report(
+            parts,
+            scored,
+            seen,
+            seeds=range(self.seeds),
+            left_out=self.left_out,
+            rounds=self.rounds,
+            say=say,
+            keep=partial(_write, self.out),
+        )
+        _write(self.out, report)
+
+    def _rows(self, sky: Any, part: str, views: Any) -> Any:
+        from training.sky.record import PARTS
+        from training.sky.trees import read_rows, rows_of
+
+        held = self.rows / f"rows-{part}-{len(views)}.npz"
+        if not held.exists():
+            rows_of(sky.take(sky.part == PARTS.index(part)), views).save(held)
+        return read_rows(held)
+
+
+class Fingerprint(Command):
+    """Tell the source of SNe Ia by a forest and by boosted trees, before re-observation and after."""
+
+    out: Path = Field(description="JSON file to write")
+    views: list[Path] = Field(description="npz files of `sky views`, of the training and the valid part")
+
+    def cli_cmd(self) -> None:
+        """Tell, and write."""
+        import numpy as np
+
+        from training.sky.load import load_sky
+        from training.sky.record import join, read_sky
+        from training.sky.scores import rounded
+        from training.sky.trees import fingerprint
+
+        sky = load_sky(self.data, self.cache)
+        known = sky.take(np.isin(sky.part, (0, 1)) & (sky.label >= 0))
+        _write(self.out, {"fingerprint": rounded(fingerprint(known, join([read_sky(path) for path in self.views])))})
+
+
+class Six(Command):
+    """Score bundles of ZTF's six supernova classes and trees on the same objects, paired."""
+
+    bundles: CliPositionalArg[list[Path]] = Field(description="bundle folders")
+    out: Path = Field(description="JSON file to write")
+
+    def cli_cmd(self) -> None:
+        """Train the trees, ask everybody, and write."""
+        from training.sky.load import load_sky
+        from training.sky.scores import rounded
+        from training.sky.six import six_report
+
+        _write(self.out, rounded(six_report(load_sky(self.data, self.cache), self.bundles)))
+
+
+class Population(Command):
+    """Compare views, and simulated objects, with the real ones; tell which inputs each survey lacks."""
+
+    out: Path = Field(description="folder for population.json and a figure of every class")
+    views: list[Path] = Field(default=[], description="npz files of `sky views`")
+    figures: CliImplicitFlag[bool] = Field(default=True, description="draw them")
+
+    def cli_cmd(self) -> None:
+        """Compare, draw and write."""
+        from training.sky.load import as_sent, load_sky
+        from training.sky.population import compare, draw, missing
+        from training.sky.record import join, read_sky
+        from training.sky.scores import rounded
+
+        sky = load_sky(self.data, self.cache)
+        report: dict[str, Any] = {"inputs": missing(sky)}
+        real = as_sent(sky.take((sky.label >= 0) & (sky.part < 2)))
+        if self.views:
+            views = as_sent(join([read_sky(path) for path in self.views]))
+            report["views"] = compare(real, views)
+            if self.figures:
+                draw(real, {"views": views}, self.out)
+        _write(self.out / "population.json", rounded(report))
+
+
+class Page(BaseModel):
+    """Write the page of the table from the JSON file of `measure`."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
+
+    report: CliPositionalArg[Path] = Field(description="JSON file of `measure`")
+    out: Path = Field(description="Markdown file to write")
+
+    def cli_cmd(self) -> None:
+        """Read and write."""
+        from training.sky.page import write_page
+
+        text = write_page(json.loads(self.report.read_text(encoding="utf-8")), self.report.name)
+        self.out.write_text(text, encoding="utf-8")
+
+
+class Adapt(BaseModel):
+    """Adapt a bundle to a survey of yours by some of its unlabelled light curves, and report what that changes."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
+
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder")
+    out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
+    like: Path = Field(description="Parquet file of `import`; labels in it are not looked at")
+    report: Path | None = Field(default=None, description="JSON file to write")
+    origins: Path | None = Field(default=None, description="folder of labelled surveys; default: simulated objects")
+    views: int = Field(default=4000, ge=200, description="labelled objects seen through your survey, about")
+    version: str | None = Field(default=None, description="of the new bundle; default: the next patch")
+    seed: int = Field(default=0, ge=0, description="the same seed gives the same thresholds")
+
+    def cli_cmd(self) -> None:
+        """Adapt, write and print what was measured before and after."""
+        from training.reobserve.adapt import adapt
+        from training.sky.scores import rounded
+
+        adapted = adapt(
+            self.bundle,
+            self.like,
+            self.out,
+            origins=self.origins,
+            number=self.views,
+            version=self.version,
+            seed=self.seed,
+        )
+        report = rounded(adapted.report)
+        if self.report is not None:
+            _write(self.report, report)
+        sys.stdout.write(json.dumps(report, indent=1) + "\n")
+
+
+def _write(path: Path, report: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, separators=(",", ":"), ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+class RealSky(BaseModel):
+    """Real surveys: re-observe their objects, measure bundles and trees on them."""
+
+    model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
+
+    views: CliSubCommand[Views]
+    ask: CliSubCommand[Ask]
+    tell: CliSubCommand[Tell]
+    heads: CliSubCommand[Heads]
+    ship: CliSubCommand[Ship]
+    card: CliSubCommand[SkyCard]
+    measure: CliSubCommand[Measure]
+    trees: CliSubCommand[Trees]
+    population: CliSubCommand[Population]
+    six: CliSubCommand[Six]
+    fingerprint: CliSubCommand[Fingerprint]
+    page: CliSubCommand[Page]
+
+    def cli_cmd(self) -> None:
+        """Run the chosen subcommand."""
+        CliApp.run_subcommand(self)

@@ -1,0 +1,189 @@
+"""Heads on what a body says and on statistics beside it, fitted on tables; the branches stay as they are.
+
+Notable: every copy of the mixed head weighs the light curves anew (the Bayesian bootstrap, Rubin 1981), so that copies
+differ where there is little to learn from; the mean of their log-probabilities is the prediction. The prediction is of
+class shares like those of the table: ``shares`` tells them, and serving puts others in their place.
+
+Legend: N light curves, M of a batch, K statistics, E embedding of the branches, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, log_softmax
+
+from models.lightcurve import Bool, Float32, Int64
+from models.networks.astro_moe.network import AstroMoE
+from models.networks.statistics.points import Statistics
+from models.networks.zoo import build, transfer
+from training.common import write_atomic
+from training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
+from training.fit.optimise import update_average
+from training.recipes.schema import Recipe
+from training.score.metrics import confusion, ece, log_loss, macro_f1
+
+SMOOTHING: Final = 0.01
+SURE: Final = 0.8
+LEAST_SPREAD: Final = 0.2  # of a statistic: below, what a runtime rounds otherwise would be made large
+WARMUP: Final = 50
+ASKED: Final = 4096  # rows at a time where nothing is learned
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What is known before the heads: ``embedding`` f32[N, E], ``value`` f32[N, K], ``known`` bool[N, K]."""
+
+    embedding: Float32
+    value: Float32
+    known: Bool
+
+    def take(self, rows: Any) -> "Told":
+        """Some of the light curves."""
+        return Told(self.embedding[rows], self.value[rows], self.known[rows])
+
+    def rows(self, rows: Any) -> tuple[Tensor, Statistics]:
+        """Some of the light curves as tensors."""
+        value, known = torch.from_numpy(self.value[rows]), torch.from_numpy(self.known[rows])
+        return torch.from_numpy(self.embedding[rows]), Statistics(value, known)
+
+
+def all_told(parts: Sequence[Told]) -> Told:
+    """What is known of the light curves of several folders."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = ("embedding", "value", "known")
+    return Told(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+
+
+class HeadsConfig(NamedTuple):
+    """How heads are fitted; ``taught``: share of the loss that a teacher's probabilities make, where there is one."""
+
+    steps: int = 2_500
+    batch: int = 1_024
+    rate: float = 2e-3
+    decay: float = 0.02
+    average: float = 0.995
+    taught: float = 0.5
+
+
+def fit_heads(
+    body: AstroMoE,
+    recipe: Recipe,
+    told: Told,
+    label_N: Int64,
+    config: HeadsConfig,
+    *,
+    seed: int,
+    teacher_NC: Float32 | None = None,
+) -> AstroMoE:
+    """Build a recipe's network on the branches of ``body`` and fit its heads and statistics; in evaluation mode.
+
+    ``teacher_NC`` are probabilities that heads learn beside the labels.
+    """
+    target_NC = _targets(label_N, recipe.network.n_classes, teacher_NC, config.taught)
+    torch.manual_seed(seed)
+    network = build(recipe.network)
+    assert isinstance(network, AstroMoE)
+    transfer(body.state_dict(), network)
+    assert network.statistics is not None
+    sample = np.random.default_rng(seed).permutation(len(label_N))[:20_000]
+    network.statistics.fit(told.rows(sample)[1])
+    network.statistics.spread_K.clamp_(min=LEAST_SPREAD)
+    average = build(recipe.network)
+    average.load_state_dict(network.state_dict())
+    parts = [name for name, _ in network.named_parameters() if name.startswith(("head", "statistics"))]
+    optimiser = torch.optim.AdamW(
+        [network.get_parameter(name) for name in parts], lr=config.rate, weight_decay=config.decay
+    )
+    rng = np.random.default_rng((seed, 1))
+    weight_NH = rng.exponential(1.0, (len(label_N), 1 + len(network.head_more))).astype(np.float32)
+    for step in range(config.steps):
+        rate = min(1.0, (step + 1) / WARMUP) * 0.5 * (1 + np.cos(np.pi * step / config.steps))
+        for group in optimiser.param_groups:
+            group["lr"] = config.rate * max(rate, 1e-3)
+        rows = rng.integers(0, len(label_N), config.batch)
+        network.train()
+        loss = _loss(network, *told.rows(rows), torch.from_numpy(target_NC[rows]), torch.from_numpy(weight_NH[rows]))
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        optimiser.step()
+        update_average(average, network, config.average, step)
+    assert isinstance(average, AstroMoE)
+    return average.eval()
+
+
+def _targets(label_N: Int64, classes: int, teacher_NC: Float32 | None, taught: float) -> Float32:
+    """Probabilities to learn, [N, C]."""
+    target_NC = np.eye(classes, dtype=np.float32)[label_N]
+    return target_NC if teacher_NC is None else (1 - taught) * target_NC + taught * teacher_NC
+
+
+def _loss(network: AstroMoE, body_ME: Tensor, told: Statistics, target_MC: Tensor, weight_MH: Tensor) -> Tensor:
+    """Mean cross-entropy over the copies of the mixed head, each with its own weights, and of the statistics' head."""
+    assert network.statistics is not None
+    assert network.head_statistics is not None
+    vector_MD = network.statistics(told)
+    joined_ME = torch.cat([body_ME, vector_MD], dim=1)
+    losses = [cross_entropy(network.head_statistics(vector_MD), target_MC)]
+    for place, head in enumerate((network.head_mix, *network.head_more)):
+        each_M = cross_entropy(head(joined_ME), target_MC, reduction="none", label_smoothing=SMOOTHING)
+        losses.append((each_M * weight_MH[:, place]).mean())
+    return torch.stack(losses).mean()
+
+
+@torch.inference_mode()
+def answers(network: AstroMoE, told: Told) -> tuple[Float32, Float32]:
+    """Logits [N, C] and whole embeddings [N, E + D] of light curves of which the branches' words are known."""
+    logits, embeddings = [], []
+    assert network.statistics is not None
+    for start in range(0, len(told.embedding), ASKED):
+        body_ME, statistics = told.rows(slice(start, start + ASKED))
+        joined_ME = torch.cat([body_ME, network.statistics(statistics)], dim=1)
+        mixed = [head(joined_ME) for head in (network.head_mix, *network.head_more)]
+        logits_MC = mixed[0] if len(mixed) == 1 else log_softmax(torch.stack(mixed), -1).mean(0)
+        logits.append(logits_MC.numpy())
+        embeddings.append(joined_ME.numpy())
+    return np.concatenate(logits), np.concatenate(embeddings)
+
+
+def shares(label_N: Int64, classes: int) -> NDArray[np.float64]:
+    """Class shares of what heads were fitted on, [C]; a class that is not there counts as half an object."""
+    count_C = np.maximum(np.bincount(label_N, minlength=classes), 0.5)
+    share_C: NDArray[np.float64] = count_C / count_C.sum()
+    return share_C
+
+
+def scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
+    """Scores of probabilities: macro-F1, log loss, calibration error, and the share that is sure and wrong."""
+    wrong_N = p_NC.argmax(1) != label_N
+    return {
+        "light_curves": float(len(label_N)),
+        "top_1": float(1 - wrong_N.mean()),
+        "macro_f1": macro_f1(confusion(label_N, p_NC.argmax(1), p_NC.shape[1])),
+        "log_loss": log_loss(p_NC, label_N),
+        "ece": ece(p_NC, label_N),
+        "sure_and_wrong": float(((p_NC.max(1) >= SURE) & wrong_N).mean()),
+    }
+
+
+def load_body(run: Path) -> tuple[AstroMoE, RunConfig]:
+    """Network of a run of ``sky-body``."""
+    network, config = load_network(run)
+    if not isinstance(network, AstroMoE):
+        raise ValueError(f"{run} holds no Astro-MoE")
+    return network, config
+
+
+def save_run(network: nn.Module, recipe: Recipe, body: Path, data: DataSource, folder: Path) -> Path:
+    """Write a fitted network as a run folder, as ``train`` leaves it, and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = RunConfig(recipe=recipe, data=data, pretrained=str(body))
+    write_atomic(folder / CONFIG, config.model_dump_json(indent=2).encode())
+    save_weights(folder / BEST, network.state_dict())
+    return folder

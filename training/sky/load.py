@@ -1,0 +1,156 @@
+"""All labelled sets of a data folder as one record, split by object, read once and then from a cache.
+
+Rows belong together when they share a name, an alias or a stated match in another set, whichever set they are in; a
+group goes to one side by a hash of its smallest name, so that the split never changes when sets are added that bring
+no new names. Supernovae are known with and without "SN" or "AT" in front.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from training.sky.real import CONFLICTS, MEASURE_ONLY, read_real
+from training.sky.record import PARTS, Sky, SkyObject, collect, read_sky
+from training.sky.surveys import (
+    read_catalina,
+    read_elasticc,
+    read_mallorn,
+    read_rubin,
+    read_ztf_periodic,
+    read_ztf_supernovae,
+)
+
+VERSION: Final = 1
+"""Of the record and of the rules that fill it: a cache of another one is not read."""
+
+SALT: Final = "nightjar-sky-1:"
+SHARES: Final = (0.70, 0.85)
+"""Where the valid part and the test part begin on the circle of hashes."""
+
+_PREFIXES: Final = frozenset({"ztf", "ztf?", "ztf_alerts", "osc", "kait", "cfa3", "cfa124", "csp_dr3", "loss", "slsne",
+                              "manytde", "s82_rrlyrae", "ps1_rrlyrae", "gaia_alerts", "crts_mantra", "yse_dr1",
+                              "ogle_ulens", "ogle_ews2025", "ogle2_ulens", "tdecat", "des3yr", "snls", "ps1md",
+                              "foundation_dr1", "ztf_ia2018", "mallorn", "css", "variable_stars",
+                              "vsx_eb"})  # fmt: skip
+
+
+def load_sky(data: Path, cache: Path | None = None) -> Sky:
+    """Every object of every set below ``data``; sets that are not there are skipped.
+
+    Parameters
+    ----------
+    data : folder with ``real/``, ``ztf_sn/``, ``elasticc_objects/``, ``mallorn/``, ``ztf_dr_periodic/`` ...
+    cache : folder in which the record is kept from one call to the next; it is written when it holds none.
+
+    Raises
+    ------
+    ValueError
+        When no set is found.
+    """
+    stored = None if cache is None else cache / f"sky-{VERSION}.npz"
+    if stored is not None and stored.exists():
+        return read_sky(stored)
+    sky = assemble(read_all(data))
+    if stored is not None:
+        sky.save(stored)
+    return sky
+
+
+def read_all(data: Path) -> list[SkyObject]:
+    """The objects of every set below ``data``. Raises ValueError when there are none."""
+    objects = [
+        *read_real(data / "real"),
+        *read_ztf_supernovae(data / "ztf_sn", CONFLICTS),
+        *read_elasticc(data / "elasticc_objects"),
+        *read_mallorn(data / "mallorn"),
+        *read_ztf_periodic(data / "ztf_dr_periodic"),
+        *read_catalina(data / "css_south_periodic"),
+        *read_rubin(data),
+    ]
+    if not objects:
+        raise ValueError(f"{data} holds none of the sets that can be read")
+    return objects
+
+
+def assemble(objects: Sequence[SkyObject]) -> Sky:
+    """Group objects over surveys, settle types that disagree, and split: one side for each group.
+
+    A set that may be measured only stands in the test part with everything that is the same object. Objects that two
+    rows of one group give different classes lose their label.
+    """
+    groups = group_names([(row.object_id, *row.names) for row in objects])
+    _drop_conflicts(objects, groups)
+    measured = {group for row, group in zip(objects, groups, strict=True) if row.source in MEASURE_ONLY}
+    parts = [PARTS.index("test") if group in measured else part_of(group) for group in groups]
+    return collect((merge_duplicates(row) for row in objects), groups, parts)
+
+
+def _drop_conflicts(objects: Sequence[SkyObject], groups: Iterable[str]) -> None:
+    labels: dict[str, set[int]] = {}
+    groups = list(groups)
+    for row, group in zip(objects, groups, strict=True):
+        if row.label >= 0:
+            labels.setdefault(group, set()).add(row.label)
+    for row, group in zip(objects, groups, strict=True):
+        if len(labels.get(group, ())) > 1:
+            row.label, row.quality = -1, "conflicting"
+
+
+def plain(name: str) -> str:
+    """A name without survey prefix, without SN or AT, in capitals."""
+    text = name.strip().partition(":")[2] if name.strip().partition(":")[0] in _PREFIXES else name.strip()
+    upper = text.upper().replace(" ", "").replace("_", "")
+    return upper[2:] if upper[:2] in ("SN", "AT") and upper[2:3].isdigit() else upper
+
+
+def group_names(names: Sequence[Iterable[str]]) -> list[str]:
+    """The group of each row, named after its smallest member; rows are joined by any common name."""
+    parent: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while parent.setdefault(name, name) != name:
+            parent[name] = name = parent[parent[name]]
+        return name
+
+    firsts = []
+    for row in names:
+        members = [plain(name) for name in row if name.strip()]
+        for other in members[1:]:
+            low, high = sorted((root(members[0]), root(other)))
+            parent[high] = low
+        firsts.append(members[0])
+    return [root(first) for first in firsts]
+
+
+def part_of(group: str) -> int:
+    """0 train, 1 valid, 2 test: a fixed share of 70, 15 and 15 in a hundred of all groups."""
+    place = int.from_bytes(hashlib.sha256((SALT + group).encode()).digest()[:8], "big") / 2.0**64
+    return sum(place >= share for share in SHARES)
+
+
+def as_sent(sky: Sky, enough: int = 5) -> Sky:
+    """The points that somebody would send for classification: measured fluxes, in native bands where these suffice.
+
+    Published limits are no fluxes. Foreign points go where an object has ``enough`` native points, two of them
+    detected; without, the stand-in bands are all there is.
+    """
+    measured = sky.keep_points(~sky.limit)
+    native_P = ~measured.foreign
+    rich_N = (measured.count(native_P) >= enough) & (measured.count(native_P & measured.detected) >= 2)
+    return measured.keep_points(native_P | ~np.repeat(rich_N, measured.lengths))
+
+
+def merge_duplicates(row: SkyObject) -> SkyObject:
+    """Keep one point, the surest, where a band has several at the same instant."""
+    order = np.lexsort((row.flux_err, row.band, row.mjd))
+    same = (np.diff(row.mjd[order]) == 0) & (np.diff(row.band[order]) == 0)
+    if same.any():
+        kept = np.sort(order[np.concatenate(([True], ~same))])
+        for name in ("mjd", "flux", "flux_err", "band", "detected", "foreign", "wavelength", "total_flux"):
+            value = getattr(row, name)
+            if value is not None:
+                setattr(row, name, value[kept])
+    return row

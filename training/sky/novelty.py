@@ -1,0 +1,330 @@
+"""Light curves that heads are fitted and scored on, as a bundle would be shown them, and what a network says of them.
+
+Drawn once from a mixture, each as often as its weight says and as another survey might have seen it, then written to a
+file: statistics are worked out while the body still learns, its embeddings when it is done.
+
+Legend: N light curves, P points of all of them, K statistics, E embedding.
+
+A score of how unusual a light curve is, fitted to tell known classes from what is none of them.
+
+A small perceptron on the embedding, and on its distance of Mahalanobis from the classes, learns to tell training
+objects from strangers (outlier exposure, Hendrycks et al. 2019): real objects of no known class, and light curves that
+nothing in the sky makes (:func:`impossible`). Its answer becomes a share: of the validation objects, how many look less
+strange.
+
+Notable: strangers of kinds that it never saw are what it has to be judged on: :func:`judge` leaves kinds out by turns.
+
+Legend: N light curves, E embedding, Q quantiles.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from models.confidence import Novelty
+from models.lightcurve import Bool, Float32, Int64, RaggedBatch
+from models.metadata import METADATA_COLUMNS
+from models.networks.astro_moe.network import AstroMoE
+from models.networks.network import INPUTS
+from training.data.batches import draw_examples, draw_weighted
+from training.data.dataset import SPLITS, Dataset, split_indices
+from training.export.confidence import StrangerScore
+from training.recipes.schema import Recipe
+from training.score.metrics import area_under_roc
+from training.score.novelty import fit_reference
+
+ASKED_AT_ONCE: Final = 64
+_REDSHIFT: Final = METADATA_COLUMNS.index("z_final")
+_POINTS: Final = ("time", "flux", "flux_err", "band", "detected")
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """Light curves as a network sees them, and what they are of.
+
+    ``curves`` as `models.lightcurve.RaggedBatch`; ``label`` i64[N], -1 of no known class; ``source`` the survey that a
+    curve looks like, ``simulated`` for the simulator's; ``owner`` i64[N] the same for all draws of an object.
+    """
+
+    curves: RaggedBatch
+    label: Int64
+    source: NDArray[np.str_]
+    owner: Int64
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def length(self) -> Int64:
+        """Points that the network sees, [N]."""
+        lengths: Int64 = np.diff(self.curves.offsets)
+        return lengths
+
+    @property
+    def detections(self) -> Int64:
+        """Those of them that are detections, [N]."""
+        total = np.concatenate(([0], np.cumsum(self.curves.detected)))
+        found: Int64 = total[self.curves.offsets[1:]] - total[self.curves.offsets[:-1]]
+        return found
+
+    @property
+    def bands(self) -> Int64:
+        """Bands with a point, [N]."""
+        seen = np.zeros((len(self), 8), dtype=np.bool_)
+        seen[np.repeat(np.arange(len(self)), self.length), self.curves.band] = True
+        count: Int64 = seen.sum(1).astype(np.int64)
+        return count
+
+    @property
+    def has_redshift(self) -> Bool:
+        """Whether a redshift is told, [N]."""
+        known: Bool = np.isfinite(self.curves.metadata[:, _REDSHIFT])
+        return known
+
+    def take(self, rows: Int64) -> "Asked":
+        """Some of the light curves, in that order."""
+        return Asked(take(self.curves, rows), self.label[rows], self.source[rows], self.owner[rows])
+
+    def batches(self, size: int = ASKED_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
+        """Rows and padded inputs of all light curves, of like lengths together."""
+        order = np.argsort(self.length, kind="stable")
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            padded = take(self.curves, rows).padded()
+            yield rows, {name: torch.from_numpy(padded[name]) for name in INPUTS}
+
+    def save(self, path: Path) -> None:
+        """Write to one uncompressed npz without pickles."""
+        arrays: dict[str, NDArray[Any]] = {name: getattr(self.curves, name) for name in (*_POINTS, "offsets")}
+        arrays |= {"metadata": self.curves.metadata, "label": self.label, "source": self.source, "owner": self.owner}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, allow_pickle=False, **arrays)
+
+
+def read_asked(path: Path) -> Asked:
+    """Read what `Asked.save` wrote."""
+    with np.load(path, allow_pickle=False) as found:
+        curves = RaggedBatch(**{name: found[name] for name in ("offsets", *_POINTS, "metadata")})
+        return Asked(curves, found["label"], found["source"], found["owner"])
+
+
+def take(curves: RaggedBatch, rows: Int64) -> RaggedBatch:
+    """Some of the sequences, in that order."""
+    lengths = np.diff(curves.offsets)[rows]
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    picked = np.repeat(curves.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+    points = {name: getattr(curves, name)[picked] for name in _POINTS}
+    return RaggedBatch(offsets=offsets, **points, metadata=curves.metadata[rows])
+
+
+def joined(parts: Sequence[Asked]) -> Asked:
+    """Several files as one; owners stay apart."""
+    lengths = np.concatenate([part.length for part in parts])
+    points = {name: np.concatenate([getattr(part.curves, name) for part in parts]) for name in (*_POINTS, "metadata")}
+    shifts = np.cumsum([0, *(int(part.owner.max(initial=-1)) + 1 for part in parts)])
+    return Asked(
+        RaggedBatch(offsets=np.concatenate(([0], np.cumsum(lengths))), **points),
+        np.concatenate([part.label for part in parts]),
+        np.concatenate([part.source for part in parts]),
+        np.concatenate([part.owner + shift for part, shift in zip(parts, shifts, strict=False)]),
+    )
+
+
+def ask(dataset: Dataset, recipe: Recipe, part: str, number: int, seed: int) -> Asked:
+    """Draw light curves of one part of a mixture, each as the recipe's augmentation shows it."""
+    rng = np.random.default_rng((seed, SPLITS.index(part)))
+    rows = draw_weighted(dataset, split_indices(dataset, recipe.data.fractions)[part], number, recipe, rng)
+    return seen(dataset, rows, recipe, rng)
+
+
+def seen(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> Asked:
+    """Chosen objects of a dataset, each as the recipe's augmentation shows it; those that show nothing are left out."""
+    examples = [
+        draw_examples(dataset, rows[n : n + 1], recipe.data, recipe.augmentation, rng) for n in range(len(rows))
+    ]
+    kept = [place for place, found in enumerate(examples) if found]
+    told = [dataset.object_id[int(rows[place])].partition(":") for place in kept]
+    return Asked(
+        RaggedBatch.collate([examples[place][0].tokens for place in kept]),
+        np.array([examples[place][0].label for place in kept], dtype=np.int64),
+        np.array([source if colon else "simulated" for source, colon, _ in told], dtype=np.str_),
+        rows[kept],
+    )
+
+
+@torch.inference_mode()
+def statistics_of(network: AstroMoE, asked: Asked) -> tuple[Float32, Bool]:
+    """Values and whether they are known, both [N, K], in the order of the rows."""
+    value_NK, known_NK = _empty(len(asked)), _empty(len(asked), np.bool_)
+    for rows, inputs in asked.batches():
+        told = network.statistics_of(*(inputs[name] for name in network.input_names))
+        if not value_NK.shape[1]:
+            value_NK = np.zeros((len(asked), told.value_BK.shape[1]), np.float32)
+            known_NK = np.zeros(value_NK.shape, np.bool_)
+        value_NK[rows], known_NK[rows] = told.value_BK.numpy(), told.known_BK.numpy()
+    return value_NK, known_NK
+
+
+@torch.inference_mode()
+def embeddings_of(network: AstroMoE, asked: Asked) -> Float32:
+    """What the branches say, [N, E]."""
+    embedding_NE = _empty(len(asked))
+    for rows, inputs in asked.batches():
+        told_BE = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
+        if not embedding_NE.shape[1]:
+            embedding_NE = np.zeros((len(asked), told_BE.shape[1]), np.float32)
+        embedding_NE[rows] = told_BE
+    return embedding_NE
+
+
+def _empty(rows: int, kind: Any = np.float32) -> NDArray[Any]:
+    return np.zeros((rows, 0), dtype=kind)
+
+
+STEPS: Final = 1_000
+BATCH: Final = 512  # half of it strangers
+RATE, DECAY = 2e-3, 0.1
+LEAST_STEP: Final = 0.02  # of the spread of the odds
+THRESHOLD: Final = 0.97  # of known objects, 3 % are called unusual
+
+
+@dataclass(frozen=True, eq=False)
+class StrangerFit:
+    """A fitted score as a module of the graph, and what the manifest says of it."""
+
+    score: StrangerScore
+    described: Novelty
+
+    def module(self) -> nn.Module:
+        """What the graph computes."""
+        return self.score
+
+    @torch.inference_mode()
+    def novelty(self, embedding_NE: Float32) -> NDArray[np.float64]:
+        """Share of validation objects that look less strange, [N]."""
+        share_N: NDArray[np.float64] = self.score(torch.from_numpy(embedding_NE)).numpy().astype(np.float64)
+        return share_N
+
+
+def fit_strangers(
+    known_NE: Float32, label_N: Int64, strangers_ME: Float32, usual_VE: Float32, *, seed: int, steps: int = STEPS
+) -> StrangerFit:
+    """Fit the score to training objects, strangers and, for its shares, validation objects."""
+    reference = fit_reference(known_NE, label_N)
+    torch.manual_seed(seed)
+    score = StrangerScore(reference)
+    optimiser = torch.optim.AdamW(score.layers.parameters(), lr=RATE, weight_decay=DECAY)
+    rng = np.random.default_rng(seed)
+    half = BATCH // 2
+    truth_B = torch.cat([torch.zeros(half), torch.ones(half)])
+    score.train()
+    for step in range(steps):
+        for group in optimiser.param_groups:
+            group["lr"] = RATE * max(0.01, 0.5 * (1 + np.cos(np.pi * step / steps)))
+        rows, strange = rng.integers(0, len(known_NE), half), rng.integers(0, len(strangers_ME), half)
+        batch_BE = torch.from_numpy(np.concatenate([known_NE[rows], strangers_ME[strange]]))
+        loss = binary_cross_entropy_with_logits(score.odds(batch_BE), truth_B)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        optimiser.step()
+    score.eval()
+    with torch.inference_mode():
+        odds_V = score.odds(torch.from_numpy(usual_VE)).numpy().astype(np.float64)
+    score.settle(*_usual(odds_V))
+    with torch.inference_mode():
+        alarm_V = score(torch.from_numpy(usual_VE)).numpy() > THRESHOLD
+    described = Novelty(
+        method="fitted",
+        threshold=THRESHOLD,
+        false_alarm_rate=float(alarm_V.mean()),
+        split="validation",
+        objects=len(usual_VE),
+        reference_objects=len(known_NE),
+    )
+    return StrangerFit(score.eval(), described)
+
+
+def _usual(odds_V: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Odds and the share of validation objects below, in steps so wide that rounding moves no share by 1e-4."""
+    share_Q = np.concatenate([np.linspace(0, 0.9, 19), [0.93, 0.95, 0.97, 0.98, 0.99, 1.0]])
+    odds_Q = np.quantile(odds_V, share_Q)
+    least = LEAST_STEP * float(odds_Q[18] - odds_Q[2])
+    kept = [0]
+    for place in range(1, len(odds_Q)):
+        if odds_Q[place] - odds_Q[kept[-1]] >= least:
+            kept.append(place)
+    return odds_Q[kept], share_Q[kept] / share_Q[kept[-1]]
+
+
+def judge(
+    known_NE: Float32, label_N: Int64, usual_VE: Float32, strangers_ME: Float32, kind_M: NDArray[np.str_], *, seed: int
+) -> dict[str, float]:
+    """AUROC of every kind of stranger against validation objects, fitted without that kind."""
+    found = {}
+    for kind in np.unique(kind_M):
+        fit = fit_strangers(known_NE, label_N, strangers_ME[kind_M != kind], usual_VE, seed=seed, steps=STEPS // 4)
+        strange_M, usual_V = fit.novelty(strangers_ME[kind_M == kind]), fit.novelty(usual_VE)
+        new = np.concatenate([np.ones(len(strange_M), np.bool_), np.zeros(len(usual_V), np.bool_)])
+        found[str(kind)] = float(area_under_roc(np.concatenate([strange_M, usual_V]), new))
+    return found
+
+
+def impossible(asked: Asked, seed: int) -> Asked:
+    """Light curves that nothing makes, from those that something does: fluxes shuffled, two laid over each other.
+
+    Only what has signal beyond its noise in five points can be told from anything.
+    """
+    rng = np.random.default_rng(seed)
+    good = np.flatnonzero(asked.detections >= 5)
+    half = len(good) // 2
+    shuffled, mixed = rng.permutation(good)[:half], rng.permutation(good)[:half]
+    return joined([_shuffled(asked, shuffled, rng), _doubled(asked, mixed, rng)])
+
+
+def _shuffled(asked: Asked, rows: Int64, rng: np.random.Generator) -> Asked:
+    """Fluxes and errors that have lost their times."""
+    curves = take(asked.curves, rows)
+    order = np.arange(int(curves.offsets[-1]))
+    for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):
+        order[start:stop] = start + rng.permutation(int(stop - start))
+    changed = RaggedBatch(
+        offsets=curves.offsets,
+        time=curves.time,
+        flux=curves.flux[order],
+        flux_err=curves.flux_err[order],
+        band=curves.band,
+        detected=curves.detected[order],
+        metadata=curves.metadata,
+    )
+    return _strangers(changed, "shuffled", rows)
+
+
+def _doubled(asked: Asked, rows: Int64, rng: np.random.Generator) -> Asked:
+    """Light curves whose second half is the first half backwards, made brighter or fainter by up to four times."""
+    curves = take(asked.curves, rows)
+    flux = curves.flux.copy()
+    for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):
+        half = (int(stop) - int(start)) // 2
+        factor = np.float32(4.0 ** rng.uniform(-1, 1))
+        flux[stop - half : stop] = factor * flux[start : start + half][::-1]
+    changed = RaggedBatch(
+        offsets=curves.offsets,
+        time=curves.time,
+        flux=flux,
+        flux_err=curves.flux_err,
+        band=curves.band,
+        detected=np.abs(flux) >= 5 * curves.flux_err,
+        metadata=curves.metadata,
+    )
+    return _strangers(changed, "doubled", rows)
+
+
+def _strangers(curves: RaggedBatch, kind: str, rows: Int64) -> Asked:
+    return Asked(curves, np.full(len(rows), -1, np.int64), np.full(len(rows), kind), rows)

@@ -1,0 +1,248 @@
+"""What a bundle answers about real objects, through the featuriser and the prediction sets that are served.
+
+Legend: N objects, C classes.
+
+Scores of answers about labelled objects, of a set or of all: what stands in the table of real surveys.
+
+A share is of all objects asked about, those whose set is withheld as unusual included, unless it says otherwise:
+coverage and size of sets are of the sets that were given. "Sure and wrong" is a wrong most probable class with a
+probability of `SURE` or more.
+
+Legend: N objects, C classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.bundle import Manifest, load_bundle
+from models.lightcurve import LightCurveError, RaggedBatch, Tokens, featurise
+from models.posterior import Posterior
+from models.runtime import open_session, run
+from models.taxonomy import ELASTICC
+from training.score.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
+from training.sky.record import Reveal, Sky
+
+BATCH: Final = 32
+COVERAGE: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """Answers about the objects ``rows_N`` of a record.
+
+    ``probabilities_NC`` sum to 1; ``inside_NC`` which classes the 0.9 set holds; ``novelty_N`` larger where stranger,
+    NaN for a model that cannot tell; ``unusual_N`` where the set would be withheld.
+    """
+
+    rows_N: NDArray[np.intp]
+    probabilities_NC: NDArray[np.float64]
+    inside_NC: NDArray[np.bool_]
+    novelty_N: NDArray[np.float64]
+    unusual_N: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.rows_N)
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Answers":
+        """The chosen answers."""
+        return Answers(*(getattr(self, part.name)[chosen] for part in fields(self)))
+
+    def with_prior(self, weight_C: NDArray[np.float64]) -> "Answers":
+        """The same with probabilities reweighted; sets stay what they were."""
+        weighted = self.probabilities_NC * weight_C
+        total = weighted.sum(axis=1, keepdims=True)
+        return Answers(self.rows_N, weighted / np.maximum(total, 1e-30), self.inside_NC, self.novelty_N, self.unusual_N)
+
+
+def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -> Answers:
+    """A bundle's answers about every object of ``sky`` that it can take; objects without a usable point have none.
+
+    They are what the service concludes: class shares, what is known of the object, and whether it is unusual, included.
+
+    Parameters
+    ----------
+    prior : name of the class shares; default those of the bundle.
+
+    Raises
+    ------
+    BundleError
+        When the bundle is damaged.
+    PriorError
+        For class shares that the bundle does not have.
+    """
+    bundle = load_bundle(path)
+    session, posterior = open_session(bundle.model), Posterior(bundle.manifest)
+    shares = posterior.prior(prior)
+    shown = _shown(bundle.manifest, sky, reveal)
+    order = sorted(range(len(shown)), key=lambda place: len(shown[place][1]))
+    classes = len(bundle.manifest.classes.classes)
+    probabilities, inside = np.zeros((len(shown), classes)), np.zeros((len(shown), classes), dtype=np.bool_)
+    novelty, unusual = np.full(len(shown), np.nan), np.zeros(len(shown), dtype=np.bool_)
+    for start in range(0, len(order), BATCH):
+        places = order[start : start + BATCH]
+        outputs = run(session, RaggedBatch.collate([shown[place][1] for place in places]).padded())
+        for number, place in enumerate(places):
+            row, tokens = shown[place]
+            told = float(outputs["novelty"][number]) if "novelty" in outputs else None
+            said = posterior.conclude(
+                outputs["probabilities"][number],
+                detections=int(np.count_nonzero(tokens.detected)),
+                bands=int(np.count_nonzero(tokens.points_per_band)),
+                novelty=told,
+                known=sky.metadata_of(row, reveal),
+                prior=shares,
+                coverage=COVERAGE,
+            )
+            probabilities[place], unusual[place] = said.probabilities, bool(said.unusual)
+            novelty[place] = np.nan if told is None else told
+            inside[place, list(said.classes or [int(said.probabilities.argmax())])] = True
+    return Answers(np.array([row for row, _ in shown], dtype=np.intp), probabilities, inside, novelty, unusual)
+
+
+def _shown(manifest: Manifest, sky: Sky, reveal: Reveal) -> list[tuple[int, Tokens]]:
+    """What a network sees of every object that has a point for it."""
+    shown: list[tuple[int, Tokens]] = []
+    for row in range(len(sky)):
+        try:
+            curve = sky.curve(row, reveal)
+            tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands)
+        except LightCurveError:
+            continue
+        shown.append((row, tokens))
+    return shown
+
+
+SURE: Final = 0.8
+LEVELS: Final = ("Variable type", "Broad", "Class")
+DETECTIONS: Final = ((0, 4), (5, 9), (10, 19), (20, 10**9))
+BRIGHTNESS: Final = (16.4, 18.9, 20.2, 21.4, 22.7)
+"""Edges, magnitudes of the brightest detection."""
+THREE: Final = tuple(ELASTICC.names.index(name) for name in ("Ia", "II", "Ib/c"))
+BROAD: Final = ("SN-like", "Fast", "Long", "Periodic", "Non-Periodic")
+
+Bool = NDArray[np.bool_]
+Int = NDArray[np.int64]
+
+
+def broad_of_class() -> Int:
+    """Index into `BROAD` of every class, (C,)."""
+    return np.array([BROAD.index(leaf.path[-1]) for leaf in ELASTICC.classes], dtype=np.int64)
+
+
+def to_broad(probabilities_NC: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities summed into the broad classes, (N, 5)."""
+    return np.asarray(probabilities_NC @ np.eye(len(BROAD))[broad_of_class()])
+
+
+def summary(answers: Answers, label_N: Int) -> dict[str, Any]:
+    """Every score of one set of labelled objects; ``objects`` alone where there are none."""
+    if not len(answers):
+        return {"objects": 0}
+    top_N = answers.probabilities_NC.argmax(axis=1)
+    counts = confusion(label_N, top_N.astype(np.int64), answers.probabilities_NC.shape[1])
+    present = counts.sum(axis=1) > 0
+    broad_N = broad_of_class()[label_N]
+    told = ~answers.unusual_N
+    covered_N = answers.inside_NC[np.arange(len(label_N)), label_N]
+    wrong_N = top_N != label_N
+    return {
+        "objects": len(label_N),
+        "top_1": float((~wrong_N).mean()),
+        "balanced": float((np.diag(counts)[present] / counts.sum(axis=1)[present]).mean()),
+        "macro_f1": float(np.nanmean(f1_per_class(counts)[present])),
+        "broad": float((to_broad(answers.probabilities_NC).argmax(axis=1) == broad_N).mean()),
+        "recall": {ELASTICC.names[c]: float(counts[c, c] / counts[c].sum()) for c in np.flatnonzero(present)},
+        "ece": ece(answers.probabilities_NC, label_N),
+        "log_loss": log_loss(answers.probabilities_NC, label_N),
+        "coverage": float(covered_N[told].mean()) if told.any() else float("nan"),
+        "size": float(answers.inside_NC[told].sum(axis=1).mean()) if told.any() else float("nan"),
+        "withheld": float(answers.unusual_N.mean()),
+        "sure_and_wrong": float((wrong_N & (answers.probabilities_NC.max(axis=1) >= SURE)).mean()),
+        "single_and_missing": float((told & (answers.inside_NC.sum(axis=1) == 1) & ~covered_N).mean()),
+    }
+
+
+def restricted(answers: Answers, label_N: Int, among: Sequence[int] = THREE) -> dict[str, float]:
+    """Accuracy and balanced recall when only some classes may be chosen (objects of other classes left out)."""
+    kept = np.isin(label_N, among)
+    if not kept.any():
+        return {"top_1": float("nan"), "balanced": float("nan")}
+    chosen_N = np.asarray(among)[answers.probabilities_NC[kept][:, list(among)].argmax(axis=1)]
+    right_N, truth_N = chosen_N == label_N[kept], label_N[kept]
+    recalls = [right_N[truth_N == label].mean() for label in np.unique(truth_N)]
+    return {"top_1": float(right_N.mean()), "balanced": float(np.mean(recalls))}
+
+
+def balanced_of(answers: Answers, label_N: Int, among: Sequence[int] = THREE) -> float:
+    """Mean recall of the classes ``among`` that occur, each answer chosen among all classes."""
+    top_N = answers.probabilities_NC.argmax(axis=1)
+    recalls = [float((top_N[label_N == label] == label).mean()) for label in among if (label_N == label).any()]
+    return float(np.mean(recalls)) if recalls else float("nan")
+
+
+def recall_of(answers: Answers, label_N: Int, label: int) -> float:
+    """Share of a class that is named so; NaN without one."""
+    mine = label_N == label
+    return float((answers.probabilities_NC[mine].argmax(axis=1) == label).mean()) if mine.any() else float("nan")
+
+
+def broad_scores(answers: Answers, label_N: Int, magnitude_N: NDArray[np.float64]) -> dict[str, Any]:
+    """Recall of the broad classes, precision of SN-like, and recall of SN-like by brightness."""
+    truth_N = broad_of_class()[label_N]
+    named_N = to_broad(answers.probabilities_NC).argmax(axis=1)
+    recall = {
+        name: {
+            "objects": int((truth_N == number).sum()),
+            "recall": float((named_N[truth_N == number] == number).mean()),
+        }
+        for number, name in enumerate(BROAD)
+        if (truth_N == number).any()
+    }
+    said, supernova = named_N == 0, truth_N == 0
+    bins = np.digitize(magnitude_N, BRIGHTNESS)
+    by_brightness = [
+        {"bin": place, "objects": int(here.sum()), "recall": float(said[here].mean())}
+        for place in range(len(BRIGHTNESS) + 1)
+        if (here := supernova & (bins == place)).any()
+    ]
+    return {
+        "recall": recall,
+        "precision_sn_like": float(supernova[said].mean()) if said.any() else float("nan"),
+        "sn_like_by_brightness": by_brightness,
+        "worst_bin": min((row["recall"] for row in by_brightness if row["objects"] >= 10), default=float("nan")),
+    }
+
+
+def by_detections(answers: Answers, label_N: Int, detections_N: Int) -> list[dict[str, Any]]:
+    """`summary` without its recalls, for objects of few to many detections."""
+    found = []
+    for low, high in DETECTIONS:
+        here = (detections_N >= low) & (detections_N <= high)
+        scores = summary(answers.take(here), label_N[here])
+        scores.pop("recall", None)
+        found.append({"from": low, **scores})
+    return found
+
+
+def novelty_auroc(known: Answers, strange: Answers) -> float:
+    """Probability that an object of no known class is stranger than one of a known class; NaN without novelty."""
+    score = np.concatenate([known.novelty_N, strange.novelty_N])
+    if not np.isfinite(score).all():
+        return float("nan")
+    return area_under_roc(score, np.arange(len(score)) >= len(known))
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Numbers of a report rounded and NaN as None, for a small JSON file that says the same to every reader."""
+    if isinstance(value, Mapping):
+        return {key: rounded(part, digits) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(part, digits) for part in value]
+    if isinstance(value, float | np.floating):
+        return round(float(value), digits) if np.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value

@@ -1,0 +1,272 @@
+"""From fitted heads to a bundle: calibrated, with sets by stratum, a novelty, and what it all was measured on.
+
+Everything is fitted on the validation light curves of a folder (`training.sky.told`); class shares are those of its
+training light curves, which calibration and thresholds assume.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from models.bands import BANDS
+from models.bundle import Bundle, Manifest, load_bundle, write_manifest
+from models.confidence import Calibration, PredictionSets
+from models.lightcurve import Float64, RaggedBatch, Tokens
+from models.networks.astro_moe.network import AstroMoE
+from models.priors import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
+from models.priors import rates as named_rates
+from models.taxonomy import taxonomy_of
+from training.data.batches import usable_tokens
+from training.export.bundle import Release, export_bundle
+from training.export.release import PARITY_NOISE, noise
+from training.fit.checkpoints import RunConfig, RunError, load_network
+from training.recipes.schema import Recipe
+from training.score.calibrate import ServedSample, calibrated, fit_calibration
+from training.sky.card import write_sky_card
+from training.sky.heads import Told, answers, scores, shares
+from training.sky.novelty import Asked, StrangerFit, fit_strangers, judge, read_asked
+from training.sky.strata import Strata, fit_strata, measure, reweighted
+from training.sky.told import classes_of, read_told
+
+PARITY_CURVES: Final = 200
+DECIDED: Final = 1e-3  # spreads of a statistic
+LAST_DIGITS: Final = 3e-7  # relative
+JITTERED: Final = 4
+SURVEYS_OF_STRANGERS: Final = ("css", "eros1", "gaia_alerts", "crts_mantra", "catalina")
+REFERENCE: Final = 20_000  # training light curves that novelty is fitted to
+KINDS_JUDGED: Final = 5
+SMALLEST_SHARE: Final = 1e-4
+MEASURED_ON: Final = (
+    "light curves of real surveys, of simulations and of real objects seen as other surveys would have, none of them "
+    "trained on; half of them without bands, points, ends or redshift"
+)
+FAINTEST_NJY, BRIGHTEST_NJY = 100.0, 5e7  # 26.4 and 12.2 mag
+
+
+class Fitted(NamedTuple):
+    """All that validation light curves say of a network."""
+
+    calibration: Calibration
+    novelty: StrangerFit
+    sets: PredictionSets
+    priors: dict[str, Any]
+    shares: dict[str, float]
+    metrics: dict[str, Any]
+
+
+def ship(run: Path, folder: Path, out: Path, *, name: str, version: str, about: dict[str, Any]) -> Bundle:
+    """Write a bundle of a run of ``sky heads``.
+
+    Parameters
+    ----------
+    folder : of light curves and what was told of them, that the heads were fitted on.
+    about : further provenance for the manifest: sources and their shares.
+
+    Raises
+    ------
+    RunError
+        When ``out`` is not empty.
+    ExportError
+        When the exported graph is not the network.
+    """
+    if out.exists() and any(out.iterdir()):
+        raise RunError(f"{out} is not empty; remove it or name another folder")
+    network, config = load_network(run)
+    assert isinstance(network, AstroMoE)
+    asked = read_asked(folder / "validation.npz")
+    fitted = fit_all(network, asked, folder, config.recipe)
+    release = Release(
+        name=name,
+        version=version,
+        calibration=fitted.calibration,
+        data={"source": "training.sky", "classes": _counts(folder), **about},
+        metrics=fitted.metrics,
+        taxonomy=taxonomy_of(classes_of(folder)),
+        novelty=fitted.novelty,
+        prediction_sets=fitted.sets,
+    )
+    export_bundle(network, config, parity_tokens(network, asked, config), out, release)
+    return _complete(out, fitted)
+
+
+def fit_all(network: AstroMoE, asked: Asked, folder: Path, recipe: Recipe) -> Fitted:
+    """Calibrate a network, fit its novelty and its sets, and measure them."""
+    told, training = read_told(folder, "validation"), read_asked(folder / "train.npz")
+    sample = served_sample(network, told, asked)
+    fit = fit_calibration(sample)
+    p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
+    novelty, auroc = _novelty(network, folder, sample, recipe.seed)
+    strata = Strata(asked.detections, asked.bands, novelty.novelty(sample.embedding_NE), asked.source)
+    usual = strata.novelty <= novelty.described.threshold
+    measured = _without(p_NC, sample.label_N, strata, usual)
+    sets = fit_strata(*measured, MEASURED_ON)
+    classes = classes_of(folder)
+    share_C = shares(training.label, len(classes))
+    metrics = {
+        "calibration": fit.numbers(),
+        "prediction_sets": dict(measure(sets, *measured)) | {"withheld": float(1 - usual.mean())},
+        "novelty_auroc_of_kinds_left_out": auroc,
+        "validation": scores(p_NC, sample.label_N),
+        "validation_by_survey": _by_survey(p_NC, sample.label_N, strata, sets, usual),
+    }
+    return Fitted(
+        fit.calibration,
+        novelty,
+        sets,
+        _priors(classes, *measured, share_C),
+        dict(zip(classes, share_C.tolist(), strict=True)),
+        metrics,
+    )
+
+
+def served_sample(network: AstroMoE, told: Told, asked: Asked) -> ServedSample:
+    """Answers of the network about light curves, as `training.score` reads them."""
+    logits_NC, embedding_NE = answers(network, told)
+    return ServedSample(
+        logits_NC, embedding_NE, asked.label, asked.owner, asked.length.astype(np.int64), asked.detections
+    )
+
+
+def _novelty(network: AstroMoE, folder: Path, usual: ServedSample, seed: int) -> tuple[StrangerFit, dict[str, float]]:
+    known, strangers = read_told(folder, "train"), read_asked(folder / "strangers.npz")
+    training, rng = read_asked(folder / "train.npz"), np.random.default_rng(seed)
+    rows = rng.permutation(len(known.embedding))[:REFERENCE]
+    # else the surveys of the strangers would be strange, not the strangers
+    alike = np.flatnonzero(np.isin(training.source, SURVEYS_OF_STRANGERS))
+    rows = np.concatenate([rows, rng.choice(alike, REFERENCE)]) if len(alike) else rows
+    some = Told(known.embedding[rows], known.value[rows], known.known[rows])
+    known_NE = answers(network, some)[1]
+    strange_NE = answers(network, read_told(folder, "strangers"))[1]
+    label_N = training.label[rows]
+    fit = fit_strangers(known_NE, label_N, strange_NE, usual.embedding_NE, seed=seed)
+    kinds, count = np.unique(strangers.source, return_counts=True)
+    common = kinds[np.argsort(-count, kind="stable")[:KINDS_JUDGED]]
+    kind_N = np.where(np.isin(strangers.source, common), strangers.source, "rarer kinds")
+    return fit, judge(known_NE, label_N, usual.embedding_NE, strange_NE, kind_N, seed=seed)
+
+
+def _without(p_NC: Float64, label_N: Any, strata: Strata, kept: Any) -> tuple[Float64, Any, Strata]:
+    return p_NC[kept], label_N[kept], strata.take(kept)
+
+
+def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strata, share_C: Float64) -> dict[str, Any]:
+    """For every named prior its thresholds and what they cover, were its shares the survey's."""
+    found = {}
+    for name in (UNIFORM, LSST_ALERTS, ZTF_BRIGHT):
+        rates = named_rates(name, classes)
+        if rates is None:
+            continue
+        new_C = np.array([max(rates.shares.get(label, 0.0), 0.0) for label in classes])
+        ratio_C = np.maximum(new_C / new_C.sum(), 0.0) / share_C
+        told_NC, weight_N = reweighted(p_NC, ratio_C), ratio_C[label_N]
+        kept = weight_N > 0
+        own = told_NC[kept], label_N[kept], strata.take(kept)
+        sets = fit_strata(*own, MEASURED_ON, weight_N[kept])
+        measured = measure(sets, *own, weight_N[kept])
+        found[name] = {
+            "shares": None,
+            "source": rates.source if name != UNIFORM else "",
+            "coverage": {"0.9": measured["coverage"]},
+            "mean_size": measured["mean_size"],
+            "measured_on": MEASURED_ON,
+            "prediction_sets": sets.model_dump(mode="json"),
+        }
+    return found
+
+
+def _by_survey(p_NC: Float64, label_N: Any, strata: Strata, sets: PredictionSets, usual: Any) -> dict[str, Any]:
+    found = {}
+    for source in np.unique(strata.source):
+        rows = strata.source == source
+        told = measure(sets, *_without(p_NC, label_N, strata, rows & usual)) if (rows & usual).any() else {}
+        found[str(source)] = {
+            **scores(p_NC[rows], label_N[rows]),
+            "withheld": float(1 - usual[rows].mean()),
+            **told,
+        }
+    return found
+
+
+def _counts(folder: Path) -> dict[str, int]:
+    classes = classes_of(folder)
+    count_C = np.bincount(read_asked(folder / "train.npz").label, minlength=len(classes))
+    return dict(zip(classes, count_C.tolist(), strict=True))
+
+
+def parity_tokens(network: AstroMoE, asked: Asked, config: RunConfig) -> list[Tokens]:
+    """Light curves of every length, and noise of every brightness that reaches the rarer experts.
+
+    About one in a hundred has two periods that fit equally well, so that rounding chooses: what it chooses proves
+    nothing of the graph, and such light curves are left out.
+    """
+    rng = np.random.default_rng(config.recipe.seed)
+    rows = rng.permutation(len(asked))[:PARITY_CURVES]
+    drawn = (usable_tokens(noise(rng), config.recipe.data) for _ in range(PARITY_NOISE))
+    found = [_tokens(asked, int(row)) for row in rows] + [tokens for tokens in drawn if tokens is not None]
+    return [tokens for tokens in found if _is_decided(network, tokens)]
+
+
+@torch.inference_mode()
+def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
+    """Whether statistics in single precision are those in double, also where the last digits of the points differ."""
+    assert network.statistics is not None
+    inputs = RaggedBatch.collate([tokens]).padded()
+    single = [torch.from_numpy(inputs[name]) for name in network.input_names]
+    exact = network.statistics_of(*(part.double() if part.is_floating_point() else part for part in single))
+    rng = torch.Generator().manual_seed(0)
+    for digits in (0.0, *(LAST_DIGITS for _ in range(JITTERED))):
+        jittered = [
+            part * (1 + digits * torch.randn(part.shape, generator=rng)) if part.is_floating_point() else part
+            for part in single
+        ]
+        told = network.statistics_of(*jittered)
+        away_BK = ((told.value_BK - exact.value_BK) / network.statistics.spread_K).abs()
+        if not (told.known_BK == exact.known_BK).all() or away_BK[told.known_BK].max() > DECIDED:
+            return False
+    return True
+
+
+def _tokens(asked: Asked, row: int) -> Tokens:
+    curves = asked.curves
+    at = slice(int(curves.offsets[row]), int(curves.offsets[row + 1]))
+    return Tokens(
+        time=curves.time[at],
+        flux=curves.flux[at],
+        flux_err=curves.flux_err[at],
+        band=curves.band[at],
+        detected=curves.detected[at],
+        metadata=curves.metadata[row],
+        truncated=False,
+        points_per_band=tuple(np.bincount(curves.band[at], minlength=len(BANDS)).tolist()),
+        origin_mjd=0.0,
+    )
+
+
+def _complete(out: Path, fitted: Fitted) -> Bundle:
+    """Add to the manifest what only bundles of the second format have, then write the card."""
+    told = load_bundle(out).manifest.model_dump(mode="json")
+    told["recipe"]["data"].pop("fractions", None)  # parts came with the data
+    told |= {
+        "format_version": 2,
+        "prior": {
+            "name": "training",
+            "shares": {name: max(share, SMALLEST_SHARE) for name, share in fitted.shares.items()},
+            "source": "class shares of the light curves that heads, calibration and sets were fitted to",
+        },
+        "priors": fitted.priors,
+        "domain": {
+            "bands": told["bands"],
+            "fewest_bands": 1,
+            "fewest_points": 2,
+            "faintest_njy": FAINTEST_NJY,
+            "brightest_njy": BRIGHTEST_NJY,
+            "surveys": [],
+            "measured_on": MEASURED_ON,
+        },
+        "context": {"learned": ["redshift"]},
+    }
+    write_manifest(out, Manifest.model_validate_json(json.dumps(told)))
+    return write_sky_card(out)

@@ -1,0 +1,272 @@
+"""The sets that each have a format of their own: ZTF, ELAsTiCC, MALLORN, periodic variables, real Rubin alerts."""
+
+import csv
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from models.bands import BANDS
+from models.metadata import METADATA_COLUMNS, SENTINELS
+from models.units import NJY_ZERO_POINT
+from training.importers.snana import ELASTICC_CLASSES
+from training.sky.real import WAVELENGTH, assign
+from training.sky.record import LABELS, UNLABELLED, SkyObject
+
+MAG_TO_ERROR: Final = 0.4 * np.log(10)
+LIMIT_SIGMA: Final = 5.0
+"""ZTF's limits are of five sigma."""
+
+ZTF_TYPES: Final = {
+    "SN Ia": "Ia", "SN Ia-91T-like": "Ia", "SN Ia-91bg-like": "91bg", "SN Iax[02cx-like]": "Iax",
+    "SN Ia-CSM": "SN-like/Other", "SN Ia-SC": "SN-like/Other",
+    "SN II": "II", "SN IIP": "II", "SN IIn": "II", "SN II-pec": "II", "SN IIn-pec": "II", "SN IIb": "SN-like/Other",
+    "SN Ib": "Ib/c", "SN Ic": "Ib/c", "SN Ibc": "Ib/c", "SN Ic-BL": "Ib/c", "SN Ibn": "Ib/c", "SN Icn": "Ib/c",
+    "SN Ib-pec": "Ib/c", "SN Ibc|SN Ic": "Ib/c", "SN Ib|SN Ic-BL": "Ib/c",
+    "SLSN-I": "SLSN", "SLSN-II": "SLSN",
+}  # fmt: skip
+MALLORN_TYPES: Final = {
+    "AGN": "AGN", "TDE": "TDE", "SLSN-I": "SLSN", "SLSN-II": "SLSN", "SN Ia": "Ia", "SN Ia-91T-like": "Ia",
+    "SN Ia-91bg-like": "91bg", "SN Iax[02cx-like]": "Iax", "SN II": "II", "SN IIP": "II", "SN IIn": "II",
+    "SN IIb": "SN-like/Other", "SN Ib": "Ib/c", "SN Ic": "Ib/c", "SN Ic-BL": "Ib/c",
+}  # fmt: skip
+PERIODIC_TYPES: Final = {"RR Lyr": "RR Lyrae", "Cepheid": "Cepheid", "δ Sct": "Delta Scuti"}
+CATALINA_TYPES: Final = {
+    "EW(contact/semi-detached EB)": "EB", "EA": "EB", "RRab": "RR Lyrae", "RRc": "RR Lyrae", "RRd": "RR Lyrae",
+    "Blazhko": "RR Lyrae", "ACEP": "Cepheid", "Cep-II": "Cepheid", "LMC-Cep-I": "Cepheid", "delta-Scuti": "Delta Scuti",
+}  # fmt: skip
+CATALINA_OF_A_CLASS: Final = 400
+_INDEX: Final = {name: number for number, name in enumerate(BANDS)}
+_NANOMETRES: Final = np.array([WAVELENGTH[name] for name in BANDS], dtype=np.float32)
+
+
+def label_of(name: str | None) -> int:
+    """Class index of a name of the taxonomy; unlabelled for None and anything else."""
+    return LABELS.get(name or "", UNLABELLED)
+
+
+def flux_of(mag: NDArray[np.floating]) -> NDArray[np.float64]:
+    """AB magnitude to nJy."""
+    return np.asarray(10.0 ** (-0.4 * (np.asarray(mag, dtype=np.float64) - NJY_ZERO_POINT)))
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def _by_id(path: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
+    """Columns of the consecutive rows of each object."""
+    held, columns = "", dict[str, list[str]]()
+    for row in _rows(path):
+        name = row["object_id"]
+        if name != held:
+            if columns:
+                yield held, columns
+            held, columns = name, {key: [] for key in row}
+        for key, value in row.items():
+            columns[key].append(value)
+    if columns:
+        yield held, columns
+
+
+def _floats(values: list[str]) -> NDArray[np.float64]:
+    return np.array([float(value) if value else np.nan for value in values], dtype=np.float64)
+
+
+def _native(band: NDArray[np.int8]) -> dict[str, Any]:
+    """Flags and wavelengths of points in LSST-like filters."""
+    return {"band": band, "foreign": np.zeros(len(band), np.bool_), "wavelength": _NANOMETRES[band]}
+
+
+def read_ztf_supernovae(folder: Path, conflicts: frozenset[str]) -> Iterator[SkyObject]:
+    """ZTF alert photometry of typed supernovae; limits are points of flux 0. Ambiguous and unknown types unlabelled."""
+    if not (folder / "objects.csv").exists():
+        return
+    types = {row["object_id"]: row["type"] for row in _rows(folder / "objects.csv")}
+    for name, columns in _by_id(folder / "photometry.csv.gz"):
+        if name not in types or name in conflicts:
+            continue
+        mag, error = _floats(columns["mag"]), _floats(columns["magerr"])
+        limit = np.array(columns["upperlimit"]) == "1"
+        flux = flux_of(mag)
+        sigma = np.where(limit, flux / LIMIT_SIGMA, flux * error * MAG_TO_ERROR)
+        band = np.array([_INDEX.get(letter, -1) for letter in columns["band"]], dtype=np.int8)
+        ok = np.isfinite(sigma) & (sigma > 0) & (band >= 0)
+        if not (ok & ~limit).any():
+            continue
+        yield SkyObject(
+            source="ztf_sn", object_id=name, mjd=_floats(columns["mjd"])[ok], flux=np.where(limit, 0.0, flux)[ok],
+            flux_err=sigma[ok], detected=~limit[ok], **_native(band[ok]), label=label_of(ZTF_TYPES.get(types[name])),
+            raw_label=types[name], quality="spectroscopic", names=(name,),
+        )  # fmt: skip
+
+
+def read_elasticc(folder: Path) -> Iterator[SkyObject]:
+    """Supernovae and kilonovae of ELAsTiCC with the host columns of their alerts."""
+    for path in sorted(folder.glob("*.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            band = np.array([_INDEX[letter] for letter in row["band"]], dtype=np.int8)
+            flux = np.asarray(row["flux"], dtype=np.float64)
+            alert = row["diaObject"]
+            values = np.array([_missing(alert.get(name)) for name in METADATA_COLUMNS], dtype=np.float32)
+            known = dict(zip(METADATA_COLUMNS, values.astype(np.float64).tolist(), strict=True))
+            model = row["model"]
+            yield SkyObject(
+                source="elasticc", object_id=f"elasticc-{row['snid']}", mjd=np.asarray(row["mjd"], dtype=np.float64),
+                flux=flux, flux_err=np.asarray(row["fluxerr"], dtype=np.float64), **_native(band),
+                detected=np.asarray(row["detected"]).astype(np.bool_), raw_label=model, quality="simulated",
+                label=label_of(ELASTICC_CLASSES.get(model, ELASTICC_CLASSES.get(f"{model}_V19"))),
+                z=float(row["z_true"]), z_phot=known["z_final"], z_phot_err=known["z_final_err"],
+                mwebv=known["mwebv"], metadata=values, names=(f"elasticc-{row['snid']}",),
+            )  # fmt: skip
+
+
+def _missing(value: float | None) -> float:
+    return np.nan if value is None or float(value) in SENTINELS else float(value)
+
+
+def read_mallorn(folder: Path) -> Iterator[SkyObject]:
+    """Every object of the challenge, its test objects unlabelled (quality ``unlabelled``); fluxes in microjansky."""
+    if not (folder / "train_log.csv").exists():
+        return
+    about = {row["object_id"]: row for log in ("train", "test") for row in _rows(folder / f"{log}_log.csv")}
+    for path in sorted(folder.glob("split_*/*_full_lightcurves.csv.gz")):
+        for name, columns in _by_id(path):
+            row = about.get(name)
+            if row is None:
+                continue
+            flux, error = 1e3 * _floats(columns["Flux"]), 1e3 * _floats(columns["Flux_err"])
+            band = np.array([_INDEX["Y" if letter == "y" else letter] for letter in columns["Filter"]], dtype=np.int8)
+            ok = np.isfinite(flux) & np.isfinite(error) & (error > 0)
+            if not ok.any():
+                continue
+            exact = path.name.startswith("train")
+            z, z_err = float(row["Z"] or "nan"), float(row["Z_err"] or "nan")
+            mjd = _floats(columns["Time (MJD)"])
+            yield SkyObject(
+                source="mallorn", object_id=name, mjd=mjd[ok], flux=flux[ok], flux_err=error[ok], **_native(band[ok]),
+                detected=np.abs(flux[ok]) >= 5 * error[ok], label=label_of(MALLORN_TYPES.get(row["SpecType"])),
+                raw_label=row["SpecType"], quality="simulated" if exact else "unlabelled",
+                mwebv=float(row["EBV"] or "nan"), names=(f"mallorn:{name}",),
+                z=z if exact else np.nan, z_phot=np.nan if exact else z, z_phot_err=np.nan if exact else z_err,
+            )  # fmt: skip
+
+
+def read_ztf_periodic(folder: Path) -> Iterator[SkyObject]:
+    """Periodic variables in ZTF's data releases: total flux, told as the difference from each band's median."""
+    if not (folder / "objects.csv").exists():
+        return
+    about = {row["object_id"]: row for row in _rows(folder / "objects.csv")}
+    for name, columns in _by_id(folder / "photometry.csv.gz"):
+        row = about.get(name)
+        if row is None:
+            continue
+        total = flux_of(_floats(columns["mag"]))
+        error = total * _floats(columns["magerr"]) * MAG_TO_ERROR
+        band = np.array([_INDEX.get(letter, -1) for letter in columns["band"]], dtype=np.int8)
+        label = label_of(PERIODIC_TYPES.get(row["class"]))
+        yield _variable(
+            SkyObject(
+                source="ztf_dr", object_id=name, mjd=_floats(columns["mjd"]), flux=total, flux_err=error,
+                **_native(band), detected=np.zeros(len(band), np.bool_), label=label, raw_label=row["class"],
+                quality="catalogue" if label >= 0 else "other", period=float(row["period_d"] or "nan"), names=(name,),
+            )
+        )  # fmt: skip
+
+
+def read_catalina(folder: Path, of_a_class: int = CATALINA_OF_A_CLASS) -> Iterator[SkyObject]:
+    """Periodic variables of Catalina's southern survey, one unfiltered band: the first so many of each class."""
+    for path in sorted(folder.glob("*.parquet")):
+        table = pq.read_table(path)
+        taken: dict[str, int] = {}
+        for number, kind in enumerate(table.column("class").to_pylist()):
+            taken[kind] = taken.get(kind, 0) + 1
+            if taken[kind] > of_a_class:
+                continue
+            row = table.slice(number, 1).to_pylist()[0]
+            total = flux_of(np.asarray(row["mag"]) - 0.02)
+            band, foreign, wavelength = assign(np.full(len(total), "C"))
+            name, label = f"css-{row['object_id']}", label_of(CATALINA_TYPES.get(kind))
+            yield _variable(
+                SkyObject(
+                    source="css", object_id=name, mjd=np.asarray(row["mjd"], dtype=np.float64), flux=total,
+                    flux_err=total * np.asarray(row["magerr"]) * MAG_TO_ERROR, band=band, foreign=foreign,
+                    wavelength=wavelength, detected=np.zeros(len(total), np.bool_), label=label, raw_label=kind,
+                    quality="catalogue" if label >= 0 else "other", period=float(row["period_d"] or "nan"),
+                    names=(name,),
+                )
+            )  # fmt: skip
+
+
+def _variable(row: SkyObject) -> SkyObject:
+    """Tell total flux as the difference from the median of its band; five sigma either way count as detected."""
+    ok = np.isfinite(row.flux) & np.isfinite(row.flux_err) & (row.flux_err > 0) & (row.band >= 0)
+    for name in ("mjd", "flux", "flux_err", "band", "detected", "foreign", "wavelength"):
+        setattr(row, name, getattr(row, name)[ok])
+    row.total_flux = row.flux
+    difference = row.flux.astype(np.float64)
+    for number in np.unique(row.band):
+        here = row.band == number
+        difference[here] -= np.median(difference[here])
+    row.flux, row.detected = difference, np.abs(difference) >= 5 * row.flux_err
+    return row
+
+
+_ALERT_COLUMNS: Final = ("diaSource", "prvDiaSources", "prvDiaForcedSources")
+
+
+def read_rubin(data: Path) -> Iterator[SkyObject]:
+    """Objects of ``real/rubin_labels.csv`` whose alert is in a Parquet file below ``alerts/lsst``.
+
+    Ids in the table have lost digits; an object is found by the ids of its alerts.
+    """
+    table = data / "real" / "rubin_labels.csv"
+    if not table.exists():
+        return
+    with table.open(encoding="utf-8") as file:
+        about = {alert: row for row in csv.DictReader(file) for alert in row["diaSourceIds"].split(";")}
+    newest: dict[str, dict[str, Any]] = {}
+    for path in sorted((data / "alerts" / "lsst").rglob("*.parquet")):
+        for alert in pq.read_table(path, columns=list(_ALERT_COLUMNS)).to_pylist():
+            row = about.get(str(alert["diaSource"]["diaSourceId"]))
+            if row is None:
+                continue
+            held = newest.get(row["diaObjectId"])
+            if held is None or held["diaSource"]["midpointMjdTai"] < alert["diaSource"]["midpointMjdTai"]:
+                newest[row["diaObjectId"]] = alert
+    for name, alert in newest.items():
+        row = about[str(alert["diaSource"]["diaSourceId"])]
+        label = LABELS.get(row["label"], UNLABELLED)
+        yield _of_alert(f"rubin-{name}", alert, label, row)
+
+
+def _of_alert(name: str, alert: dict[str, Any], label: int, row: dict[str, str]) -> SkyObject:
+    """Detections, and forced points of the visits without one."""
+    sources = [*(alert["prvDiaSources"] or []), alert["diaSource"]]
+    visits = {source["visit"] for source in sources}
+    forced = [source for source in alert["prvDiaForcedSources"] or [] if source["visit"] not in visits]
+    every = [(source, number < len(sources)) for number, source in enumerate([*sources, *forced])]
+    every = [(s, d) for s, d in every if s["psfFlux"] is not None and s["psfFluxErr"] and np.isfinite(s["psfFlux"])]
+    band = np.array([_INDEX[source["band"].replace("y", "Y")] for source, _ in every], dtype=np.int8)
+    total = [np.nan if source["scienceFlux"] is None else source["scienceFlux"] for source, _ in every]
+    return SkyObject(
+        source="rubin",
+        object_id=name,
+        mjd=np.array([source["midpointMjdTai"] for source, _ in every], dtype=np.float64),
+        flux=np.array([source["psfFlux"] for source, _ in every], dtype=np.float64),
+        flux_err=np.array([source["psfFluxErr"] for source, _ in every], dtype=np.float64),
+        band=band,
+        detected=np.array([detected for _, detected in every], dtype=np.bool_),
+        foreign=np.zeros(len(band), np.bool_),
+        wavelength=np.array([WAVELENGTH[BANDS[number]] for number in band], dtype=np.float32),
+        total_flux=np.array(total, dtype=np.float64),
+        label=label,
+        raw_label=row["label"] or row["kind"],
+        quality="catalogue" if label >= 0 else "unlabelled",
+        names=(name,),
+    )

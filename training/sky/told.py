@@ -1,0 +1,194 @@
+"""Boosted trees on what heads see, for heads to learn from: on few real objects trees are the better pupils.
+
+Trees are fitted to the objects of all folds but one and speak of that one, so that what they say is no memory; heads
+then learn labels and the trees' probabilities in equal parts (distillation, Hinton et al. 2015). No tree is served:
+heads are, which need no operators of their own and give the same numbers wherever they run.
+
+Legend: N light curves, C classes.
+
+Folders of light curves that heads are fitted on, and of what a network says of them: one file for each of the two.
+
+    ask    PART.npz              light curves (`training.sky.novelty`)
+    tell   PART.statistics.npz   statistics beside the branches
+           PART.embedding.npz    what a body's branches say
+
+Parts are ``train``, ``validation`` and ``strangers``, those of no known class.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from models.lightcurve import Bool, Float32, Int64
+from models.networks.astro_moe.network import AstroMoE
+from models.networks.zoo import build
+from models.taxonomy import ELASTICC
+from training.data.mixture import read_mixture, sky_dataset
+from training.fit.train import with_classes
+from training.recipes.schema import Recipe
+from training.score.calibrate import softmax
+from training.sky.heads import HeadsConfig, Told, all_told, answers, fit_heads, load_body, save_run, scores
+from training.sky.load import as_sent
+from training.sky.novelty import Asked, ask, embeddings_of, impossible, joined, read_asked, seen, statistics_of
+from training.sky.record import Sky
+
+FOLDS: Final = 4
+ROUNDS, RATE, LEAVES = 140, 0.08, 24
+
+
+def columns(told: Told) -> Float32:
+    """Statistics, NaN where they are not known, beside what the branches say."""
+    return np.concatenate([np.where(told.known, told.value, np.float32(np.nan)), told.embedding], axis=1)
+
+
+class Trees(NamedTuple):
+    """Boosted trees and the columns that they look at: those that vary where they were fitted."""
+
+    forest: HistGradientBoostingClassifier
+    vary_F: Bool
+
+
+def fit_trees(told: Told, label_N: Int64, *, seed: int) -> Trees:
+    """Fit boosted trees."""
+    value_NF = columns(told)
+    vary_F: Bool = np.array([len(np.unique(column[np.isfinite(column)][:2_000])) > 1 for column in value_NF.T])
+    trees = HistGradientBoostingClassifier(
+        max_iter=ROUNDS,
+        learning_rate=RATE,
+        max_leaf_nodes=LEAVES,
+        l2_regularization=2.0,
+        max_features=0.3,
+        early_stopping=False,
+        random_state=seed,
+    )
+    return Trees(trees.fit(value_NF[:, vary_F], label_N), vary_F)
+
+
+def probabilities(trees: Trees, told: Told, classes: int) -> NDArray[np.float64]:
+    """What trees say, [N, C]; a class that they never saw has none."""
+    p_NC = np.zeros((len(told.embedding), classes))
+    p_NC[:, trees.forest.classes_] = trees.forest.predict_proba(columns(told)[:, trees.vary_F])
+    return p_NC
+
+
+def out_of_fold(told: Told, label_N: Int64, owner_N: Int64, classes: int, *, seed: int) -> Float32:
+    """What trees say of light curves of objects that they were not fitted to, [N, C]."""
+    fold_N = np.random.default_rng(seed).permutation(int(owner_N.max()) + 1)[owner_N] % FOLDS
+    p_NC = np.zeros((len(label_N), classes), np.float32)
+    for fold in range(FOLDS):
+        rest, mine = fold_N != fold, fold_N == fold
+        trees = fit_trees(told.take(rest), label_N[rest], seed=seed)
+        p_NC[mine] = probabilities(trees, told.take(mine), classes)
+    return p_NC
+
+
+PARTS: Final = ("train", "validation", "strangers")
+OTHER: Final = "other"  # quality of real objects that are of no known class
+OF_A_LABEL: Final = 80
+_NO_SUPERNOVAE: Final = [
+    place
+    for place, leaf in enumerate(ELASTICC.classes)
+    if leaf.path[-1] in ("Periodic", "Non-Periodic", "Fast") or leaf.name == "TDE"
+]
+CLASSES: Final = "classes.json"
+COPIES: Final = 6  # draws of each real stranger
+IMPOSSIBLE: Final = 3_000
+LONGEST: Final = 8  # a real stranger needs so many points
+FEWEST_DETECTIONS: Final = 3
+
+
+def ask_all(mixture: Path, sky: Sky, recipe: Recipe, numbers: tuple[int, int], folder: Path, seed: int) -> None:
+    """Draw ``numbers`` of training and validation light curves of a mixture, and strangers, into a folder."""
+    dataset = read_mixture(mixture)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CLASSES).write_text(json.dumps(dataset.classes), encoding="utf-8")
+    for part, number in zip(PARTS[:2], numbers, strict=True):
+        ask(dataset, recipe, part, number, seed).save(folder / f"{part}.npz")
+    known = read_asked(folder / "train.npz")
+    some = known.take(np.random.default_rng(seed).permutation(len(known))[:IMPOSSIBLE])
+    joined([_real_strangers(sky, recipe, dataset.classes, seed), impossible(some, seed)]).save(folder / "strangers.npz")
+
+
+def _real_strangers(sky: Sky, recipe: Recipe, classes: tuple[str, ...], seed: int) -> Asked:
+    """Real objects of none of the classes of the training part, their kind in place of the survey."""
+    strange = sky.quality == OTHER
+    if classes != ELASTICC.names:  # of six types of supernovae all else is strange, too
+        strange |= _some_of_each(np.where(np.isin(sky.label, _NO_SUPERNOVAE), sky.label, -1), seed)
+    usable = strange & (sky.part == 0) & (sky.lengths >= LONGEST)
+    chosen = as_sent(sky.take(usable & (sky.count(sky.detected) >= FEWEST_DETECTIONS)))
+    dataset, _, _ = sky_dataset(chosen)
+    told = np.where(chosen.label < 0, chosen.raw_label, np.array(ELASTICC.names)[chosen.label])
+    kinds = replace(dataset, object_id=[f"{kind}:" for kind in told])
+    rows: Int64 = np.repeat(np.arange(len(kinds)), COPIES)
+    return seen(kinds, rows, recipe, np.random.default_rng((seed, len(PARTS))))
+
+
+def _some_of_each(label_N: Int64, seed: int) -> Bool:
+    """Some objects of every label, none where it is negative."""
+    order = np.random.default_rng(seed).permutation(len(label_N))
+    found = np.zeros(len(label_N), dtype=np.bool_)
+    for label in np.unique(label_N[label_N >= 0]):
+        found[order[label_N[order] == label][:OF_A_LABEL]] = True
+    return found
+
+
+def tell_statistics(recipe: Recipe, folder: Path) -> None:
+    """Work out the statistics of a recipe's network for every part."""
+    network = build(recipe.network)
+    assert isinstance(network, AstroMoE)
+    for part in PARTS:
+        value_NK, known_NK = statistics_of(network.eval(), read_asked(folder / f"{part}.npz"))
+        np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=known_NK)
+
+
+def tell_embeddings(body: AstroMoE, folder: Path) -> None:
+    """Let a body's branches speak of every part."""
+    for part in PARTS:
+        np.savez(folder / f"{part}.embedding.npz", embedding=embeddings_of(body, read_asked(folder / f"{part}.npz")))
+
+
+def classes_of(folder: Path) -> tuple[str, ...]:
+    """Class names of a folder, in the order of its labels."""
+    return tuple(json.loads((folder / CLASSES).read_text(encoding="utf-8")))
+
+
+def read_told(folder: Path, part: str) -> Told:
+    """What is told of a part."""
+    with (
+        np.load(folder / f"{part}.statistics.npz") as statistics,
+        np.load(folder / f"{part}.embedding.npz") as embeddings,
+    ):
+        return Told(embeddings["embedding"], statistics["value"], statistics["known"])
+
+
+def fit_run(
+    folders: Sequence[Path], body: Path, out: Path, recipe: Recipe, config: HeadsConfig, *, trees: bool
+) -> dict[str, dict[str, float]]:
+    """Fit the heads of a recipe on a folder and write a run folder; scores of the validation light curves come back.
+
+    Parameters
+    ----------
+    folders : of light curves to fit on; those of the first are scored.
+    trees : fit boosted trees first, and let the heads learn from them as well.
+    """
+    network, run = load_body(body)
+    classes = len(classes_of(folders[0]))
+    recipe = with_classes(recipe, classes)
+    training = joined([read_asked(folder / "train.npz") for folder in folders])
+    validation = read_asked(folders[0] / "validation.npz")
+    told, asked = read_told(folders[0], "validation"), all_told([read_told(folder, "train") for folder in folders])
+    found, teacher_NC = {}, None
+    if trees:
+        teacher_NC = out_of_fold(asked, training.label, training.owner, classes, seed=recipe.seed)
+        fitted_trees = fit_trees(asked, training.label, seed=recipe.seed)
+        found["trees"] = scores(probabilities(fitted_trees, told, classes), validation.label)
+    fitted = fit_heads(network, recipe, asked, training.label, config, seed=recipe.seed, teacher_NC=teacher_NC)
+    save_run(fitted, recipe, body, run.data, out)
+    found["heads"] = scores(softmax(answers(fitted, told)[0]), validation.label)
+    return found

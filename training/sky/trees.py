@@ -1,0 +1,279 @@
+"""Boosted trees on features of the same objects: what a network has to beat, seen, left out and adapted.
+
+Notable:
+
+- training takes the raw objects of the training part and views of them; half of all rows are told their redshift;
+- a row weighs by its class, softly (`CLASS_POWER`), and within a class all surveys that rows look like weigh the same,
+  so that the survey does not tell the class. Equal weights of 20 classes would let rare neighbours swallow Ia;
+- surveys are left out in groups (`GROUPS`). ``left out`` trains on nothing of the group: no object, no view of one of
+  its objects, no view through its patterns. ``adapted`` has the last, which need no label;
+- the 0.9 sets have thresholds fitted on the valid part, raw and through patterns, as far as the column allows.
+
+Legend: N rows, F features, C classes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import lightgbm
+import numpy as np
+from numpy.typing import NDArray
+
+from models.taxonomy import ELASTICC
+from training.reobserve.patterns import family
+from training.score.conformal import conformal_quantile
+from training.sky.features import features_of
+from training.sky.load import as_sent
+from training.sky.measure import Column, measure
+from training.sky.real import MEASURE_ONLY
+from training.sky.record import PARTS, Reveal, Sky, join
+from training.sky.scores import COVERAGE, Answers
+
+Float32 = NDArray[np.float32]
+
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ztf": ("ztf_sn", "ztf_ia2018", "ztf_dr"),
+    "des": ("spcc", "des3yr", "snls"),
+    "ps1": ("ps1md", "foundation_dr1", "osc", "yse_dr1", "ps1_rrlyrae"),
+    "near": ("csp_dr3", "cfa3", "cfa124", "kait", "loss", "slsne", "manytde"),
+    "rest": ("elasticc", "s82_rrlyrae", "ogle_dn", "ogle_ews2025", "ogle2_ulens"),
+}
+"""Surveys that are left out together."""
+LABELS_TO_MEASURE: Final = MEASURE_ONLY | {"rubin"}
+CLASS_POWER: Final = 0.6
+OF_A_SOURCE: Final = 1500
+ROUNDS: Final = 160
+PARAMETERS: Final[Mapping[str, Any]] = {
+    "objective": "multiclass", "num_class": len(ELASTICC.names), "learning_rate": 0.08, "num_leaves": 24,
+    "min_data_in_leaf": 20, "feature_fraction": 0.25, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 2.0,
+    "max_bin": 63, "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Features of labelled rows and what decides who may train on them.
+
+    ``value_NF``; ``label_N``; ``looks_N`` the survey that a row looks like; ``origin_N`` the source of its object;
+    ``view_N`` whether it is a view.
+    """
+
+    value_NF: Float32
+    label_N: NDArray[np.int64]
+    looks_N: NDArray[np.str_]
+    origin_N: NDArray[np.str_]
+    view_N: NDArray[np.bool_]
+
+    def save(self, path: Path) -> None:
+        """Write to an npz without pickles."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, allow_pickle=False, **{name: getattr(self, name) for name in self.__slots__})
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Rows":
+        """The chosen rows."""
+        return Rows(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+    def allowed(self, column: Column, group: Sequence[str]) -> NDArray[np.bool_]:
+        """Rows that a model of a column may see when the surveys of ``group`` are left out, (N,)."""
+        if column == "seen":
+            return np.ones(len(self.label_N), dtype=np.bool_)
+        families = sorted({family(source) for source in group})
+        own = np.isin(self.origin_N, group)
+        return np.asarray(~own & (~np.isin(self.looks_N, families) if column == "left out" else self.view_N | ~own))
+
+
+def read_rows(path: Path) -> Rows:
+    """Read what `Rows.save` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return Rows(**{name: arrays[name] for name in Rows.__slots__})
+
+
+def rows_of(raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0) -> Rows:
+    """Rows of one part: raw objects with a class and views; every second one is told its redshift, by chance.
+
+    Parameters
+    ----------
+    most : raw objects of one class and source, so that one large set does not cost the time of all others.
+    """
+    rng = np.random.default_rng(seed)
+    raw = as_sent(raw.take((raw.label >= 0) & ~np.isin(raw.source, sorted(LABELS_TO_MEASURE))))
+    raw = raw.take(_at_most(raw, most, rng))
+    seen = as_sent(views.take(~np.isin(views.raw_label, sorted(LABELS_TO_MEASURE))))
+    both = join([raw, seen])
+    is_view = np.arange(len(both)) >= len(raw)
+    told = rng.random(len(both)) < 0.5
+    blocks, order = [], []
+    shares: dict[Reveal, NDArray[np.bool_]] = {"nothing": ~told, "redshift": told}
+    for reveal, chosen in shares.items():
+        values, rows = features_of(both.take(chosen), reveal)
+        blocks.append(values)
+        order.append(np.flatnonzero(chosen)[rows])
+    place = np.concatenate(order)
+    origin = np.where(is_view, both.raw_label, both.source)[place]
+    looks = np.array([family(str(source)) for source in both.source[place]])
+    return Rows(np.concatenate(blocks), both.label[place], looks, origin, is_view[place])
+
+
+def _at_most(sky: Sky, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Objects, at most so many of one class and source."""
+    kept = []
+    for label in np.unique(sky.label):
+        for source in np.unique(sky.source[sky.label == label]):
+            kept.append(rng.permutation(np.flatnonzero((sky.label == label) & (sky.source == source)))[:most])
+    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.intp)
+
+
+def weights_of(rows: Rows) -> NDArray[np.float64]:
+    """Weight of every row: its class softly, its survey within the class evenly; mean 1, (N,)."""
+    weight = np.zeros(len(rows.label_N))
+    for label in np.unique(rows.label_N):
+        mine = rows.label_N == label
+        _, place, counts = np.unique(rows.looks_N[mine], return_inverse=True, return_counts=True)
+        share = 1.0 / np.sqrt(counts[place])
+        weight[mine] = share / share.sum() * mine.sum() ** CLASS_POWER
+    return np.asarray(weight / weight.mean())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """Boosted trees, and the largest 1 - p within a 0.9 set."""
+
+    booster: lightgbm.Booster
+    threshold: float
+
+    def probabilities(self, value_NF: Float32) -> NDArray[np.float64]:
+        """Shape (N, C)."""
+        return np.asarray(self.booster.predict(value_NF, num_threads=1), dtype=np.float64)
+
+
+def train(rows: Rows, calibration: Rows, *, seed: int = 0, rounds: int = ROUNDS) -> Trees:
+    """Boost trees on ``rows`` and fit the threshold of their sets on ``calibration``."""
+    data = lightgbm.Dataset(rows.value_NF, rows.label_N, weight=weights_of(rows), free_raw_data=True)
+    booster = lightgbm.train({**PARAMETERS, "seed": seed}, data, num_boost_round=rounds)
+    probabilities = np.asarray(booster.predict(calibration.value_NF, num_threads=1))
+    score = 1.0 - probabilities[np.arange(len(calibration.label_N)), calibration.label_N]
+    score[probabilities.argmax(axis=1) == calibration.label_N] = 0.0  # the first class is always in the set
+    return Trees(booster, min(conformal_quantile(score, 1.0 - COVERAGE), 1.0))
+
+
+@dataclass(slots=True)
+class Kitchen:
+    """Features of the objects that are asked about, worked out once for all models."""
+
+    held: dict[tuple[str, str], tuple[Float32, NDArray[np.intp]]] = field(default_factory=dict)
+
+    def features(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
+        """As `features_of`."""
+        digest = sha256(sky.object_id.tobytes() + sky.source.tobytes() + sky.offsets.tobytes()).hexdigest()
+        if (digest, reveal) not in self.held:
+            self.held[digest, reveal] = features_of(sky, reveal)
+        return self.held[digest, reveal]
+
+
+def asker(models: Mapping[str, Trees], kitchen: Kitchen) -> Callable[[Sky, Reveal], Answers]:
+    """Ask the model that is responsible for the source of an object.
+
+    Parameters
+    ----------
+    models : by group of `GROUPS`, for the objects of its surveys alone; the one named "" answers about all.
+    """
+
+    def ask(sky: Sky, reveal: Reveal) -> Answers:
+        values, rows = kitchen.features(sky, reveal)
+        probabilities = np.full((len(rows), len(ELASTICC.names)), np.nan)
+        threshold = np.ones(len(rows))
+        for group, trees in models.items():
+            mine = np.ones(len(rows), np.bool_) if not group else np.isin(sky.source[rows], _sources(group))
+            if mine.any():
+                probabilities[mine], threshold[mine] = trees.probabilities(values[mine]), trees.threshold
+        known = np.isfinite(probabilities[:, 0])
+        inside = 1.0 - probabilities <= threshold[:, None]
+        inside[np.arange(len(rows)), np.nan_to_num(probabilities).argmax(axis=1)] = True
+        nothing = np.full(len(rows), np.nan)
+        return Answers(rows, probabilities, inside, nothing, np.zeros(len(rows), np.bool_)).take(known)
+
+    return ask
+
+
+def _sources(group: str) -> list[str]:
+    """Sources of a group, and the families under which views look like them."""
+    return sorted({*GROUPS[group], *(family(source) for source in GROUPS[group])})
+
+
+def trees_report(
+    parts: Mapping[str, Rows],
+    sky: Sky,
+    views: Sky,
+    *,
+    seeds: Sequence[int] = (0,),
+    left_out: Sequence[str] = tuple(GROUPS),
+    rounds: int = ROUNDS,
+    say: Callable[[str], None] = lambda _: None,
+    keep: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Train and score every column; the report that ``measure --trees`` reads.
+
+    Parameters
+    ----------
+    parts : rows of ``train`` and ``valid``. views : views of the test part. left_out : groups to leave out.
+    keep : called with the report so far when a column is done.
+    """
+    kitchen, reports = Kitchen(), dict[str, Any]()
+    report = {"reports": reports, "rows": {part: len(rows.label_N) for part, rows in parts.items()}, "rounds": rounds}
+    for seed in seeds:
+        say(f"seen, seed {seed}")
+        trees = train(parts["train"], parts["valid"], seed=seed, rounds=rounds)
+        name = "boosted trees" if seed == seeds[0] else f"boosted trees, seed {seed}"
+        reports[name] = {"seen": measure(name, asker({"": trees}, kitchen), sky, views)}
+        keep(report)
+    columns: tuple[Column, ...] = ("left out", "adapted")
+    for column in columns if left_out else ():
+        models = {}
+        for group in left_out:
+            say(f"{column}, {group}")
+            allowed = {part: rows.allowed(column, GROUPS[group]) for part, rows in parts.items()}
+            models[group] = train(
+                *(rows.take(allowed[part]) for part, rows in parts.items()), seed=seeds[0], rounds=rounds
+            )
+        reports["boosted trees"][column] = measure("boosted trees", asker(models, kitchen), sky, views)
+        keep(report)
+    return report
+
+
+def fingerprint(raw: Sky, views: Sky, *, most: int = 250, seed: int = 0) -> dict[str, float]:
+    """Balanced accuracy of telling the source within SNe Ia, before and after re-observation, by two kinds of trees.
+
+    Objects of the training part teach, those of the valid part are told. Before: the source of raw objects; after: the
+    source of a view's *origin*. ``most`` objects of a source are looked at.
+    """
+    from sklearn.ensemble import RandomForestClassifier
+
+    label = ELASTICC.names.index("Ia")
+    found: dict[str, float] = {}
+    told = {"before": (as_sent(raw), raw.source), "after": (as_sent(views), views.raw_label)}
+    for name, (sky, _) in told.items():
+        source = sky.source if name == "before" else sky.raw_label
+        counts = {str(key): int(((source == key) & (sky.label == label)).sum()) for key in np.unique(source)}
+        kept = [
+            np.random.default_rng(seed).permutation(np.flatnonzero((source == key) & (sky.label == label)))[:most]
+            for key, number in counts.items()
+            if number >= 80
+        ]
+        chosen = sky.take(np.concatenate(kept))
+        value_NF, rows = features_of(chosen, "nothing")
+        answer = (chosen.source if name == "before" else chosen.raw_label)[rows]
+        learns = chosen.part[rows] == PARTS.index("train")
+        forest = RandomForestClassifier(200, min_samples_leaf=3, class_weight="balanced", random_state=seed)
+        boosted = lightgbm.LGBMClassifier(
+            n_estimators=80, num_leaves=15, class_weight="balanced", random_state=seed, n_jobs=1, verbosity=-1
+        )
+        filled = np.nan_to_num(value_NF, nan=-9.0)
+        for kind, trees in (("forest", forest), ("boosted trees", boosted)):
+            named = trees.fit(filled[learns], answer[learns]).predict(filled[~learns])
+            recalls = [float((named[answer[~learns] == k] == k).mean()) for k in np.unique(answer[~learns])]
+            found[f"{name}, {kind}"] = float(np.mean(recalls))
+        found[f"{name}, sources"] = len(np.unique(answer))
+    return found
