@@ -54,6 +54,7 @@ class _Server(ThreadingHTTPServer):
     """One thread for each connection, of which there are few: probes and scrapes come every few seconds."""
 
     daemon_threads = True
+    request_queue_size = 4 * MAX_CONNECTIONS  # with five, a burst would wait whole seconds to be connected at all
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)

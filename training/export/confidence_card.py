@@ -117,7 +117,8 @@ def _novelty(manifest: Manifest) -> str:
     by_length = f" By number of detections:\n\n{table}" if names else ""
     return f"""## Novelty
 
-The share of {novelty.objects:,} {novelty.split} objects, in such views, that {NEARER[novelty.method]}, over
+The share of {novelty.objects:,} {novelty.split} objects, in such views, that
+{NEARER[novelty.method]}, over
 {novelty.reference_objects:,} training objects. Beyond {novelty.threshold:g} lie
 {alarms} of these views of known objects: false alarms.{by_length}"""
 

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from models.lightcurve import LightCurve
-from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
 from service.http import openapi
 from service.http.body.formats.table import FORMATS, Format, body_format, reply_format
@@ -21,6 +20,7 @@ from service.http.edge.receive import media_type
 from service.http.endpoint import Call, Endpoint, Inquiry, Reply
 from service.http.lifecycle import service_of
 from service.http.stream import CurveStream
+from service.registry.live import Lease
 
 router = APIRouter()
 
@@ -64,8 +64,8 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         leading = service.leading(query.model, others=not wanted.one_model)
         led = [leading.lead(item, key=key) for item in asked.items]
         leases = [lease for lease, _ in led]
-        writers = class_writers(leases, asked.options.prior, settings.prior)  # unknown shares are told before asking
-        write = partial(_write, wanted, writers, asked)
+        class_writers(leases, asked.options.prior, settings.prior)  # unknown shares are told before asking
+        write = partial(_write, wanted, leases, settings.prior, asked)
         terms = call.terms(asked.options.deadline_ms, fall_back=True)
         return Inquiry(leases, [item for _, item in led], terms, write, wanted.slow_start)
 
@@ -77,9 +77,12 @@ SHORTCUT = Shortcut("/v1/classify", partial(classify, query=ClassifyQuery()))
 
 def _write(
     wanted: Format,
-    writers: Sequence[ClassWriter],
+    leases: Sequence[Lease[LightCurve]],
+    usual: str,
     asked: Asked[LightCurve, Options],
     outcomes: Sequence[Outcome],
 ) -> Reply:
+    """The reply, in the name of whoever answered: a lease may have gone over to the fallback while it was asked."""
     check_bare(asked, outcomes)
+    writers = class_writers(leases, asked.options.prior, usual)
     return Reply(wanted.write(classified(writers, asked.items, outcomes, asked.options)), wanted.media_type)

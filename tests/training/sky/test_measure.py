@@ -28,6 +28,7 @@ from training.sky.scores import (
 IA, II, IBC, RRL = (ELASTICC.names.index(name) for name in ("Ia", "II", "Ib/c", "RR Lyrae"))
 C = len(ELASTICC.names)
 TEST = PARTS.index("test")
+DEFAULT_NAME = f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}"
 
 
 def answers(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> Answers:
@@ -146,15 +147,15 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     trees = {"reports": {"trees": {"left out": measure("trees", surely_ia, sky)}}, "fingerprint": {"before": 0.9}}
     (tmp_path / "trees.json").write_text(json.dumps(trees), encoding="utf-8")
     score = {"objects": {"mean": 1500.0}, "macro_f1": {"mean": 0.8}}
-    evaluated = {"models": [{"name": "astro-moe-elasticc 1.2.0"}], "views": {"everything": score}}
+    evaluated = {"models": [{"name": DEFAULT_NAME}], "views": {"everything": score}}
     report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, told=[tmp_path / "trees.json"])
-    assert set(report["reports"]) == {"astro-moe-elasticc 1.2.0", "trees"}
+    assert set(report["reports"]) == {DEFAULT_NAME, "trees"}
     (deep,) = [row for row in report["table"] if row["key"] == "deep"]
     assert set(deep["figures"]["trees"]) == {"left out"}
     (tmp_path / "evaluated.json").write_text(json.dumps(evaluated), encoding="utf-8")
     report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, simulated=[tmp_path / "evaluated.json"])
     (simulated,) = [row for row in report["table"] if row["key"] == "simulated"]
-    assert simulated["figures"]["astro-moe-elasticc 1.2.0"]["seen"] == {"macro-F1": 0.8, "objects": 1500}
+    assert simulated["figures"][DEFAULT_NAME]["seen"] == {"macro-F1": 0.8, "objects": 1500}
     page = write_page(report, "sky.json")
     assert "| simulated test set, macro-F1 | 0.80 |" in page
     assert telling_rows(report, ["yse"]).count("\n") == 3
