@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.bands import BANDS, BandMap
-from models.confidence import Calibration, Novelty, PredictionSets
+from models.confidence import Calibration, Domain, Novelty, PredictionSets
 from models.context import Context
-from models.domain import Domain
 from models.lightcurve import Limits
 from models.runtime import run
 from models.taxonomy import Taxonomy
@@ -82,7 +81,7 @@ class MeasuredPrior(_Frozen):
 
     Attributes
     ----------
-    shares : by class, any scale, none for a class that is left out; None for those of :mod:`models.priors`.
+    shares : by class, any scale, none for a class that is left out; None for those of :mod:`models.posterior`.
     coverage : by stated coverage ("0.9"), the share of sets that hold the true class.
     mean_size : classes in a set of the default coverage.
     prediction_sets : thresholds fitted under these shares; None for the bundle's own.

@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bench.alerts import visit
 from deploy.bench.brokers import Brokers, brokers, home
 from deploy.bench.engine import Aim
 from deploy.bench.process import HOST, Service, free_port
 from deploy.bench.report import Numbers
+from deploy.bench.workload import visit
 
 PARTITIONS: Final = 4
 VISITS: Final = (10_000, 40_000)

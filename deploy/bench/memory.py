@@ -20,9 +20,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from deploy.bench.load import request, run_in_process, write_plan
-from deploy.bench.mixed import OCTETS, requests
 from deploy.bench.process import running, start
 from deploy.bench.report import Numbers, spread
+from deploy.bench.workload import OCTETS, requests
 from service.commands.client import packets_in
 
 

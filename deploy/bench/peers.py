@@ -26,12 +26,12 @@ import numpy as np
 import orjson
 
 from deploy.bench.bare import Bare
-from deploy.bench.curves import Columns, alert_mix
 from deploy.bench.load import HOST, request, run_in_process, write_plan
 from deploy.bench.process import free_port
 from deploy.bench.report import ROOT, Numbers, spread
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.wire import answered, patient
+from deploy.bench.workload import Columns, alert_mix
 from service.settings import usable_cores
 
 COMMON: Final = ("numpy>=2.0", "onnxruntime>=1.24", "orjson>=3.10", "pydantic>=2.10")

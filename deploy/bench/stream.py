@@ -35,12 +35,11 @@ import numpy as np
 import orjson
 
 from deploy.bench import engine, kafka
-from deploy.bench.alerts import LONGEST, SCHEMA, columns_of, packet, visit
-from deploy.bench.bare import Bare
+from deploy.bench.bare import Bare, Best
 from deploy.bench.engine import Aim
 from deploy.bench.process import HOST, Service, free_port
 from deploy.bench.report import Numbers
-from deploy.bench.schedules import Best
+from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from models.alerts import plans
 from models.alerts.envelopes import read_packet
 from models.alerts.packet import Packet
@@ -272,7 +271,7 @@ def _beside_bare(bundle: Path, packets: Sequence[bytes], say: Callable[[str], No
 
 def decode_ratio(repeats: int = 40) -> float:
     """Processor time of our decoder over that of fastavro on one packet of 60 + 300 points."""
-    data = packet(1, *LONGEST, np.random.default_rng(0))[CONFLUENT_HEADER_BYTES:]
+    data = packet(1, *LONGEST_HISTORY, np.random.default_rng(0))[CONFLUENT_HEADER_BYTES:]
     decoder = plans.for_name(SCHEMA).decoder
     full = _fastest(lambda: fastavro.schemaless_reader(io.BytesIO(data), decoder.schema.parsed, None), repeats)
     return _fastest(lambda: decoder.read(data), repeats) / full

@@ -24,10 +24,10 @@ import orjson
 import uvloop
 
 from deploy.bench.bare import Bare, Pace
-from deploy.bench.curves import Columns, columns
 from deploy.bench.load import HOST, request, run_in_process, write_plan
 from deploy.bench.process import Service, running
 from deploy.bench.report import Numbers, spread
+from deploy.bench.workload import Columns, columns
 
 _BODY = b"{}" + b" " * 1022  # about as long as a real answer
 _REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)

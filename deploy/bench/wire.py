@@ -16,13 +16,12 @@ import msgspec
 import numpy as np
 import orjson
 
-from deploy.bench.bare import Bare
-from deploy.bench.curves import Columns, alert_mix
+from deploy.bench.bare import Bare, Best
 from deploy.bench.load import HOST, Request, request, run_in_process, write_plan
 from deploy.bench.process import Service, running
 from deploy.bench.report import Numbers, spread
-from deploy.bench.schedules import Best
 from deploy.bench.throughput import WrongAnswer, check_answers
+from deploy.bench.workload import Columns, alert_mix
 from models.bands import filter_index
 from models.metadata import METADATA_COLUMNS
 from service.settings import usable_cores

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.pages import benchmarks, dashboard, metrics, settings
+from deploy.pages import dashboard, tables
 from service.http.edge.errors import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,13 +25,13 @@ def problems(text: str) -> str:
         [str(kind.status), f"`{kind.type}`", kind.title, kind.meaning]
         for kind in sorted(KINDS.values(), key=lambda kind: kind.status)
     ]
-    return PROBLEMS.sub(lambda slot: f"{slot[1]}\n{benchmarks.markdown(rows)}\n{slot[2]}", text)
+    return PROBLEMS.sub(lambda slot: f"{slot[1]}\n{tables.markdown(rows)}\n{slot[2]}", text)
 
 
 PAGES: dict[Path, Callable[[str], str]] = {
-    DOCS / "settings.md": settings.page,
-    DOCS / "metrics.md": metrics.page,
-    DOCS / "benchmarks.md": benchmarks.page,
+    DOCS / "settings.md": tables.settings_page,
+    DOCS / "metrics.md": tables.metrics_page,
+    DOCS / "benchmarks.md": tables.benchmarks_page,
     DOCS / "api.md": problems,
     ROOT / "deploy" / "grafana" / "dashboards" / "nightjar.json": dashboard.page,
 }

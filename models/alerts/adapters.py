@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from models.alerts import photometry
+from models.alerts.decoder import Table
 from models.alerts.layouts import Columns, Path
 from models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
 from models.alerts.plans import Plan
-from models.alerts.steps import Table
 from models.lightcurve import LightCurve
 from models.metadata import clean_metadata
 from models.units import MAX_ABS_MJD

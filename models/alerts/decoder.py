@@ -1,21 +1,239 @@
 """Alert records to the few values that are needed, several times faster than decoding them.
 
-A record is walked in steps made once for its schema (:mod:`models.alerts.steps`): one regular expression for every
-stretch of plain fields, another for the rows of each list of observations, a jump over each image. Where the bytes are
-in any way unusual fastavro reads the record again, and says what is wrong with bytes that are wrong: the two ways give
-the same values and refuse the same bytes.
+A record is walked in steps made once for its schema, each of which takes the data and a position and returns the
+position behind it: one regular expression for every stretch of plain fields, another for the rows of each list of
+observations, a jump over each image. Where the bytes are in any way unusual fastavro reads the record again, and says
+what is wrong with bytes that are wrong: the two ways give the same values and refuse the same bytes.
 """
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from itertools import compress
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.alerts import avro
-from models.alerts.avro import Schema
-from models.alerts.patterns import Unusual
-from models.alerts.steps import Step, Table, Values, steps_of
+from models.alerts.avro import AvroType, Schema
+from models.alerts.patterns import INTEGER, IrregularTypeError, Leaf, Part, PatternWriter, Unusual, integer
+
+Values = dict[str, Any]
+Captured = Sequence[bytes | None]
+Match = Callable[[bytes, int], re.Match[bytes] | None]
+Step = Callable[[bytes, int, Values], int]
+
+_MATCH_INTEGER: Final[Match] = re.compile(INTEGER).match
+_INTEGER_BYTES: Final = 9  # the most that a pattern matches
+_SHIFTS: Final = np.arange(0, 7 * _INTEGER_BYTES, 7, dtype=np.uint64)
+_FLOATS: Final[Mapping[str, str]] = {"float": "<f4", "double": "<f8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of a list of records, by column; null rows are left out."""
+
+    length: int
+    columns: Mapping[str, Sequence[Any]]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.length
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Mapping[str, Any] | None], names: Iterable[str]) -> "Table":
+        """Turn decoded rows into columns."""
+        present = [row for row in rows if row is not None]
+        return cls(len(present), {name: [row[name] for row in present] for name in names})
+
+
+def steps_of(schema: Schema, keep: Mapping[str, frozenset[str]]) -> list[Step] | None:
+    """Return steps through a record of the schema, None when a type in it allows none."""
+    try:
+        return _Builder(schema, keep).of_fields(schema.root, kept=True)
+    except IrregularTypeError:
+        return None
+
+
+class _Builder:
+    """Turns types into steps; every method raises IrregularTypeError for a type that allows none."""
+
+    def __init__(self, schema: Schema, keep: Mapping[str, frozenset[str]]) -> None:
+        self._schema, self._keep = schema, keep
+        self._patterns = PatternWriter(schema, keep)
+
+    def of_fields(self, record: AvroType, kept: bool) -> list[Step]:
+        """Return steps through the fields of a record: those that have a pattern are read together."""
+        steps: list[Step] = []
+        run: list[Part] = []
+        wanted = self._keep.get(record["name"], frozenset()) if kept else frozenset()
+        for field in record["fields"]:
+            name = field["name"]
+            try:
+                run.append(self._patterns.part(field["type"], (name,), name in wanted))
+            except IrregularTypeError:
+                steps += [*_fields(run), *self._irregular(field["type"], name, name in wanted)]
+                run = []
+        return [*steps, *_fields(run)]
+
+    def _irregular(self, kind: AvroType, name: str, kept: bool) -> list[Step]:
+        """Return steps through what has no pattern: lists, and what holds images."""
+        if isinstance(kind, list):
+            value = avro.bare(kind)
+            if isinstance(value, list) or "null" not in kind:
+                raise IrregularTypeError("union")
+            return [_nullable(2 * kind.index(value), self._irregular(value, name, kept), name if kept else None)]
+        if kind == "bytes" and not kept:
+            return [_skip_bytes]
+        definition = self._schema.named.get(kind) if isinstance(kind, str) else kind
+        match definition:
+            case {"type": "array", "items": items}:
+                return [self._rows(items, name, kept)]
+            case {"type": "map", "values": values} if not kept:
+                return [_skip_rows(self._patterns.entry(values).compile().match)]
+            case {"type": "record"} if not kept:
+                return self.of_fields(definition, kept=False)
+        raise IrregularTypeError(str(kind))
+
+    def _rows(self, items: AvroType, name: str, kept: bool) -> Step:
+        part = self._patterns.part(items, (name,), kept)
+        match = part.compile().match
+        if not kept:
+            return _skip_rows(match)
+        present, *leaves = part.leaves
+        if present.kind != "record" or any(len(leaf.path) != 2 or leaf.kind == "record" for leaf in leaves):
+            raise IrregularTypeError("list of anything but flat records")
+        return _rows(match, leaves, name)
+
+
+def _fields(run: Sequence[Part]) -> list[Step]:
+    if not run:
+        return []
+    part = Part(b"".join(part.source for part in run), [leaf for part in run for leaf in part.leaves])
+    match, leaves = part.compile().match, part.leaves
+
+    def step(data: bytes, at: int, values: Values) -> int:
+        found = match(data, at)
+        if found is None:
+            raise Unusual
+        for leaf, encoded in zip(leaves, found.groups(), strict=True):
+            _place(values, leaf, encoded)
+        return found.end()
+
+    return [step]
+
+
+def _place(values: Values, leaf: Leaf, encoded: bytes | None) -> None:
+    parent = values
+    for name in leaf.path[:-1]:
+        parent = parent[name]
+        if parent is None:
+            return
+    parent[leaf.path[-1]] = None if encoded is None else leaf.read(encoded)
+
+
+def _nullable(mark: int, steps: Sequence[Step], name: str | None) -> Step:
+    def step(data: bytes, at: int, values: Values) -> int:
+        index = data[at : at + 1]
+        if index == b"\0" if mark else index == b"\2":
+            if name is not None:
+                values[name] = None
+            return at + 1
+        if index != bytes([mark]):
+            raise Unusual
+        at += 1
+        for inner in steps:
+            at = inner(data, at, values)
+        return at
+
+    return step
+
+
+def _skip_bytes(data: bytes, at: int, values: Values) -> int:
+    size, at = _integer(data, at)
+    if not 0 <= size <= len(data) - at:
+        raise Unusual
+    return at + size
+
+
+def _rows(match: Match, leaves: Sequence[Leaf], name: str) -> Step:
+    """Rows whose first capture says that there is one: a list may hold nulls."""
+    readers = [(leaf.path[-1], _column_reader(leaf)) for leaf in leaves]
+
+    def step(data: bytes, at: int, values: Values) -> int:
+        rows: list[Captured] = []
+        at = _items(match, data, at, rows)
+        columns: list[Captured] = list(zip(*rows, strict=True)) if rows else [()] * (1 + len(readers))
+        there = [captured is not None for captured in columns[0]]
+        if not all(there):
+            columns = [list(compress(column, there)) for column in columns]
+        read = {column: reader(captured) for (column, reader), captured in zip(readers, columns[1:], strict=True)}
+        values[name] = Table(sum(there), read)
+        return at
+
+    return step
+
+
+def _skip_rows(match: Match) -> Step:
+    return lambda data, at, values: _items(match, data, at, None)
+
+
+def _items(match: Match, data: bytes, at: int, rows: list[Captured] | None) -> int:
+    """Walk the blocks of an array; where it ends."""
+    while True:
+        count, at = _integer(data, at)
+        if count == 0:
+            return at
+        for _ in range(count):
+            found = match(data, at)
+            if found is None:
+                raise Unusual
+            at = found.end()
+            if rows is not None:
+                rows.append(found.groups())
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    """Return a count or a size, which no packet has negative, and where it ends."""
+    found = _MATCH_INTEGER(data, at)
+    if found is None or (value := integer(found[0])) < 0:
+        raise Unusual
+    return value, found.end()
+
+
+def _column_reader(leaf: Leaf) -> Callable[[Captured], Sequence[Any]]:
+    if leaf.kind in _FLOATS:
+        return lambda column: _present(column, lambda values: np.frombuffer(b"".join(values), _FLOATS[leaf.kind]))
+    if leaf.kind in ("int", "long"):
+        return lambda column: _present(column, _integers)
+    return lambda column: _repeated(column, leaf)
+
+
+def _present(column: Captured, read: Callable[[Sequence[bytes]], NDArray[Any]]) -> list[Any]:
+    """Return a column whose values are read all at once, None where it is null."""
+    if None not in column:
+        return list(read(cast("Sequence[bytes]", column)).tolist())
+    values = iter(read([encoded for encoded in column if encoded is not None]).tolist())
+    return [None if encoded is None else next(values) for encoded in column]
+
+
+def _repeated(column: Captured, leaf: Leaf) -> list[Any]:
+    """Return a column of few different values, each read once."""
+    values = {encoded: None if encoded is None else leaf.read(encoded) for encoded in set(column)}
+    return [values[encoded] for encoded in column]
+
+
+def _integers(column: Sequence[bytes]) -> NDArray[np.int64]:
+    padded = b"".join([encoded.ljust(_INTEGER_BYTES, b"\0") for encoded in column])
+    groups = np.frombuffer(padded, dtype=np.uint8).reshape(-1, _INTEGER_BYTES) & 0x7F
+    zigzag = (groups.astype(np.uint64) << _SHIFTS).sum(axis=1, dtype=np.uint64)
+    half, sign = (zigzag >> np.uint64(1)).astype(np.int64), (zigzag & np.uint64(1)).astype(np.int64)
+    values: NDArray[np.int64] = half ^ -sign
+    return values
+
 
 READS_BEFORE_COMPILING: Final = 3
 """Records of a stranger's schema that fastavro reads. A survey sends thousands with one schema, and compiling it takes

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
 from models.networks.astro_moe.pretraining import AstroMoEPretraining
 from models.networks.astromer.network import Astromer, AstromerConfig, AstromerPretraining
-from models.networks.informer.forecast import InformerForecaster
-from models.networks.informer.network import InformerClassifier, InformerConfig
+from models.networks.informer.network import InformerClassifier, InformerConfig, InformerForecaster
 from models.networks.parts.moe import FeedForwardExperts, InputExperts
 from models.networks.romae.network import RoMAE, RoMAEConfig, RoMAEPretraining
 

@@ -6,8 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, JsonValue
 
 from models.bundle import Bundle
-from models.confidence import Calibration, Novelty, PredictionSets
-from models.domain import Domain
+from models.confidence import Calibration, Domain, Novelty, PredictionSets
 from models.lightcurve import Limits
 from models.posterior import Posterior
 from models.units import FluxUnit

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench import alerts, memory, report, stream, throughput
+from deploy.bench import memory, report, stream, throughput, workload
 from deploy.bench.bare import Bare
-from deploy.bench.curves import LONGEST, columns, lengths
-from deploy.bench.mixed import requests
+from deploy.bench.workload import LONGEST, columns, lengths, requests
 from models.alerts.envelopes import read_packet
 from models.alerts.packet import Packet
 from models.lightcurve import LightCurve
@@ -102,9 +101,9 @@ def test_the_stream_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_visit_is_as_stated() -> None:
-    packets = [read_packet(data)[0] for data in alerts.visit(400)]
+    packets = [read_packet(data)[0] for data in workload.visit(400)]
     found = Counter(len(one.curve or ()) for one in packets if isinstance(one, Packet))
-    assert set(found) == {1 + detections + forced for _, detections, forced in alerts.MIX}
+    assert set(found) == {1 + detections + forced for _, detections, forced in workload.MIX}
     assert sum(found.values()) == 400
     assert 0.6 < found[1] / 400 < 0.8
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.pages import metrics
+from deploy.pages import tables
 from service.observe.metrics import STAGES
 from support.dashboard import ROOT, dashboard, declared, metric_names, panels, queries
 
@@ -36,7 +36,7 @@ def test_every_metric_is_declared_by_the_service() -> None:
 def test_every_metric_of_the_service_is_on_it() -> None:
     named = set().union(*(metric_names(query) for _, query in queries()))
     shown = {name.removesuffix(suffix) for name in named for suffix in ("_bucket", "_sum", "_count", "_total")} | named
-    families = {next(iter(metric.describe())).name for metric in metrics.declared()}
+    families = {next(iter(metric.describe())).name for metric in tables.declared()}
     assert {name for name in families if name not in shown and f"{name}_total" not in shown} == set()
 
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bench import engine, policies, wire
-from deploy.bench.curves import LONGEST, alert_mix
+from deploy.bench import engine, wire
+from deploy.bench.bare import Best, cut, tokens_of
 from deploy.bench.engine import Line
 from deploy.bench.load import HOST
 from deploy.bench.process import running
 from deploy.bench.report import Numbers
-from deploy.bench.schedules import Best, cut, tokens_of
 from deploy.bench.throughput import WrongAnswer
+from deploy.bench.workload import LONGEST, alert_mix
 from models.bundle import load_bundle
 from models.lightcurve import LightCurve, Limits, Tokens, featurise
 from service.engine import machine
@@ -64,7 +64,7 @@ def test_a_packed_request_holds_every_column() -> None:
 
 
 async def test_every_policy_answers_everything_after_it_came(tiny_bundle: Path) -> None:
-    bench = policies.Bench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
+    bench = engine.Bench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
     arrival = np.linspace(0.0, 0.1, 60)
     for policy in bench.contenders:
         assert await bench.saturated(policy) > 0

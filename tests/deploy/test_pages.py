@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from deploy.pages import benchmarks, metrics
+from deploy.pages import tables
 from deploy.pages.__main__ import DOCS, stale
 from service.observe.metrics import Metrics
 from service.settings import ENV_PREFIX, ClientSettings, StreamSettings
 
-MEASUREMENTS = sorted(benchmarks.RESULTS.glob("bench-*.json"))
+MEASUREMENTS = sorted(tables.RESULTS.glob("bench-*.json"))
 
 
 def test_no_generated_page_is_stale() -> None:
@@ -35,9 +35,9 @@ def test_every_metric_of_the_exposition_is_on_the_page() -> None:
 
 def test_labels_of_a_metric_are_told_in_order() -> None:
     made = Metrics()
-    assert metrics.labels(made.outcomes) == ("survey", "status", "reason")
-    assert metrics.labels(made.stage_seconds) == ("stage",)
-    assert metrics.labels(made.inflight) == ()
+    assert tables.labels(made.outcomes) == ("survey", "status", "reason")
+    assert tables.labels(made.stage_seconds) == ("stage",)
+    assert tables.labels(made.inflight) == ()
 
 
 @pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.name)
@@ -49,22 +49,22 @@ def test_a_measurement_says_what_it_holds_for(path: Path) -> None:
 
 def test_every_table_of_the_page_is_known_and_used() -> None:
     used = re.findall(r"<!-- table: ([\w-]+) -->", (DOCS / "benchmarks.md").read_text())
-    assert sorted(used) == sorted([*benchmarks.TABLES, "peers"])
+    assert sorted(used) == sorted([*tables.TABLES, "peers"])
 
 
 def test_a_row_holds_one_version_and_what_it_lacks_is_empty() -> None:
     held = {"commit": "abc", "machine.cpu": "CPU", "machine.cores": 2}
     figures = (
-        benchmarks.Figure("a", "first", "at least 2"),
-        benchmarks.Figure("b", "second"),
-        benchmarks.Figure("c", "third"),
+        tables.Figure("a", "first", "at least 2"),
+        tables.Figure("b", "second"),
+        tables.Figure("c", "third"),
     )
     found = [
         {"bundle": "m 2.0.0", "date": "2026-01-02", **held, "a": {"median": 2.5, "spread": 0.25}, "b": 1234.5},
         {"bundle": "m 1.0.0", "date": "2026-01-01", **held, "b": 7},
         {"bundle": "m 0.9.0", "date": "2026-01-01", **held, "other": 7},
     ]
-    assert benchmarks.rows_of(figures, found).splitlines() == [
+    assert tables.rows_of(figures, found).splitlines() == [
         "| version | first | second | commit, machine, date |",
         "|---|---|---|---|",
         "| *wanted* | *at least 2* |  |  |",
@@ -74,4 +74,4 @@ def test_a_row_holds_one_version_and_what_it_lacks_is_empty() -> None:
 
 
 def test_a_table_without_measurements_says_so() -> None:
-    assert benchmarks.rows_of(benchmarks.KAFKA, []) == "*Not measured yet.*\n"
+    assert tables.rows_of(tables.KAFKA, []) == "*Not measured yet.*\n"

@@ -9,9 +9,9 @@ import pytest
 
 from deploy.bench import peers
 from deploy.bench.bare import Bare
-from deploy.bench.curves import alert_mix
 from deploy.bench.peers import NoServer
 from deploy.bench.throughput import WrongAnswer
+from deploy.bench.workload import alert_mix
 
 
 def test_an_endpoint_answers_what_the_network_answers_alone(tiny_bundle: Path) -> None:

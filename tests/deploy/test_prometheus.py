@@ -23,9 +23,9 @@ import yaml
 
 from deploy.bench.__main__ import sample_packets
 from deploy.bench.load import drive
-from deploy.bench.mixed import requests
 from deploy.bench.process import HOST, Service, free_port, running
 from deploy.bench.stream import feed, redis_server, worker
+from deploy.bench.workload import requests
 from deploy.pages import dashboard
 from support.dashboard import ROOT
 

@@ -10,8 +10,18 @@ import pytest
 from deploy.bench.load import Reply
 from deploy.bench.process import free_port
 from deploy.bench.soak.__main__ import Soak, Soaked, table
-from deploy.bench.soak.driver import Administrator, Driver, Tally, next_version
-from deploy.bench.soak.traffic import SHARES, Asked, Kind, drawn, judge, prepared
+from deploy.bench.soak.driver import (
+    SHARES,
+    Administrator,
+    Asked,
+    Driver,
+    Kind,
+    Tally,
+    drawn,
+    judge,
+    next_version,
+    prepared,
+)
 from models.bundle import load_bundle
 
 GOLDEN = {"1.0.0": np.array([[0.5, 0.5], [0.1, 0.9]], np.float32)}

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from models.bands import BandMap
-from models.domain import Domain
+from models.confidence import Domain
 from models.lightcurve import LightCurve
 
 BANDS = BandMap(("g", "r", "i"), groups={"atlas:o": "r"})

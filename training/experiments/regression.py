@@ -31,8 +31,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from models.lightcurve import Int64
-from models.networks.romae.encoder import TINY, RoMAEEncoderConfig
-from models.networks.romae.sequence import Readout, SequenceModel
+from models.networks.romae.encoder import TINY, Readout, RoMAEEncoderConfig, SequenceModel
 from training.experiments import pendulum, position
 from training.experiments.runs import Plan, epochs, fit_config
 from training.fit.loop import Step, Task

@@ -22,8 +22,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from models.lightcurve import Float32, Int64
-from models.networks.romae.encoder import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEEncoderConfig
-from models.networks.romae.sequence import MaskedAutoencoder, SequenceModel, masked_mse
+from models.networks.romae.encoder import (
+    BASE,
+    SMALL,
+    TINY,
+    TINY_SHALLOW,
+    MaskedAutoencoder,
+    RoMAEEncoderConfig,
+    SequenceModel,
+    masked_mse,
+)
 from models.networks.zoo import transfer
 from training.data.masking import MaskingConfig, draw_masking
 from training.experiments.runs import Identity, Plan, epochs, fit_config

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from models.bands import BANDS
 from models.lightcurve import Float64, Int64, Tokens
 from models.networks import ranks
-from models.networks.informer.forecast import PaddedHistory, PaddedQueries
+from models.networks.informer.network import PaddedHistory, PaddedQueries
 from models.networks.network import INPUTS, QUERIES
 from models.networks.statistics.flux_distribution import FluxDistribution
 from training.data.batches import draw_indices, pooled

@@ -16,8 +16,8 @@ from models.bundle import Bundle, Manifest, load_bundle, write_manifest
 from models.confidence import Calibration, PredictionSets
 from models.lightcurve import Float64, RaggedBatch, Tokens
 from models.networks.astro_moe.network import AstroMoE
-from models.priors import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
-from models.priors import rates as named_rates
+from models.posterior import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
+from models.posterior import rates as named_rates
 from models.taxonomy import taxonomy_of
 from training.data.batches import usable_tokens
 from training.export.bundle import Release, export_bundle

@@ -13,8 +13,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationE
 from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, SettingsConfigDict
 
 from deploy.bench.simulation.events import Machine, fitted, occupation, replay, simulate
-from deploy.bench.simulation.figures import figures, table
-from deploy.bench.simulation.sweep import LOADS, Result, Sweep, picture
+from deploy.bench.simulation.figures import LOADS, Result, Sweep, figures, picture, table
 from deploy.bench.simulation.traffic import Trace, TraceError, contenders, poisson, read_trace
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError

@@ -26,8 +26,7 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench.load import HOST
 from deploy.bench.process import Service, free_port, running
-from deploy.bench.soak.driver import Administrator, Driver, Tally, next_version
-from deploy.bench.soak.traffic import drawn, golden, prepared
+from deploy.bench.soak.driver import Administrator, Driver, Tally, drawn, golden, next_version, prepared
 from models.bundle import DEFAULT_BUNDLE, load_bundle
 
 OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "1.1.0"

@@ -1,4 +1,6 @@
-"""Informer (Zhou et al. 2021) for light curves of thousands of points: the encoder, and a classifier on it.
+"""Informer (Zhou et al. 2021) for light curves of thousands of points: a classifier and a forecaster.
+
+The classifier::
 
     (flux, flux_err) -> Linear, + band, + time -> [block, distil] x (n - 1), block -> LayerNorm -> masked mean -> head
 
@@ -16,10 +18,31 @@ Notable:
 - the mean over what is left after distilling makes the embedding. A [CLS] token would be convolved with its neighbours
   and be gone after the first pool.
 
-Legend: B batch, L length, N real tokens, M packed tokens, D width, C classes, G bands.
+The forecaster: the flux to expect at requested times and bands, and how far to trust it::
+
+    history -> encoder -> memory
+    newest observations (start tokens) and queries -> decoder -> mean and std of asinh(flux / s) -> flux
+
+Notable:
+
+- the error of a forecast is the standard deviation of *one observation of the training survey*: what is unknown of the
+  source and the noise of a typical visit in that band, together. It is not the error of the source's mean flux and
+  supposes no depth of the future exposure; for a deeper instrument it is an upper bound;
+- fluxes are divided by the root mean square s of the object's own history (:func:`object_scale`), so the encoder sees
+  shapes and signal to noise; how bright that is in the survey's terms reaches the decoder as log(s / flux_scale);
+- the answer is a Gaussian of asinh(flux / s), given as the moments of the flux (``statistics.flux_distribution``);
+- time is counted from the newest observation, so that a query asks "so many days ahead" (or behind, for the past);
+- with ``anchor`` the predicted mean is a mix, which the network chooses, of the newest flux and of the inverse-variance
+  mean of the query's band, plus a shift; both reach the query's token as well (:func:`band_summary`). They are the two
+  forecasts that need no network, hard to beat, and cost a transformer much training to find. Without ``anchor`` it is
+  Informer's decoder;
+- a query's values are a learned vector; Informer feeds zeros.
+
+Legend: B batch, L length, N real tokens, M packed tokens, Q queries, T start tokens, S = T + Q places of the decoder,
+D width, C classes, G bands, K features.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,13 +51,23 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from models.networks.attention.attention import AttentionConfig
-from models.networks.informer.layers import DistilledEncoder, DistillingKind, QueryContext, halve
-from models.networks.network import Output
+from models.networks.informer.layers import (
+    CausalAttention,
+    Decoder,
+    DecoderBlock,
+    DistilledEncoder,
+    DistillingKind,
+    QueryContext,
+    StartAttention,
+    halve,
+)
+from models.networks.network import QUERIES, Forecast, Output
 from models.networks.parts.moe import ACTIVATIONS, Activation
 from models.networks.parts.packing import Packing, pack_values
 from models.networks.parts.positional import TimeEncodingFields, time_encoding
-from models.networks.parts.positional_content import When
+from models.networks.parts.positional_content import Sinusoids, When
 from models.networks.parts.transformer import Block, DenseFeedForward, NormOrder
+from models.networks.statistics.flux_distribution import FluxDistribution, bounded_std
 
 
 class InformerConfig(TimeEncodingFields):
@@ -151,3 +184,187 @@ def _block(config: InformerConfig) -> Block:
     feed_forward = DenseFeedForward(config.d_model, config.d_ff, ACTIVATIONS[config.activation])
     sizes = (config.d_model, config.n_heads)
     return Block(*sizes, feed_forward, config.norm_order, config.dropout, attention=config.attention)
+
+
+N_FEATURES = 6
+
+
+class BandSummary(NamedTuple):
+    """Of each band [B, G]; fluxes are 0 where ``seen_BG`` is False.
+
+    Attributes
+    ----------
+    seen_BG : whether the band has an observation.
+    newest_BG, newest_err_BG : its newest flux and that one's error.
+    age_BG : days from it to the newest observation of any band.
+    mean_BG, mean_err_BG : inverse-variance mean of its fluxes, and the error of that mean.
+    """
+
+    seen_BG: Tensor
+    newest_BG: Tensor
+    newest_err_BG: Tensor
+    age_BG: Tensor
+    mean_BG: Tensor
+    mean_err_BG: Tensor
+
+    def features(self) -> Tensor:
+        """Numbers of order one for a network, [B, G, K], all 0 for a band without observations."""
+        columns = (
+            torch.ones_like(self.newest_BG),
+            self.newest_BG.asinh(),
+            self.newest_err_BG.log(),
+            self.age_BG.log1p(),
+            self.mean_BG.asinh(),
+            self.mean_err_BG.log(),
+        )
+        return torch.where(self.seen_BG[..., None], torch.stack(columns, dim=-1), 0.0)
+
+
+def summarise(
+    flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor, n_bands: int
+) -> BandSummary:
+    """Summarise padded histories, each row in order of time, times counted from its newest observation (so negative).
+
+    Fluxes are in units in which they are of order one; errors are positive, in padding too.
+    """
+    band_G1 = torch.arange(n_bands, device=band_BL.device)[:, None]
+    here_BGL = (band_BL[:, None] == band_G1) & mask_BL[:, None]
+    place_BG = torch.where(here_BGL, torch.arange(band_BL.shape[1], device=band_BL.device), -1).amax(2)
+    seen_BG, place_BG = place_BG >= 0, place_BG.clamp(min=0)
+    weight_BGL = torch.where(here_BGL, flux_err_BL.pow(-2)[:, None], 0.0)
+    total_BG = torch.where(seen_BG, weight_BGL.sum(2), 1.0)
+    mean_BG = torch.where(here_BGL, weight_BGL * flux_BL[:, None], 0.0).sum(2) / total_BG
+    return BandSummary(
+        seen_BG=seen_BG,
+        newest_BG=torch.where(seen_BG, flux_BL.gather(1, place_BG), 0.0),
+        newest_err_BG=torch.where(seen_BG, flux_err_BL.gather(1, place_BG), 1.0),
+        age_BG=torch.where(seen_BG, -time_BL.gather(1, place_BG), 0.0),
+        mean_BG=mean_BG,
+        mean_err_BG=total_BG.rsqrt(),
+    )
+
+
+LEAST_ERROR = 1e-6  # of the object's scale; keeps weights and logarithms finite, in padding too
+
+
+class PaddedHistory(NamedTuple):
+    """Padded light curves [B, L], each row in order of time with its padding last."""
+
+    flux_BL: Tensor
+    flux_err_BL: Tensor
+    time_BL: Tensor
+    band_BL: Tensor
+    mask_BL: Tensor
+
+    @property
+    def newest_B1(self) -> Tensor:
+        """Place of each row's newest observation."""
+        return (self.mask_BL.sum(1, keepdim=True) - 1).clamp(min=0)
+
+    def tail(self, count: int) -> "PaddedHistory":
+        """The newest ``count`` observations, oldest first; what a shorter row lacks is masked."""
+        newest_B1 = self.newest_B1
+        place_BT = (newest_B1 - count + 1).clamp(min=0) + torch.arange(count, device=newest_B1.device)
+        # Masked places repeat the newest observation: they must hold something finite.
+        flux, flux_err, time, band = (column.gather(1, place_BT.minimum(newest_B1)) for column in self[:4])
+        return PaddedHistory(flux, flux_err, time, band, place_BT <= newest_B1)
+
+
+class PaddedQueries(NamedTuple):
+    """Padded queries [B, Q]: when, relative to the same time as the history, and in which band."""
+
+    time_BQ: Tensor
+    band_BQ: Tensor
+    mask_BQ: Tensor
+
+
+class InformerForecaster(nn.Module):
+    """See the module docstring; sizes in :class:`models.networks.informer.network.InformerConfig`."""
+
+    input_names = ("flux", "flux_err", "time", "band", "mask", *QUERIES)
+
+    def __init__(self, config: InformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder = InformerEncoder(config, scale=1.0), _decoder(config)
+        self.embed = ObservationEmbedding(config.d_model, config.n_bands, scale=1.0)
+        self.brightness = nn.Linear(1, config.d_model)
+        self.when = Sinusoids(config.d_model, config.pe_base, config.pe_exponent, config.pe_two_pi, trainable=True)
+        self.summary = nn.Linear(N_FEATURES, config.d_model) if config.anchor else None
+        self.query_D = nn.Parameter(torch.zeros(config.d_model))
+        self.head = nn.Linear(config.d_model, 3)
+        self.apply(initialise)
+        nn.init.zeros_(self.head.weight)  # so an untrained network says the mean of its anchors
+
+    def forward(
+        self,
+        flux_BL: Tensor,
+        flux_err_BL: Tensor,
+        time_BL: Tensor,
+        band_BL: Tensor,
+        mask_BL: Tensor,
+        query_time_BQ: Tensor,
+        query_band_BQ: Tensor,
+        query_mask_BQ: Tensor,
+    ) -> Forecast:
+        """Forecast padded queries; arguments and units as in ``network``, rows as in :class:`PaddedHistory`."""
+        history = PaddedHistory(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL)
+        return self.distribution(history, PaddedQueries(query_time_BQ, query_band_BQ, query_mask_BQ)).forecast()
+
+    def distribution(self, history: PaddedHistory, queries: PaddedQueries) -> FluxDistribution:
+        """As :meth:`forward`, before the moments are taken: what a likelihood needs."""
+        scale_B1, origin_B1 = object_scale(history), history.time_BL.gather(1, history.newest_B1)
+        history = history._replace(
+            flux_BL=history.flux_BL / scale_B1,
+            flux_err_BL=(history.flux_err_BL / scale_B1).clamp(min=LEAST_ERROR),
+            time_BL=history.time_BL - origin_B1,
+        )
+        queries = queries._replace(time_BQ=queries.time_BQ - origin_B1)
+        summary, start = summarise(*history, self.config.n_bands), history.tail(self.config.start_tokens)
+        x_BSD = torch.cat([self._start_tokens(start), self._query_tokens(queries, summary)], dim=1)
+        x_BSD = x_BSD + self.brightness(torch.log(scale_B1 / self.config.flux_scale))[:, None]
+        mask_BS = torch.cat([start.mask_BL, queries.mask_BQ], dim=1)
+        x_BSD = self.decoder(x_BSD, mask_BS, *self.encoder(*history))
+        shift_BQ, raw_BQ, gate_BQ = self.head(x_BSD[:, self.config.start_tokens :]).float().unbind(-1)
+        if self.config.anchor:
+            newest_BQ, mean_BQ = (
+                y_BG.asinh().gather(1, queries.band_BQ) for y_BG in (summary.newest_BG, summary.mean_BG)
+            )
+            shift_BQ = shift_BQ + mean_BQ + gate_BQ.sigmoid() * (newest_BQ - mean_BQ)
+        return FluxDistribution(shift_BQ, bounded_std(raw_BQ), scale_B1)
+
+    def _start_tokens(self, start: PaddedHistory) -> Tensor:
+        tokens_BTD: Tensor = self.embed(start.flux_BL, start.flux_err_BL, start.band_BL) + self.when(start.time_BL)
+        return tokens_BTD
+
+    def _query_tokens(self, queries: PaddedQueries, summary: BandSummary) -> Tensor:
+        tokens_BQD: Tensor = self.query_D + self.embed.band_GD[queries.band_BQ] + self.when(queries.time_BQ)
+        if self.summary is None:
+            return tokens_BQD
+        index_BQK = queries.band_BQ[..., None].expand(-1, -1, N_FEATURES)
+        tokens_BQD = tokens_BQD + self.summary(summary.features().gather(1, index_BQK))
+        return tokens_BQD
+
+
+def object_scale(history: PaddedHistory) -> Tensor:
+    """Root mean square s of each history's fluxes and errors, [B, 1]: sqrt(mean(flux^2 + flux_err^2))."""
+    # Squares of fluxes as they are could overflow.
+    peak_B1 = torch.where(history.mask_BL, history.flux_BL.abs() + history.flux_err_BL, 0.0).amax(1, keepdim=True)
+    square_BL = (history.flux_BL / peak_B1).square() + (history.flux_err_BL / peak_B1).square()
+    total_B1 = torch.where(history.mask_BL, square_BL, 0.0).sum(1, keepdim=True)
+    return peak_B1 * (total_B1 / history.mask_BL.sum(1, keepdim=True)).sqrt()
+
+
+def _decoder(config: InformerConfig) -> Decoder:
+    sizes = (config.d_model, config.n_heads)
+
+    def self_attention() -> nn.Module:
+        if config.query_context == "causal":
+            return CausalAttention(*sizes, config.dropout, config.attention)
+        return StartAttention(*sizes, config.dropout, config.start_tokens)
+
+    def block() -> DecoderBlock:
+        feed_forward = DenseFeedForward(config.d_model, config.d_ff, ACTIVATIONS[config.activation])
+        return DecoderBlock(self_attention(), *sizes, feed_forward, config.norm_order, config.dropout)
+
+    return Decoder(config.d_model, [block() for _ in range(config.n_decoder_blocks)])

@@ -41,14 +41,16 @@ from models.networks.romae.encoder import (
     TINY,
     TINY_SHALLOW,
     Embedding,
+    MaskDecoder,
+    Masked,
     Pooling,
     RoMAEEncoder,
     RoMAEEncoderConfig,
     init_classifier,
     make_head,
     pool,
+    reconstruct,
 )
-from models.networks.romae.sequence import MaskDecoder, Masked, reconstruct
 
 INPUT_NAMES = ("flux", "flux_err", "time", "band", "mask")
 N_VALUES, N_AXES = 2, 2
@@ -110,7 +112,7 @@ def positions(time_BL: Tensor, band_BL: Tensor) -> Tensor:
 
 
 class RoMAEPretraining(nn.Module):
-    """The asymmetric masked autoencoder of ``models.networks.romae.sequence`` on observations."""
+    """The asymmetric masked autoencoder of ``models.networks.romae.encoder`` on observations."""
 
     input_names = INPUT_NAMES
 

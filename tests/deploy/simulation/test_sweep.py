@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from deploy.bench.simulation.events import Machine
-from deploy.bench.simulation.figures import Line, Panel, draw
-from deploy.bench.simulation.sweep import Sweep, picture
+from deploy.bench.simulation.figures import Line, Panel, Sweep, draw, picture
 from deploy.bench.simulation.traffic import contenders
 from service.engine.policy import BatchLimits, CostModel
 

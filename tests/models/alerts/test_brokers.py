@@ -10,8 +10,7 @@ import orjson
 import pytest
 
 from models.alerts.adapters import build_packet
-from models.alerts.documents import read_document
-from models.alerts.envelopes import read_packet
+from models.alerts.envelopes import read_document, read_packet
 from models.alerts.packet import AbstainReason, Packet, ReadLimits
 from models.bands import FILTERS
 

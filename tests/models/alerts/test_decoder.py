@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from models.alerts import containers, plans, schema_safety, shipped
 from models.alerts.avro import Schema, bare
-from models.alerts.decoder import Decoder
+from models.alerts.decoder import Decoder, Table
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
-from models.alerts.steps import Table
 from support import alerts
 from support.shared import needs_shared, shared
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from models.alerts import avro, patterns, plans, schema_safety, shipped
 from models.alerts.decoder import READS_BEFORE_COMPILING
-from models.alerts.documents import read_document
+from models.alerts.envelopes import read_document
 from models.alerts.packet import PacketError, RejectReason
 from support import alerts
 

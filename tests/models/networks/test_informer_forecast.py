@@ -11,8 +11,13 @@ from torch import Tensor, nn
 from models.bands import BANDS
 from models.forecast import make_queries, pad_queries
 from models.lightcurve import Limits, RaggedBatch, featurise
-from models.networks.informer.forecast import InformerForecaster, PaddedHistory, PaddedQueries, object_scale
-from models.networks.informer.network import InformerConfig
+from models.networks.informer.network import (
+    InformerConfig,
+    InformerForecaster,
+    PaddedHistory,
+    PaddedQueries,
+    object_scale,
+)
 from models.networks.network import Forecast
 from models.networks.statistics.flux_distribution import FluxDistribution
 from models.runtime import open_session, run

@@ -8,8 +8,16 @@ import torch
 from numpy.typing import NDArray
 
 from models.networks.parts.packing import Packing
-from models.networks.romae.encoder import RoMAEBlock, RoMAEEncoder, RoMAEEncoderConfig, pool
-from models.networks.romae.sequence import MaskedAutoencoder, Readout, SequenceModel, masked_mse
+from models.networks.romae.encoder import (
+    MaskedAutoencoder,
+    Readout,
+    RoMAEBlock,
+    RoMAEEncoder,
+    RoMAEEncoderConfig,
+    SequenceModel,
+    masked_mse,
+    pool,
+)
 from support.romae_oracle import autoencode, encode, released_state, sequence, weights_of
 from support.shared import needs_shared, shared
 

@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from models.bundle import AssumedPrior, Bundle, load_bundle, write_manifest
+from models.confidence import Domain
 from models.context import Context
-from models.domain import Domain
 from models.posterior import Posterior
 from models.taxonomy import ELASTICC
 from service.answers.replies import AlertsReply, ClassifyReply

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.romae.encoder import RoMAEEncoderConfig
-from models.networks.romae.sequence import SequenceModel
+from models.networks.romae.encoder import RoMAEEncoderConfig, SequenceModel
 from training.experiments.position import VARIANCE, Position, draw_positions
 from training.experiments.records import read_records
 from training.experiments.regression import Examples, Regression, position_plan

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from models.networks.informer.forecast import InformerForecaster
+from models.networks.informer.network import InformerForecaster
 from models.networks.statistics.flux_distribution import FluxDistribution
 from models.networks.zoo import build
 from support.toy_dataset import write_toy_dataset

@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, from the measurements in docs/results/.
+"""Generated pages of docs/: benchmarks from docs/results/, metrics and settings from what the service declares.
 
 A measurement is a file that ``python -m deploy.bench`` wrote: flat keys, each a number or a median with the full range
 of its rounds, and what they hold for: version of the bundle, commit, machine, date. A table has one row for each file
@@ -8,9 +8,16 @@ around the tables, each between two comments: ``<!-- table: NAME -->`` and ``<!-
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from prometheus_client import Metric
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic.fields import FieldInfo
+
+from service.observe.metrics import Metrics
+from service.settings import ENV_PREFIX, ClientSettings, Settings, StreamSettings, shown_default
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 SLOT = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -115,8 +122,8 @@ PEER_HEADS = ("server", "light curves/s", "p50, ms", "p99, ms", "version", MEASU
 DEFAULT = "astro-moe-elasticc "  # a version of any other model is shown with its name
 
 
-def page(text: str) -> str:
-    """Return the page with every table made anew."""
+def benchmarks_page(text: str) -> str:
+    """Return docs/benchmarks.md with every table made anew."""
     found = measurements()
 
     def filled(slot: re.Match[str]) -> str:
@@ -142,7 +149,7 @@ def rows_of(figures: Sequence[Figure], found: Sequence[Measurement]) -> str:
     rows = [["version", *(figure.heading for figure in shown), MEASURED]]
     if any(figure.aim for figure in shown):
         rows.append(["*wanted*", *(f"*{figure.aim}*" if figure.aim else "" for figure in shown), ""])
-    rows += [[_version(one), *(_cell(one.get(figure.key)) for figure in shown), _held_for(one)] for one in mine]
+    rows += [[_version(one), *(_figure_cell(one.get(figure.key)) for figure in shown), _held_for(one)] for one in mine]
     return markdown(rows)
 
 
@@ -154,7 +161,7 @@ def peers(found: Sequence[Measurement]) -> str:
             key.split(".")[1]: _middle(value) for key, value in one.items() if re.fullmatch(r"peers\..+\.per_s", key)
         }
         for server in sorted(rates, key=lambda name: -rates[name]):
-            figures = [_cell(one[f"peers.{server}.{key}"]) for key in ("per_s", "p50_ms", "p99_ms")]
+            figures = [_figure_cell(one[f"peers.{server}.{key}"]) for key in ("per_s", "p50_ms", "p99_ms")]
             rows.append([_server(server), *figures, _version(one), _held_for(one)])
     return markdown(rows)
 
@@ -182,7 +189,7 @@ def _middle(value: Any) -> float:
     return float(value["median"] if isinstance(value, dict) else value)
 
 
-def _cell(value: Any) -> str:
+def _figure_cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
@@ -192,3 +199,91 @@ def _cell(value: Any) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.3g}"
+
+
+MOST_LABELS = 8
+SUFFIX = {"counter": "_total"}
+METRICS_HEAD = """# Metrics
+
+<!-- Written by `python -m deploy.pages`. Change the texts in service/observe/metrics.py. -->
+
+The service answers `GET /metrics` on its own port, the worker on `NIGHTJAR_WORKER_PORT`, in Prometheus' text format.
+Times are seconds and sizes bytes. A histogram has the series `_bucket`, `_sum` and `_count`. The usual metrics of a
+Python process (`process_*`, `python_*`) are there as well. The alerts made from them are in
+[operations](operations.md#runbook).
+
+| metric | type | labels | meaning |
+|---|---|---|---|
+"""
+
+
+def metrics_page(_: str = "") -> str:
+    """Return the text of docs/metrics.md."""
+    return METRICS_HEAD + "".join(sorted(map(_metric_row, declared())))
+
+
+def declared() -> list[MetricWrapperBase]:
+    """Return the metrics that the service declares itself."""
+    return [value for value in vars(Metrics()).values() if isinstance(value, MetricWrapperBase)]
+
+
+def labels(metric: MetricWrapperBase) -> tuple[str, ...]:
+    """Return the names of a metric's labels, in order.
+
+    The library keeps them private, so a child is made with as many values as it takes, and its sample tells the names.
+    """
+    for count in range(1, MOST_LABELS + 1):
+        try:
+            metric.labels(*("?" * count))
+        except ValueError:
+            continue
+        family: Metric = next(iter(metric.collect()))
+        return tuple(name for name in family.samples[0].labels if name != "le")
+    return ()
+
+
+def _metric_row(metric: MetricWrapperBase) -> str:
+    family = next(iter(metric.describe()))
+    name = family.name + SUFFIX.get(family.type, "")
+    names = ", ".join(f"`{label}`" for label in labels(metric))
+    meaning = family.documentation.replace("|", "\\|")
+    return f"| `{name}` | {family.type} | {names} | {meaning} |\n"
+
+
+SETTINGS_HEAD = """# Settings
+
+<!-- Written by `python -m deploy.pages`; a test fails when it is stale. Change the fields in service/settings.py. -->
+
+Every setting is an environment variable. The settings of the service are also options of `nightjar serve`, those of
+the service and the worker options of `nightjar worker`: `NIGHTJAR_MAX_PACKETS=10` is `--max-packets 10`. A variable
+that begins with `NIGHTJAR_` and names no setting is reported at the start. `python -m service settings` prints them.
+"""
+
+
+def settings_page(_: str = "") -> str:
+    """Return the text of docs/settings.md."""
+    service = Settings.model_fields
+    worker = {name: field for name, field in StreamSettings.model_fields.items() if name not in service}
+    sections = (
+        ("The service", "", service),
+        (
+            "The stream worker",
+            "The worker obeys the settings of the service too, those of its HTTP side excepted.",
+            worker,
+        ),
+        ("Commands that ask a service", "", ClientSettings.model_fields),
+    )
+    return SETTINGS_HEAD + "".join(_settings_section(title, text, fields.items()) for title, text, fields in sections)
+
+
+def _settings_section(title: str, text: str, fields: Iterable[tuple[str, FieldInfo]]) -> str:
+    rows = "".join(
+        f"| `{ENV_PREFIX}{name.upper()}` | {shown_default(field.default)} | {_escaped(field.description or '')} |\n"
+        for name, field in fields
+    )
+    introduction = f"{text}\n\n" if text else ""
+    return f"\n## {title}\n\n{introduction}| setting | default | meaning |\n|---|---|---|\n{rows}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,204 @@
+"""Light curves, packets and requests to measure with, all fixed by a seed.
+
+Light curves to measure with: lengths as a survey's alerts have them, fixed by a seed.
+
+Lengths are lognormal (median 50, mean about 65, 95th percentile about 170) and at most 390 points, spread evenly over
+the six bands. Half of the curves carry the 64 metadata columns, half carry none, as real LSST alerts do. Every point
+survives the service's window: the first one is a detection. :func:`alert_mix` draws lengths as the simulation of the
+engine does instead, with one curve in a hundred from a deep field.
+
+LSST packets to measure with: framed records of the newest schema, without images, lengths as on a night.
+
+Of a hundred alerts, seventy are of new objects and hold their detection alone, twenty have 5 detections and 20 forced
+points, eight have 20 and 80, and two, of the deep fields, 60 and 300: the lengths of the survey's design, as no public
+night has been long enough to tell its own.
+
+Requests of every kind, good and bad, for the measurement of memory: fixed by a seed.
+"""
+
+import io
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+import fastavro
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from deploy.bench.load import Request, request
+from deploy.bench.simulation.traffic import draw_lengths
+from models.alerts import shipped
+from models.alerts.avro import bare
+from models.bands import BANDS
+from models.bundle import Manifest
+from models.lightcurve import LightCurve, RaggedBatch, featurise
+from models.metadata import METADATA_COLUMNS
+
+MEDIAN_LENGTH = 50
+LOG_SIGMA = 0.745
+LONGEST = 390
+SPAN_DAYS = 300.0
+
+Columns = dict[str, Any]
+
+
+def lengths(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Shape (count,): number of points of each curve."""
+    drawn = np.rint(rng.lognormal(np.log(MEDIAN_LENGTH), LOG_SIGMA, count))
+    return np.clip(drawn, 1, LONGEST).astype(np.int64)
+
+
+def columns(count: int, seed: int) -> list[Columns]:
+    """`count` light curves in the form of the JSON interface (MJD, nJy)."""
+    rng = np.random.default_rng(seed)
+    return [_curve(index, int(length), rng) for index, length in enumerate(lengths(count, rng))]
+
+
+def alert_mix(count: int, seed: int) -> list[Columns]:
+    """Draw curves as long as real alerts: lognormal, and a tail of deep fields cut at what a network takes."""
+    rng = np.random.default_rng(seed)
+    return [_curve(index, int(length), rng) for index, length in enumerate(draw_lengths(count, LONGEST, rng))]
+
+
+def _curve(index: int, length: int, rng: np.random.Generator) -> Columns:
+    days = np.sort(rng.uniform(0, SPAN_DAYS, length))
+    error = rng.lognormal(np.log(300.0), 0.4, length)
+    rise_and_fall = (days / 20.0) * np.exp(1.0 - days / 20.0)
+    flux = rng.lognormal(np.log(8000.0), 0.8) * rise_and_fall + rng.normal(0.0, error)
+    flux[0] = 10.0 * error[0]  # the detection that makes it an alert
+    return {
+        "object_id": f"bench-{index}",
+        "mjd": (60_000.0 + days).round(6).tolist(),
+        "flux": flux.round(2).tolist(),
+        "flux_err": error.round(2).tolist(),
+        "band": [BANDS[band] for band in rng.permutation(np.arange(length) % len(BANDS))],
+        "metadata": _metadata(rng) if index % 2 else {},
+    }
+
+
+def _metadata(rng: np.random.Generator) -> dict[str, float]:
+    return dict(zip(METADATA_COLUMNS, rng.uniform(0.01, 25.0, len(METADATA_COLUMNS)).round(3).tolist(), strict=True))
+
+
+def graph_inputs(curve: Columns, manifest: Manifest) -> dict[str, NDArray[Any]]:
+    """Make the graph's inputs of one light curve, a batch of one, in the service's own way."""
+    record = LightCurve.from_columns(
+        curve["mjd"], curve["flux"], curve["flux_err"], curve["band"], metadata=curve["metadata"]
+    )
+    tokens = featurise(record, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands)
+    return RaggedBatch.collate([tokens]).padded()
+
+
+SCHEMA: Final = "lsst/11.1"
+SCHEMA_ID: Final = 1101
+MIX: Final = ((0.70, 0, 0), (0.20, 5, 20), (0.08, 20, 80), (0.02, 60, 300))
+LONGEST_HISTORY: Final = (60, 300)
+_FILL: Final[Mapping[str, Any]] = {
+    "float": 1.5, "double": 2.5, "int": 3, "long": 170_094_456_272_322_680, "boolean": False, "string": "g",
+    "bytes": b"",
+}  # fmt: skip
+
+
+def visit(count: int, seed: int = 1, first: int = 0) -> list[bytes]:
+    """Packets of a visit, in random order, numbered from ``first``."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.choice(len(MIX), size=count, p=[share for share, *_ in MIX])
+    return [packet(first + number, *MIX[kind][1:], rng) for number, kind in enumerate(kinds.tolist())]
+
+
+def packet(number: int, detections: int, forced: int, rng: np.random.Generator) -> bytes:
+    """One packet with earlier detections and forced points beside the detection that caused it."""
+    rows = [_photometry(time, rng) for time in np.sort(rng.uniform(61_000, 61_300, detections + forced + 1)).tolist()]
+    ids = {"diaSourceId": 10**17 + number, "diaObjectId": 2 * 10**17 + number, "ssObjectId": None}
+    record = {
+        **_record(""),
+        "diaSourceId": ids["diaSourceId"],
+        "diaSource": _record("diaSource") | ids | rows[-1],
+        "prvDiaSources": [_record("prvDiaSources") | ids | row for row in rows[:detections]] or None,
+        "prvDiaForcedSources": [_record("prvDiaForcedSources") | row for row in rows[detections:-1]] or None,
+        "diaObject": _record("diaObject") | {"diaObjectId": ids["diaObjectId"]},
+    }
+    stream = io.BytesIO()
+    stream.write(b"\0" + SCHEMA_ID.to_bytes(4, "big"))
+    fastavro.schemaless_writer(stream, shipped.load(SCHEMA).parsed, record)
+    return stream.getvalue()
+
+
+def _photometry(time: float, rng: np.random.Generator) -> dict[str, Any]:
+    values = {"midpointMjdTai": time, "band": "ugrizy"[rng.integers(6)], "timeWithdrawnMjdTai": None, "visit": 0}
+    return values | {"psfFlux": float(rng.normal(3000, 2000)), "psfFluxErr": float(rng.lognormal(5.7, 0.4))}
+
+
+@cache
+def _record(path: str) -> dict[str, Any]:
+    """Fill nearly every field of a record, as the survey sends them; lists and records are null."""
+    schema = shipped.load(SCHEMA)
+    root = schema.fields(schema.root)
+    fields = schema.fields(root[path]) if path else root
+    return {name: _FILL.get(str(bare(kind))) if isinstance(bare(kind), str) else None for name, kind in fields.items()}
+
+
+def columns_of(curve: LightCurve) -> Columns:
+    """Return a light curve as the other measurements have them."""
+    return {
+        "object_id": curve.object_id,
+        "mjd": curve.mjd.tolist(),
+        "flux": curve.flux.tolist(),
+        "flux_err": curve.flux_err.tolist(),
+        "band": [BANDS[index] for index in curve.band.tolist()],
+        "metadata": dict(curve.metadata),
+    }
+
+
+OCTETS = "application/octet-stream"
+POOL = 400
+
+
+def broken(curve: Columns, rng: random.Random) -> bytes:
+    """Return a body that must be refused: one fault of many in an otherwise good curve."""
+    text = orjson.dumps(curve)
+    faults = [
+        b"",
+        text[: len(text) // 2],
+        text.replace(b'"flux":[', b'"flux":[NaN,', 1),
+        text.replace(b'"flux":[', b'"flux":[1e999,', 1),
+        text.replace(b'"flux":[', b'"flux":[true,', 1),
+        text.replace(b'"band":[', b'"band":["q",', 1),
+        orjson.dumps({**curve, "mjd": []}),
+        orjson.dumps({**curve, "flux_err": [-error for error in curve["flux_err"]]}),
+        orjson.dumps({**curve, "mjd": [2_400_000.5 + mjd for mjd in curve["mjd"]]}),
+        orjson.dumps({**curve, "surprise": 1}),
+        b"[" * 5_000 + b"]" * 5_000,
+    ]
+    return rng.choice(faults) or b" "
+
+
+def _batch(pool: Sequence[Columns], rng: random.Random) -> bytes:
+    curves = rng.sample(pool, rng.randint(2, 12))
+    return orjson.dumps({"light_curves": curves, "options": {"embedding": rng.random() < 0.2}})
+
+
+def requests(count: int, packets: Sequence[bytes], seed: int) -> list[Request]:
+    """`count` requests: curves, batches, packets whole and cut short, faults, vanishing clients, look-ups."""
+    rng = random.Random(seed)
+    pool = columns(POOL, seed)
+    return [_one(pool, packets, rng) for _ in range(count)]
+
+
+def _one(pool: Sequence[Columns], packets: Sequence[bytes], rng: random.Random) -> Request:
+    curve, packet, kind = rng.choice(pool), rng.choice(packets), rng.random()
+    if kind < 0.55:
+        return request("/v1/classify", orjson.dumps(curve))
+    if kind < 0.63:
+        return request("/v1/classify", _batch(pool, rng))
+    if kind < 0.78:
+        return request("/v1/alerts", packet, OCTETS)
+    if kind < 0.82:
+        return request("/v1/alerts", packet[: rng.randrange(1, len(packet))], OCTETS)
+    if kind < 0.92:
+        return request("/v1/classify", broken(curve, rng))
+    if kind < 0.95:
+        return Request(request("/v1/classify", orjson.dumps(curve)).data, vanish=True)
+    return request(rng.choice(["/v1/models", "/healthz", "/readyz", "/metrics", "/nowhere"]))
