@@ -9,7 +9,7 @@ import pytest
 from models.taxonomy import ELASTICC
 from service.answers.stats import StatsReply
 from service.observe.metrics import STAGES
-from support.edge import CLASSES, Live, Network, curve, live, loader
+from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 
 
 @pytest.fixture
@@ -28,6 +28,11 @@ def ask(edge: Live, model: str = "echo") -> dict[str, Any]:
     return told
 
 
+def counted(edge: Live, runs: int) -> None:
+    """Wait until the runs are counted, which they are after their light curves were answered."""
+    wait_until(lambda: bool(ask(edge)["since_start"]["runs"] == runs))
+
+
 WINDOWS = ("since_start", "last_minute", "last_5_minutes", "last_15_minutes")
 
 
@@ -44,6 +49,7 @@ def test_after_a_few(edge: Live) -> None:
         edge.classify(curve(flux=[flux] * 8))
     edge.classify(curve(flux=[7.0] * 8))
     edge.classify({"light_curves": [curve(flux=[3.0] * 8), curve(flux=[3.0] * 8, flux_err=[-1.0] * 8)]})
+    counted(edge, 4)
     told = ask(edge)
     assert told["model"] == {"name": "echo", "version": "0.0.1", "sha256": "0" * 64}
     for window in WINDOWS:
@@ -67,6 +73,7 @@ def test_after_a_few(edge: Live) -> None:
 
 def test_any_name_of_the_model_will_do(edge: Live) -> None:
     edge.classify(curve())
+    counted(edge, 1)
     for name in ("echo", "echo@0.0.1", "default"):
         assert ask(edge, name)["since_start"]["runs"] == 1
 
