@@ -21,6 +21,8 @@ from models.runtime import Provider
 from service.registry.routing import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"
+DEVELOPERS = frozenset(ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "SOAK"))
+"""Variables that tests and benchmarks read, and the service does not; no typing mistakes where they are exported."""
 NAMELESS_CHARACTERS = 16
 MIB = 1024 * 1024
 
@@ -326,6 +328,7 @@ class ClientSettings(BaseSettings):
 def unknown_settings(environment: Mapping[str, str]) -> list[str]:
     """Variables that carry the prefix but name no setting: most likely typing mistakes."""
     known = {f"{ENV_PREFIX}{name.upper()}" for name in StreamSettings.model_fields | ClientSettings.model_fields}
+    known |= DEVELOPERS
     return sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
 
 

@@ -1,4 +1,4 @@
-"""How failed tries are repeated: after a pause that doubles, up to half a minute, and is never quite the same."""
+"""How failed tries are repeated: after a pause that doubles, up to ten seconds, and is never quite the same."""
 
 import asyncio
 import random
@@ -9,7 +9,7 @@ import structlog
 
 from service.observe.metrics import Metrics
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds; what is mended shall not wait for a minute
 SPREAD: Final = 0.5  # many workers lose one broker at the same moment
 
 log = structlog.get_logger(__name__)

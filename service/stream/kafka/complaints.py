@@ -49,7 +49,7 @@ class Complaints:
         self._end = end
         self._lock = threading.Lock()
         self._told: dict[str, _Told] = {}
-        self._refusal, self._refused_at = "", 0.0
+        self._refusal, self._refused_at, self._answered_at = "", 0.0, 0.0
         self._away = ""
 
     def note(self, error: KafkaError) -> None:
@@ -72,14 +72,24 @@ class Complaints:
         """Note that a broker answers."""
         with self._lock:
             self._away = ""
-            if monotonic() - self._refused_at > REFUSED_SECONDS:
-                self._refusal = ""
+            self._answered_at = monotonic()
 
     @property
     def refusal(self) -> str:
-        """Why we are let in nowhere, in words; empty when we are, or nobody answers."""
-        return self._refusal
+        """Why we are let in nowhere, in words; empty when we are, or nobody answers.
+
+        A connection that stood before goes on answering while others are refused: a refusal ends when it has not been
+        heard for a while and somebody has answered since it was.
+        """
+        with self._lock:
+            quiet = monotonic() - self._refused_at > REFUSED_SECONDS
+            return "" if quiet and self._answered_at > self._refused_at else self._refusal
+
+    @property
+    def away(self) -> bool:
+        """Whether all brokers were away, and none has answered since."""
+        return bool(self._away)
 
     def __str__(self) -> str:
         """What is wrong now, in words; empty when nothing is."""
-        return self._refusal or self._away
+        return self.refusal or self._away

@@ -14,7 +14,11 @@ from service.stream.addresses import Address, AddressError
 ClientT = TypeVar("ClientT")
 
 GROUP: Final = "nightjar"
-COMMON: Final[Mapping[str, Any]] = {"client.id": "nightjar", "log_level": 0}  # errors come by a callback
+COMMON: Final[Mapping[str, Any]] = {
+    "client.id": "nightjar",
+    "log_level": 0,  # errors come by a callback
+    "reconnect.backoff.max.ms": 2000,  # how much later than a broker's return it is noticed
+}
 # What stops being true by itself. Everything that librdkafka calls retriable is added to it.
 _TRANSIENT: Final = frozenset({
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT,

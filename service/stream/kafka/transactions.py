@@ -8,6 +8,7 @@ them the transaction. What a killed process has left open is aborted after ``tra
 for each process, ends that wait at its restart.
 """
 
+import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,14 @@ OWN_TRANSACTIONAL: Final[Mapping[str, Any]] = {
     "transaction.timeout.ms": 30_000,  # what a killed process has left open keeps readers and the next owner waiting
 }
 CALL_SECONDS: Final = 30.0
+OFFSETS_SECONDS: Final = 5.0
+"""How long the group's coordinator may take for the offsets at first; twice as long after each time it took longer.
+
+librdkafka remembers who the coordinator is. Once it has let go of that broker, as it does when brokers are away, its
+call never returns, whatever time it was given (issues 5456 and 5511). Another producer asks who the coordinator is.
+"""
+MOST_LEFT_BEHIND: Final = 8
+"""How many calls that do not return are left behind, each with its producer, before one is waited for."""
 
 
 class KafkaTransactions:
@@ -44,9 +53,14 @@ class KafkaTransactions:
         self._config = {**properties(address, extra, own), "error_cb": self.complaints.note}
         self._producer = made(Producer, self._config)
         self._known = self._open = False  # whether the coordinator knows the producer; whether a transaction is open
+        self._offsets_seconds = OFFSETS_SECONDS
+        self._calls: list[_Call] = []
 
     def begin(self) -> None:
-        """Open a transaction."""
+        """Open a transaction; by another producer where this one has seen all brokers go away."""
+        self._producer.poll(0)  # lets it say so
+        if self._known and self.complaints.away:
+            self._known, self._producer = False, Producer(self._config)
         known, self._known = self._known, False  # until this has worked
         with self._translated():
             if not known:
@@ -74,10 +88,23 @@ class KafkaTransactions:
         A TransientError leaves open what has become of it: :meth:`begin` of the next one settles that.
         """
         with self._translated():
-            self._producer.send_offsets_to_transaction(positions, group, CALL_SECONDS)
+            self._send_offsets(positions, group)
             self._end_transaction()
         self._open = False
         self.complaints.answered()
+
+    def _send_offsets(self, positions: list[TopicPartition], group: object) -> None:
+        """Add where the group is to read on; a call that does not return is left behind with its producer."""
+        call = _Call(self._producer, positions, group)
+        self._calls = [one for one in self._calls if not one.ended.is_set()]
+        if not call.ended.wait(None if len(self._calls) >= MOST_LEFT_BEHIND else self._offsets_seconds):
+            self._calls.append(call)
+            self._known = False
+            self._offsets_seconds = min(CALL_SECONDS, 2 * self._offsets_seconds)
+            raise TransientError("no answer of the group's coordinator")
+        if call.error is not None:
+            raise call.error
+        self._offsets_seconds = OFFSETS_SECONDS
 
     def _end_transaction(self) -> None:
         """Commit; a call that takes too long is repeated, as the transaction is neither committed nor aborted yet."""
@@ -121,6 +148,30 @@ class KafkaTransactions:
         with suppress(KafkaException):
             if self._open and self._known:
                 self._producer.abort_transaction(CALL_SECONDS)
+
+
+class _Call:
+    """One call of librdkafka's that may never return, on a thread of its own.
+
+    Attributes
+    ----------
+    ended : is set when it has returned.
+    error : what it raised.
+    """
+
+    def __init__(self, producer: Producer, positions: list[TopicPartition], group: object) -> None:
+        self.ended = threading.Event()
+        self.error: Exception | None = None
+
+        def ask() -> None:
+            try:
+                producer.send_offsets_to_transaction(positions, group, CALL_SECONDS)
+            except Exception as error:  # raised again by who asked
+                self.error = error
+            finally:
+                self.ended.set()
+
+        threading.Thread(target=ask, name="offsets", daemon=True).start()
 
 
 class ResultTopic:

@@ -82,15 +82,16 @@ class Watch:
         self._jobs.put(lambda: self._read_journals(wanted, answer))
 
     def _read_journals(self, partitions: tuple[Partition, ...], answer: Journals) -> None:
-        while not self._closing.is_set():
-            try:
-                found = self._client.committed([TopicPartition(*partition) for partition in partitions], ASK_SECONDS)
-            except KafkaException as error:
-                self._complaints.note(error.args[0])
-                self._closing.wait(TROUBLED_SECONDS)
-            else:
-                answer({(str(one.topic), one.partition): one.metadata for one in found})
-                return
+        """Ask once; where nobody answers, the round that follows says so, and it is asked again after that."""
+        try:
+            found = self._client.committed([TopicPartition(*partition) for partition in partitions], ASK_SECONDS)
+        except KafkaException as error:
+            self._complaints.note(error.args[0])
+            self._ask()
+            self._closing.wait(TROUBLED_SECONDS)
+            self.read_journals(partitions, answer)
+        else:
+            answer({(str(one.topic), one.partition): one.metadata for one in found})
 
     def _run(self) -> None:
         due = 0.0

@@ -17,6 +17,7 @@ from support.stream import Process, eventually
 pytestmark = needs_brokers
 soak = pytest.mark.skipif("NIGHTJAR_SOAK" not in os.environ, reason="takes minutes: make soak")
 BOTH = pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+AT_WORK_OR_REST = pytest.mark.parametrize("at_rest", [False, True], ids=["at work", "at rest"])
 OUTAGE_SECONDS = 10
 RATE = 60
 
@@ -59,13 +60,26 @@ FAULTS = {"dead": dead, "silent": silent, "cut off": cut_off}
 
 
 def survives(
-    one: Trial, worker: Process, breaks: Callable[[], Callable[[], None]], told: Callable[[], bool] = lambda: True
+    one: Trial,
+    worker: Process,
+    breaks: Callable[[], Callable[[], None]],
+    told: Callable[[], bool] = lambda: True,
+    at_rest: bool = False,
 ) -> None:
-    """Break something under a worker, mend it, and ask the questions that every trial ends with."""
+    """Break something under a worker, mend it, and ask the questions that every trial ends with.
+
+    Parameters
+    ----------
+    told : what must come to be while it is broken.
+    at_rest : whether the worker has nothing to do when it happens; clients then learn of it when they need it next.
+    """
     one.feed(100)
     one.all_answered()
     before = worker.megabytes
-    one.feed(100)
+    if at_rest:
+        eventually(lambda: "\nnightjar_stream_inflight_messages 0" in worker.ask("/metrics")[1])
+    else:
+        one.feed(100)
     mend = breaks()
     time.sleep(OUTAGE_SECONDS)
     eventually(told, 20)
@@ -80,8 +94,11 @@ def survives(
 
 
 @BOTH
+@AT_WORK_OR_REST
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_only_broker_goes_and_comes_back(single: Brokers, exactly_once: bool, fault: str, tmp_path: Path) -> None:
+def test_the_only_broker_goes_and_comes_back(
+    single: Brokers, exactly_once: bool, fault: str, at_rest: bool, tmp_path: Path
+) -> None:
     where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED")}
     with trial(single.hosts(), tmp_path, **where) as one, one.process() as worker:
         survives(
@@ -89,6 +106,7 @@ def test_the_only_broker_goes_and_comes_back(single: Brokers, exactly_once: bool
             worker,
             lambda: FAULTS[fault](single, 1),
             told=lambda: worker.ask("/readyz")[0] == 503 and "no broker answers" in worker.ask("/readyz")[1],
+            at_rest=at_rest,
         )
         lines = [event for event in worker.events() if event["event"] == "Kafka"]
         assert len(lines) < 30  # each complaint once a minute

@@ -1,0 +1,73 @@
+"""What the clients of Kafka complain of: how long it stands, and what the probes say while nobody answers."""
+
+import pytest
+
+pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
+from confluent_kafka import KafkaError
+
+from service.stream.kafka import complaints as module
+from service.stream.kafka.complaints import REFUSED_SECONDS, Complaints
+from service.stream.kafka.watch import View, Watch
+from support.stream import eventually
+
+REFUSED, AWAY = KafkaError(KafkaError._AUTHENTICATION, "no"), KafkaError(KafkaError._ALL_BROKERS_DOWN, "none")
+NOBODY = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g"}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic", clock)
+    return clock
+
+
+def test_a_refusal_that_is_heard_no_more_ends_with_the_answer_that_came_meanwhile(clock: Clock) -> None:
+    told = Complaints("sink")
+    told.note(REFUSED)
+    clock.now += 1
+    told.answered()  # by a connection that stood before, perhaps: the refusal stays for a while
+    assert "authentication failed" in str(told)
+    clock.now += REFUSED_SECONDS
+    assert (told.refusal, str(told)) == ("", "")
+
+
+def test_a_refusal_stays_while_it_is_heard_and_while_nobody_answers(clock: Clock) -> None:
+    told = Complaints("sink")
+    for _ in range(5):
+        told.note(REFUSED)
+        clock.now += REFUSED_SECONDS - 5
+        told.answered()
+        assert told.refusal
+    told.note(REFUSED)
+    clock.now += 10 * REFUSED_SECONDS
+    assert told.refusal
+
+
+def test_an_answer_ends_what_was_said_of_brokers_that_are_away(clock: Clock) -> None:
+    told = Complaints("source")
+    told.note(AWAY)
+    assert str(told) == "no broker answers: none"
+    told.answered()
+    assert str(told) == ""
+
+
+def test_a_journal_that_cannot_be_read_keeps_no_round_from_telling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals are read again and again while nobody answers; the probes must say so meanwhile."""
+    monkeypatch.setattr("service.stream.kafka.watch.ASK_SECONDS", 0.3)
+    monkeypatch.setattr("service.stream.kafka.watch.TROUBLED_SECONDS", 0.05)
+    watch = Watch(NOBODY, ["alerts"], Complaints("source"))
+    watch.read_journals([("alerts", 0)], lambda found: None)
+    try:
+        for _ in range(3):
+            eventually(lambda: "no broker answers" in watch.view.trouble)
+            watch.view = View()
+    finally:
+        watch.close()
