@@ -43,7 +43,7 @@ class Output(NamedTuple):
 
 
 class Masking(NamedTuple):
-    """What a reconstruction hides; drawn by ``training.data.masking``.
+    """What a reconstruction hides; drawn by ``training.data.targets``.
 
     Attributes
     ----------

@@ -13,9 +13,22 @@ Notable:
   share of the draws has all of ZTF's absences together;
 - ZTF is shallower, so what it detects is brighter: its views multiply fluxes and errors by one factor, which is the
   same object nearer, at the same signal to noise. A network that never saw such errors would read them as brightness.
+
+Degradations, drawn for training alone: brightness, errors, bands, points and metadata that vary from survey to survey.
+
+Notable:
+
+- every draw is for all classes alike: what is missing, or wrong, in some surveys alone would name the survey, and
+  with it the class (a tree that saw missing dust called ZTF's supernovae superluminous);
+- an object made brighter or fainter is the same object elsewhere, so it loses its redshift: brightness may tell a class
+  with a redshift alone;
+- made fainter it may be noisier: errors keep their share of the flux, or grow;
+- an object that had no redshift may be given that of a galaxy nearby, as alerts inside the Galaxy are.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -23,7 +36,160 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.bands import BANDS
 from models.lightcurve import Bool, LightCurve
 from models.metadata import METADATA_COLUMNS
-from training.data.degrade import DegradeConfig
+
+BRIGHTEST: Final = 3.6e7  # nJy, 12.5 mag
+FAINTEST: Final = 300.0  # nJy, 25.2 mag: of the brightest point
+_REDSHIFT: Final = ("z_final", "z_final_err")
+_DUST: Final = ("mwebv", "mwebv_err")
+
+
+class DegradeConfig(BaseModel):
+    """Shares of the draws that lose, or gain, something."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    brightness: float = Field(default=0.5, ge=0, le=1, description="elsewhere")
+    magnitudes: tuple[float, float] = Field(default=(-6.0, 3.0), description="range of the change, negative: brighter")
+    noisier: float = Field(default=0.25, ge=0, le=1, description="with errors of up to five times theirs")
+    misjudged: float = Field(default=0.35, ge=0, le=1, description="with stated errors that are wrong")
+    wild: float = Field(default=0.2, ge=0, le=1, description="with wild points")
+    offset: float = Field(default=0.2, ge=0, le=1, description="with zero points and templates that are off")
+    bands: float = Field(default=0.35, ge=0, le=1, description="without some of the bands")
+    thinned: float = Field(default=0.3, ge=0, le=1, description="without some of the points")
+    late: float = Field(default=0.2, ge=0, le=1, description="without their beginning")
+    early: float = Field(default=0.35, ge=0, le=1, description="that end at a detection")
+    detected_only: float = Field(default=0.3, ge=0, le=1)
+    no_metadata: float = Field(default=0.45, ge=0, le=1)
+    no_host: float = Field(default=0.3, ge=0, le=1)
+    no_dust: float = Field(default=0.7, ge=0, le=1)
+    no_redshift: float = Field(default=0.25, ge=0, le=1)
+    noisy_redshift: float = Field(default=0.2, ge=0, le=1)
+    wrong_redshift: float = Field(default=0.03, ge=0, le=1)
+    strange_redshift: float = Field(default=0.15, ge=0, le=1, description="of a galaxy nearby, where there is none")
+
+
+def degrade(curve: LightCurve, config: DegradeConfig, rng: np.random.Generator) -> LightCurve:
+    """Return a light curve as another survey might have it; as it is where no detection would be left."""
+    chance = dict(zip(sorted(DegradeConfig.model_fields), rng.random(len(DegradeConfig.model_fields)), strict=True))
+    changed = _cut(curve, config, chance, rng)
+    changed = _elsewhere(changed, config, chance, rng)
+    changed = _mismeasured(changed, config, chance, rng)
+    return replace(changed, metadata=_degraded_metadata(changed.metadata, config, chance, rng))
+
+
+def _cut(curve: LightCurve, config: DegradeConfig, chance: dict[str, float], rng: np.random.Generator) -> LightCurve:
+    """Leave out bands, points and ends; each only where a detection is left."""
+    kept = np.ones(len(curve), dtype=np.bool_)
+    if chance["bands"] < config.bands:
+        present = np.unique(curve.band)
+        wanted = rng.permutation(present)[: rng.integers(1, len(present) + 1)]
+        kept = _still(curve, kept, np.isin(curve.band, wanted))
+    if chance["late"] < config.late:
+        start = np.quantile(curve.mjd[kept], rng.uniform(0.0, 0.5))
+        kept = _still(curve, kept, curve.mjd >= start)
+    if chance["thinned"] < config.thinned:
+        kept = _still(curve, kept, rng.random(len(curve)) < rng.uniform(0.25, 1.0))
+    if chance["early"] < config.early:
+        alerts = np.sort(curve.mjd[kept & curve.detected])
+        last = alerts[min(len(alerts) - 1, int((len(alerts) + 1) ** rng.random()))] if len(alerts) else np.inf
+        kept = _still(curve, kept, curve.mjd <= last)
+    if chance["detected_only"] < config.detected_only:
+        kept = _still(curve, kept, curve.detected)
+    return _take(curve, kept)
+
+
+def _still(curve: LightCurve, kept: Bool, also: Bool) -> Bool:
+    """Both, or the first where the second leaves no detection."""
+    both: Bool = kept & also
+    return both if (both & curve.detected).any() else kept
+
+
+def _take(curve: LightCurve, kept: Bool) -> LightCurve:
+    columns = ("mjd", "flux", "flux_err", "band", "detected")
+    return replace(curve, **{name: getattr(curve, name)[kept] for name in columns})
+
+
+def _elsewhere(
+    curve: LightCurve, config: DegradeConfig, chance: dict[str, float], rng: np.random.Generator
+) -> LightCurve:
+    """Show an object at another distance, by another telescope, and noisier."""
+    flux, error, metadata = curve.flux.astype(np.float64), curve.flux_err.astype(np.float64), curve.metadata
+    if chance["brightness"] < config.brightness:
+        most = float(np.abs(flux[curve.detected]).max(initial=1.0))
+        low, high = np.sort([min(FAINTEST / most, 1.0), max(BRIGHTEST / most, 1.0)])
+        scale = np.clip(10 ** (-0.4 * rng.uniform(*config.magnitudes)), low, high)
+        flux, error = flux * scale, error * scale
+        metadata = {name: value for name, value in metadata.items() if name in _DUST}
+    if chance["noisier"] < config.noisier:
+        more = error * np.exp(rng.uniform(0.0, np.log(5.0)))
+        flux = flux + np.sqrt(more**2 - error**2) * rng.standard_normal(len(flux))
+        error = more
+    detected = curve.detected & (np.abs(flux) >= 2.5 * error)
+    if not detected.any():
+        return curve
+    return replace(
+        curve,
+        flux=flux.astype(np.float32),
+        flux_err=np.maximum(error, 1e-3).astype(np.float32),
+        detected=detected,
+        metadata=metadata,
+    )
+
+
+def _mismeasured(
+    curve: LightCurve, config: DegradeConfig, chance: dict[str, float], rng: np.random.Generator
+) -> LightCurve:
+    """Errors that are wrong by object and band, nights that err together, wild points, zero points and templates."""
+    flux, error = curve.flux.astype(np.float64), curve.flux_err.astype(np.float64)
+    if chance["misjudged"] < config.misjudged:
+        ratio = np.exp(rng.uniform(np.log(0.8), np.log(2.5)) + 0.15 * rng.standard_normal(len(BANDS)))[curve.band]
+        share = rng.uniform(0.0, 0.7) * (rng.random() < 0.5)
+        night = np.unique(np.floor(curve.mjd), return_inverse=True)[1]
+        together = rng.standard_normal(night.max(initial=0) + 1)[night]
+        deviate = np.sqrt(1 - share) * rng.standard_normal(len(flux)) + np.sqrt(share) * together
+        unstated = rng.uniform(0.0, 0.01) * np.abs(flux).max(initial=0.0)
+        flux = flux + np.hypot(error * np.sqrt(np.maximum(ratio**2 - 1.0, 0.0)), unstated) * deviate
+        error = error / np.minimum(ratio, 1.0) * np.exp(0.05 * rng.standard_normal(len(flux)))
+    if chance["wild"] < config.wild:
+        wild = rng.random(len(flux)) < rng.uniform(0.0, 0.03)
+        flux = flux + wild * error * rng.uniform(3.0, 12.0, len(flux)) * rng.choice((-1.0, 1.0), len(flux))
+    if chance["offset"] < config.offset:
+        flux = flux * (1 + 0.04 * rng.standard_normal(len(BANDS)))[curve.band]
+        flux = flux - (rng.uniform(-0.03, 0.1) * (rng.random() < 0.5)) * np.abs(flux).max(initial=0.0)
+    return replace(curve, flux=flux.astype(np.float32), flux_err=error.astype(np.float32))
+
+
+def _degraded_metadata(
+    metadata: Mapping[str, float], config: DegradeConfig, chance: dict[str, float], rng: np.random.Generator
+) -> dict[str, float]:
+    """Drop blocks, and make redshifts noisy, wrong or another object's."""
+    if chance["no_metadata"] < config.no_metadata:
+        return {}
+    told = dict(metadata)
+    gone = tuple(name for name in told if name.startswith("hostgal")) if chance["no_host"] < config.no_host else ()
+    gone += _DUST if chance["no_dust"] < config.no_dust else ()
+    gone += _REDSHIFT if chance["no_redshift"] < config.no_redshift else ()
+    told = {name: value for name, value in told.items() if name not in gone}
+    if "z_final" not in metadata and chance["strange_redshift"] < config.strange_redshift:
+        told |= {"z_final": float(rng.gamma(2.5, 0.15) + 0.003)}
+    if "z_final" in told:
+        told |= _redshift(told, config, chance, rng)
+    return told
+
+
+def _redshift(
+    told: dict[str, float], config: DegradeConfig, chance: dict[str, float], rng: np.random.Generator
+) -> dict[str, float]:
+    redshift, error = told["z_final"], told.get("z_final_err", 0.001)
+    if chance["wrong_redshift"] < config.wrong_redshift:
+        redshift, error = rng.gamma(2.0, 0.2) + 0.003, rng.choice((0.001, 0.05))
+    elif chance["noisy_redshift"] < config.noisy_redshift:
+        error = float(np.exp(rng.uniform(np.log(0.01), np.log(0.15)))) * (1 + redshift)
+        redshift = max(redshift + error * rng.standard_normal(), 0.002)
+    if rng.random() < 0.3:
+        return {"z_final": float(redshift)}
+    return {"z_final": float(redshift), "z_final_err": float(error)}
+
 
 METADATA_BLOCKS: dict[str, frozenset[str]] = {
     "host": frozenset(name for name in METADATA_COLUMNS if name.startswith("hostgal")),

@@ -24,9 +24,8 @@ from torch import Tensor
 from models.lightcurve import Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
 from models.networks.network import INPUTS
-from training.data.augment import AugmentationConfig, View, apply_view, draw_view
+from training.data.augment import AugmentationConfig, View, apply_view, degrade, draw_view
 from training.data.dataset import Dataset
-from training.data.degrade import degrade
 from training.recipes.schema import DataConfig, Recipe
 
 T = TypeVar("T")

@@ -1,6 +1,33 @@
-"""The arms of Astro-MoE's comparisons: data, recipe, training and score of each.
+"""Astro-MoE's comparisons: fixed encoding against time modulation, experts against dense, pretrained against not.
 
-Notable: weights scored are those of the best validation, averaged over steps as the recipe says.
+Every arm differs from the reference, ``tm`` (time modulation, experts, from scratch), in one thing, and sees the same
+curves in the same views in the same number of steps:
+
+    tm          Astro-MoE (TM)
+    pe          Astro-MoE (PE): fixed sinusoids added (eq 6), which say nothing about the band
+    pe-band     the same with a learned vector per band, which separates the time encoding from that
+    dense       every mixture replaced by one dense layer
+    pe-dense    both: the paper's "Multiband-Astromer" baseline
+    pretrained  ``tm`` after masked reconstruction of other steps' worth of curves, labels unused
+    trees       the floor: boosted trees (simulated) or a random forest (MALLORN) on summary features
+
+Data:
+
+- ``simulated``: the file of ``python -m training simulate``, 20 classes; the views, split and limits of the shipped
+  model's recipe. The test curves are shown in full and again without metadata; pretraining sees the training curves;
+- ``mallorn``: the folder of the challenge, five classes, redshift and extinction as metadata, complete curves; one of
+  five stratified folds is held out, fold ``seed % 5``. Pretraining sees the unlabelled curves. Objects that share a
+  parent may sit on both sides of a split (see ``training.importers.surveys``), for all arms alike.
+
+Notable: the paper's network is 192 wide and trained for 400,000 steps of 256 curves of ELAsTiCC, which is ``--width 192
+--batch 256 --steps 400000``; the defaults do all arms in an hour of one CPU core. An eighth of the training folds
+(MALLORN) or the recipe's validation split decides which weights are scored. The pretraining of a data set is shared by
+all seeds.
+
+Run::
+
+    python -m training experiment astro-moe --dataset simulated --data build/sim.parquet --arm tm --seed 0
+    python -m training experiment astro-moe --dataset mallorn --data DIR --arm pretrained --seed 3
 """
 
 import sys
@@ -23,14 +50,13 @@ from models.taxonomy import ELASTICC
 from training.data.augment import LSST, AugmentationConfig, View
 from training.data.batches import Example, draw_examples, view_examples
 from training.data.dataset import Dataset, read_dataset, split_indices
-from training.experiments.astro_moe import N_FOLDS, PUBLISHED_STEPS, STEPS, AstroMoEArm
-from training.experiments.mallorn import CLASSES, read_labelled, read_unlabelled, to_dataset
+from training.experiments.options import ARM_FOLDS, ARM_PUBLISHED_STEPS, ARM_STEPS, AstroMoEArm
 from training.experiments.records import Record, machine, write_record
 from training.experiments.runs import Identity, minutes
 from training.fit.checkpoints import load_best
-from training.fit.classify import Classification, predict
 from training.fit.loop import fit
-from training.fit.reconstruct import MaskedReconstruction
+from training.fit.tasks import Classification, MaskedReconstruction, predict
+from training.importers.surveys import MALLORN_CLASSES, read_mallorn, read_unlabelled_mallorn, to_dataset
 from training.recipes.astro_moe import default, pretraining
 from training.recipes.schema import BatchConfig, DataConfig, Recipe, ScheduleConfig, ValidationConfig
 from training.score.baseline import matrix, train_trees
@@ -90,7 +116,7 @@ def run_arm(options: AstroMoEArm) -> Record | None:
         settings=options.settings(),
         command=options.command(),
         steps=outcome.steps,
-        published_steps=0 if options.arm == "trees" else PUBLISHED_STEPS,
+        published_steps=0 if options.arm == "trees" else ARM_PUBLISHED_STEPS,
         minutes=outcome.minutes,
         machine=machine(options.device),
         threads=options.threads,
@@ -101,7 +127,7 @@ def run_arm(options: AstroMoEArm) -> Record | None:
 
 def recipe_of(options: AstroMoEArm) -> Recipe:
     """Return the shipped model's recipe at the width, data and changes of the arm."""
-    base, steps = default(), options.steps or STEPS[options.dataset]
+    base, steps = default(), options.steps or ARM_STEPS[options.dataset]
     update = {
         "name": f"{options.dataset} {options.arm}",
         "network": network_config(options),
@@ -121,7 +147,7 @@ def recipe_of(options: AstroMoEArm) -> Recipe:
 def network_config(options: AstroMoEArm) -> AstroMoEConfig:
     """Return the shipped model's network at the width, classes and changes of the arm."""
     base, width = default().network, options.width
-    classes = len(ELASTICC.names) if options.dataset == "simulated" else len(CLASSES)
+    classes = len(ELASTICC.names) if options.dataset == "simulated" else len(MALLORN_CLASSES)
     sizes = {"d_model": width, "d_ff": 2 * width, "d_tab": width // 2, "tab_ff": width}
     changes = {**sizes, "n_classes": classes, **CHANGES.get(options.arm, {})}
     return AstroMoEConfig.model_validate({**base.model_dump(), **changes})
@@ -138,10 +164,10 @@ def simulated(options: AstroMoEArm, recipe: Recipe) -> Problem:
 
 def mallorn(options: AstroMoEArm, recipe: Recipe) -> Problem:
     """Return the labelled objects of MALLORN; fold ``seed % 5`` is held out."""
-    labelled = read_labelled(options.data)
+    labelled = read_mallorn(options.data)
     dataset = to_dataset(labelled)
-    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=0).split(dataset.label, dataset.label)
-    rest, test = list(folds)[options.seed % N_FOLDS]
+    folds = StratifiedKFold(ARM_FOLDS, shuffle=True, random_state=0).split(dataset.label, dataset.label)
+    rest, test = list(folds)[options.seed % ARM_FOLDS]
     train, validation = train_test_split(rest, test_size=0.125, stratify=dataset.label[rest], random_state=0)
     rng = np.random.default_rng(0)
     tests = {name: _sorted(draw_examples(dataset, test, recipe.data, v, rng)) for name, v in MALLORN_VIEWS.items()}
@@ -181,7 +207,7 @@ def _pretrained(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> dict[
     recipe = pretraining(recipe).model_copy(update=changes)
     dataset, split = problem.dataset, problem.split
     if options.dataset == "mallorn":
-        dataset = to_dataset(read_unlabelled(options.data))
+        dataset = to_dataset(read_unlabelled_mallorn(options.data))
         split = {**split_indices(dataset, (0.95, 0.05, 0.0))}
     torch.manual_seed(0)
     model = AstroMoEPretraining(network_config(options))
@@ -216,7 +242,7 @@ def _forest(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> dict[str,
     forest = RandomForestClassifier(FOREST_TREES, random_state=options.seed)
     forest.fit(values[:, used], [example.label for example in train])
     return {
-        name: _f1(examples, forest.predict(matrix(examples)[:, used]), len(CLASSES))
+        name: _f1(examples, forest.predict(matrix(examples)[:, used]), len(MALLORN_CLASSES))
         for name, examples in problem.tests.items()
     }
 

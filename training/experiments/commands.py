@@ -13,15 +13,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliPositionalArg, CliSubCommand, get_subcommand
 
-from training.experiments.astro_moe import AstroMoEArm
 from training.experiments.attention import AttentionExperiment
-from training.experiments.encodings import Encodings
 from training.experiments.interpolation import Interpolation
-from training.experiments.pendulum import Pendulum
-from training.experiments.position import Position
+from training.experiments.options import UEA, AstroMoEArm, Encodings, Pendulum, Position
 from training.experiments.records import RECORDS, read_records, table
 from training.experiments.spirals import SpiralsExperiment
-from training.experiments.uea import UEA
 
 
 class Table(BaseModel):

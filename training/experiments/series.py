@@ -1,4 +1,26 @@
-"""Multivariate series of the UEA archive: its ``.ts`` files, and ``.npz`` files of the same sets.
+"""UEA sets with 30 % of the time steps dropped (RoMAE, irregular time-series classification): test accuracy.
+
+Each token is one time step with all its channels, its position the number of the step; the prediction is read at the
+[CLS] token. Which steps are dropped is drawn once per series from the seed, for all channels together.
+
+Notable:
+
+- the split is the archive's own. Channels are scaled to mean 0 and deviation 1 over the observed training steps;
+- epochs, batch, label smoothing and dropout of BasicMotions and Epilepsy are those of the released script, whose seeds
+  are 69, 84 and 1066 (42 is added to 27, 42 and 1024). It has no JapaneseVowels and no RacketSports; the settings of
+  these are ours;
+- the released script fine-tunes with SGD at a learning rate chosen per set, after 400 epochs of masked pretraining on
+  the training side, and validates on the test side. Here AdamW at one learning rate serves all sets, pretraining is an
+  option (``--pretrain-epochs 400`` is the published one), and the test side is looked at once, after the last step;
+- the published size is ``tiny``, 4.67 million encoder parameters for as few as 40 training series; ``tiny-shallow`` is
+  two of its twelve blocks.
+
+Run::
+
+    python -m training experiment uea --data DIR --name BasicMotions --seed 69
+    python -m training experiment uea --data DIR --name Epilepsy --size tiny-shallow --steps 270
+
+Multivariate series of the UEA archive: its ``.ts`` files, and ``.npz`` files of the same sets.
 
     BasicMotions/BasicMotions_TRAIN.ts, ..._TEST.ts     channels separated by ':', the class after the last one
     Epilepsy_mlmts.npz                                  X [series, steps, channels], y; the training block first
@@ -33,9 +55,9 @@ from models.networks.romae.encoder import (
     masked_mse,
 )
 from models.networks.zoo import transfer
-from training.data.masking import MaskingConfig, draw_masking
+from training.data.targets import MaskingConfig, draw_masking
+from training.experiments.options import UEA
 from training.experiments.runs import Identity, Plan, epochs, fit_config
-from training.experiments.uea import UEA
 from training.fit.loop import Step, Task, fit, to_device
 
 NPZ_TRAINING = {"Epilepsy": 137, "RacketSports": 151}

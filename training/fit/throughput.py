@@ -26,10 +26,10 @@ import torch
 from models.lightcurve import Int64
 from training.data.batches import Batch, batches_of_pool, collate, draw_pool, pooled
 from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.classify import Classification
 from training.fit.distributed import Ranks
 from training.fit.loop import begin, train_step
 from training.fit.optimise import Interval
+from training.fit.tasks import Classification
 from training.fit.train import start
 from training.recipes.schema import Recipe
 

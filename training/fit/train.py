@@ -22,10 +22,8 @@ from training.data.batches import collate, draw_examples
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from training.data.mixture import is_mixture, read_mixture
 from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best
-from training.fit.classify import Classification
-from training.fit.forecast import Forecasting
 from training.fit.loop import FitResult, Task, fit
-from training.fit.reconstruct import MaskedReconstruction
+from training.fit.tasks import Classification, Forecasting, MaskedReconstruction
 from training.recipes.schema import Recipe
 
 SCALES_DRAW = 2**32 + 3  # a draw of its own

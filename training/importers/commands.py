@@ -31,9 +31,8 @@ from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 from models.taxonomy import MALLORN, ZTF_SUPERNOVAE
 from models.units import NJY_PER_UNIT, SourceUnit, njy_of_magnitude
 from training.importers import surveys
-from training.importers.columns import ColumnMap, tables_in
+from training.importers.columns import ColumnMap, RawObject, tables_in
 from training.importers.convert import Rules, import_objects
-from training.importers.raw import RawObject
 from training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
 from training.importers.tables import About, Layout, read_about, read_tables
 from training.importers.ztf import read_alerts

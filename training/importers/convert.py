@@ -28,7 +28,7 @@ from models.metadata import METADATA_COLUMNS, clean_metadata, metadata_row
 from models.taxonomy import TAXONOMIES
 from models.units import DETECTION_SNR, JD_MINUS_MJD, MAX_ABS_MJD, NJY_ZERO_POINT
 from training.data.dataset import LabelledObject, write_dataset
-from training.importers.raw import ImportFormatError, RawObject
+from training.importers.columns import ImportFormatError, RawObject
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
 PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field

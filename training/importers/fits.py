@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from training.importers.raw import ImportFormatError
+from training.importers.columns import ImportFormatError
 
 BLOCK = 2880
 CARD = 80

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from models.lightcurve import Int64
 from models.metadata import METADATA_COLUMNS
 from models.units import NJY_PER_UNIT
+from training.importers.columns import ImportFormatError, RawObject
 from training.importers.fits import Rows, Table, open_table, text
-from training.importers.raw import ImportFormatError, RawObject
 
 DETECTION: Final = 4096
 TRIGGER: Final = 2048

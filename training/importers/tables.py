@@ -27,8 +27,17 @@ from numpy.typing import NDArray
 from models.lightcurve import Float64
 from models.metadata import METADATA_COLUMNS
 from models.units import njy_with_error
-from training.importers.columns import ColumnMap, as_flags, as_numbers, as_text, column, metadata_of, read_batches
-from training.importers.raw import ImportFormatError, RawObject
+from training.importers.columns import (
+    ColumnMap,
+    ImportFormatError,
+    RawObject,
+    as_flags,
+    as_numbers,
+    as_text,
+    column,
+    metadata_of,
+    read_batches,
+)
 
 SHARES = 64
 POINT_PARTS = ("mjd", "band", "flux", "flux_err", "mag", "mag_err", "detected", "upper_limit")

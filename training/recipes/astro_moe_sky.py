@@ -4,8 +4,7 @@
 ``default-periods`` or a bundle unpacked; ``sky-heads`` is fitted by ``sky heads`` on tables of what that body says.
 """
 
-from training.data.augment import AugmentationConfig
-from training.data.degrade import DegradeConfig
+from training.data.augment import AugmentationConfig, DegradeConfig
 from training.recipes.astro_moe import default, with_network
 from training.recipes.schema import BatchConfig, OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
 

@@ -6,7 +6,7 @@ Notable:
   observations; ``astromer`` follows the published pseudo-code, ``astromer-v2`` the released second version;
 - a network in one band sees 200 observations of that band, with nothing cut before the trigger: the periodic variables
   it was made for have none;
-- half of a window is probed, counted as the released code does (``training.data.masking``), and the loss is its RMSE;
+- half of a window is probed, counted as the released code does (``training.data.targets``), and the loss is its RMSE;
 - the released optimiser is Adam(0.9, 0.98) under Noam's schedule, which for this width warms up over 4,000 steps to
   9.9e-4; a cosine takes the place of its slow decay, so that a run has an end.
 
@@ -20,7 +20,7 @@ from models.bands import BANDS
 from models.lightcurve import Limits
 from models.networks.astromer.network import AstromerConfig
 from training.data.augment import AugmentationConfig
-from training.data.masking import MaskingConfig
+from training.data.targets import MaskingConfig
 from training.recipes.schema import (
     BatchConfig,
     DataConfig,

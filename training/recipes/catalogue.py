@@ -28,7 +28,7 @@ Print one, resolved::
 
 from collections.abc import Callable
 
-from training.recipes import astro_moe, astro_moe_finetuning, astro_moe_sky, astromer, informer, romae
+from training.recipes import astro_moe, astro_moe_sky, astromer, informer, romae
 from training.recipes.schema import Recipe
 
 _MAKERS: tuple[Callable[[], Recipe], ...] = (
@@ -39,10 +39,10 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe.default_statistics,
     astro_moe.default_periods,
     astro_moe.default_dense,
-    astro_moe_finetuning.default_finetuning,
-    astro_moe_finetuning.default_finetuning_metadata,
-    astro_moe_finetuning.default_finetuning_whole,
-    astro_moe_finetuning.default_ztf_alerts,
+    astro_moe.default_finetuning,
+    astro_moe.default_finetuning_metadata,
+    astro_moe.default_finetuning_whole,
+    astro_moe.default_ztf_alerts,
     astro_moe_sky.sky_body,
     astro_moe_sky.sky_body_views,
     astro_moe_sky.sky_heads,
@@ -50,7 +50,7 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe.default_ztf,
     astro_moe.default_pe,
     astro_moe.default_multiband_astromer,
-    astro_moe_finetuning.multiband_astromer_finetuning,
+    astro_moe.multiband_astromer_finetuning,
     astro_moe.default_pretraining,
     astro_moe.debug,
     astro_moe.debug_pretraining,

@@ -14,7 +14,7 @@ from models.lightcurve import Limits
 from models.networks.attention.attention import AttentionConfig
 from models.networks.informer.network import InformerConfig
 from training.data.augment import AugmentationConfig
-from training.data.forecasting import ForecastingConfig
+from training.data.targets import ForecastingConfig
 from training.recipes.schema import (
     BatchConfig,
     DataConfig,

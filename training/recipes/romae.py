@@ -26,7 +26,7 @@ Run::
 from models.networks.romae.encoder import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEEncoderConfig
 from models.networks.romae.network import RoMAEConfig
 from training.data.augment import AugmentationConfig
-from training.data.masking import MaskingConfig
+from training.data.targets import MaskingConfig
 from training.recipes.astro_moe import default
 from training.recipes.schema import BatchConfig, OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
 

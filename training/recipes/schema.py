@@ -14,8 +14,7 @@ from models.networks.astro_moe.network import AstroMoEConfig
 from models.networks.zoo import NetworkConfig, NetworkTask
 from models.units import FluxUnit
 from training.data.augment import AugmentationConfig
-from training.data.forecasting import ForecastingConfig
-from training.data.masking import MaskingConfig
+from training.data.targets import ForecastingConfig, MaskingConfig
 
 Fraction = tuple[float, float, float]
 ReconstructionLoss = Literal["mse", "rmse"]

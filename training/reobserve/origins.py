@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from models.taxonomy import ELASTICC
 from training.reobserve.gp import MAX_POINTS, Process, fit_process
-from training.simulate.cosmology import distance_modulus
+from training.simulate.photometry import distance_modulus
 from training.sky.record import Sky
 
 Float = NDArray[np.float64]

@@ -20,7 +20,7 @@ from training.reobserve.colours import Colours
 from training.reobserve.origins import ACHROMATIC, Event
 from training.reobserve.patterns import Library, Pattern
 from training.reobserve.pulses import Flare, Pulse
-from training.simulate.cosmology import distance_modulus
+from training.simulate.photometry import distance_modulus
 from training.sky.record import SkyObject
 
 Float = NDArray[np.float64]

@@ -13,27 +13,188 @@ are far from calibrated.
 Run::
 
     python -m training baseline --data build/sim.parquet --report build/baseline.json
-    python -m training baseline --data build/sim.parquet --report build/forest.json --classifier forest \\
+    python -m training baseline --data build/sim.parquet --report build/forest.json --classifier forest \
         --features light-curve
+
+Summary features of a light curve, as boosted trees use them: what the network is compared with.
+
+They are computed from the same tokens that the network receives (same truncation, unit and window), so the comparison
+is about the classifier. Per band: counts, brightness, scatter beyond the errors, asymmetry, and when and how fast it
+rises and falls. Over all bands: durations, detection share, colours at maximum. NaN where a band has too few points.
+
+Features of the `light-curve` package (Malanchev et al. 2021), as most broker classifiers of the field use them.
+
+From the same tokens as the network receives. In every band: moments, quantiles, variability indices, slopes, and a fit
+of the Bazin et al. (2009) function to the flux. Over all bands: the two highest peaks of one multiband Lomb-Scargle
+periodogram up to ten cycles a day. NaN where a band has too few points or a fit has no solution.
+
+Notable:
+
+- the periodogram needs a bright, long light curve to mean anything; its signal-to-noise tells the trees when it does;
+- the package raises on equal times, which float32 makes of points seconds apart: of those the first counts;
+- its wheels are under the GPL. This baseline, which nobody needs to serve or train a network, is all that imports it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import light_curve as lc
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
-from models.lightcurve import Int64, Tokens
+from models.bands import BANDS
+from models.lightcurve import Float32, Int64, Tokens
+from models.metadata import METADATA_COLUMNS
 from training.data.batches import Example, draw_examples, draw_indices
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from training.fit.checkpoints import fingerprint
 from training.recipes.schema import Recipe
 from training.score.evaluate import sample_split, series_of, series_scores
-from training.score.features import features, package_features
 from training.score.predictions import Answers, Model, Panel, labels
+
+BAND_FEATURES = (
+    "points",
+    "detections",
+    "maximum",
+    "minimum",
+    "mean",
+    "last",
+    "best_snr",
+    "scatter",
+    "excess",
+    "skewness",
+    "time_of_maximum",
+    "span",
+    "rise",
+    "fall",
+    "roughness",
+)
+CURVE_FEATURES = ("points", "duration", "detected_share", "time_to_detection", "detected_duration", "since_maximum")
+COLOURS = tuple(f"{blue}-{red}" for blue, red in pairwise(BANDS))
+FEATURES = (
+    *(f"{band}_{name}" for band in BANDS for name in BAND_FEATURES),
+    *CURVE_FEATURES,
+    *COLOURS,
+    *METADATA_COLUMNS,
+)
+
+Features = NDArray[np.float64]
+
+
+def features(tokens: Tokens) -> Features:
+    """Features of one light curve, shape ``(len(FEATURES),)``, NaN where undefined; fluxes as asinh of the unit."""
+    flux = np.arcsinh(tokens.flux.astype(np.float64))
+    by_band = [_band(tokens, flux, tokens.band == index) for index in range(len(BANDS))]
+    maxima = np.array([row[BAND_FEATURES.index("maximum")] for row in by_band])
+    parts = [*by_band, _curve(tokens), maxima[:-1] - maxima[1:], tokens.metadata]
+    return np.concatenate(parts, dtype=np.float64)
+
+
+def _band(tokens: Tokens, flux: Features, inside: NDArray[np.bool_]) -> Features:
+    row = np.full(len(BAND_FEATURES), np.nan)
+    points = int(np.count_nonzero(inside))
+    row[:2] = points, np.count_nonzero(inside & tokens.detected)
+    if not points:
+        return row
+    time, value = tokens.time[inside].astype(np.float64), flux[inside]
+    snr = tokens.flux[inside] / tokens.flux_err[inside]
+    peak = int(np.argmax(value))
+    row[2:7] = value[peak], value.min(), value.mean(), value[-1], snr.max()
+    row[10:14] = time[peak], time[-1] - time[0], _slope(time, value, 0, peak), _slope(time, value, peak, points - 1)
+    if points > 2:
+        row[7:10] = value.std(), _excess(tokens.flux[inside], tokens.flux_err[inside]), _skewness(value)
+        row[14] = np.abs(np.diff(value)).mean()
+    return row
+
+
+def _curve(tokens: Tokens) -> Features:
+    detected = np.flatnonzero(tokens.detected)
+    first, last = (tokens.time[detected[0]], tokens.time[detected[-1]]) if len(detected) else (np.nan, np.nan)
+    peak_time = tokens.time[int(np.argmax(tokens.flux))]
+    values = (len(tokens), tokens.time[-1], tokens.detected.mean(), first, last - first, tokens.time[-1] - peak_time)
+    return np.array(values, dtype=np.float64)
+
+
+def _slope(time: Features, value: Features, start: int, stop: int) -> float:
+    """Change of asinh flux per day between two points; NaN when they are the same."""
+    days = time[stop] - time[start]
+    return float((value[stop] - value[start]) / days) if days > 0 else np.nan
+
+
+def _excess(flux: Float32, flux_err: Float32) -> float:
+    """Logarithm of the reduced chi-square against a constant: 0 when the errors explain the scatter."""
+    weight = 1.0 / flux_err.astype(np.float64) ** 2
+    mean = np.average(flux, weights=weight)
+    return float(np.log10(1e-3 + (weight * (flux - mean) ** 2).sum() / (len(flux) - 1)))
+
+
+def _skewness(value: Features) -> float:
+    centred = value - value.mean()
+    deviation = centred.std()
+    return float((centred**3).mean() / deviation**3) if deviation > 0 else 0.0
+
+
+_BAND = lc.Extractor(
+    *(lc.ObservationCount(), lc.Amplitude(), lc.Mean(), lc.WeightedMean(), lc.Median(), lc.StandardDeviation()),
+    *(lc.Skew(), lc.Kurtosis(), lc.AndersonDarlingNormal(), lc.OtsuSplit(), lc.PercentAmplitude()),
+    *(lc.BeyondNStd(1), lc.BeyondNStd(2), lc.MedianAbsoluteDeviation(), lc.MedianBufferRangePercentage(0.1)),
+    *(lc.InterPercentileRange(0.02), lc.InterPercentileRange(0.1), lc.InterPercentileRange(0.25)),
+    *(lc.MagnitudePercentageRatio(0.4, 0.05), lc.MagnitudePercentageRatio(0.2, 0.1)),
+    *(lc.ReducedChi2(), lc.ExcessVariance(), lc.MeanVariance(), lc.StetsonK(), lc.Cusum(), lc.Eta(), lc.EtaE()),
+    *(lc.Duration(), lc.TimeMean(), lc.TimeStandardDeviation(), lc.MaximumTimeInterval()),
+    *(lc.LinearTrend(), lc.LinearFit(), lc.MaximumSlope(), lc.BazinFit("lmsder")),
+)
+_PEAKS, _CYCLES_PER_DAY = 2, 10.0
+_FREQUENCIES = np.linspace(0.0, 2 * np.pi * _CYCLES_PER_DAY, 2**14 + 1)  # radians a day; 2**k + 1 is what its FFT takes
+_PERIOD = tuple(f"{name}_{peak}" for peak in range(_PEAKS) for name in ("period", "period_signal_to_noise"))
+PACKAGE_FEATURES = (*(f"{band}_{name}" for band in BANDS for name in _BAND.names), *_PERIOD)
+
+
+def package_features(tokens: Tokens) -> NDArray[np.float64]:
+    """Features of one light curve, shape ``(len(PACKAGE_FEATURES),)``, NaN where undefined."""
+    flux, flux_err, time = (column.astype(np.float64) for column in (tokens.flux, tokens.flux_err, tokens.time))
+    inside = [_first_of_equal_times(time, np.flatnonzero(tokens.band == index)) for index in range(len(BANDS))]
+    nothing = np.full(len(_BAND.names), np.nan)
+    by_band = [
+        _BAND(time[kept], flux[kept], flux_err[kept], fill_value=np.nan) if len(kept) else nothing for kept in inside
+    ]
+    row = np.concatenate([*by_band, _periods(tokens, flux, flux_err, time, inside)])
+    return np.where(np.isfinite(row), row, np.nan)
+
+
+def _first_of_equal_times(time: NDArray[np.float64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    return places[np.unique(time[places], return_index=True)[1]]
+
+
+def _periods(
+    tokens: Tokens,
+    flux: NDArray[np.float64],
+    flux_err: NDArray[np.float64],
+    time: NDArray[np.float64],
+    inside: list[NDArray[np.int64]],
+) -> NDArray[np.float64]:
+    """Peaks of the periodogram over the bands that vary: a constant one has no normalisation."""
+    varied = [kept for kept in inside if len(kept) > 1 and np.ptp(flux[kept]) > 0]
+    if not varied:
+        return np.full(len(_PERIOD), np.nan)
+    kept = np.sort(np.concatenate(varied))
+    names = np.array(BANDS)[tokens.band[kept]]
+    found = _periodogram(tuple(dict.fromkeys(sorted(names))))(
+        time[kept], flux[kept], flux_err[kept], names, fill_value=np.nan
+    )
+    return np.asarray(found, dtype=np.float64)
+
+
+@cache
+def _periodogram(bands: tuple[str, ...]) -> lc.Periodogram:
+    """Return the periodogram of a set of bands; all of them must occur in what it is called with."""
+    return lc.Periodogram(peaks=_PEAKS, freqs=_FREQUENCIES, fast=True, bands=list(bands))
+
 
 Kind = Literal["boosted", "forest"]
 FeatureSet = Literal["summary", "light-curve", "union"]

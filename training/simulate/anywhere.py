@@ -27,10 +27,9 @@ from numpy.typing import NDArray
 
 from models.metadata import METADATA_COLUMNS
 from training.data.dataset import LabelledObject
-from training.simulate import cadence, cosmology, host, population, transients
-from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, Visits
+from training.simulate import cadence, host, photometry, transients
+from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, Measured, Signal, Visits, objects
 from training.simulate.photometry import Floats, Ints, magnitude_to_njy, njy_to_magnitude
-from training.simulate.signal import Measured, Signal, objects
 from training.simulate.transient_classes import KINDS
 
 RUBIN_SHARE: Final = 0.3
@@ -131,8 +130,8 @@ MINIMUM_DETECTIONS: Final = 2
 LEAST_SNR: Final = 4.0
 NO_HOST: Final = 0.75  # share of the objects of which no host is published
 _HOST_COLUMNS: NDArray[np.bool_] = np.array([name.startswith("hostgal") for name in METADATA_COLUMNS])
-_MODULI: Floats = cosmology.distance_modulus(np.linspace(NEAREST, cosmology.MAX_REDSHIFT, 8000))
-_REDSHIFTS: Floats = np.linspace(NEAREST, cosmology.MAX_REDSHIFT, 8000)
+_MODULI: Floats = photometry.distance_modulus(np.linspace(NEAREST, photometry.MAX_REDSHIFT, 8000))
+_REDSHIFTS: Floats = np.linspace(NEAREST, photometry.MAX_REDSHIFT, 8000)
 
 Variable = Callable[[np.random.Generator, Visits, Floats], Signal]
 
@@ -168,7 +167,7 @@ def candidates(rng: np.random.Generator, name: str, first_id: int, variable: Var
 
     ``variable`` makes the light of classes that are no explosions.
     """
-    milky_way = population.milky_way_dust(rng, CANDIDATES, galactic=name not in host.HOSTS)
+    milky_way = photometry.milky_way_dust(rng, CANDIDATES, galactic=name not in host.HOSTS)
     visits, signal = _explosions(rng, name, milky_way) if variable is None else _variables(rng, milky_way, variable)
     report = _report(rng, CANDIDATES)
     flux, error = _measure(rng, visits, signal, report, is_variable=variable is not None)
@@ -214,11 +213,11 @@ def _explosions(rng: np.random.Generator, name: str, milky_way: Floats) -> tuple
 def moved(rng: np.random.Generator, events: transients.Events) -> transients.Events:
     """Move explosions to distances that spread their maxima evenly in magnitude, down to the deepest limit."""
     magnitude = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
-    target = rng.uniform(BRIGHTEST, population.FAINTEST_PEAK, len(magnitude))
-    modulus = cosmology.distance_modulus(events.redshift) + target - magnitude
+    target = rng.uniform(BRIGHTEST, photometry.FAINTEST_PEAK, len(magnitude))
+    modulus = photometry.distance_modulus(events.redshift) + target - magnitude
     redshift = np.interp(modulus, _MODULI, _REDSHIFTS)
-    absolute = magnitude - cosmology.distance_modulus(events.redshift)
-    peak_flux = magnitude_to_njy(absolute + cosmology.distance_modulus(redshift)) * (1.0 + redshift)
+    absolute = magnitude - photometry.distance_modulus(events.redshift)
+    peak_flux = magnitude_to_njy(absolute + photometry.distance_modulus(redshift)) * (1.0 + redshift)
     return replace(events, redshift=redshift, peak_flux=peak_flux)
 
 

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from models.metadata import METADATA_COLUMNS
 from models.units import NJY_ZERO_POINT
 from training.data.dataset import LabelledObject
-from training.simulate import cadence, population, transient_classes, transients
-from training.simulate.cadence import MOON_PERIOD, SURVEY_NIGHTS, SURVEY_START, Visits
+from training.simulate import cadence, photometry, transient_classes, transients
+from training.simulate.cadence import MOON_PERIOD, SURVEY_NIGHTS, SURVEY_START, Measured, Visits, objects
 from training.simulate.photometry import Floats, Ints
-from training.simulate.signal import Measured, objects
 from training.simulate.transient_classes import Kind, Plateau, Spread
 
 CANDIDATES = 128
@@ -77,7 +76,7 @@ KINDS = _kinds()
 
 def candidates(rng: np.random.Generator, name: str, first_id: int) -> list[LabelledObject]:
     """Draw `CANDIDATES` explosions of class ``name`` and return those that the survey would have classified."""
-    milky_way = population.milky_way_dust(rng, CANDIDATES, galactic=False)
+    milky_way = photometry.milky_way_dust(rng, CANDIDATES, galactic=False)
     first, last = SURVEY_START - 30.0, SURVEY_START + SURVEY_NIGHTS
     events = transients.draw(rng, KINDS[name], milky_way, first, last, faintest=FAINTEST_PEAK)
     seen = visits(rng, CANDIDATES, *transients.window(events))

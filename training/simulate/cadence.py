@@ -1,31 +1,35 @@
-"""When an LSST-like survey looks at one position: nights, bands and depths of its visits, for many objects at once.
+"""Visits and signals: when an LSST-like survey looks at a position, and what its difference images see there.
 
-Notable: what is imitated is what a classifier can trip over: season gaps, weather, moon (u and g in dark time, z and
-Y in bright time), pairs of visits half an hour apart in the same or neighbouring bands, nights with two pairs where
-fields overlap, rolling (a field is busy in one year and all but rests in the next), and deep fields with five times
-the visits. The rate is the wide survey's 825 visits in ten years (LSST Science Requirements, LPM-17) and its overlaps;
-band pairs, visits per night and depths are close to those of 5,000 ELAsTiCC supernovae (depths to 0.1 mag).
-Nothing here knows the class of the object.
+Visits (nights, bands, depths), for many objects at once. What is imitated is what a classifier can trip over: season
+gaps, weather, moon (u and g in dark time, z and Y in bright time), pairs of visits half an hour apart in the same or
+neighbouring bands, nights with two pairs where fields overlap, rolling (a field is busy in one year and all but rests
+in the next), and deep fields with five times the visits. The rate is the wide survey's 825 visits in ten years (LSST
+Science Requirements, LPM-17) and its overlaps; band pairs, visits per night and depths are close to those of 5,000
+ELAsTiCC supernovae (depths to 0.1 mag). Nothing here knows the class of the object.
 
-From true difference flux to measured flux and reported error.
+Measured flux and reported error. The error has the sky (from the visit's depth), the photon noise of everything under
+the aperture (source and the steady light below it, which a difference image does not show) and a calibration floor; the
+reported error is itself only right to some per cent, and one point in a thousand is three times worse than it claims.
 
-Notable: the error has the sky (from the visit's depth), the photon noise of everything under the aperture (source and
-the steady light below it, which a difference image does not show) and a calibration floor; the reported error is
-itself only right to some per cent, and one point in a thousand is three times worse than it claims.
+Detections and alert histories. The detection chance is a logistic curve in |S/N|, one half at 5, which is what
+difference-image detections of the ELAsTiCC challenge follow to 3 % between S/N 3 and 12. An object exists for the
+survey once it has two detections. Its history then runs from 30 days before the first detection (forced photometry
+reaches no further back) to the last.
 
-Which points a difference-imaging survey would detect, and which of them an alert history holds.
-
-Notable: the detection chance is a logistic curve in |S/N|, one half at 5, which is what difference-image detections of
-the ELAsTiCC challenge follow to 3 % between S/N 3 and 12. An object exists for the survey once it has two detections.
-Its history then runs from 30 days before the first detection (forced photometry reaches no further back) to the last.
+Sources that shine all the time: a difference image shows their light minus that of the template. Templates are medians
+of a few visits taken before the survey, at unknown phases of the variation, so the zero level of each band is its own
+and difference fluxes are as often negative as positive.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.units import NJY_ZERO_POINT
+from training.data.dataset import LabelledObject
 from training.simulate.photometry import Floats, Ints, magnitude_to_njy
 
 SURVEY_START = 60600.0  # MJD TAI
@@ -225,3 +229,71 @@ def history(visits: Visits, detected: NDArray[np.bool_]) -> tuple[NDArray[np.boo
     count = np.bincount(visits.owner[detected], minlength=visits.n)
     inside = (visits.mjd >= first[visits.owner] - PRE_TRIGGER_DAYS) & (visits.mjd <= last[visits.owner])
     return inside & (count[visits.owner] >= MINIMUM_DETECTIONS), first
+
+
+TEMPLATE_VISITS = 7
+TEMPLATE_SPAN = 365.0  # days before the survey
+
+# (mjd f64[P], owner i64[P], band i64[P]) -> total flux f64[P] in nJy
+TotalFlux: TypeAlias = Callable[[Floats, Ints, Ints], Floats]
+
+
+@dataclass(frozen=True, eq=False)
+class Signal:
+    """True light of every visit: ``difference`` and ``steady`` (template) flux f64[P] nJy; ``redshift`` f64[n]."""
+
+    difference: Floats
+    steady: Floats
+    redshift: Floats
+
+
+def subtract_template(rng: np.random.Generator, visits: Visits, total: TotalFlux) -> Signal:
+    """Difference flux of a source inside the Galaxy whose total flux is ``total``."""
+    shape = (visits.n, 6, TEMPLATE_VISITS)
+    epoch = SURVEY_START - rng.uniform(0.0, TEMPLATE_SPAN, shape)
+    own, band, _ = np.broadcast_arrays(*np.ogrid[: shape[0], : shape[1], : shape[2]])
+    template = total(epoch.ravel(), own.ravel(), band.ravel()).reshape(shape)
+    steady = np.median(template, axis=2)[visits.owner, visits.band]
+    now = total(visits.mjd, visits.owner, visits.band)
+    return Signal(difference=now - steady, steady=steady, redshift=np.zeros(visits.n))
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Points of ``visits.n`` candidates of one class: ``flux``, ``error`` f64[P] nJy, ``detected``, ``kept`` bool[P].
+
+    ``trigger`` f64[n] MJD of the first detection, ``metadata`` f32[n, 64], ``redshift`` f64[n].
+    """
+
+    visits: Visits
+    flux: Floats
+    error: Floats
+    detected: NDArray[np.bool_]
+    kept: NDArray[np.bool_]
+    trigger: Floats
+    metadata: NDArray[np.float32]
+    redshift: Floats
+
+
+def objects(name: str, first_id: int, points: Measured) -> list[LabelledObject]:
+    """Return the candidates that kept a point, numbered from ``first_id``."""
+    visits, rows_kept = points.visits, np.flatnonzero(points.kept)
+    edges = np.searchsorted(visits.owner[rows_kept], np.arange(visits.n + 1))
+    found: list[LabelledObject] = []
+    for index in np.flatnonzero(np.diff(edges)):
+        rows = rows_kept[edges[index] : edges[index + 1]]
+        found.append(
+            LabelledObject(
+                object_id=str(first_id + len(found)),
+                class_name=name,
+                mjd=visits.mjd[rows],
+                flux=points.flux[rows].astype(np.float32),
+                flux_err=points.error[rows].astype(np.float32),
+                band=visits.band[rows].astype(np.int8),
+                detected=points.detected[rows],
+                trigger_mjd=float(points.trigger[index]),
+                metadata=points.metadata[index],
+                redshift=float(points.redshift[index]),
+            )
+        )
+    return found

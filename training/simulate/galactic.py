@@ -21,8 +21,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from training.simulate import cosmology, population
-from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, Visits
+from training.simulate import photometry
+from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, TEMPLATE_SPAN, Signal, Visits, subtract_template
 from training.simulate.periodic import star_magnitudes
 from training.simulate.photometry import (
     MILKY_WAY_DUST,
@@ -32,7 +32,6 @@ from training.simulate.photometry import (
     colours_of_temperature,
     magnitude_to_njy,
 )
-from training.simulate.signal import TEMPLATE_SPAN, Signal, subtract_template
 
 Complexes: TypeAlias = NDArray[np.complex128]
 
@@ -178,7 +177,7 @@ def active_nucleus(rng: np.random.Generator, visits: Visits, milky_way: Floats) 
     timescale = 200.0 * np.exp(0.6 * rng.standard_normal(visits.n)) * (1.0 + redshift)
     walk = _damped_walk(rng, timescale[:, None] * rest**0.17)
     amplitude = spread[:, None] * rest**-0.48
-    absolute = r - cosmology.distance_modulus(redshift)
+    absolute = r - photometry.distance_modulus(redshift)
     crossing = 2.0 * 10.0 ** (-0.4 / 3.0 * (absolute + 23.0)) * np.exp(0.4 * rng.standard_normal(visits.n))
     lag = np.minimum(crossing * (1.0 + redshift), 30.0)[:, None] * rest ** (4.0 / 3.0)
 
@@ -197,9 +196,9 @@ def _nuclei(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
     """Redshift and apparent r of ``n`` nuclei brighter than 23.5, log-normal in luminosity with evolving density."""
     redshift, r = np.empty(0), np.empty(0)
     while len(r) < n:
-        z = population.redshifts(rng, 4096, 0.03, 3.5, 0.5)
+        z = photometry.redshifts(rng, 4096, 0.03, 3.5, 0.5)
         absolute = rng.normal(-22.0, 1.4, len(z)) - 0.5 * z
-        apparent = absolute + cosmology.distance_modulus(z) - 1.25 * np.log10(1.0 + z)
+        apparent = absolute + photometry.distance_modulus(z) - 1.25 * np.log10(1.0 + z)
         seen = (apparent < 23.5) & (apparent > 16.0)
         redshift, r = np.concatenate([redshift, z[seen]]), np.concatenate([r, apparent[seen]])
     return redshift[:n], r[:n]

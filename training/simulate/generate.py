@@ -26,10 +26,9 @@ from tqdm import tqdm
 
 from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from training.data.dataset import LabelledObject, write_dataset
-from training.simulate import anywhere, bright_transients, cadence, galactic, host, periodic, population, transients
-from training.simulate.cadence import DEEP_FRACTION, SURVEY_NIGHTS, SURVEY_START, Visits
+from training.simulate import anywhere, bright_transients, cadence, galactic, host, periodic, photometry, transients
+from training.simulate.cadence import DEEP_FRACTION, SURVEY_NIGHTS, SURVEY_START, Measured, Signal, Visits, objects
 from training.simulate.photometry import Floats, magnitude_to_njy
-from training.simulate.signal import Measured, Signal, objects
 from training.simulate.transient_classes import KINDS
 
 VERSION = "2.0.1"  # rises when the same seed gives other objects
@@ -168,7 +167,7 @@ def _run(task: _Task) -> list[LabelledObject]:
 
 def _round(rng: np.random.Generator, name: str, first_id: int, deep_fraction: float) -> list[LabelledObject]:
     """Draw 2 `CHUNK` candidates of class ``name`` and return those that a survey would have found."""
-    milky_way = population.milky_way_dust(rng, 2 * CHUNK, galactic=name not in host.HOSTS)
+    milky_way = photometry.milky_way_dust(rng, 2 * CHUNK, galactic=name not in host.HOSTS)
     visits, signal = _scene(rng, name, milky_way, deep_fraction)
     flux, error = cadence.observe(rng, visits, signal.difference, signal.steady)
     usable = signal.difference + signal.steady < SATURATION[visits.band]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.metadata import METADATA_COLUMNS
-from training.simulate import cosmology, population
+from training.simulate import photometry
 from training.simulate.photometry import MILKY_WAY_DUST, WAVELENGTH, Floats
 
 BANDS = "ugrizY"
@@ -104,7 +104,7 @@ def _block(prefix: str, galaxy: dict[str, Floats], present: NDArray[np.bool_]) -
 
 
 def _field_redshifts(rng: np.random.Generator, n: int) -> Floats:
-    return population.redshifts(rng, n, 0.02, 1.6, 0.0) * rng.uniform(0.2, 1.0, n)
+    return photometry.redshifts(rng, n, 0.02, 1.6, 0.0) * rng.uniform(0.2, 1.0, n)
 
 
 def _chance_separation(rng: np.random.Generator, n: int) -> Floats:
@@ -122,7 +122,7 @@ def _galaxy(rng: np.random.Generator, kind: Galaxies, redshift: Floats, milky_wa
     error = np.sqrt(MAG_ERROR_FLOOR**2 + np.minimum(1.0857 / snr, 3.0) ** 2)
     magnitude = magnitude + error * rng.standard_normal(magnitude.shape)
     kpc = 4.0 * 10.0 ** (-0.12 * (absolute + 20.5)) * np.exp(0.35 * rng.standard_normal(n))
-    distance = cosmology.comoving_distance(redshift) / (1.0 + redshift)  # angular diameter, Mpc
+    distance = photometry.comoving_distance(redshift) / (1.0 + redshift)  # angular diameter, Mpc
     radius = np.minimum(kpc / distance * 206.265, 40.0)  # arcsec
     entry = {
         "ellipticity": rng.beta(1.0, 2.2, n),
@@ -144,7 +144,7 @@ def _magnitudes(
     rest = WAVELENGTH / (1.0 + redshift[:, None])
     blue_sed, red_sed = np.interp(rest, SED_AT, BLUE_GALAXY), np.interp(rest, SED_AT, RED_GALAXY)
     spectrum = blue_sed + red[:, None] * (red_sed - blue_sed)
-    apparent = absolute + cosmology.distance_modulus(redshift) - 2.5 * np.log10(1.0 + redshift)
+    apparent = absolute + photometry.distance_modulus(redshift) - 2.5 * np.log10(1.0 + redshift)
     scatter = 0.06 * rng.standard_normal(spectrum.shape)
     magnitudes: Floats = apparent[:, None] + spectrum + scatter + MILKY_WAY_DUST * milky_way[:, None]
     return magnitudes

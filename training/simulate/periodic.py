@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.simulate.cadence import Visits
+from training.simulate.cadence import Signal, Visits, subtract_template
 from training.simulate.photometry import MILKY_WAY_DUST, Floats, Ints, colours_of_temperature, magnitude_to_njy
-from training.simulate.signal import Signal, subtract_template
 
 # amplitude in u g r i z Y over that in g
 RR_LYRAE_AMPLITUDES: Floats = np.array([0.95, 1.0, 0.72, 0.57, 0.51, 0.50])

@@ -13,9 +13,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from training.simulate import cosmology, population
+from training.simulate import photometry
 from training.simulate.cadence import Visits
 from training.simulate.photometry import (
+    FAINTEST_PEAK,
     MILKY_WAY_DUST,
     WAVELENGTH,
     Floats,
@@ -24,7 +25,6 @@ from training.simulate.photometry import (
     magnitude_to_njy,
     planck,
 )
-from training.simulate.population import FAINTEST_PEAK
 from training.simulate.transient_classes import SED_NODES, Kind, Spread
 
 NORMAL_WAVELENGTH = 4800.0  # rest Angstrom at which peak magnitudes are quoted
@@ -175,13 +175,13 @@ def _volume(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int) -> _Sampl
     redshift = np.empty(n)
     for index, p in enumerate(people):
         mine = kind == index
-        redshift[mine] = population.redshifts(rng, int(mine.sum()), *p.redshift, p.rate_index)
+        redshift[mine] = photometry.redshifts(rng, int(mine.sum()), *p.redshift, p.rate_index)
     centre, scatter = np.array([p.magnitude for p in people])[kind].T
     log_stretch = np.array([k.light.stretch for k in kinds])[kind] * rng.standard_normal(n)
     absolute = centre + scatter * rng.standard_normal(n)
     absolute += np.array([k.light.stretch_slope for k in kinds])[kind] * log_stretch
     a_v = np.array([p.dust for p in people])[kind] * rng.exponential(1.0, n)
-    magnitude = absolute + cosmology.distance_modulus(redshift)
+    magnitude = absolute + photometry.distance_modulus(redshift)
     return _Sample(kind.astype(np.int64), redshift, magnitude, np.exp(log_stretch), a_v)
 
 

@@ -3,7 +3,7 @@
 Astro-MoE masks as ASTROMER does: of the observations, 90 % are probed; of those, 30 % are hidden, 30 % show the values
 of a random other observation, 40 % show their own, and the loss looks at probed ones only. Its text says "90 % of the
 light curves", of which 30/30/40; a share of light curves would leave nothing to measure on the rest, so it is read as
-the share of observations. Which ones is drawn by ``training.data.masking``.
+the share of observations. Which ones is drawn by ``training.data.targets``.
 
 Notable: a hidden observation is a learned token instead of an embedded value; its time and its band stay visible (a
 different state from ASTROMER, v0 of which takes hidden observations out of attention and v2 of which does that too). It

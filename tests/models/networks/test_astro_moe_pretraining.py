@@ -13,7 +13,7 @@ from models.networks.astro_moe.network import AstroMoE
 from models.networks.astro_moe.pretraining import AstroMoEPretraining
 from models.networks.network import Masking, Reconstruction
 from support.bundles import random_curves, tiny_network
-from training.data.masking import MaskingConfig, draw_masking
+from training.data.targets import MaskingConfig, draw_masking
 
 ASTRO_MOE = MaskingConfig(probed=0.9, hidden=0.3, random=0.3, same=0.4)
 

@@ -15,7 +15,7 @@ from models.networks.network import Masking, Output, Reconstruction
 from models.networks.parts.positional import TimeEncodingName
 from models.networks.zoo import transfer
 from support.astromer import curves, tiny
-from training.data.masking import MaskingConfig, draw_masking
+from training.data.targets import MaskingConfig, draw_masking
 
 HEADS = ("lstm", "pool")
 VERSIONS: tuple[dict[str, object], ...] = (

@@ -15,7 +15,7 @@ from models.networks.romae.network import RoMAE, RoMAEConfig, RoMAEPretraining
 from models.networks.zoo import count_parameters, transfer
 from support.bundles import random_tokens
 from support.romae_oracle import autoencode, sequence, weights_of
-from training.data.masking import MaskingConfig, draw_masking
+from training.data.targets import MaskingConfig, draw_masking
 from training.export.graph import write_graph
 from training.export.served import AXES, ServedNetwork
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.lightcurve import LightCurve
-from training.data.degrade import DegradeConfig, degrade
+from training.data.augment import DegradeConfig, degrade
 
 NOTHING = {name: 0.0 for name in DegradeConfig.model_fields if name != "magnitudes"}
 

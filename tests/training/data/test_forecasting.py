@@ -9,7 +9,7 @@ from models.lightcurve import LightCurve, Limits, featurise
 from support.toy_dataset import write_toy_dataset
 from training.data.augment import AugmentationConfig
 from training.data.dataset import Dataset, read_dataset
-from training.data.forecasting import (
+from training.data.targets import (
     ForecastingConfig,
     Question,
     ask,

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from models.lightcurve import Bool
 from models.networks.network import Masking
-from training.data.masking import MaskingConfig, count_masking, draw_masking
+from training.data.targets import MaskingConfig, count_masking, draw_masking
 
 ROMAE = MaskingConfig(probed=0.75, hidden=1.0, random=0.0, same=0.0)
 ASTRO_MOE = MaskingConfig(probed=0.9, hidden=0.3, random=0.3, same=0.4)

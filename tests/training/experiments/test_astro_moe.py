@@ -9,10 +9,10 @@ from support.mallorn import write_mallorn
 from support.toy_dataset import write_toy_dataset
 from training.experiments import arms
 from training.experiments.arms import CHANGES, mallorn, recipe_of, run_arm
-from training.experiments.astro_moe import AstroMoEArm
-from training.experiments.mallorn import CLASSES, read_labelled, to_dataset
+from training.experiments.options import AstroMoEArm
 from training.experiments.records import Record
-from training.fit.classify import Classification
+from training.fit.tasks import Classification
+from training.importers.surveys import MALLORN_CLASSES, read_mallorn, to_dataset
 
 
 def options(folder: Path, **changes: object) -> AstroMoEArm:
@@ -63,10 +63,10 @@ def test_folds_of_mallorn_are_stratified_and_cover_everything(tmp_path: Path) ->
 
 
 def test_the_dataset_of_mallorn_keeps_labels_and_metadata(tmp_path: Path) -> None:
-    objects = read_labelled(write_mallorn(tmp_path / "mallorn"))
+    objects = read_mallorn(write_mallorn(tmp_path / "mallorn"))
     dataset = to_dataset(objects)
     curve = dataset.curve(2)
-    assert CLASSES[int(dataset.label[2])] == "core-collapse"
+    assert MALLORN_CLASSES[int(dataset.label[2])] == "core-collapse"
     assert curve.metadata == pytest.approx({"z_final": 0.3, "mwebv": 0.05})
     assert curve.flux.tolist() == objects.curves[2].flux.tolist()
 

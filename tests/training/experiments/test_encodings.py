@@ -25,7 +25,7 @@ from training.experiments.encoding_runs import (
     split_unlabelled,
     to_batch,
 )
-from training.experiments.encodings import EncodingName, Encodings
+from training.experiments.options import EncodingName, Encodings
 from training.experiments.records import read_records
 
 

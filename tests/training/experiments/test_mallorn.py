@@ -7,11 +7,17 @@ import pytest
 
 from support.mallorn import write_mallorn
 from support.shared import needs_shared, shared
-from training.experiments.mallorn import CLASSES, MallornError, class_of, read_labelled, read_unlabelled
+from training.importers.surveys import (
+    MALLORN_CLASSES,
+    MallornError,
+    mallorn_class,
+    read_mallorn,
+    read_unlabelled_mallorn,
+)
 
 
 def test_labelled_objects_are_in_njy_with_redshift_and_extinction(tmp_path: Path) -> None:
-    data = read_labelled(write_mallorn(tmp_path))
+    data = read_mallorn(write_mallorn(tmp_path))
     first = data.curves[0]
     assert len(data) == 6
     assert len(first) == 8  # the row without a flux is gone
@@ -19,15 +25,15 @@ def test_labelled_objects_are_in_njy_with_redshift_and_extinction(tmp_path: Path
     assert first.flux_err.tolist() == [250.0] * 8
     assert first.metadata == {"z_final": 0.1, "mwebv": 0.05}
     assert first.band.tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
-    assert [CLASSES[label] for label in data.label_N] == ["AGN", "Ia", "core-collapse", "TDE", "SLSN", "Ia"]
+    assert [MALLORN_CLASSES[label] for label in data.label_N] == ["AGN", "Ia", "core-collapse", "TDE", "SLSN", "Ia"]
 
 
 def test_unlabelled_objects_carry_photometry_alone(tmp_path: Path) -> None:
-    data = read_unlabelled(write_mallorn(tmp_path))
+    data = read_unlabelled_mallorn(write_mallorn(tmp_path))
     assert len(data) == 3
     assert all(curve.metadata == {} for curve in data.curves)
     assert (data.label_N == -1).all()
-    assert len(read_unlabelled(tmp_path, limit=2)) == 2
+    assert len(read_unlabelled_mallorn(tmp_path, limit=2)) == 2
 
 
 @pytest.mark.parametrize(
@@ -38,25 +44,25 @@ def test_unlabelled_objects_carry_photometry_alone(tmp_path: Path) -> None:
     ],
 )
 def test_classes_of_spectroscopic_types(spectral_type: str, name: str) -> None:
-    assert CLASSES[class_of(spectral_type)] == name
+    assert MALLORN_CLASSES[mallorn_class(spectral_type)] == name
 
 
 def test_unknown_types_are_refused() -> None:
     with pytest.raises(MallornError, match="'Nova'"):
-        class_of("Nova")
+        mallorn_class("Nova")
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MallornError, match=r"train_log\.csv is missing"):
-        read_labelled(tmp_path)
+        read_mallorn(tmp_path)
     write_mallorn(tmp_path, header="object_id,mjd,flux,err,band")
     with pytest.raises(MallornError, match="other columns"):
-        read_labelled(tmp_path)
+        read_mallorn(tmp_path)
 
 
 @needs_shared
 def test_the_real_tables() -> None:
-    data = read_labelled(shared("data", "mallorn"))
+    data = read_mallorn(shared("data", "mallorn"))
     assert len(data) > 2000
     assert (np.bincount(data.label_N, minlength=5) > 20).all()
     error = np.median(np.concatenate([curve.flux_err for curve in data.curves]))

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from support.shared import needs_shared, shared
 from training.experiments import regression
-from training.experiments.pendulum import Head, Pendulum, Scale
+from training.experiments.options import Pendulum, PendulumHead, Scale
 from training.experiments.regression import (
     advance,
     draw,
@@ -130,7 +130,7 @@ def test_the_cache_is_written_once(few: Path) -> None:
 
 
 @pytest.mark.parametrize(("head", "parameters"), [("cls", 77_080), ("frames", 71_102)])
-def test_networks_train_and_have_the_published_size(head: Head, parameters: int, few: Path) -> None:
+def test_networks_train_and_have_the_published_size(head: PendulumHead, parameters: int, few: Path) -> None:
     from training.experiments.regression import pendulum_plan
 
     plan = pendulum_plan(Pendulum(head=head, cache=few))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.networks.romae.encoder import RoMAEEncoderConfig, SequenceModel
-from training.experiments.position import VARIANCE, Position, draw_positions
+from training.experiments.options import VARIANCE, Position, draw_positions
 from training.experiments.records import read_records
 from training.experiments.regression import Examples, Regression, position_plan
 from training.experiments.runs import Plan, epochs, fit_config, run

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from training.__main__ import main
-from training.experiments.position import Position
+from training.experiments.options import Position
 from training.experiments.records import Options, Record, mean_and_spread, number, read_records, table, write_record
 
 

@@ -9,6 +9,7 @@ import torch
 from models.networks.romae.encoder import RoMAEEncoderConfig
 from training.experiments import series
 from training.experiments.commands import run_experiment
+from training.experiments.options import SETS, UEA, Setting
 from training.experiments.records import read_records
 from training.experiments.series import (
     Observed,
@@ -20,7 +21,6 @@ from training.experiments.series import (
     series_plan,
     standardise,
 )
-from training.experiments.uea import SETS, UEA, Setting
 
 CHANNELS = 2
 

@@ -13,12 +13,12 @@ from models.networks.statistics.flux_distribution import FluxDistribution
 from models.networks.zoo import build
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.forecast import (
+from training.fit.tasks import (
     ForecastBatch,
     Forecasting,
     answer,
     baseline,
-    collate,
+    collate_questions,
     distribution,
     errors,
     last_flux,
@@ -106,7 +106,7 @@ class Known(nn.Module):
 
 def test_answers_and_errors(task: Forecasting) -> None:
     questions = task.validation[:3]
-    batch = collate(questions)
+    batch = collate_questions(questions)
     observed = np.concatenate([question.flux for question in questions]).astype(np.float64)
     flux_err = np.concatenate([question.flux_err for question in questions]).astype(np.float64)
     with torch.no_grad():

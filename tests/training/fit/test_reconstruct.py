@@ -10,7 +10,7 @@ from models.networks.network import Reconstruction
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.fit.checkpoints import read_log
-from training.fit.reconstruct import MaskedReconstruction, reconstruction_loss
+from training.fit.tasks import MaskedReconstruction, reconstruction_loss
 from training.fit.train import train
 from training.recipes.astro_moe import debug_pretraining
 from training.recipes.schema import ScheduleConfig, ValidationConfig

@@ -24,8 +24,8 @@ from training.fit.checkpoints import (
     load_network,
     read_log,
 )
-from training.fit.classify import draw_validation, loss_of, predict
 from training.fit.loop import Run, Task
+from training.fit.tasks import draw_validation, loss_of, predict
 from training.fit.train import train
 from training.recipes.astro_moe import debug
 from training.recipes.schema import OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig

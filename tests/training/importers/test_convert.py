@@ -20,8 +20,8 @@ from training.data.dataset import (
     require_labels,
     write_dataset,
 )
+from training.importers.columns import ImportFormatError, RawObject
 from training.importers.convert import Rules, import_objects
-from training.importers.raw import ImportFormatError, RawObject
 
 
 def test_good_points_pass_untouched() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from training.importers.columns import ImportFormatError
 from training.importers.fits import open_table
-from training.importers.raw import ImportFormatError
 
 
 def header(*cards: str) -> bytes:

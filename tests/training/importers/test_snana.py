@@ -9,9 +9,9 @@ import pytest
 from models.taxonomy import ELASTICC
 from support.importers import fits_table, write_snana
 from training.importers import snana
+from training.importers.columns import ImportFormatError
 from training.importers.convert import Rules, import_objects
 from training.importers.fits import open_table
-from training.importers.raw import ImportFormatError
 
 FLUXCAL = 10 ** (0.4 * 3.9)
 

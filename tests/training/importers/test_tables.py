@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.importers import cleaned, nested_table, write_hats, write_text
-from training.importers.columns import ColumnMap, tables_in
-from training.importers.raw import ImportFormatError, RawObject
+from training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
 from training.importers.surveys import hats_partitions
 from training.importers.tables import Layout, read_about, read_tables
 

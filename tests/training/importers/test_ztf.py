@@ -12,7 +12,7 @@ import pytest
 from models.alerts.envelopes import read_packet
 from models.alerts.packet import Packet
 from support.importers import avro, cleaned, write_alerts, ztf_alert
-from training.importers.raw import ImportFormatError
+from training.importers.columns import ImportFormatError
 from training.importers.tables import About
 from training.importers.ztf import read_alerts
 

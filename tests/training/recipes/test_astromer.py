@@ -7,7 +7,7 @@ from models.bands import BANDS
 from models.networks.zoo import build
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import read_dataset, split_indices
-from training.fit.reconstruct import MaskedReconstruction
+from training.fit.tasks import MaskedReconstruction
 from training.recipes import astromer
 from training.recipes.schema import Recipe
 

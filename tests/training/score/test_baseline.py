@@ -14,8 +14,16 @@ from training.data.augment import View
 from training.data.batches import Example, view_examples
 from training.data.dataset import read_dataset, split_indices, write_dataset
 from training.recipes.astro_moe import debug
-from training.score.baseline import FEATURE_SETS, FOREST_TREES, FeatureSet, baseline, matrix, train_trees
-from training.score.features import FEATURES, features
+from training.score.baseline import (
+    FEATURE_SETS,
+    FEATURES,
+    FOREST_TREES,
+    FeatureSet,
+    baseline,
+    features,
+    matrix,
+    train_trees,
+)
 
 
 def named(curve: LightCurve) -> dict[str, float]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from models.bands import BANDS
 from models.lightcurve import LightCurve, Limits, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
-from training.score.features import PACKAGE_FEATURES, package_features
+from training.score.baseline import PACKAGE_FEATURES, package_features
 
 NJY = 10 ** (0.4 * 3.9)  # of one unit of FLUXCAL
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.shared import needs_shared, shared
-from training.fit.reconstruct import ReconstructionScore
+from training.fit.tasks import ReconstructionScore
 
 
 def scored(*batches: tuple[np.ndarray, np.ndarray, np.ndarray]) -> ReconstructionScore:

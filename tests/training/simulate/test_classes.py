@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.taxonomy import ELASTICC
-from training.simulate import cosmology, galactic, periodic, transients
+from training.simulate import galactic, periodic, photometry, transients
 from training.simulate.cadence import Visits
 from training.simulate.generate import VARIABLES, simulate_class
 from training.simulate.photometry import WAVELENGTH, njy_to_magnitude
@@ -40,7 +40,7 @@ def median(name: str, phase: float, band: int) -> float:
 def absolute(name: str) -> float:
     events = transients.draw(np.random.default_rng(0), KINDS[name], np.zeros(N), 61_000.0, 61_000.0)
     apparent = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
-    return float(np.median(apparent - cosmology.distance_modulus(events.redshift)))
+    return float(np.median(apparent - photometry.distance_modulus(events.redshift)))
 
 
 def test_every_class_has_exactly_one_model() -> None:
@@ -66,7 +66,7 @@ def test_normal_ia_are_standard_candles_and_others_are_not() -> None:
     def scatter(name: str) -> float:
         events = transients.draw(np.random.default_rng(0), KINDS[name], np.zeros(N), 61_000.0, 61_000.0)
         apparent = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
-        return float(np.std(apparent - cosmology.distance_modulus(events.redshift)))
+        return float(np.std(apparent - photometry.distance_modulus(events.redshift)))
 
     assert scatter("Ia") < 0.25 < scatter("Iax")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from training.simulate import cadence, cosmology, photometry, population
+from training.simulate import cadence, photometry
 from training.simulate.cadence import Visits
 
 
@@ -33,33 +33,33 @@ def test_a_hot_body_is_blue_and_a_cool_one_red() -> None:
 
 def test_distances_agree_with_the_closed_form() -> None:
     """Luminosity distances for H0 70, Omega_m 0.3: 460.3, 2832.9 and 6607.7 Mpc at z 0.1, 0.5 and 1."""
-    modulus = cosmology.distance_modulus(np.array([0.1, 0.5, 1.0]))
+    modulus = photometry.distance_modulus(np.array([0.1, 0.5, 1.0]))
     np.testing.assert_allclose(10.0 ** (modulus / 5.0 - 5.0), [460.3, 2832.9, 6607.7], rtol=1e-3)
 
 
 def test_the_volume_is_the_integral_of_its_element() -> None:
     grid = np.linspace(0.0, 1.0, 2001)
-    element = cosmology.volume_element(grid)
+    element = photometry.volume_element(grid)
     integral = np.sum(0.5 * (element[1:] + element[:-1]) * np.diff(grid))
-    sphere = 4.0 / 3.0 * np.pi * cosmology.comoving_distance(np.array([1.0]))[0] ** 3
+    sphere = 4.0 / 3.0 * np.pi * photometry.comoving_distance(np.array([1.0]))[0] ** 3
     assert integral == pytest.approx(sphere, rel=1e-4)
 
 
 def test_nearby_redshifts_fill_the_volume() -> None:
     """At low redshift the number inside z grows as z cubed."""
-    z = population.redshifts(np.random.default_rng(0), 40_000, 0.0, 0.05, 1.0)
+    z = photometry.redshifts(np.random.default_rng(0), 40_000, 0.0, 0.05, 1.0)
     assert z.min() >= 0.0
     assert z.max() <= 0.05
     assert (z < 0.025).mean() == pytest.approx(0.125, abs=0.01)
 
 
 def test_a_rate_that_rises_pushes_events_away() -> None:
-    means = [population.redshifts(np.random.default_rng(0), 5_000, 0.01, 2.0, index).mean() for index in (0.0, 3.0)]
+    means = [photometry.redshifts(np.random.default_rng(0), 5_000, 0.01, 2.0, index).mean() for index in (0.0, 3.0)]
     assert means[0] < means[1]
 
 
 def test_dust_is_thicker_inside_the_galaxy() -> None:
-    outside, inside = (population.milky_way_dust(np.random.default_rng(0), 5_000, g) for g in (False, True))
+    outside, inside = (photometry.milky_way_dust(np.random.default_rng(0), 5_000, g) for g in (False, True))
     assert 0.01 < np.median(outside) < 0.03 < np.median(inside) < 0.1
     assert min(outside.min(), inside.min()) > 0.0
 

@@ -1,0 +1,153 @@
+"""Options of the published experiments that train one network a run; what each does is said where it runs.
+
+No torch here, so that ``--help`` answers at once: :mod:`training.experiments.regression` (position, pendulum),
+:mod:`training.experiments.series` (UEA), :mod:`training.experiments.arms` (Astro-MoE) and
+:mod:`training.experiments.encoding_runs` (encodings) import their options from here.
+"""
+
+from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from training.experiments.records import Options
+
+N_TOKENS = 10
+LOW, HIGH = 1.0, 50.0
+POSITION_TRAIN, POSITION_TEST = 20_000, 4_000
+VARIANCE = (HIGH - LOW) ** 2 / 12
+POSITION_PAPER = {180: "0.062 ± 0.007", 432: "0.0057 ± 0.002", 720: "0.0031 ± 0.002"}
+POSITION_PAPER_WITHOUT_CLS = "200.33"
+
+
+def draw_positions(split: Literal["train", "test"]) -> NDArray[np.float32]:
+    """Positions [N, L] of a split; the same ones for every model seed."""
+    n, stream = (POSITION_TRAIN, 0) if split == "train" else (POSITION_TEST, 1)
+    return np.random.default_rng((40, stream)).uniform(LOW, HIGH, (n, N_TOKENS)).astype(np.float32)
+
+
+class Position(Options):
+    """Reconstruct the position of each token, with and without [CLS]; test MSE."""
+
+    experiment: ClassVar[str] = "position"
+
+    seed: int = Field(default=40, ge=0, description="of the weights and of the order of the batches; published: 40..44")
+    width: int = Field(default=180, ge=12, multiple_of=12, description="d of the network; published: 180, 432, 720")
+    cls: bool = Field(default=True, description="whether there is a [CLS] token; without one 200 is the best")
+
+
+PENDULUM_TRAIN, PENDULUM_BATCH, PENDULUM_EPOCHS, PENDULUM_WARMUP = 2_000, 16, 50, 1_000
+PUBLISHED_MEAN, PUBLISHED_STD = 0.002, 0.0021
+PENDULUM_PAPER = {"cls": "3.32e-3 as printed; S5: 3.41e-3", "frames": "S5: 3.41e-3"}
+
+PendulumHead = Literal["cls", "frames"]
+Scale = Literal["published", "measured"]
+
+
+class Pendulum(Options):
+    """Regress the angle of a pendulum from noisy images; MSE per element."""
+
+    experiment: ClassVar[str] = "pendulum"
+
+    seed: int = Field(default=42, ge=0, description="of the weights and of the order of the batches; published: 42..61")
+    head: PendulumHead = Field(
+        default="cls", description="cls: 100 numbers from [CLS] (published); frames: 2 from each token"
+    )
+    scale: Scale = Field(default="published", description="constants that standardise the pixels")
+    cache: Path = Field(default=Path("build/experiments/pendulum-data"), description="folder of the drawn images")
+
+
+class Setting(NamedTuple):
+    """How a set is fine-tuned."""
+
+    epochs: int
+    batch: int
+    smoothing: float
+    dropout: float
+
+
+SETS = {
+    "BasicMotions": Setting(50, 8, 0.0, 0.0),
+    "Epilepsy": Setting(150, 16, 0.2, 0.2),
+    "JapaneseVowels": Setting(100, 16, 0.1, 0.1),
+    "RacketSports": Setting(100, 16, 0.1, 0.1),
+}
+
+
+class UEA(Options):
+    """Classify multivariate series of which three in ten time steps are missing; test accuracy."""
+
+    experiment: ClassVar[str] = "uea"
+
+    seed: int = Field(default=69, ge=0, description="of the dropped steps, the weights and the batches")
+    data: Path = Field(description="folder with the sets")
+    name: Literal["BasicMotions", "Epilepsy", "JapaneseVowels", "RacketSports"] = Field(description="which set")
+    size: Literal["tiny-shallow", "tiny", "small", "base"] = Field(default="tiny", description="of the encoder")
+    dropped: float = Field(default=0.3, ge=0, lt=1, description="share of the time steps of every series")
+    lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
+    pretrain_epochs: int = Field(default=0, ge=0, description="masked pretraining on the training side; published: 400")
+
+    @property
+    def setting(self) -> Setting:
+        """How the set is fine-tuned."""
+        return SETS[self.name]
+
+
+Arm = Literal["tm", "pe", "pe-band", "dense", "pe-dense", "pretrained", "trees"]
+ARM_FOLDS = 5
+ARM_STEPS = {"simulated": 1_500, "mallorn": 1_000}
+ARM_PUBLISHED_STEPS = 400_000
+
+
+class AstroMoEArm(Options):
+    """Train one arm of Astro-MoE's comparisons; macro-F1 on untouched objects."""
+
+    experiment: ClassVar[str] = "astro-moe"
+
+    seed: int = Field(default=0, ge=0, description="of weights, draws and, for MALLORN, which fold is held out")
+    dataset: Literal["simulated", "mallorn"] = Field(description="which data")
+    data: Path = Field(description="Parquet file of `simulate`, or the folder of MALLORN")
+    arm: Arm = Field(description="what is compared")
+    width: int = Field(default=64, ge=8, multiple_of=8, description="of the light-curve branch; the paper's is 192")
+    batch: int = Field(default=16, ge=2, description="curves of a step")
+    lr: float = Field(default=1e-3, gt=0, description="peak learning rate")
+    pretrain_steps: int = Field(default=1_000, ge=1, description="steps of masked reconstruction, for `pretrained`")
+    objects: int = Field(default=2_000, ge=1, description="test objects of the simulated set")
+    examples: int = Field(default=10_000, ge=100, description="training draws of the boosted trees")
+
+
+CADENCES = {"full": 1.0, "3/4": 0.75, "1/2": 0.5, "1/4": 0.25}
+PER_CLASS, ENCODING_FOLDS, ENCODING_STEPS = 500, 3, 20_000
+EncodingHead = Literal["lstm", "pool"]
+EncodingName = Literal["baseline", "trainable", "fourier", "recurrent", "tupe", "concat", "pea", "rotary", "modulation"]
+
+
+class Encodings(Options):
+    """Pretrain ASTROMER with one positional encoding, then classify with its frozen encoder."""
+
+    experiment: ClassVar[str] = "encodings"
+
+    data: Path = Field(description="Parquet file of Catalina light curves")
+    encoding: EncodingName = Field(description="how time enters")
+    window: int = Field(default=128, ge=2, description="observations the network sees")
+    d_model: int = Field(default=64, ge=2, description="width of the encoder")
+    n_heads: int = Field(default=4, ge=1, description="attention heads")
+    n_blocks: int = Field(default=2, ge=1, description="encoder blocks")
+    d_ff: int = Field(default=64, ge=1, description="hidden width of the feed-forward part")
+    batch: int = Field(default=32, ge=1, description="windows of a pretraining step")
+    lr: float = Field(default=3e-3, gt=0, description="peak learning rate, constant after the warm-up")
+    every: int = Field(default=250, ge=1, description="pretraining steps between validations")
+    patience: int = Field(default=8, ge=1, description="validations without a better RMSE that end the pretraining")
+    head: Literal["lstm", "pool", "both"] = Field(default="both", description="classifiers")
+    lstm_width: int = Field(default=64, ge=1, description="of both LSTMs")
+    head_steps: int = Field(
+        default=250, ge=1, description="most steps of an LSTM head; of a pooled one four times that"
+    )
+    per_class: int = Field(default=PER_CLASS, ge=1, description="labelled objects of a class to train on")
+
+    @property
+    def heads(self) -> tuple[EncodingHead, ...]:
+        """The classifiers to train."""
+        return ("lstm", "pool") if self.head == "both" else (self.head,)
