@@ -20,7 +20,7 @@ from models.lightcurve import Float64, LightCurve
 from models.posterior import Conclusion, Posterior, Prior, PriorError
 from models.taxonomy import Taxonomy
 from models.units import FluxUnit, flux_to_njy, njy_to
-from service.answers.fields import FieldError
+from service.answers.replies import FieldError
 from service.dataplane import Outcome
 from service.engine.batch import Prediction
 from service.engine.programs import ForecastItem

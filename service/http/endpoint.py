@@ -10,28 +10,200 @@ The declaration is the route, its description in ``/docs``, the problems it may 
 The way is receive, understand, admit, ask, encode, headers; what differs between endpoints is ``understand``, which
 makes an :class:`Inquiry` of the body's bytes, and the function in it that writes the reply. A new endpoint is a file of
 routes with these two, and the models of its body and reply.
+
+Every request is answered under terms: until when, how urgently, and whose share of the engine it takes.
+
+- A deadline comes as an option of the body or address, as ``Nightjar-Deadline-Ms``, or from a proxy that says when it
+  will give up (``X-Envoy-Expected-Rq-Timeout-Ms``); the soonest counts, and the setting's where none is named.
+- ``Priority: u=0`` to ``u=7`` is the urgency of RFC 9218, 3 where nothing is said. A step is a head start of a second
+  in the queue, so the least urgent request is served too.
+- Requests with the same API key share one place among those who wait; where no keys are asked for, those of one
+  address do.
+
+How long each stage took is told to the metrics, the model's statistics, the trace, and the client.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence, Sized
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from time import monotonic
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from models.lightcurve import LightCurveError
+from service.answers.replies import FieldError
 from service.dataplane import AskOptions, Outcome, Refusal
 from service.http import openapi
-from service.http.choosing import cache_status, role_header
+from service.http.body.requests import check_deadline
 from service.http.edge import errors
-from service.http.edge.compression import inflate
-from service.http.edge.errors import Kind
-from service.http.edge.receive import Body, content_coding, unless_gone
-from service.http.edge.timing import Stopwatch
-from service.http.lifecycle import service_of
-from service.http.terms import key_of, terms_of
+from service.http.edge.errors import INVALID, Kind, ProblemError
+from service.http.edge.keys import ANYBODY
+from service.http.edge.receive import Body, content_coding, inflate, unless_gone
+from service.http.lifecycle import Service, service_of
+from service.observe.metrics import STAGES, Metrics
+from service.observe.model_statistics import ModelStatistics
+from service.observe.spans import Span, current
 from service.registry.live import Lease, ask_each, held
+from service.registry.routing import MOST_CHARACTERS
 from service.settings import Settings
+
+DEADLINE_HEADER = "Nightjar-Deadline-Ms"
+PROXY_HEADER = "X-Envoy-Expected-Rq-Timeout-Ms"
+PRIORITY_HEADER = "Priority"
+
+USUAL_URGENCY = 3
+SECONDS_OF_A_STEP = 1.0
+
+_MILLISECONDS = re.compile(r"[1-9][0-9]{0,9}")
+_URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*([0-7])\s*(?=,|;|$)")
+
+
+def terms_of(
+    request: Request,
+    settings: Settings,
+    arrived: float,
+    milliseconds: float | None = None,
+    surveys: str | Sequence[str] = "none",
+    urgency: int | None = None,
+    fall_back: bool = False,
+) -> AskOptions:
+    """Terms of a request.
+
+    Parameters
+    ----------
+    arrived : ``time.monotonic()`` seconds, from which deadlines count.
+    milliseconds : deadline that its body or address names.
+    urgency : that its body names; it counts more than the header.
+    fall_back : whether another model may answer.
+
+    Raises
+    ------
+    ProblemError
+        422 for a deadline in a header that is none, or too long.
+    """
+    named = [given for given in (milliseconds, _header_deadline(request, settings)) if given is not None]
+    allowed = min(named, default=settings.default_deadline_ms)
+    proxy = request.headers.get(PROXY_HEADER, "")
+    if _MILLISECONDS.fullmatch(proxy):
+        allowed = min(allowed, int(proxy))
+    steps = USUAL_URGENCY - (_header_urgency(request) if urgency is None else urgency)
+    deadline = arrived + allowed / 1000
+    return AskOptions(deadline, surveys, steps * SECONDS_OF_A_STEP, client_of(request), fall_back)
+
+
+def client_of(request: Request) -> str:
+    """Who asks, as the engine tells clients apart: by key, and by address where no keys are asked for."""
+    client: str = getattr(request.state, "share", "")
+    return client
+
+
+def key_of(request: Request) -> str:
+    """Name of the key that a request shows."""
+    key: str = getattr(request.state, "key", ANYBODY)
+    return key
+
+
+def _header_deadline(request: Request, settings: Settings) -> int | None:
+    value = request.headers.get(DEADLINE_HEADER)
+    if value is None:
+        return None
+    pointer = f"/headers/{DEADLINE_HEADER.lower()}"
+    if not _MILLISECONDS.fullmatch(value.strip()):
+        fault = FieldError(pointer=pointer, reason="not_milliseconds", detail="must be a whole number of milliseconds")
+        raise ProblemError(INVALID, errors=[fault])
+    check_deadline(int(value), pointer, settings)
+    return int(value)
+
+
+def _header_urgency(request: Request) -> int:
+    """What cannot be read is ignored, as RFC 9218 asks."""
+    found = _URGENCY.search(request.headers.get(PRIORITY_HEADER, ""))
+    return int(found.group(1)) if found else USUAL_URGENCY
+
+
+TOTAL = "total"
+
+
+class Stopwatch:
+    """Times the stages that a transport goes through itself; the data plane times the others.
+
+    The first stage begins when it is made.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._recording = current()
+        self._seconds: dict[str, float] = {}
+        self._started = self._mark = monotonic()
+
+    def restart(self) -> None:
+        """Begin a stage."""
+        self._mark = monotonic()
+
+    def lap(self, stage: str) -> None:
+        """End a stage, the next one begins."""
+        now = monotonic()
+        if self._recording is not None:
+            self._recording.add(Span(stage, self._mark, now, {}))
+        self._seconds[stage] = now - self._mark
+        self._metrics.stage(stage, now - self._mark)
+        self._mark = now
+
+    def tell(self, statistics: ModelStatistics) -> None:
+        """Tell a model how long the stages took of a request that it has answered."""
+        statistics.record_stages(self._seconds)
+
+    def header(self, outcomes: Sequence[Outcome]) -> str:
+        """Server-Timing of a request: milliseconds of each stage, of the slowest item where items went side by side.
+
+        ``total`` is the time until now, hence also what lies between the stages: threads that were waited for.
+        """
+        done = [outcome.prediction for outcome in outcomes if outcome.prediction is not None]
+        seconds = self._seconds | {"featurise": sum(outcome.featurise_seconds for outcome in outcomes)}
+        for stage in ("queue", "assemble", "run") if done else ():
+            seconds[stage] = max(getattr(prediction, f"{stage}_seconds") for prediction in done)
+        seconds[TOTAL] = monotonic() - self._started
+        return ", ".join(f"{stage};dur={1e3 * seconds[stage]:.3f}" for stage in (*STAGES, TOTAL) if stage in seconds)
+
+
+ROLE_HEADER = "Nightjar-Role"
+
+
+class ModelQuery(BaseModel):
+    """The parameter of an address that names a model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str = Field("", max_length=MOST_CHARACTERS, description="model to ask: `name`, `name@1.2.3` or an alias")
+
+
+def sticky_key(request: Request, names: Iterable[str] = ()) -> str:
+    """What decides whether a canary answers: the first object with a name, else the API key, else the request alone."""
+    asks: str = getattr(request.state, "client", "") or request.state.request_id
+    return next(filter(None, names), asks)
+
+
+def role_header(leases: Iterable[Lease[Any]], service: Service) -> dict[str, str]:
+    """The header that says why another model has answered than usually does, where one has; counts it, too."""
+    roles = sorted({lease.role for lease in leases if lease.role})
+    for role in roles:
+        service.metrics.substitutes.labels(role).inc()
+    return {ROLE_HEADER: ", ".join(roles)} if roles else {}
+
+
+def cache_status(outcomes: Sequence[Outcome], service: Service) -> dict[str, str]:
+    """The Cache-Status header (RFC 9211), where results are kept and there was anything to look for."""
+    answered = [outcome for outcome in outcomes if outcome.prediction is not None]
+    if not service.settings.cache_bytes or not answered:
+        return {}
+    kept = sum(outcome.kept for outcome in answered)
+    if kept == len(answered):
+        return {"Cache-Status": "nightjar; hit"}
+    detail = f'; detail="{kept} of {len(answered)} hit"' if kept else ""
+    return {"Cache-Status": f"nightjar; fwd=miss{detail}"}
+
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT", bound=Sized)
@@ -80,7 +252,7 @@ class Call:
         self.stopwatch = Stopwatch(self.service.metrics)
 
     def terms(self, milliseconds: float | None = None, **more: Any) -> AskOptions:
-        """Until when and how urgently, as :func:`service.http.terms.terms_of`."""
+        """Until when and how urgently, as :func:`service.http.endpoint.terms_of`."""
         return terms_of(self.request, self.settings, self.arrived, milliseconds, **more)
 
     async def here_or_there(self, work: Callable[[], T], there: bool) -> T:

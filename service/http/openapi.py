@@ -8,12 +8,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.answers.models import ModelsReply, StatsReply
 from service.answers.replies import AlertsReply, ClassifyReply, ForecastReply
-from service.answers.stats import StatsReply
-from service.http.body import multipart
-from service.http.body.formats.table import ARROW, LINES, MSGPACK, available
 from service.http.body.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
-from service.http.descriptions import ModelsReply
+from service.http.body.negotiation import ARROW, LINES, MSGPACK, available
 from service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
 from service.http.edge.middleware import is_guarded
 from service.http.oip import forms as oip
@@ -23,6 +21,7 @@ Document = dict[str, Any]
 
 REF = "#/components/schemas/{model}"
 PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary", "application/json")
+MULTIPART_TYPES = ("multipart/form-data", "multipart/mixed")
 JSON_TYPE = "application/json"
 _REQUESTS: tuple[type[BaseModel], ...] = (
     LightCurveIn, OneCurve, ManyCurves, ForecastCurveIn, OneForecast, ManyForecasts, oip.InferRequest
@@ -66,7 +65,7 @@ ALERTS_BODY: Document = {
     "required": True,
     "description": "One packet as it left the survey, or several as the parts of a multipart body.",
     "content": {name: {"schema": _BYTES} for name in PACKET_TYPES}
-    | {name: {"schema": _PARTS} for name in multipart.MEDIA_TYPES},
+    | {name: {"schema": _PARTS} for name in MULTIPART_TYPES},
 }
 
 _TENSORS = {

@@ -3,6 +3,10 @@
 SIGTERM: not ready at once, still serving for ``drain_delay`` so that load balancers notice, then no new connections,
 requests in progress are finished, exit 0. SIGINT skips the pause. A second signal skips whatever is being waited for.
 A model that cannot be served, or an engine that cannot go on, ends the process with status 1.
+
+The application is middleware, routes and the OpenAPI document around one :class:`service.http.lifecycle.Service`.
+Starlette turns exceptions into replies in three places; here they all travel to the outermost middleware
+(:class:`service.http.edge.middleware.Edge`), which knows one shape.
 """
 
 import asyncio
@@ -13,21 +17,88 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
+from service.http import openapi
 from service.http.admin.server import AdminServer
-from service.http.app import create_app
+from service.http.edge.errors import to_the_edge
+from service.http.edge.keys import KeyRing
+from service.http.edge.middleware import Direct, Edge, Gate
 from service.http.edge.protocol import EdgeConfig
 from service.http.lifecycle import Service
+from service.http.oip import routes as oip
+from service.http.routes import about, alerts, light_curves
 from service.memory import fix_thresholds
 from service.observe import logs
 from service.settings import Settings, is_loopback, unknown_settings
+from service.version import VERSION
+
+DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
+embeddings out. With a forecasting model it also says what flux to expect. Every problem is an
+`application/problem+json` document (RFC 9457) whose `errors` point at the values at fault. Replies carry
+`X-Request-ID`, `traceresponse` (W3C Trace Context) and, where work was done, `Server-Timing`. A request may say
+until when it is worth an answer (`Nightjar-Deadline-Ms`) and how urgent it is (`Priority`, RFC 9218)."""
+
+
+def create_app(service: Service) -> FastAPI:
+    """Build the application; its lifespan starts and stops the service."""
+    settings = service.settings
+    app = FastAPI(
+        title="Nightjar",
+        version=VERSION,
+        summary="Real-time classification of astronomical alerts",
+        description=DESCRIPTION,
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+        openapi_url=None,  # served with the pages, as bytes
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge},
+    )
+    app.state.service = service
+    app.add_middleware(Direct, shortcuts={("POST", light_curves.SHORTCUT.path): light_curves.SHORTCUT})
+    app.add_middleware(
+        Gate,
+        keys=KeyRing(settings.keys),
+        max_requests=settings.max_requests,
+        quotas=service.quotas,
+        also=settings.keys_for,
+    )
+    app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
+    for router in (
+        light_curves.classify_router,
+        alerts.router,
+        light_curves.forecast_router,
+        about.models_router,
+        oip.router,
+        about.probes,
+        about.problems,
+    ):
+        app.include_router(router)
+    if settings.docs:
+        app.include_router(about.pages)
+    document = openapi.document(app, settings)
+    app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's documented way to replace it
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+    service: Service = app.state.service
+    await service.start()
+    yield {}
+    await service.stop()
+
 
 log = structlog.get_logger(__name__)
 

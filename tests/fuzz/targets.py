@@ -26,14 +26,14 @@ from models.alerts.topics import ANYTHING, Envelope, TopicRule
 from models.bands import BANDS, BandMap
 from models.bundle import GOLDEN, MANIFEST, MODEL, Bundle, BundleError, load_bundle, read_golden, sha256_of
 from models.limits import milliseconds, nesting, whole_number
-from service.http.body.formats import arrow_curves, jsontext, messagepack
-from service.http.body.multipart import split_parts
+from service.http.body import arrow, formats
 from service.http.body.requests import read_classify, read_curves, read_forecast
 from service.http.edge.errors import ProblemError
-from service.http.edge.receive_lines import Lines
-from service.http.oip import curves
+from service.http.edge.receive import Lines
+from service.http.oip import signature
 from service.http.oip.forms import InferRequest
 from service.http.oip.tensors import decode, split_body
+from service.http.routes.alerts import split_parts
 from service.settings import ClientSettings, StreamSettings
 from support import alerts, wire
 from support.edge import curve, settings
@@ -57,22 +57,22 @@ def json_body(data: bytes) -> None:
     """A body of light curves as JSON."""
     nesting(data)
     with suppress(ProblemError):
-        document = jsontext.read(data)
+        document = formats.read_json(data)
         read_classify(document, SETTINGS)
     with suppress(ProblemError):
-        read_forecast(jsontext.read(data), SETTINGS, BandMap(BANDS))
+        read_forecast(formats.read_json(data), SETTINGS, BandMap(BANDS))
 
 
 def msgpack_body(data: bytes) -> None:
     """The same as msgpack."""
     with suppress(ProblemError):
-        read_classify(messagepack.read(data), SETTINGS)
+        read_classify(formats.read_msgpack(data), SETTINGS)
 
 
 def arrow_body(data: bytes) -> None:
     """The same as an Arrow stream."""
     with suppress(ProblemError):
-        read_classify(arrow_curves.read(data, SETTINGS.max_curves), SETTINGS)
+        read_classify(arrow.read_arrow(data, SETTINGS.max_curves), SETTINGS)
 
 
 def lines_body(data: bytes) -> None:
@@ -85,7 +85,7 @@ def lines_body(data: bytes) -> None:
     documents = []
     for line in found[:50]:
         with suppress(ValueError):
-            documents.append(jsontext.parse(line))
+            documents.append(formats.parse(line))
     read_curves(documents, [""] * len(documents), SETTINGS)
 
 
@@ -98,11 +98,11 @@ def multipart_body(data: bytes) -> None:
 
 def _tensors(text: bytes, binary: memoryview) -> None:
     try:
-        request = InferRequest.model_validate(jsontext.read(text))
+        request = InferRequest.model_validate(formats.read_json(text))
     except ValidationError:
         return
     found = decode(request.inputs, binary)
-    curves.read_curves(found, MANIFEST_OF_CURVES, "nJy", SETTINGS)
+    signature.read_curves(found, MANIFEST_OF_CURVES, "nJy", SETTINGS)
 
 
 def oip_json(data: bytes) -> None:

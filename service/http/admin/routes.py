@@ -1,14 +1,229 @@
-"""Routes of the admin interface. A change is answered, when it has been made, with everything that is served then."""
+"""Routes of the admin interface. A change is answered, when it has been made, with everything that is served then.
 
+Every request is checked for who it is, and leaves a line in the log about what it asks. Beside the interface's own
+routes stands Triton's model repository extension, where its clients look for it: ``/v2/repository``.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import orjson
+import structlog
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ValidationError
+from starlette.types import Receive, Scope, Send
 
-from service.answers.fields import FieldError
-from service.http.admin.asking import change, json_reply, models_of, read
-from service.http.admin.forms import AliasTarget, CanaryTerms, Nothing, ShadowTerms, WhichVersion
-from service.http.admin.listing import listing
-from service.http.edge.errors import INVALID, NOT_FOUND, ProblemError
+from service.answers.replies import FieldError, field_errors
+from service.http import openapi
+from service.http.admin.forms import (
+    AliasTarget,
+    Available,
+    CanaryState,
+    CanaryTerms,
+    FailedBundle,
+    IndexEntry,
+    IndexRequest,
+    Listing,
+    LoadRequest,
+    Model,
+    Nothing,
+    ShadowState,
+    ShadowTerms,
+    UnloadRequest,
+    WhichVersion,
+)
+from service.http.edge.errors import (
+    CONFLICT,
+    INVALID,
+    MALFORMED,
+    NOT_FOUND,
+    TIMEOUT,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    ProblemError,
+)
+from service.http.edge.middleware import Gate
 from service.http.lifecycle import service_of
-from service.registry.routing import Reference
+from service.registry.live import Served, Shelf
+from service.registry.load import Refused
+from service.registry.repository import ModelRepository
+from service.registry.routing import Reference, UnknownModel
+from service.registry.shadow import Shadow
+from service.settings import is_loopback
+
+FormT = TypeVar("FormT", bound=BaseModel)
+T = TypeVar("T")
+
+MOST_BYTES = 16 * 1024
+
+audit = structlog.get_logger("audit")
+
+
+class AdminGate(Gate):
+    """Lets in who shows a known key. Without keys, which only this machine's own users reach, no web page gets in.
+
+    A browser would send a page's request to a port of its own machine; it says so in the header ``Origin``, or, where
+    the page's own name was made to lead to this machine (DNS rebinding), in ``Host``.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http":
+            scope.setdefault("state", {})["client"] = self.keys.holder(scope)
+            headers, by_socket = dict(scope["headers"]), scope["server"] is None or scope["server"][1] is None
+            strange = b"origin" in headers or not (by_socket or _is_this_machine(headers.get(b"host", b"")))
+            if not self.keys and strange:
+                raise ProblemError(UNAUTHORIZED, "requests of web pages are refused")
+        await self.app(scope, receive, send)
+
+
+def _is_this_machine(host: bytes) -> bool:
+    """Whether a Host header names loopback, with any port."""
+    name = host.decode("latin-1").lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    return is_loopback(name)
+
+
+async def read(request: Request, form: type[FormT]) -> FormT:
+    """What the body asks; an empty one asks nothing in particular. Raises ProblemError."""
+    data = await _body(request)
+    try:
+        return form.model_validate(orjson.loads(data) if data else {})
+    except orjson.JSONDecodeError:
+        raise ProblemError(MALFORMED, "the body is not JSON") from None
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise ProblemError(INVALID, errors=field_errors(found)) from None
+
+
+async def _body(request: Request) -> bytes:
+    data, seconds = b"", service_of(request).settings.body_timeout
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > MOST_BYTES:
+                    raise ProblemError(TOO_LARGE, f"the body is longer than {MOST_BYTES} bytes", limit=MOST_BYTES)
+    except TimeoutError:
+        raise ProblemError(TIMEOUT, f"the body did not arrive within {seconds:g} s") from None
+    return data
+
+
+def models_of(request: Request) -> ModelRepository:
+    """The models, to be changed. Raises ProblemError (503) until the service has started."""
+    service = service_of(request)
+    if not service.started:
+        raise service.not_ready()
+    return service.models
+
+
+async def change(request: Request, action: str, work: Awaitable[T], **what: object) -> T:
+    """Make a change and say so in the log, whatever becomes of it.
+
+    Raises
+    ------
+    ProblemError
+        404 for a model that is not there, 409 for a change that is refused.
+    """
+    by = {"key": getattr(request.state, "client", ""), "peer": request.client.host if request.client else "socket"}
+    try:
+        result = await work
+    except UnknownModel as error:
+        audit.warning("admin change refused", action=action, **what, **by, reason=str(error))
+        raise ProblemError(NOT_FOUND, str(error)) from None
+    except Refused as error:
+        audit.warning("admin change refused", action=action, **what, **by, reason=str(error))
+        raise ProblemError(CONFLICT, str(error)) from None
+    except BaseException as error:
+        audit.error("admin change failed", action=action, **what, **by, reason=type(error).__name__)
+        raise
+    audit.info("admin change", action=action, **what, **by)
+    return result
+
+
+def json_reply(content: BaseModel) -> Response:
+    """A model as a reply."""
+    return Response(content.model_dump_json(), media_type=openapi.JSON_TYPE)
+
+
+def listing(repository: ModelRepository) -> Listing:
+    """Everything there is."""
+    shelf, intake = repository.shelf, repository.intake
+    absent = [found for reference, found in intake.contents.bundles.items() if reference not in shelf.served]
+    return Listing(
+        models=[
+            *(_listed_model(shelf, served) for served in shelf.served.values()),
+            *(_listed_model(shelf, s) for s in shelf.leaving),
+        ],
+        available=[
+            Available(name=found.reference.name, version=found.reference.version, task=found.task, path=str(found.path))
+            for found in absent
+        ],
+        failures=[
+            FailedBundle(
+                path=str(failure.path),
+                name=failure.reference.name if failure.reference else None,
+                version=failure.reference.version if failure.reference else None,
+                reason=failure.reason,
+                since=failure.since,
+            )
+            for failure in intake.failures.values()
+        ],
+        aliases={alias: str(target) for alias, target in sorted(shelf.routes.aliases.items())},
+        canaries={name: CanaryState(version=c.version, percent=c.percent) for name, c in shelf.routes.canaries.items()},
+        shadows={name: _listed_shadow(shadow) for name, shadow in shelf.shadows.items()},
+    )
+
+
+def _listed_model(shelf: Shelf, served: Served[Any]) -> Model:
+    reference, leaving = served.reference, served in shelf.leaving
+    return Model(
+        name=reference.name,
+        version=reference.version,
+        task=served.task,
+        sha256=served.bundle.sha256,
+        path=str(served.bundle.path),
+        provider=served.provider,
+        state="leaving" if leaving else "serving",
+        answers_for_name=served is shelf.answering(reference.name),
+        aliases=[] if leaving else shelf.routes.aliases_of(reference),
+        requests=served.leases,
+        load_seconds=served.loaded.load_seconds,
+    )
+
+
+def _listed_shadow(shadow: Shadow) -> ShadowState:
+    seen = shadow.agreement
+    return ShadowState(
+        model=str(shadow.reference),
+        share=shadow.share,
+        compared=seen.compared,
+        agreement=seen.agreed / seen.compared if seen.compared else None,
+        mean_distance=seen.distance / seen.compared if seen.compared else None,
+        mean_seconds=seen.seconds / seen.compared if seen.compared else None,
+        failed=seen.failed,
+        dropped=seen.dropped,
+    )
+
+
+def index(repository: ModelRepository, ready: bool) -> list[IndexEntry]:
+    """The same as Triton has it."""
+    all_of_it = listing(repository)
+    entries = [IndexEntry(name=m.name, version=m.version, state="READY", reason="") for m in all_of_it.models]
+    if ready:
+        return entries
+    reasons = {(failed.name, failed.version): failed.reason for failed in all_of_it.failures}
+    return entries + [
+        IndexEntry(
+            name=found.name,
+            version=found.version,
+            state="UNAVAILABLE",
+            reason=reasons.get((found.name, found.version), "unloaded"),
+        )
+        for found in all_of_it.available
+    ]
+
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
 
@@ -119,3 +334,32 @@ async def end_shadow(request: Request, name: str) -> Response:
     model = model_name(name)
     await change(request, "end shadow", models_of(request).trials.end_shadow(model), model=model)
     return _state(request)
+
+
+triton_router = APIRouter(prefix="/v2/repository", include_in_schema=False)
+
+
+@triton_router.post("/index")
+async def repository_index(request: Request) -> Response:
+    """Every version of every model, or with ``ready`` those that are served."""
+    asked = await read(request, IndexRequest)
+    entries = [entry.model_dump() for entry in index(service_of(request).models, asked.ready)]
+    return Response(orjson.dumps(entries), media_type=openapi.JSON_TYPE)
+
+
+@triton_router.post("/models/{name}/load")
+async def triton_load(request: Request, name: str) -> Response:
+    """Load the newest version. A configuration or files in the request are refused: models come from the repository."""
+    await read(request, LoadRequest)
+    wanted = Reference(model_name(name))
+    await change(request, "load", models_of(request).changes.load(wanted), model=str(wanted))
+    return Response()
+
+
+@triton_router.post("/models/{name}/unload")
+async def triton_unload(request: Request, name: str) -> Response:
+    """Unload a model, in all its versions."""
+    await read(request, UnloadRequest)
+    wanted = Reference(model_name(name))
+    await change(request, "unload", models_of(request).changes.unload(wanted), model=str(wanted))
+    return Response()

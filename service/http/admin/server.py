@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.http.admin import routes, triton
-from service.http.admin.asking import AdminGate
+from service.http.admin import routes
+from service.http.admin.routes import AdminGate
 from service.http.edge.errors import to_the_edge
 from service.http.edge.keys import KeyRing
 from service.http.edge.middleware import Edge
@@ -35,7 +35,7 @@ def create_admin_app(service: Service) -> FastAPI:
     app.state.service = service
     app.add_middleware(AdminGate, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
     app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
-    for router in (routes.router, triton.router, about.problems):
+    for router in (routes.router, routes.triton_router, about.problems):
         app.include_router(router)
     return app
 

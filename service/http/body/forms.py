@@ -1,21 +1,106 @@
-"""What a request for light curves may hold, as models. Nothing is coerced; a name that is not here is refused.
+"""Forms of request bodies, as pydantic models. Nothing is coerced; a name that is not here is refused.
 
-They validate one light curve at a time and describe whole bodies in the OpenAPI document; :mod:`body.requests`
-reads bodies. A column is a list of numbers or, from a format that has such a thing, their bytes or an array
-(:mod:`service.http.body.packed`), which validation leaves an array.
+They validate one light curve at a time and describe whole bodies in the OpenAPI document;
+:mod:`service.http.body.requests` reads bodies. A column is a list of numbers or, in a format that has such a thing, all
+of its little-endian values in one piece: msgpack carries them as ``bin``, Arrow gives an array. Both become arrays, and
+whatever is wrong with them gets the words that a list would get.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
 
+import numpy as np
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from numpy.typing import NDArray
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from models.bands import NAMES
-from models.metadata import KNOWN_COLUMNS
+from models.metadata import KNOWN_COLUMNS, METADATA_COLUMNS
 from models.units import FluxUnit
-from service.http.body import packed
 from service.registry.routing import MOST_CHARACTERS
+
+DTYPES: Final[Mapping[str, str]] = {
+    "mjd": "<f8",
+    "flux": "<f4",
+    "flux_err": "<f4",
+    "band": "u1",
+    "detected": "u1",
+    "metadata": "<f4",
+}
+"""What the bytes of a column are: ``band`` an index into u, g, r, i, z, Y; ``detected`` 0 or 1; ``metadata`` one value
+for each of METADATA_COLUMNS in their order, NaN where it is missing."""
+
+
+def count(name: str, column: object) -> int:
+    """Number of values of a column of any form; 0 for what is none."""
+    if isinstance(column, bytes):
+        return len(column) // np.dtype(DTYPES.get(name, "u1")).itemsize
+    return len(column) if isinstance(column, list | np.ndarray) else 0
+
+
+def column(name: str) -> WrapValidator:
+    """Let a field that validates a list take ``bytes`` or an array as well; it becomes an array."""
+    dtype = np.dtype(DTYPES[name])
+
+    def read(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+        array = _unpack(value, dtype)
+        return handler(value) if array is None else _not_empty(array)
+
+    return WrapValidator(read)
+
+
+def _flags(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    array = _unpack(value, np.dtype(DTYPES["detected"]))
+    if array is None:
+        return handler(value)
+    if _not_empty(array).dtype != np.bool_ and (array > 1).any():
+        at = int(np.argmax(array > 1))
+        return handler([*([True] * at), int(array[at])])  # which says what it says of a list
+    return array.astype(np.bool_)
+
+
+def _packed_metadata(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    array = _unpack(value, np.dtype(DTYPES["metadata"]))
+    if array is None:
+        return handler(value)
+    if len(array) != len(METADATA_COLUMNS):
+        message = "must hold {wanted} float32 values, NaN where one is missing, not {found}"
+        raise PydanticCustomError("wrong_length", message, {"wanted": len(METADATA_COLUMNS), "found": len(array)})
+    present = ~np.isnan(array)
+    named = zip(METADATA_COLUMNS, array.tolist(), present.tolist(), strict=True)
+    return handler({name: number for name, number, there in named if there})
+
+
+FLAGS = WrapValidator(_flags)
+METADATA = WrapValidator(_packed_metadata)
+
+
+def _unpack(value: object, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """The array that ``value`` is or holds, None for anything else."""
+    if isinstance(value, np.ndarray):
+        return value
+    if not isinstance(value, bytes):
+        return None
+    if len(value) % dtype.itemsize:
+        message = "{size} bytes are no whole number of {dtype} values"
+        raise PydanticCustomError("partial_value", message, {"size": len(value), "dtype": dtype.name})
+    return np.frombuffer(value, dtype)
+
+
+def _not_empty(array: NDArray[Any]) -> NDArray[Any]:
+    if not array.size:
+        raise PydanticKnownError("too_short", {"field_type": "List", "min_length": 1, "actual_length": 0})
+    return array
+
 
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_ID_LENGTH = 200
@@ -67,22 +152,20 @@ class LightCurveIn(_Strict):
     """One object's observations, as columns of equal length, in any order."""
 
     object_id: Identifier = ""
-    mjd: Annotated[list[Number], _LISTED, packed.column("mjd")] = Field(
-        description="mid-exposure times, MJD (TAI), days"
-    )
-    flux: Annotated[list[Number], _LISTED, packed.column("flux")] = Field(
+    mjd: Annotated[list[Number], _LISTED, column("mjd")] = Field(description="mid-exposure times, MJD (TAI), days")
+    flux: Annotated[list[Number], _LISTED, column("flux")] = Field(
         description="difference fluxes, in flux_unit; may be negative"
     )
-    flux_err: Annotated[list[Number], _LISTED, packed.column("flux_err")] = Field(
+    flux_err: Annotated[list[Number], _LISTED, column("flux_err")] = Field(
         description="standard errors of flux, in flux_unit; greater than zero"
     )
-    band: Annotated[list[BandName], _LISTED, packed.column("band")] = Field(
+    band: Annotated[list[BandName], _LISTED, column("band")] = Field(
         description="filters by name; y and Y are the same"
     )
-    detected: Annotated[list[bool] | None, Field(fail_fast=True), packed.FLAGS] = Field(
+    detected: Annotated[list[bool] | None, Field(fail_fast=True), FLAGS] = Field(
         None, description="detection flags; without them, |flux| >= 5 flux_err counts as detected"
     )
-    metadata: Annotated[dict[str, Number | None], packed.METADATA, WithJsonSchema(_METADATA_SCHEMA)] = Field(
+    metadata: Annotated[dict[str, Number | None], METADATA, WithJsonSchema(_METADATA_SCHEMA)] = Field(
         default_factory=dict
     )
     flux_unit: FluxUnit = Field("nJy", description="nJy has AB zero point 31.4, FLUXCAL 27.5")

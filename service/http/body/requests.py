@@ -18,9 +18,9 @@ from models.bulk import Columns, light_curves
 from models.forecast import check_queries
 from models.lightcurve import LightCurve, LightCurveError, without_median
 from models.metadata import KNOWN_COLUMNS, clean_metadata
-from service.answers.fields import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
+from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
 from service.engine.programs import ForecastItem
-from service.http.body import packed
+from service.http.body import forms
 from service.http.body.forms import MAX_ID_LENGTH, ForecastCurveIn, ForecastIn, ForecastOptions, LightCurveIn, Options
 from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
 from service.settings import Settings
@@ -222,7 +222,7 @@ def _long_columns(
     return [
         FieldError(pointer=f"{parent}/{name}", reason=reason, detail=f"at most {limit} {counted} are accepted")
         for name, column in columns.items()
-        if packed.count(name, column) > limit
+        if forms.count(name, column) > limit
     ]
 
 

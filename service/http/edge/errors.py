@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers.fields import MAX_FIELD_ERRORS, FieldError, field_errors
+from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
 from service.engine.batch import DeadlineExceeded, EngineClosed, EngineDead, Overloaded, RunAborted
 
 MEDIA_TYPE = "application/problem+json"

@@ -1,18 +1,31 @@
-"""Reading requests from slow, lying and vanishing clients.
+"""Request bodies from slow, lying and vanishing clients: whole, compressed, or line by line while they come.
 
 Bytes are counted as they arrive (a Content-Length can lie and a chunked body has none), the whole body has a deadline,
 and all bodies held at once share one budget. A client that goes away ends its own work: Starlette alone would let a
 handler run to its end for nobody.
+
+A compressed body is inflated in a thread, piece by piece, each charged to the budget before the next is made: a few
+kilobytes can decompress to gigabytes, but here they get as far as the limit on the body's size and a mebibyte more.
+
+A stream of lines may last for a night, but not for nothing: whoever is waited for loses patience, a minute of which
+comes with the stream and more with every byte. Five hundred streams of three bytes a second would else keep everybody
+out.
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable
+import math
+import zlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from functools import partial
+from time import monotonic
 from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
 
 from service.http.edge.errors import MALFORMED, OVERLOADED, TIMEOUT, TOO_LARGE, UNSUPPORTED, ProblemError
+from service.settings import Settings
 
 T = TypeVar("T")
 
@@ -169,3 +182,188 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
 async def _disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # zlib's window sizes; RFC 9110: deflate is zlib
+_FED, _MADE = 64 * 1024, 1024 * 1024
+
+OffLoop = Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]]
+
+
+async def inflate(data: bytes, coding: str, limit: int, charge: Callable[[int], None], off_loop: OffLoop) -> bytes:
+    """Decompress a body.
+
+    Parameters
+    ----------
+    coding : one of :data:`CODINGS`.
+    limit : bytes of the decompressed body.
+    charge : called with the size of every piece; may raise.
+    off_loop : runs a function in a thread.
+
+    Raises
+    ------
+    ProblemError
+        413 beyond the limit, 400 when the body is cut short, corrupt or followed by something else.
+    """
+    made, size, left = _inflated(data, coding), 0, list[bytes]()
+    while (piece := await off_loop(partial(next, made, None))) is not None:
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit)
+        charge(len(piece))
+        left.append(piece)
+    return b"".join(left)
+
+
+def _inflated(data: bytes, coding: str) -> Iterator[bytes]:
+    inflater = zlib.decompressobj(CODINGS[coding])
+    try:
+        for start in range(0, len(data), _FED):
+            fed = data[start : start + _FED]
+            while fed and not inflater.eof:
+                yield inflater.decompress(fed, _MADE)
+                fed = inflater.unconsumed_tail
+            if inflater.eof and (inflater.unused_data or start + _FED < len(data)):
+                raise ProblemError(MALFORMED, f"something follows the {coding} data of the body")
+        yield inflater.flush()
+    except zlib.error:
+        raise ProblemError(MALFORMED, f"the body is not valid {coding} data") from None
+    if not inflater.eof:
+        raise ProblemError(MALFORMED, f"the {coding} data of the body are cut short")
+
+
+PATIENCE_SECONDS = 60.0
+
+
+class Lines:
+    """Lines of a stream of bytes, without their ends; blank ones are left out.
+
+    Parameters
+    ----------
+    limit : most bytes in a line.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[bytes] = []
+        self.pending = 0  # bytes of the unfinished line
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the lines that end in ``data``. Raises ProblemError (413) at the first that is too long."""
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            self._hold(data[start:end])
+            yield from self.rest()
+            start = end + 1
+        self._hold(data[start:])
+
+    def rest(self) -> Iterator[bytes]:
+        """Yield what has come since the last end of a line, if anything: a stream may end without one."""
+        line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces, self.pending = [], 0
+        if line and not line.isspace():
+            yield line
+
+    def _hold(self, piece: bytes) -> None:
+        self.pending += len(piece)
+        if self.pending > self._limit:
+            raise ProblemError(TOO_LARGE, f"a line is longer than {self._limit} bytes", limit=self._limit)
+        self._pieces.append(piece)
+
+
+class LineBody:
+    """The lines of one request. Nothing is received unless a group of them is asked for.
+
+    Parameters
+    ----------
+    settings : ``max_json_bytes`` of them in a line, ``max_stream_curves`` lines, ``body_timeout`` seconds to wait for
+        the next whole line, ``stream_rate`` bytes a second while it is waited for.
+    """
+
+    def __init__(self, receive: Receive, settings: Settings) -> None:
+        self._receive, self._settings = receive, settings
+        self._lines = Lines(settings.max_json_bytes)
+        self._ready: deque[bytes] = deque()
+        self._fault: ProblemError | None = None
+        self._more = True
+        self._count = 0
+        self._handed = 0
+        self._patience = PATIENCE_SECONDS if settings.stream_rate else math.inf
+
+    @property
+    def held(self) -> int:
+        """Bytes that were received and not yet handed out, or handed out last."""
+        return self._lines.pending + sum(map(len, self._ready)) + self._handed
+
+    async def group(self, most_lines: int, most_bytes: int) -> list[bytes] | None:
+        """Return lines that are there, waiting for one if there is none; None at the end.
+
+        Raises
+        ------
+        ProblemError
+            413 for a line too long or one too many, 408 when none came in time, 400 for a body without any. The lines
+            before the fault have been returned by then.
+        ClientGone
+            When the client went away in the middle.
+        """
+        self._handed = 0
+        try:
+            async with asyncio.timeout(min(self._settings.body_timeout, self._patience)):
+                while self._more and not self._ready:
+                    await self._receive_some()
+        except TimeoutError:
+            raise self._too_slow() from None
+        if self._ready:
+            return self._take(most_lines, most_bytes)
+        if self._fault is not None:
+            raise self._fault
+        if not self._count:
+            raise ProblemError(MALFORMED, "the body is empty")
+        return None
+
+    def _too_slow(self) -> ProblemError:
+        if self._patience > 1e-3:
+            return ProblemError(TIMEOUT, f"no whole line arrived within {self._settings.body_timeout:g} s")
+        return ProblemError(TIMEOUT, f"the stream is slower than {self._settings.stream_rate:g} bytes a second")
+
+    async def _receive_some(self) -> None:
+        started = monotonic()
+        try:
+            message = await self._receive()
+        finally:
+            if self._settings.stream_rate:
+                self._patience -= monotonic() - started
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        self._more = message.get("more_body", False)
+        body = message.get("body", b"")
+        if self._settings.stream_rate:
+            self._patience = min(PATIENCE_SECONDS, self._patience + len(body) / self._settings.stream_rate)
+        try:
+            for line in self._lines.feed(body):
+                self._add(line)
+            for line in () if self._more else self._lines.rest():
+                self._add(line)
+        except ProblemError as fault:
+            self._fault, self._more = fault, False
+
+    def _add(self, line: bytes) -> None:
+        limit = self._settings.max_stream_curves
+        if self._count == limit:
+            raise ProblemError(TOO_LARGE, f"more than {limit} light curves in one stream", limit=limit)
+        self._count += 1
+        self._ready.append(line)
+
+    def _take(self, most_lines: int, most_bytes: int) -> list[bytes]:
+        group = [self._ready.popleft()]
+        size = len(group[0])
+        while self._ready and len(group) < most_lines and (size := size + len(self._ready[0])) <= most_bytes:
+            group.append(self._ready.popleft())
+        self._handed = sum(map(len, group))
+        return group
+
+    async def watch(self) -> None:
+        """Wait until the client has gone, which raises ClientGone; what it still sends is dropped."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        raise ClientGone

@@ -1,16 +1,25 @@
-"""What the model of a task takes and gives as tensors, and whether a request keeps to it."""
+"""Light curves as tensors: what the model of a task takes and gives, and whether a request keeps to it.
 
-from collections.abc import Collection, Mapping, Sequence
+Observations are concatenated; offsets divide them. Faults of one light curve are that light curve's alone, as on the
+other routes; only tensors that do not fit each other make the whole request unreadable.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from models.lightcurve import LightCurveError
+from models.bands import BANDS, filter_index
+from models.bulk import Columns, light_curves
+from models.bundle import Manifest
+from models.lightcurve import LightCurve, LightCurveError, require
+from models.metadata import clean_metadata
 from models.units import FluxUnit
-from service.answers.fields import FieldError
+from service.answers.replies import FieldError
 from service.dataplane import Outcome
-from service.http.edge.errors import INVALID, ProblemError
+from service.http.body.forms import MAX_ID_LENGTH
+from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
 from service.http.oip.forms import Datatype, InputTensor, OutputRequest
 from service.http.oip.tensors import Array, Tensor, fault
 from service.settings import Settings
@@ -147,3 +156,190 @@ def most_probable(rows: Array, labels: Sequence[str], count: int) -> Array:
         if not np.isnan(row).any():
             text[:] = [f"{row[place]:f}:{place}:{labels[place]}".encode() for place in places]
     return texts
+
+
+TIMES: tuple[Datatype, ...] = ("FP64",)
+REALS: tuple[Datatype, ...] = ("FP32", "FP64")
+OFFSETS: tuple[Datatype, ...] = ("INT64", "INT32")
+BAND_TYPES: tuple[Datatype, ...] = (
+    "BYTES", "INT64", "INT32", "INT16", "INT8", "UINT64", "UINT32", "UINT16", "UINT8"
+)  # fmt: skip
+_INDEX = {name.encode(): filter_index(name) for name in (*BANDS, "y")}
+WHY_FP64 = ": an MJD in FP32 is good to 5.6 minutes only"
+
+
+def curve_inputs(manifest: Manifest) -> tuple[Spec, ...]:
+    """Inputs that make light curves."""
+    inputs = (
+        Spec("mjd", TIMES, (ANY,), why=WHY_FP64),
+        Spec("flux", REALS, (ANY,)),
+        Spec("flux_err", REALS, (ANY,)),
+        Spec("band", BAND_TYPES, (ANY,)),
+        Spec("offsets", OFFSETS, (ANY,), optional=True),
+        Spec("detected", ("BOOL",), (ANY,), optional=True),
+        Spec("object_id", ("BYTES",), (ANY,), optional=True),
+    )
+    if not manifest.metadata_columns:
+        return inputs
+    return (*inputs, Spec("metadata", REALS, (ANY, len(manifest.metadata_columns)), optional=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curves:
+    """The light curves of a request, not yet looked at one by one.
+
+    Attributes
+    ----------
+    bounds : light curve i is ``[bounds[i]:bounds[i + 1]]`` of the columns.
+    columns : ``mjd``, ``flux``, ``flux_err``, ``band`` and maybe ``detected``, of equal length.
+    object_ids : one for each light curve.
+    """
+
+    bounds: Sequence[int]
+    columns: Mapping[str, Array]
+    metadata: Array | None
+    metadata_columns: Sequence[str]
+    object_ids: Sequence[bytes]
+    flux_unit: FluxUnit
+    max_points: int
+
+    def __len__(self) -> int:
+        """Return the number of light curves."""
+        return len(self.bounds) - 1
+
+    def records(self) -> list[LightCurve | LightCurveError]:
+        """Every light curve, or why it is none."""
+        found = [self._columns_or_error(place) for place in range(len(self))]
+        made = iter(light_curves([each for each in found if isinstance(each, Columns)]))
+        return [next(made) if isinstance(each, Columns) else each for each in found]
+
+    def _columns_or_error(self, place: int) -> Columns | LightCurveError:
+        try:
+            return self._columns(slice(self.bounds[place], self.bounds[place + 1]), place)
+        except LightCurveError as error:
+            return error
+
+    def _columns(self, part: slice, place: int) -> Columns:
+        if part.stop - part.start > self.max_points:
+            message = f"at most {self.max_points} observations in a light curve are accepted"
+            raise LightCurveError("/mjd", "too_many_points", message)
+        columns = {name: column[part] for name, column in self.columns.items()}
+        return Columns(
+            columns["mjd"],
+            columns["flux"],
+            columns["flux_err"],
+            band_indices(columns["band"]),
+            columns.get("detected"),
+            self._metadata(place),
+            self._object_id(place),
+            self.flux_unit,
+        )
+
+    def _metadata(self, place: int) -> dict[str, float]:
+        if self.metadata is None:
+            return {}
+        row = self.metadata[place]
+        require(~np.isinf(row), "metadata", "not_finite", "metadata must be finite, or NaN where missing")
+        return clean_metadata(dict(zip(self.metadata_columns, row.tolist(), strict=True)))
+
+    def _object_id(self, place: int) -> str:
+        text = self.object_ids[place]
+        if len(text) > MAX_ID_LENGTH:
+            raise LightCurveError("/object_id", "too_long", f"must have at most {MAX_ID_LENGTH} bytes")
+        return text.decode("utf-8", "replace")
+
+
+def read_curves(tensors: Mapping[str, Tensor], manifest: Manifest, flux_unit: FluxUnit, settings: Settings) -> Curves:
+    """Check that tensors fit each other.
+
+    Raises
+    ------
+    ProblemError
+        422 for lengths that differ and offsets that do not divide the observations, 413 for too many light curves.
+    """
+    points = len(tensors["mjd"])
+    names = [name for name in ("mjd", "flux", "flux_err", "band", "detected") if name in tensors]
+    for name in names:
+        check_length(tensors, name, points, "observation")
+    bounds = read_offsets(tensors, "offsets", points)
+    batch = len(bounds) - 1
+    if batch > settings.max_curves:
+        limit = settings.max_curves
+        raise ProblemError(TOO_LARGE, f"{batch} light curves, at most {limit} in one request", limit=limit)
+    for name in ("metadata", "object_id"):
+        if name in tensors:
+            check_length(tensors, name, batch, "light curve")
+    return Curves(
+        bounds=bounds,
+        columns={name: tensors[name].values for name in names},
+        metadata=tensors["metadata"].values if "metadata" in tensors else None,
+        metadata_columns=manifest.metadata_columns,
+        object_ids=tensors["object_id"].values.tolist() if "object_id" in tensors else [b""] * batch,
+        flux_unit=flux_unit,
+        max_points=settings.max_points,
+    )
+
+
+def check_length(tensors: Mapping[str, Tensor], name: str, expected: int, counted: str) -> None:
+    """Raise ProblemError (422) unless a tensor has one row for everything counted."""
+    if len(tensors[name]) != expected:
+        detail = f"{name} has {len(tensors[name])} rows, one for each {counted} would be {expected}"
+        raise fault(f"{tensors[name].pointer}/shape/0", "length_mismatch", detail)
+
+
+def read_offsets(tensors: Mapping[str, Tensor], name: str, total: int) -> list[int]:
+    """Where each light curve begins, and where the last one ends; without the tensor, one has everything.
+
+    Raises
+    ------
+    ProblemError
+        422 unless they go from 0 to ``total`` without a step back.
+    """
+    if name not in tensors:
+        return [0, total]
+    values, pointer = tensors[name].values, tensors[name].pointer
+    if len(values) < 2:
+        raise fault(f"{pointer}/shape/0", "empty", f"{name} must have one value more than there are light curves")
+    if values[0] != 0 or values[-1] != total:
+        detail = f"{name} go from {values[0]} to {values[-1]}; they must go from 0 to {total}"
+        raise fault(pointer, "out_of_range", detail)
+    back = values[1:] < values[:-1]  # a difference could overflow
+    if back.any():
+        raise fault(pointer, "not_monotone", f"{name} go back at position {int(np.argmax(back)) + 1}")
+    offsets: list[int] = values.tolist()
+    return offsets
+
+
+def band_indices(column: Array) -> Array | list[str]:
+    """A column as light curves take it: indices, or all names where one is unknown and has to be told."""
+    if column.dtype.kind != "O":
+        return column
+    texts: list[bytes] = column.tolist()
+    try:
+        return np.array([_INDEX[text] for text in texts], dtype=np.int64)
+    except KeyError:
+        return [text.decode("utf-8", "replace") for text in texts]
+
+
+OUTCOME_OUTPUTS = (
+    Spec("status", ("BYTES",), (ANY,)),
+    Spec("reason", ("BYTES",), (ANY,)),
+    Spec("detail", ("BYTES",), (ANY,), optional=True),
+    Spec("object_id", ("BYTES",), (ANY,), optional=True),
+)
+
+
+def write_outcomes(names: Collection[str], received: Received[Any], outcomes: Sequence[Outcome]) -> dict[str, Array]:
+    """Those of :data:`OUTCOME_OUTPUTS` that are among ``names``, each of shape (light curves,)."""
+    writers: dict[str, Callable[[], Sequence[bytes]]] = {
+        "status": lambda: [outcome.status.encode() for outcome in outcomes],
+        "reason": lambda: [outcome.reason.encode() for outcome in outcomes],
+        "detail": lambda: [_detail(outcome).encode() for outcome in outcomes],
+        "object_id": lambda: received.object_ids,
+    }
+    return {name: np.array(write(), dtype=object) for name, write in writers.items() if name in names}
+
+
+def _detail(outcome: Outcome) -> str:
+    """The reason in words, after a pointer to the value at fault within its light curve."""
+    return f"{outcome.pointer}: {outcome.detail}" if outcome.pointer else outcome.detail

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.answers.fields import FieldError
+from service.answers.replies import FieldError
 from service.http.edge.errors import INVALID, MALFORMED, ProblemError
 from service.http.oip.forms import Datatype, InputTensor
 

@@ -1,20 +1,29 @@
-"""Pages for people: ``/`` leads to ``/docs``, a description of the interface that needs nothing from elsewhere.
+"""Routes that tell about the service: pages for people, problems, models, probes and metrics.
 
-The usual Swagger page loads its program from a content network; an observatory's service should not have to. This one
-is written from the OpenAPI document, without a script.
+``/`` leads to ``/docs``, a description of the interface that needs nothing from elsewhere. The usual Swagger page loads
+its program from a content network; an observatory's service should not have to. This one is written from the OpenAPI
+document, without a script.
+
+No probe takes a lock or a thread that inference needs, so load cannot fail one.
 """
 
+import asyncio
 from functools import lru_cache
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, Field
 from starlette.responses import HTMLResponse, RedirectResponse
 
+from service.answers.models import ModelsReply, StatsReply, describe, stats
 from service.http import openapi
 from service.http.edge import errors
 from service.http.edge.errors import KINDS, NOT_FOUND, ProblemError
+from service.http.lifecycle import service_of
+from service.http.oip.models import find_model
 
 pages = APIRouter(include_in_schema=False)
 problems = APIRouter(include_in_schema=False)
@@ -118,3 +127,109 @@ def _json(value: object) -> str:
 def _text(value: str) -> str:
     """Escape text, with its `code` in code elements."""
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(escape(value).split("`")))
+
+
+models_router = APIRouter()
+
+# Any text will do, so there is nothing for FastAPI to check, nor a problem of its own to document.
+_NAME = {
+    "name": "model",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "description": "name, name@1.2.3 or alias"},
+}
+
+
+@models_router.get(
+    "/v1/models",
+    summary="Describe the models",
+    response_class=Response,
+    responses={
+        200: openapi.reply(ModelsReply, "Every model that is served."),
+        **openapi.problems(errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
+    },
+)
+async def models(request: Request) -> Response:
+    """Task, name, version, hash, classes with their ids, bands, limits, metadata columns, quality, calibration."""
+    service = service_of(request)
+    routes = service.models.shelf.routes
+    described = [describe(model.bundle, model.provider, routes.aliases_of(model.reference)) for model in service.served]
+    content = ModelsReply(models=described)
+    return Response(content.model_dump_json(by_alias=True), media_type=openapi.JSON_TYPE)
+
+
+@models_router.get(
+    "/v1/models/{model}/stats",
+    summary="Statistics of a model",
+    response_class=Response,
+    responses={
+        200: openapi.reply(StatsReply, "What it has done since it was loaded, and in the last minutes."),
+        **openapi.problems(errors.NOT_FOUND, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
+    },
+    openapi_extra={"parameters": [_NAME]},
+)
+async def model_stats(request: Request) -> Response:
+    """Light curves, latency of every stage, batches, padding, error of the cost model, mix of classes, queue."""
+    model = find_model(service_of(request), request.path_params["model"])
+    return Response(stats(model.lease.served).model_dump_json(exclude_none=True), media_type=openapi.JSON_TYPE)
+
+
+probes = APIRouter()
+
+UNAVAILABLE = openapi.problems(errors.UNAVAILABLE)
+
+
+class Fine(BaseModel):
+    """The answer of a probe that finds nothing wrong."""
+
+    status: Literal["alive", "started"]
+
+
+class ReadyReply(BaseModel):
+    """What is served. A bundle of the repository that cannot be loaded is named; what it replaces goes on answering."""
+
+    status: Literal["ready"]
+    models: list[str] = Field(description="every model that answers, as `name@version`")
+    not_loaded: list[str] = Field(description="bundles that cannot be served; the admin interface says why")
+
+
+@probes.get("/healthz", summary="Liveness", responses=UNAVAILABLE)
+async def healthz(request: Request) -> Fine:
+    """Whether this process works: the event loop answers and the inference engine lives."""
+    service = service_of(request)
+    if not service.alive:
+        raise service.not_ready()
+    return Fine(status="alive")
+
+
+@probes.get("/readyz", summary="Readiness", responses=UNAVAILABLE)
+async def readyz(request: Request) -> ReadyReply:
+    """Whether to send requests here: no while starting, draining or failed, and while an inference run hangs."""
+    service = service_of(request)
+    if service.unready:
+        raise service.not_ready()
+    models = service.models
+    served = [str(model.reference) for model in models.served]
+    failed = [str(failure.reference or failure.path.name) for failure in models.failures]
+    return ReadyReply(status="ready", models=served, not_loaded=failed)
+
+
+@probes.get("/startupz", summary="Startup", responses=UNAVAILABLE)
+async def startupz(request: Request) -> Fine:
+    """Whether the model has been loaded, verified and warmed up."""
+    service = service_of(request)
+    if not service.started:
+        raise service.not_ready()
+    return Fine(status="started")
+
+
+@probes.get(
+    "/metrics",
+    summary="Prometheus metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(request: Request) -> Response:
+    """Every metric in the text format."""
+    text = await asyncio.to_thread(service_of(request).metrics.render)  # milliseconds: not on the event loop
+    return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,8 @@
-"""``POST /v1/alerts``: packets as they left the survey."""
+"""``POST /v1/alerts``: packets as they left the survey, alone or as the parts of a multipart body.
+
+A form as a browser or ``curl -F`` sends it and a plain ``multipart/mixed`` read alike: every part is one packet,
+whatever its name.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +12,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
 
 from models.alerts.envelopes import MessageReader, rule_of
 from models.alerts.packet import Packet, PacketError, ReadLimits
@@ -17,22 +24,84 @@ from models.alerts.shipped import exists, schema_names
 from models.alerts.surveys import NAMED
 from models.alerts.topics import TopicRule
 from models.lightcurve import LightCurve, LightCurveError
-from service.answers.fields import FieldError
-from service.answers.replies import AlertsReply
+from service.answers.replies import AlertsReply, FieldError
 from service.dataplane import AskOptions, Outcome, Refusal
 from service.http import openapi
-from service.http.body import multipart
 from service.http.body.forms import PRIOR_TEXT, AskedPrior
 from service.http.body.requests import check_deadline
 from service.http.curves import class_writers
 from service.http.edge import errors
-from service.http.edge.errors import ProblemError
+from service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
 from service.http.edge.receive import media_type, unless_gone
 from service.http.endpoint import Call, Endpoint, Inquiry, Reply
 from service.http.lifecycle import Service, service_of
 from service.registry.live import Lease
 from service.registry.routing import MOST_CHARACTERS
 from service.settings import Settings
+
+MAX_BOUNDARY = 70  # RFC 2046
+
+
+class _Parts:
+    """Collects parts from the parser's callbacks."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.parts: list[bytes] = []
+        self.complete = False
+        self._chunks: list[bytes] = []
+
+    def begin(self) -> None:
+        if len(self.parts) == self.limit:
+            raise ProblemError(TOO_LARGE, f"at most {self.limit} packets in one request", limit=self.limit)
+        self._chunks = []
+
+    def data(self, data: bytes, start: int, end: int) -> None:
+        self._chunks.append(data[start:end])
+
+    def end(self) -> None:
+        self.parts.append(b"".join(self._chunks))
+
+    def finish(self) -> None:
+        self.complete = True
+
+
+def split_parts(body: bytes, content_type: str, limit: int) -> list[bytes]:
+    """Bytes of every part, in order.
+
+    Raises
+    ------
+    ProblemError
+        400 without a usable boundary, for a body that does not parse, is cut short or has no part; 413 beyond ``limit``
+        parts.
+    """
+    collected = _Parts(limit)
+    parser = MultipartParser(
+        _boundary(content_type),
+        {
+            "on_part_begin": collected.begin,
+            "on_part_data": collected.data,
+            "on_part_end": collected.end,
+            "on_end": collected.finish,
+        },
+    )
+    try:
+        parser.write(body)
+    except FormParserError:
+        raise ProblemError(MALFORMED, "the multipart body does not parse") from None
+    if not collected.complete:
+        raise ProblemError(MALFORMED, "the multipart body is cut short: its closing boundary is missing")
+    if not collected.parts:
+        raise ProblemError(MALFORMED, "the multipart body has no part")
+    return collected.parts
+
+
+def _boundary(content_type: str) -> bytes:
+    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    if not 0 < len(boundary) <= MAX_BOUNDARY:
+        raise ProblemError(MALFORMED, f"multipart needs a boundary of 1 to {MAX_BOUNDARY} characters in Content-Type")
+    return boundary
+
 
 CHUNK_BYTES = 1024 * 1024  # decoded in one go; between chunks a client that has left is noticed
 
@@ -85,13 +154,13 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
     service = service_of(request)
     default, settings = service.lease_classifier(query.model), service.settings
     _check(query, settings)
-    kind = media_type(request, (*openapi.PACKET_TYPES, *multipart.MEDIA_TYPES))
+    kind = media_type(request, (*openapi.PACKET_TYPES, *openapi.MULTIPART_TYPES))
 
     async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
         terms, packets = call.terms(query.deadline_ms), [data]
-        if kind in multipart.MEDIA_TYPES:
+        if kind in openapi.MULTIPART_TYPES:
             header = request.headers["content-type"]
-            packets = await service.off_loop(partial(multipart.split_parts, data, header, settings.max_packets))
+            packets = await service.off_loop(partial(split_parts, data, header, settings.max_packets))
         read = await unless_gone(request, _decode(packets, query.schema_name, service, terms))
         call.stopwatch.lap("decode")
         terms = replace(terms, surveys=[_survey(item) for item in read], fall_back=True)

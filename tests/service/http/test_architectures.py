@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from models.lightcurve import Limits
+from service.answers.models import ModelsReply
 from service.answers.replies import AlertsReply, ClassifyReply
-from service.http.descriptions import ModelsReply
 from service.registry.load import load_configured
 from support import alerts
 from support.edge import Live, curve, live

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 
 from service.engine.load import load_model
-from service.http.app import create_app
-from service.http.body.formats import messagepack
-from service.http.body.formats.jsontext import LINES_TYPE
-from service.http.body.formats.table import ARROW_TYPE
+from service.http.body import formats
+from service.http.body.formats import LINES_TYPE
+from service.http.body.negotiation import ARROW_TYPE
 from service.http.lifecycle import Service
 from service.http.openapi import PACKET_TYPES
+from service.http.server import create_app
 from service.registry.load import Models
 from service.settings import Settings
 from support.edge import HOST, Network, curve, live, loader, settings
@@ -59,11 +59,11 @@ schemathesis.serializer.alias(list(PACKET_TYPES[1:]), PACKET_TYPES[0])
 CURVES = [curve(), curve(3)]
 schemathesis.openapi.media_type(ARROW_TYPE, st.just(arrow_stream(arrow_table(CURVES))))
 schemathesis.openapi.media_type(LINES_TYPE, st.just(lines_body([*CURVES, "no curve"])))
-for name in messagepack.MEDIA_TYPES:
+for name in formats.MSGPACK_TYPES:
     schemathesis.openapi.media_type(name, st.sampled_from([msgpack_body(CURVES), msgpack_body([packed(curve()), {}])]))
 
 
-@schemathesis.deserializer(*messagepack.MEDIA_TYPES)
+@schemathesis.deserializer(*formats.MSGPACK_TYPES)
 def from_msgpack(_: schemathesis.DeserializationContext, response: schemathesis.Response) -> Any:
     return msgspec.to_builtins(msgspec.msgpack.decode(response.content))  # bytes become text, as the schema has them
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from service.http.body.formats import table
+from service.http.body import negotiation
 from support.edge import Network, curve, live, loader
 
-JSON = {"Content-Type": table.JSON.media_type}
+JSON = {"Content-Type": negotiation.JSON.media_type}
 BODIES = [
     json.dumps(curve()).encode(),
     json.dumps({**curve(), "options": {"embedding": True}}).encode(),

@@ -7,7 +7,7 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.answers.fields import MAX_FIELD_ERRORS, FieldError, field_errors
+from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
 from service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,

@@ -13,7 +13,7 @@ from models.bundle import Bundle, Manifest
 from models.taxonomy import Taxonomy
 from service.engine.load import LoadedModel
 from service.engine.policy import CostModel
-from service.http.choosing import ROLE_HEADER
+from service.http.endpoint import ROLE_HEADER
 from service.http.lifecycle import Service, State
 from service.http.server import Server
 from service.registry.load import Models

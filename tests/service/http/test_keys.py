@@ -273,7 +273,7 @@ def test_streams_leave_places_for_requests() -> None:
 
 def test_a_stream_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty bytes every twenty seconds kept a place for ever, as the time allowed was for each line."""
-    monkeypatch.setattr("service.http.edge.receive_lines.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("service.http.edge.receive.PATIENCE_SECONDS", 0.5)
     with live(loader(Network()), stream_rate=1000, body_timeout=5) as edge, edge.connect() as stream:
         stream.sendall(STREAM)
         started = time.monotonic()

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from models.bundle import Bundle
 from models.taxonomy import ELASTICC
-from service.answers.fields import FieldError
-from service.answers.replies import AlertsReply, ClassifyReply
+from service.answers.models import ClassifierDescription, describe
+from service.answers.replies import AlertsReply, ClassifyReply, FieldError
 from service.answers.writers import ClassWriter
 from service.dataplane import Outcome, Status
 from service.engine.batch import Prediction
-from service.http.descriptions import ClassifierDescription, describe
-from service.http.edge.timing import Stopwatch
+from service.http.endpoint import Stopwatch
 from service.observe.metrics import Metrics
 from support.edge import CLASSES
 from support.graphs import echo_manifest

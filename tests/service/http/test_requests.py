@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
-from service.answers.fields import FieldError
-from service.http.body.formats import jsontext
-from service.http.body.formats.jsontext import read as parse_json
+from service.answers.replies import FieldError
+from service.http.body import formats
+from service.http.body.formats import read_json as parse_json
 from service.http.body.forms import Options
 from service.http.body.requests import Asked, InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
@@ -254,18 +254,18 @@ def test_a_fault_is_found_in_time_that_the_bytes_pay(unit: bytes) -> None:
     text = b"[" + unit * ((8 << 20) // len(unit)) + b"x"
     started = time.thread_time()
     with pytest.raises(ValueError, match="not one valid"):
-        jsontext.parse(text)
+        formats.parse(text)
     assert time.thread_time() - started < 1.0
 
 
 def test_numbers_that_json_cannot_hold_are_forgiven_in_texts_of_moderate_length() -> None:
     row = b"[NaN," + b"1.5," * 1000 + b"1]"
-    assert len(row) < jsontext.FORGIVEN_BYTES
-    found = jsontext.parse(row)
+    assert len(row) < formats.FORGIVEN_BYTES
+    found = formats.parse(row)
     assert isinstance(found, list)
     assert found[0] != found[0]
     with pytest.raises(ValueError, match="line 1, column 2"):
-        jsontext.parse(b"[NaN," + b"1.5," * (jsontext.FORGIVEN_BYTES // 4) + b"1]")
+        formats.parse(b"[NaN," + b"1.5," * (formats.FORGIVEN_BYTES // 4) + b"1]")
 
 
 def test_total_flux_is_told_and_becomes_a_difference() -> None:

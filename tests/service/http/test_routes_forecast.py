@@ -14,9 +14,9 @@ import pytest
 from models.bands import BANDS
 from models.forecast import MAX_QUERIES
 from models.units import NJY_PER_UNIT, FluxUnit
+from service.answers.models import ForecasterDescription, ModelsReply
 from service.answers.replies import ForecastReply
 from service.engine.batch import Arrays
-from service.http.descriptions import ForecasterDescription, ModelsReply
 from service.http.lifecycle import Service, State
 from service.http.server import Server
 from service.observe.metrics import STAGES

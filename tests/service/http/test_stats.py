@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from models.taxonomy import ELASTICC
-from service.answers.stats import StatsReply
+from service.answers.models import StatsReply
 from service.observe.metrics import STAGES
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 

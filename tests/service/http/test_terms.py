@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from service.engine.policy import CostModel
 from service.http.edge.errors import ProblemError
+from service.http.endpoint import DEADLINE_HEADER, PRIORITY_HEADER, PROXY_HEADER, terms_of
 from service.http.oip.forms import RequestParameters
-from service.http.terms import DEADLINE_HEADER, PRIORITY_HEADER, PROXY_HEADER, terms_of
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 
 SETTINGS = settings(default_deadline_ms=5000, max_deadline_ms=20_000)

@@ -203,7 +203,7 @@ def test_nothing_is_imported_when_nothing_is_sent() -> None:
     """By the service: FastAPI itself imports the interface, without anything behind it."""
     program = """
 import sys
-from service.http.app import create_app
+from service.http.server import create_app
 from service.http.lifecycle import Service
 from service.settings import Settings
 create_app(Service(Settings()))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.http.edge.errors import ProblemError
-from service.http.edge.receive_lines import Lines
+from service.http.edge.receive import Lines
 
 
 @given(st.lists(st.binary(max_size=12), max_size=12), st.lists(st.integers(0, 80)))

@@ -15,9 +15,9 @@ from models.bands import BANDS
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from service.answers.replies import CurveFailure, CurveResult
-from service.http.body.formats import arrow_answers, arrow_curves
-from service.http.body.formats.answers import Answers
-from service.http.body.formats.flatbuffer import is_compressed
+from service.http.body import arrow
+from service.http.body.arrow import is_compressed
+from service.http.body.formats import Answers
 from service.http.body.forms import Options
 from service.http.body.requests import InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
@@ -35,7 +35,7 @@ F4, F8 = pa.float32(), pa.float64()
 
 
 def read(body: bytes) -> tuple[LightCurve | InvalidCurve, ...]:
-    return read_classify(arrow_curves.read(body, SETTINGS.max_curves), SETTINGS).items
+    return read_classify(arrow.read_arrow(body, SETTINGS.max_curves), SETTINGS).items
 
 
 def refusal(body: bytes) -> ProblemError:
@@ -240,7 +240,7 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
     fields = {field.alias or name for form in (CurveResult, CurveFailure) for name, field in form.model_fields.items()}
     fields -= {"model"}  # such a reply has the columns of one model, which its schema names
     options = Options(embedding=True)
-    table = pa.ipc.open_stream(arrow_answers.write(Answers({}, ("x", "y"), ("all",), BANDS, 3, [REJECTED], options)))
+    table = pa.ipc.open_stream(arrow.write_arrow(Answers({}, ("x", "y"), ("all",), BANDS, 3, [REJECTED], options)))
     assert set(table.schema.names) == fields
 
 
@@ -249,7 +249,7 @@ def test_answers_have_a_column_for_everything_that_a_reply_says() -> None:
 def test_answers(results: list[dict[str, Any]], dtype: Any) -> None:
     options = Options(embedding=True, embedding_dtype=dtype)
     table = pa.ipc.open_stream(
-        arrow_answers.write(Answers({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
+        arrow.write_arrow(Answers({"name": "m"}, ("x", "y"), ("all",), BANDS, 3, results, options))
     ).read_all()
     assert orjson.loads(table.schema.metadata[b"model"]) == {"name": "m"}
     assert table.schema.field("embedding").type == pa.list_(pa.from_numpy_dtype(dtype), 3)
@@ -281,7 +281,7 @@ def test_a_text_that_many_rows_share_must_be_short(name: str, kind: str, null: b
     tracemalloc.start()
     try:
         with pytest.raises(ProblemError) as caught:
-            arrow_curves.read(body, 1000)
+            arrow.read_arrow(body, 1000)
         assert tracemalloc.get_traced_memory()[1] < 700_000
     finally:
         tracemalloc.stop()
@@ -291,6 +291,6 @@ def test_a_text_that_many_rows_share_must_be_short(name: str, kind: str, null: b
 def test_a_text_of_a_dictionary_is_made_once() -> None:
     ids = pa.array(["a" * 200] * 2).dictionary_encode()
     table = arrow_table([curve(1) for _ in range(2)]).drop_columns(["object_id"]).append_column("object_id", ids)
-    document: Any = arrow_curves.read(arrow_stream(table), 1000)
+    document: Any = arrow.read_arrow(arrow_stream(table), 1000)
     first, second = document["light_curves"]
     assert first["object_id"] is second["object_id"]

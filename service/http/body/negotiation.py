@@ -1,7 +1,7 @@
 """Every format by its content type, and the choice of one for a reply.
 
 Arrow needs pyarrow, which only the ``arrow`` extra installs and only the first Arrow request imports; without it the
-format does not exist. A format without a reader is a stream, which :mod:`service.http.stream` reads line by line.
+format does not exist. A format without a reader is a stream, which :mod:`service.http.line_stream` reads.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -9,8 +9,8 @@ from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from service.http.body.formats import jsontext, messagepack
-from service.http.body.formats.answers import Answers
+from service.http.body import formats
+from service.http.body.formats import Answers
 from service.http.edge.errors import NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
 from service.settings import Settings
 
@@ -32,29 +32,29 @@ class Format(NamedTuple):
 
 
 def _read_json(body: bytes, _: Settings) -> object:
-    return jsontext.read(body)
+    return formats.read_json(body)
 
 
 def _read_msgpack(body: bytes, _: Settings) -> object:
-    return messagepack.read(body)
+    return formats.read_msgpack(body)
 
 
 def _read_arrow(body: bytes, settings: Settings) -> object:
-    from service.http.body.formats import arrow_curves
+    from service.http.body import arrow
 
-    return arrow_curves.read(body, settings.max_curves)
+    return arrow.read_arrow(body, settings.max_curves)
 
 
 def _write_arrow(answers: Answers) -> bytes:
-    from service.http.body.formats import arrow_answers
+    from service.http.body import arrow
 
-    return arrow_answers.write(answers)
+    return arrow.write_arrow(answers)
 
 
-JSON = Format(jsontext.MEDIA_TYPE, _read_json, jsontext.write)
-LINES = Format(jsontext.LINES_TYPE, None, jsontext.write_lines)
+JSON = Format(formats.JSON_TYPE, _read_json, formats.write_json)
+LINES = Format(formats.LINES_TYPE, None, formats.write_lines)
 ARROW = Format(ARROW_TYPE, _read_arrow, _write_arrow, slow_start=True, one_model=True)
-MSGPACK = tuple(Format(name, _read_msgpack, messagepack.write) for name in messagepack.MEDIA_TYPES)
+MSGPACK = tuple(Format(name, _read_msgpack, formats.write_msgpack) for name in formats.MSGPACK_TYPES)
 
 FORMATS: dict[str, Format] = {each.media_type: each for each in (JSON, *MSGPACK, LINES, ARROW)}
 

@@ -1,4 +1,4 @@
-"""``POST /v1/classify``: light curves, one or many, in any of the formats."""
+"""Routes for light curves: ``POST /v1/classify`` in any of the formats, and ``POST /v1/forecast``."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,25 +7,27 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from models.lightcurve import LightCurve
+from service.answers.replies import ForecastReply
+from service.answers.writers import forecast_writer
 from service.dataplane import Outcome
+from service.engine.programs import ForecastItem
 from service.http import openapi
-from service.http.body.formats.table import FORMATS, Format, body_format, reply_format
-from service.http.body.forms import ClassifyQuery, Options
-from service.http.body.requests import Asked, check_deadline, read_classify
-from service.http.choosing import sticky_key
-from service.http.curves import check_bare, class_writers, classified, parsed
+from service.http.body.forms import ClassifyQuery, ForecastOptions, Options
+from service.http.body.negotiation import FORMATS, Format, body_format, reply_format
+from service.http.body.requests import Asked, InvalidCurve, check_deadline, read_classify, read_forecast
+from service.http.curves import check_bare, class_writers, classified, faults, parsed
 from service.http.edge import errors
-from service.http.edge.direct import Shortcut
+from service.http.edge.middleware import Shortcut
 from service.http.edge.receive import media_type
-from service.http.endpoint import Call, Endpoint, Inquiry, Reply
+from service.http.endpoint import Call, Endpoint, Inquiry, ModelQuery, Reply, sticky_key
 from service.http.lifecycle import service_of
-from service.http.stream import CurveStream
+from service.http.line_stream import CurveStream
 from service.registry.live import Lease
 
-router = APIRouter()
+classify_router = APIRouter()
 
 
-ENDPOINT = Endpoint(
+CLASSIFY = Endpoint(
     "/v1/classify",
     "Classify light curves",
     openapi.CLASSIFY_BODY,
@@ -34,7 +36,7 @@ ENDPOINT = Endpoint(
 )
 
 
-@ENDPOINT.on(router)
+@CLASSIFY.on(classify_router)
 async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -> Response:
     """Send one light curve, or many under `light_curves`.
 
@@ -65,17 +67,17 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         led = [leading.lead(item, key=key) for item in asked.items]
         leases = [lease for lease, _ in led]
         class_writers(leases, asked.options.prior, settings.prior)  # unknown shares are told before asking
-        write = partial(_write, wanted, leases, settings.prior, asked)
+        write = partial(_write_classes, wanted, leases, settings.prior, asked)
         terms = call.terms(asked.options.deadline_ms, fall_back=True)
         return Inquiry(leases, [item for _, item in led], terms, write, wanted.slow_start)
 
-    return await ENDPOINT.answer(request, understand)
+    return await CLASSIFY.answer(request, understand)
 
 
 SHORTCUT = Shortcut("/v1/classify", partial(classify, query=ClassifyQuery()))
 
 
-def _write(
+def _write_classes(
     wanted: Format,
     leases: Sequence[Lease[LightCurve]],
     usual: str,
@@ -86,3 +88,55 @@ def _write(
     check_bare(asked, outcomes)
     writers = class_writers(leases, asked.options.prior, usual)
     return Reply(wanted.write(classified(writers, asked.items, outcomes, asked.options)), wanted.media_type)
+
+
+forecast_router = APIRouter()
+
+
+FORECAST = Endpoint(
+    "/v1/forecast",
+    "Forecast light curves",
+    openapi.FORECAST_BODY,
+    openapi.reply(ForecastReply, "One result per light curve, in order; each has a status of its own."),
+)
+
+
+@FORECAST.on(forecast_router)
+async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> Response:
+    """Send one light curve with its `forecast`, or many under `light_curves`.
+
+    Each result holds the expected flux and the standard deviation of an observation around it at every time and band in
+    `forecast`, in the order asked and in the `flux_unit` of the light curve. Any time may be asked for, after the light
+    curve, between its observations or before them. Faults are told as `/v1/classify` tells them. Without a forecasting
+    model, which the operator of a service chooses, every request is answered 404.
+    """
+    service = service_of(request)
+    with service.lease_forecaster(query.model, key=sticky_key(request)) as lease:
+        media_type(request, (openapi.JSON_TYPE,))
+        read = partial(read_forecast, settings=service.settings, bands=lease.bundle.manifest.band_map)
+
+        async def understand(call: Call, data: bytes) -> Inquiry[ForecastItem]:
+            asked = await parsed(call, data, read)
+            leases, terms = [lease] * len(asked.items), call.terms(asked.options.deadline_ms, fall_back=True)
+            return Inquiry(leases, asked.items, terms, partial(_write_forecasts, lease, asked))
+
+        return await FORECAST.answer(request, understand)
+
+
+def _write_forecasts(
+    lease: Lease[ForecastItem], asked: Asked[ForecastItem, ForecastOptions], outcomes: Sequence[Outcome]
+) -> Reply:
+    check_bare(asked, outcomes)
+    replies = forecast_writer(lease)
+    return Reply(
+        replies.write(
+            [
+                replies.result(outcome, _sound(item), {"object_id": item.object_id}, faults(item))
+                for item, outcome in zip(asked.items, outcomes, strict=True)
+            ]
+        )
+    )
+
+
+def _sound(item: ForecastItem | InvalidCurve) -> ForecastItem | None:
+    return None if isinstance(item, InvalidCurve) else item

@@ -1,32 +1,77 @@
-"""Light curves from an Arrow IPC stream: one row a light curve, list columns, any number of record batches.
+"""Arrow IPC streams: light curves come as one, and the answers to them go as one.
 
-The columns are those of the JSON interface: ``mjd`` (lists of float64), ``flux`` and ``flux_err`` (lists of float32 or
-float64), ``band`` (lists of text, dictionary-encoded text or indices into u, g, r, i, z, Y), ``detected`` (lists of
-booleans), ``object_id`` (text or integers, exact to 64 bits), ``flux_unit``, ``flux_kind`` and ``survey`` (text), and
-``metadata`` (a struct of named floats, or lists with one float for each of the 64 columns in order; null and NaN are
-missing).
+A body has one row for each light curve, list columns, and any number of record batches. The columns are those of the
+JSON interface: ``mjd`` (lists of float64), ``flux`` and ``flux_err`` (lists of float32 or float64), ``band`` (lists of
+text, dictionary-encoded text or indices into u, g, r, i, z, Y), ``detected`` (lists of booleans), ``object_id`` (text
+or integers, exact to 64 bits), ``flux_unit``, ``flux_kind`` and ``survey`` (text), and ``metadata`` (a struct of named
+floats, or lists with one float for each of the 64 columns in order; null and NaN are missing).
 
 - Everything is validated in full, offsets and UTF-8 included, before a value is looked at.
 - pyarrow reads it although it is fifty times larger than its rivals: of streams with a few bytes changed it refused
   180,000 without a crash, while nanoarrow 0.9 and arro3 0.9 each died within the first 4,000.
-- Compressed buffers are refused: a library decompresses whatever a stream tells it to, and so does the memory.
+- Compressed buffers are refused: a library decompresses whatever a stream tells it to, and so does the memory. pyarrow
+  does not tell before it has read them, so the metadata of each message is looked at first. That is a flatbuffer:
+  tables that begin with the distance back to a list of where their fields are. Three fields lead to the answer
+  (Message.header, DictionaryBatch.data, RecordBatch.compression of Arrow's Message.fbs and Schema.fbs).
 - A text that a dictionary holds once, or that many views point at, is made once, however often it occurs, and such a
   text must be short: a thousand rows would else turn a megabyte into a gigabyte, and so would messages about them.
+
+A reply is one record batch with a row for each light curve, in the order they were sent. The columns are the fields of
+the JSON reply, null where a result has none. Probabilities and hierarchy are structs with a float64 for each class and
+group, so that a data frame can unnest them; an embedding is a fixed-size list of the type asked for. Which network
+answered is in the metadata of the schema, under ``model``.
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from struct import unpack_from
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from models.bands import BANDS
 from models.metadata import KNOWN_COLUMNS
-from service.answers.fields import MAX_FIELD_ERRORS, FieldError, field_error, pointer
-from service.http.body.formats.flatbuffer import is_compressed
+from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
+from service.http.body.formats import Answers, embedding_bytes
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+
+_HEADER_TYPE, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+
+
+def is_compressed(metadata: bytes) -> bool:
+    """Look into the metadata of one message; raises struct.error for bytes that are none."""
+    message = _follow(metadata, 0)
+    kind, header = _table_field(metadata, message, _HEADER_TYPE), _table_field(metadata, message, _HEADER)
+    if not kind or not header:
+        return False
+    batch = _follow(metadata, header)
+    if metadata[kind] == _DICTIONARY_BATCH:
+        data = _table_field(metadata, batch, _DATA)
+        return bool(data) and bool(_table_field(metadata, _follow(metadata, data), _COMPRESSION))
+    return metadata[kind] == _RECORD_BATCH and bool(_table_field(metadata, batch, _COMPRESSION))
+
+
+def _follow(buffer: bytes, place: int) -> int:
+    """Where the table is that an offset at ``place`` refers to."""
+    (distance,) = unpack_from("<I", buffer, place)
+    return place + int(distance)
+
+
+def _table_field(buffer: bytes, table: int, number: int) -> int:
+    """Where a field of a table is, 0 when it is absent."""
+    (back,) = unpack_from("<i", buffer, table)
+    places = table - int(back)
+    (size,) = unpack_from("<H", buffer, places)
+    if 4 + 2 * number >= size:
+        return 0
+    (offset,) = unpack_from("<H", buffer, places + 4 + 2 * number)
+    return table + int(offset) if offset else 0
+
 
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, struct.error)
 _UNKNOWN = 255
@@ -34,7 +79,7 @@ MAX_SHARED_BYTES = 1024
 """Of a text that may occur many times for one copy of its bytes; identifiers and bands are far shorter."""
 
 
-def read(body: bytes, max_curves: int) -> object:
+def read_arrow(body: bytes, max_curves: int) -> object:
     """A document of many light curves, as :func:`service.http.body.requests.read_classify` takes it.
 
     Raises
@@ -247,3 +292,67 @@ _READ: dict[str, Callable[[Any], list[object]]] = {
     "flux_kind": _texts,
     "survey": _texts,
 }
+
+
+_ERRORS = pa.list_(pa.struct([(name, pa.string()) for name in ("pointer", "reason", "detail")]))
+_SIMPLE: dict[str, Any] = {
+    "status": pa.string(),
+    "object_id": pa.string(),
+    "reason": pa.string(),
+    "detail": pa.string(),
+    "errors": _ERRORS,
+    "class": pa.string(),
+    "class_id": pa.int64(),
+    "confidence": pa.float64(),
+    "novelty": pa.float64(),
+    "unusual": pa.bool_(),
+    "prediction_set": pa.list_(pa.string()),
+    "coverage": pa.float64(),
+    "evidence": pa.list_(pa.string()),
+    "truncated": pa.bool_(),
+    "metadata_missing": pa.int64(),
+    "duplicates": pa.int64(),
+    "other_filters": pa.map_(pa.string(), pa.int64()),
+}
+_STRUCTS: dict[str, Any] = {"probabilities": pa.float64(), "hierarchy": pa.float64(), "points_per_band": pa.int64()}
+
+
+def write_arrow(answers: Answers) -> bytes:
+    """One stream."""
+    results = answers.results
+    columns = {name: pa.array([_plain(result.get(name)) for result in results], kind) for name, kind in _SIMPLE.items()}
+    members = {"probabilities": answers.classes, "hierarchy": answers.groups, "points_per_band": answers.bands}
+    for name, kind in _STRUCTS.items():
+        columns[name] = _struct([result.get(name) for result in results], members[name], kind)
+    if answers.options.embedding:
+        columns["embedding"] = _embeddings(answers)
+    batch = pa.record_batch(columns).replace_schema_metadata({"model": orjson.dumps(answers.model)})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _plain(value: object) -> object:
+    return list(value.items()) if isinstance(value, dict) else value
+
+
+def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind: Any) -> Any:
+    nothing = [0] * len(names)
+    values = np.array([nothing if row is None else list(row.values()) for row in rows], kind.to_pandas_dtype())
+    columns = [pa.array(column) for column in np.ascontiguousarray(values.reshape(-1, len(names)).T)]
+    return pa.StructArray.from_arrays(columns, list(names), mask=_absent(rows))
+
+
+def _embeddings(answers: Answers) -> Any:
+    found = [result.get("embedding") for result in answers.results]
+    nothing = np.zeros(answers.embedding_dim, np.float32)
+    data = b"".join(embedding_bytes(nothing if row is None else row, answers.options) for row in found)
+    values = pa.array(np.frombuffer(data, answers.options.embedding_dtype))
+    return pa.FixedSizeListArray.from_arrays(values, answers.embedding_dim, mask=_absent(found))
+
+
+def _absent(rows: Sequence[object]) -> Any:
+    missing: NDArray[np.bool_] = np.array([row is None for row in rows], np.bool_)
+    return pa.array(missing)

@@ -16,22 +16,114 @@ any other before the first result is out, and ``{"problem": ...}`` in a last lin
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from time import monotonic
 from typing import Any
 
 from fastapi import Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from service.http.body.formats.jsontext import LINES_TYPE, dump
+from models.lightcurve import LightCurve
+from service.answers.replies import FieldError
+from service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
+from service.engine.batch import DeadlineExceeded, Overloaded
+from service.http.body.formats import LINES_TYPE, dump, parse, write_lines
 from service.http.body.forms import ClassifyQuery
-from service.http.choosing import sticky_key
+from service.http.body.requests import InvalidCurve, read_curves
+from service.http.curves import checked_prior, classified
 from service.http.edge.errors import ProblemError, problem_document, problem_of
-from service.http.edge.receive import BodyBudget, ClientGone
-from service.http.edge.receive_lines import LineBody
+from service.http.edge.receive import BodyBudget, ClientGone, LineBody
+from service.http.endpoint import INLINE_BYTES, Stopwatch, client_of, key_of, sticky_key, terms_of
 from service.http.lifecycle import service_of
-from service.http.line_answers import LineAnswerer
-from service.http.terms import client_of
+from service.registry.leading import refused_outside
+from service.registry.live import Lease
+
+Item = LightCurve | InvalidCurve
+
+
+class LineAnswerer:
+    """Answers the lines of one stream."""
+
+    def __init__(self, request: Request, lease: Lease[LightCurve], options: ClassifyQuery) -> None:
+        self._request, self._service = request, service_of(request)
+        self._lease, self._options = lease, options
+        self._replies = checked_prior(lease, options.prior, self._service.settings.prior)
+        self._terms()  # a deadline in a header may be none
+
+    @property
+    def model_name(self) -> str:
+        """Which network answers, as a header says it."""
+        told = "{name}/{version}; sha256={sha256}".format_map(self._replies.provenance)
+        return f"{told}; role={self._lease.role}" if self._lease.role else told
+
+    async def answer(self, lines: Sequence[bytes], patient: bool) -> bytes:
+        """One line for each, in order.
+
+        Parameters
+        ----------
+        patient : wait while the engine is full instead of raising Overloaded.
+        """
+        await self._service.quotas.pace(key_of(self._request))
+        await self._service.quotas.charge(key_of(self._request), len(lines))
+        terms = self._terms()
+        stopwatch = Stopwatch(self._service.metrics)
+        read = partial(self._read, lines, stopwatch)
+        items = read() if sum(map(len, lines)) <= INLINE_BYTES else await self._service.off_loop(read)
+        outcomes = await self._ask(items, terms, patient)
+        stopwatch.restart()
+        written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
+        stopwatch.lap("encode")
+        stopwatch.tell(self._lease.served.plane.statistics)
+        return written
+
+    def _terms(self) -> AskOptions:
+        """Terms of light curves that come now."""
+        return terms_of(self._request, self._service.settings, monotonic(), self._options.deadline_ms)
+
+    def _read(self, lines: Sequence[bytes], stopwatch: Stopwatch) -> list[Item]:
+        documents = [_parsed(line) for line in lines]
+        stopwatch.lap("decode")
+        sound = [document for document in documents if not isinstance(document, InvalidCurve)]
+        curves = iter(read_curves(sound, [""] * len(sound), self._service.settings))
+        items = [document if isinstance(document, InvalidCurve) else next(curves) for document in documents]
+        stopwatch.lap("validate")
+        return items
+
+    async def _ask(self, items: Sequence[Item], terms: AskOptions, patient: bool) -> list[Outcome]:
+        while True:
+            try:
+                return await self._lease.ask([self._asked(item) for item in items], terms)
+            except DeadlineExceeded as late:
+                return await self._too_late(items, late)
+            except Overloaded as full:
+                if not patient:
+                    raise
+                if (left := (terms.deadline or 0.0) - monotonic()) <= 0:
+                    return await self._too_late(items, DeadlineExceeded())
+                await asyncio.sleep(min(full.retry_after, left))
+
+    def _asked(self, item: Item) -> Item | Refusal:
+        """What the model is asked: a stream has one model, so what lies outside its domain is not led to another."""
+        if self._options.model or not isinstance(item, LightCurve):
+            return item
+        return refused_outside(item, self._lease.bundle.manifest) or item
+
+    async def _too_late(self, items: Sequence[Item], late: DeadlineExceeded) -> list[Outcome]:
+        """What becomes of light curves when their time has passed; bad ones are told what is wrong all the same."""
+        failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(late))
+        bad = iter(await self._lease.ask([item for item in items if isinstance(item, InvalidCurve)]))
+        return [next(bad) if isinstance(item, InvalidCurve) else failed for item in items]
+
+
+def _parsed(line: bytes) -> object:
+    try:
+        return parse(line)
+    except ValueError as error:
+        return InvalidCurve([FieldError(pointer="", reason="malformed", detail=f"the line is {error}")])
+
 
 GROUP_LINES = 64  # answered together: enough for the engine to choose among, few enough that the first is soon out
 GROUP_BYTES = 256 * 1024

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
-from service.http.body.formats import messagepack
+from service.http.body import formats
 from service.http.body.requests import InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
 from support.edge import curve, settings
@@ -21,7 +21,7 @@ FULL = curve(4, detected=[True, False, True, True], metadata={"mwebv": 0.5, "z_f
 
 
 def read(body: bytes) -> tuple[LightCurve | InvalidCurve, ...]:
-    return read_classify(messagepack.read(body), SETTINGS).items
+    return read_classify(formats.read_msgpack(body), SETTINGS).items
 
 
 def one(**changes: Any) -> LightCurve | InvalidCurve:
@@ -113,7 +113,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_is_not_msgpack_is_refused(name: str) -> None:
     with pytest.raises(ProblemError) as caught:
-        messagepack.read(HOSTILE[name])
+        formats.read_msgpack(HOSTILE[name])
     assert caught.value.kind.status == 400
 
 

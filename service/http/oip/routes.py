@@ -1,0 +1,319 @@
+"""Routes of the Open Inference Protocol below ``/v2``; :mod:`service.http.oip` says how light curves become tensors.
+
+Every address of a model exists twice, with a version and without one, which then means the one that is served. An
+inference request is received, inflated, decoded, asked of the data plane, and encoded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel, ValidationError
+
+from service.answers.replies import field_errors
+from service.answers.writers import ClassWriter
+from service.dataplane import Outcome
+from service.http import openapi
+from service.http.body import formats
+from service.http.body.requests import check_deadline
+from service.http.curves import checked_prior
+from service.http.edge import errors
+from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+from service.http.edge.receive import CODINGS, media_type
+from service.http.endpoint import Call, Endpoint, Inquiry, Reply, Stopwatch, sticky_key
+from service.http.lifecycle import service_of
+from service.http.oip.forms import (
+    InferRequest,
+    Live,
+    ModelConfiguration,
+    ModelMetadata,
+    ModelReady,
+    Ready,
+    RequestParameters,
+    ServerMetadata,
+    StatisticsReply,
+)
+from service.http.oip.models import (
+    EXTENSIONS,
+    ModelOfTensors,
+    all_models,
+    configuration,
+    find_model,
+    metadata,
+    statistics,
+)
+from service.http.oip.signature import Received, Wanted, check_inputs, choose_outputs, most_probable
+from service.http.oip.tensors import Array, decode, encode, fault, split_body
+from service.settings import Settings
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+BINARY_TYPE = "application/octet-stream"
+INLINE_BYTES = 4096  # at worst a hundred light curves of one observation, a few milliseconds of work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """A checked request: its time, its light curves, and which outputs go back and how."""
+
+    request: InferRequest
+    milliseconds: float | None
+    received: Received[Any]
+    outputs: Mapping[str, Wanted]
+
+
+INFER = Endpoint("/infer", "Infer", openapi.INFER_BODY, openapi.INFER_REPLY)
+
+
+async def _answer(request: Request, model: ModelOfTensors) -> Response:
+    """Answer one request."""
+    media_type(request, (openapi.JSON_TYPE, BINARY_TYPE), CODINGS)
+    header_length, settings = _header_length(request), service_of(request).settings
+    limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
+
+    async def understand(call: Call, data: bytes) -> Inquiry[Any]:
+        read = partial(_understand, data, header_length, model, settings, call.stopwatch)
+        asked = await call.here_or_there(read, len(data) > INLINE_BYTES)
+        terms = call.terms(asked.milliseconds, urgency=asked.request.parameters.urgency)
+        writer = _writer(model, asked.request.parameters, settings)
+        items = asked.received.items
+        return Inquiry([model.lease] * len(items), items, terms, partial(_respond, asked, model, writer))
+
+    with model.lease:
+        return await INFER.answer(request, understand, CODINGS, limit)
+
+
+def _header_length(request: Request) -> str | None:
+    values = request.headers.getlist(HEADER_LENGTH)
+    if len(values) > 1:
+        raise ProblemError(MALFORMED, f"{HEADER_LENGTH} is given {len(values)} times")
+    return values[0].strip() if values else None
+
+
+def _understand(
+    data: bytes, header_length: str | None, model: ModelOfTensors, settings: Settings, stopwatch: Stopwatch
+) -> Asked:
+    text, binary = split_body(data, header_length)
+    if len(text) > settings.max_json_bytes:
+        limit = settings.max_json_bytes
+        raise ProblemError(TOO_LARGE, f"the JSON part is longer than {limit} bytes", limit=limit)
+    request = _request(formats.read_json(text), model)
+    milliseconds = _milliseconds(request.parameters, settings)
+    outputs = choose_outputs(model.tensors.outputs, request.outputs, request.parameters.binary_data_output)
+    check_inputs(model.tensors.inputs, request.inputs)
+    tensors = decode(request.inputs, binary)
+    stopwatch.lap("decode")
+    received = model.tensors.read(tensors, request.parameters.flux_unit, settings)
+    stopwatch.lap("validate")
+    return Asked(request, milliseconds, received, outputs)
+
+
+def _request(document: object, model: ModelOfTensors) -> InferRequest:
+    try:
+        request = InferRequest.model_validate(document)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise ProblemError(INVALID, errors=field_errors(found)) from None
+    manifest = model.bundle.manifest
+    for name, said, is_so in (
+        ("model_name", request.model_name, manifest.name),
+        ("model_version", request.model_version, manifest.version),
+    ):
+        if said not in (None, is_so):
+            raise fault(f"/{name}", "not_one_of", f"the address leads to {is_so}")
+    return request
+
+
+def _writer(model: ModelOfTensors, parameters: RequestParameters, settings: Settings) -> ClassWriter | None:
+    """What knows the class shares of the reply, None for a forecaster. Raises ProblemError (422) for unusable ones."""
+    if model.bundle.manifest.task == "classification":
+        return checked_prior(model.lease, parameters.prior, settings.prior, "/parameters/prior")
+    if parameters.prior is not None:
+        raise fault("/parameters/prior", "unsupported", "a forecaster has no class shares")
+    return None
+
+
+def _milliseconds(parameters: RequestParameters, settings: Settings) -> float | None:
+    """Time that a request asks for, the shorter of two that it may name. Raises ProblemError (422) when too long."""
+    timeout, deadline_ms = parameters.timeout or 0, parameters.deadline_ms or 0
+    check_deadline(-(-timeout // 1000), "/parameters/timeout", settings)  # rounded up, and never a float too large
+    check_deadline(deadline_ms, "/parameters/deadline_ms", settings)
+    named = filter(None, (timeout / 1000, deadline_ms))
+    return min(named, default=None)
+
+
+def _respond(asked: Asked, model: ModelOfTensors, writer: ClassWriter | None, outcomes: Sequence[Outcome]) -> Reply:
+    told = outcomes if writer is None else list(map(writer.concluded, outcomes))
+    arrays = _outputs(asked, model, told)
+    provenance = model.provenance
+    head: dict[str, object] = {"model_name": provenance["name"], "model_version": provenance["version"]}
+    if asked.request.id:
+        head["id"] = asked.request.id
+    head["parameters"] = {name: value for name, value in provenance.items() if name not in ("name", "version")}
+    binary = {name for name, wanted in asked.outputs.items() if wanted.binary}
+    content, header_length = encode(head, arrays, binary)
+    if header_length is None:
+        return Reply(content)
+    return Reply(content, BINARY_TYPE, {HEADER_LENGTH: str(header_length)})
+
+
+def _outputs(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> dict[str, Array]:
+    """What was asked for, in that order."""
+    arrays = model.tensors.write(asked.outputs, asked.received, outcomes)
+    labels = {spec.name: spec.labels for spec in model.tensors.outputs}
+    return {
+        name: most_probable(arrays[name], labels[name], wanted.top) if wanted.top else arrays[name]
+        for name, wanted in asked.outputs.items()
+    }
+
+
+router = APIRouter()
+
+Handler = Callable[[Request], Any]
+
+_UNAVAILABLE = openapi.problems(errors.UNAVAILABLE)
+_LOOK_UP = openapi.problems(errors.NOT_FOUND, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE)
+
+
+def _of_model(method: str, suffix: str, **described: Any) -> Callable[[Handler], Handler]:
+    """Register a handler at an address below a model, without and with a version."""
+
+    def add(handler: Handler) -> Handler:
+        extra = described.pop("openapi_extra", {})
+        for parts in (("model",), ("model", "version")):
+            path = "/v2/models/{model}" + ("/versions/{version}" if "version" in parts else "") + suffix
+            name = handler.__name__ + ("_of_version" if "version" in parts else "")
+            parameters = [
+                {"name": part, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+                for part in parts
+            ]
+            router.add_api_route(
+                path,
+                handler,
+                methods=[method],
+                name=name,
+                response_class=Response,
+                openapi_extra=extra | {"parameters": parameters},
+                **described,
+            )
+        return handler
+
+    return add
+
+
+def _model(request: Request) -> ModelOfTensors:
+    named = request.path_params
+    return find_model(service_of(request), named["model"], named.get("version", ""), sticky_key(request))
+
+
+def _json(content: BaseModel) -> Response:
+    return Response(content.model_dump_json(exclude_none=True), media_type=openapi.JSON_TYPE)
+
+
+@router.get(
+    "/v2",
+    summary="Server metadata",
+    response_class=Response,
+    responses={200: openapi.reply(ServerMetadata, "Name, version and extensions.")},
+)
+async def server_metadata(request: Request) -> Response:
+    """What this server is and which extensions of the Open Inference Protocol it knows."""
+    return _json(ServerMetadata(name="nightjar", version=request.app.version, extensions=EXTENSIONS))
+
+
+@router.get("/v2/health/live", summary="Server liveness", responses=_UNAVAILABLE)
+async def server_live(request: Request) -> Live:
+    """The same as `/healthz`."""
+    service = service_of(request)
+    if not service.alive:
+        raise service.not_ready()
+    return Live(live=True)
+
+
+@router.get("/v2/health/ready", summary="Server readiness", responses=_UNAVAILABLE)
+async def server_ready(request: Request) -> Ready:
+    """The same as `/readyz`."""
+    service = service_of(request)
+    if service.unready:
+        raise service.not_ready()
+    return Ready(ready=True)
+
+
+@router.get(
+    "/v2/models/stats",
+    summary="Statistics of all models",
+    response_class=Response,
+    responses={
+        200: openapi.reply(StatisticsReply, "One entry per model."),
+        **openapi.problems(errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
+    },
+)
+async def all_statistics(request: Request) -> Response:
+    """Counts and total times of every model since the service started, whichever route asked."""
+    models = all_models(service_of(request))
+    return _json(StatisticsReply(model_stats=[statistics(model) for model in models]))
+
+
+@_of_model(
+    "GET",
+    "/stats",
+    summary="Model statistics",
+    responses={200: openapi.reply(StatisticsReply, "One entry: the model's."), **_LOOK_UP},
+)
+async def model_statistics(request: Request) -> Response:
+    """Counts and total times of a model since the service started, whichever route asked; a unit is a light curve."""
+    return _json(StatisticsReply(model_stats=[statistics(_model(request))]))
+
+
+@_of_model(
+    "GET",
+    "/config",
+    summary="Model configuration",
+    responses={200: openapi.reply(ModelConfiguration, "The configuration in Triton's words."), **_LOOK_UP},
+)
+async def model_configuration(request: Request) -> Response:
+    """Tensors, and as `parameters` the names of classes, bands and metadata columns, each as JSON."""
+    return _json(configuration(_model(request)))
+
+
+@_of_model(
+    "GET",
+    "/ready",
+    summary="Model readiness",
+    responses={200: openapi.reply(ModelReady, "It answers."), **openapi.problems(errors.NOT_FOUND, errors.UNAVAILABLE)},
+)
+async def model_ready(request: Request) -> Response:
+    """Whether a model answers; a model that is served is ready whenever the service is."""
+    service, model = service_of(request), _model(request)
+    if service.unready:
+        raise service.not_ready()
+    return _json(ModelReady(name=model.bundle.manifest.name, ready=True))
+
+
+@_of_model(
+    "GET",
+    "",
+    summary="Model metadata",
+    responses={200: openapi.reply(ModelMetadata, "Names, datatypes and shapes of tensors."), **_LOOK_UP},
+)
+async def model_metadata(request: Request) -> Response:
+    """Which tensors a model takes and gives."""
+    return _json(metadata(_model(request)))
+
+
+@_of_model(
+    "POST",
+    "/infer",
+    **INFER.described,
+)
+async def infer(request: Request) -> Response:
+    """Send light curves as tensors: observations one after the other, and `offsets` that divide them.
+
+    Inputs are `mjd`, `flux`, `flux_err`, `band` and, if there is more than one light curve, `offsets`; `detected`,
+    `metadata` and `object_id` are optional; a forecaster also takes `query_mjd`, `query_band` and `query_offsets`. A
+    light curve that breaks a rule is answered alone, with NaN and its `status` and `reason`, while the others go on.
+    `embedding`, `detail` and `object_id` are given when asked for by name. With the binary tensor extension
+    `Inference-Header-Content-Length` is the length of the JSON part; `gzip` and `deflate` are read.
+    """
+    return await _answer(request, _model(request))
