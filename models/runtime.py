@@ -4,12 +4,12 @@ Notable: memory patterns are off (they grow with every new shape), threads never
 core), each run uses ``threads`` intra-op threads and callers run concurrently on one session, which beat every other
 layout measured on CPU. The provider asked for is asserted: onnxruntime itself falls back to CPU without a word. A graph
 is opened from the very bytes that were hashed, and all its weights stand in them: onnxruntime would read others from
-whatever file the graph names, which no manifest lists.
+whatever file the graph names, which no manifest lists. A run under way can be interrupted, the session replaced.
 """
 
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,3 +100,40 @@ def run(session: ort.InferenceSession, inputs: Run, options: ort.RunOptions | No
     names = [output.name for output in session.get_outputs()]
     feeds = {node.name: inputs[node.name] for node in session.get_inputs()}
     return {name: np.asarray(value) for name, value in zip(names, session.run(names, feeds, options), strict=True)}
+
+
+class SessionRun:
+    """Graph inputs to graph outputs; called from several threads at once.
+
+    Parameters
+    ----------
+    session : the one to begin with, verified.
+    open_again : opens another like it; raises what :func:`models.runtime.open_session` does.
+    """
+
+    def __init__(self, session: ort.InferenceSession, open_again: Callable[[], ort.InferenceSession]) -> None:
+        self._session, self._open_again = session, open_again
+        self._under_way: dict[int, ort.RunOptions] = {}
+
+    def __call__(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the graph."""
+        options = ort.RunOptions()
+        self._under_way[id(inputs)] = options
+        try:
+            return run(self._session, inputs, options)
+        finally:
+            del self._under_way[id(inputs)]
+
+    def interrupt(self, inputs: dict[str, NDArray[Any]]) -> None:
+        """Make the run of these inputs raise, as soon as the node that it is in has ended; from any thread."""
+        options = self._under_way.get(id(inputs))
+        if options is not None:
+            options.terminate = True
+
+    def trim(self, inputs: dict[str, NDArray[Any]]) -> None:
+        """Run the graph, and free what runs on larger inputs have left."""
+        run(self._session, inputs, trimming())
+
+    def reopen(self) -> None:
+        """Run on a new session from now on; seconds of work."""
+        self._session = self._open_again()

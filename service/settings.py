@@ -18,7 +18,7 @@ from models.alerts.topics import TopicRule
 from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from models.forecast import MAX_QUERIES
 from models.runtime import Provider
-from service.registry.routing import PATTERN
+from service.registry.names import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"
 DEVELOPERS = frozenset(ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "SOAK"))

@@ -25,7 +25,7 @@ from service.dataplane import Outcome
 from service.engine.batch import Prediction
 from service.engine.programs import ForecastItem
 from service.registry.live import Lease, Served
-from service.registry.routing import Role
+from service.registry.names import Role
 
 AskedPrior = str | Mapping[str, float] | None
 """Class shares as requests ask for them: a name, weights by class, or none."""

@@ -1,11 +1,8 @@
-"""A session of onnxruntime as the engine runs it: a run under way can be interrupted, the session replaced.
+"""Loading of a bundle: hashes verified, golden outputs reproduced, session open, costs measured.
 
-What a model costs on this machine, and how the machine is best used for it: recalled, or measured.
-
+What a model costs on this machine, and how the machine is best used for it, is recalled, or measured.
 Measuring takes one to three seconds. What is recalled is held against two quick measurements first: a processor that
 was throttled then, or is now, would make every prediction wrong.
-
-A bundle that is ready to serve: hashes verified, golden outputs reproduced, session open, costs measured.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +15,7 @@ from typing import NamedTuple
 import onnxruntime as ort
 
 from models.bundle import MODEL, Bundle, BundleError, Task, load_bundle, verify_golden
-from models.runtime import Provider, ProviderError, open_session, run, trimming
+from models.runtime import Provider, ProviderError, SessionRun, open_session, run
 from service.engine import machine as layouts
 from service.engine.batch import Arrays, RunGraph
 from service.engine.machine import (
@@ -38,44 +35,6 @@ from service.engine.machine import (
 from service.engine.policy import CostModel, Sample
 from service.engine.programs import TaskProgram, program_of
 from service.settings import usable_cores
-
-
-class SessionRun:
-    """Graph inputs to graph outputs; called from several threads at once.
-
-    Parameters
-    ----------
-    session : the one to begin with, verified.
-    open_again : opens another like it; raises what :func:`models.runtime.open_session` does.
-    """
-
-    def __init__(self, session: ort.InferenceSession, open_again: Callable[[], ort.InferenceSession]) -> None:
-        self._session, self._open_again = session, open_again
-        self._under_way: dict[int, ort.RunOptions] = {}
-
-    def __call__(self, inputs: Arrays) -> Arrays:
-        """Run the graph."""
-        options = ort.RunOptions()
-        self._under_way[id(inputs)] = options
-        try:
-            return run(self._session, inputs, options)
-        finally:
-            del self._under_way[id(inputs)]
-
-    def interrupt(self, inputs: Arrays) -> None:
-        """Make the run of these inputs raise, as soon as the node that it is in has ended; from any thread."""
-        options = self._under_way.get(id(inputs))
-        if options is not None:
-            options.terminate = True
-
-    def trim(self, inputs: Arrays) -> None:
-        """Run the graph, and free what runs on larger inputs have left."""
-        run(self._session, inputs, trimming())
-
-    def reopen(self) -> None:
-        """Run on a new session from now on; seconds of work."""
-        self._session = self._open_again()
-
 
 CHECKED = (Shape(1, 32, 0), Shape(16, 64, 64))
 STILL_TRUE = 2.0

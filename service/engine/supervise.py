@@ -74,7 +74,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @runtime_checkable
 class Recoverable(Protocol):
-    """A graph that something can be done about, as :class:`service.engine.load.SessionRun`."""
+    """A graph that something can be done about, as :class:`models.runtime.SessionRun`."""
 
     def interrupt(self, inputs: Arrays) -> None:
         """Make the run of these inputs raise."""

@@ -45,8 +45,9 @@ from service.http.lifecycle import Service, service_of
 from service.observe.metrics import STAGES, Metrics
 from service.observe.model_statistics import ModelStatistics
 from service.observe.spans import Span, current
-from service.registry.live import Lease, ask_each, held
-from service.registry.routing import MOST_CHARACTERS
+from service.registry.leading import ask_each, held
+from service.registry.live import Lease
+from service.registry.names import MOST_CHARACTERS
 from service.settings import Settings
 
 DEADLINE_HEADER = "Nightjar-Deadline-Ms"

@@ -30,8 +30,8 @@ from service.registry.cache import RedisUnavailable
 from service.registry.leading import Leading
 from service.registry.live import Lease, Served, ServedClassifier
 from service.registry.load import LoadOne, load_one
+from service.registry.names import FORECAST, UnknownModel
 from service.registry.repository import LoadModels, ModelRepository, NotReady
-from service.registry.routing import FORECAST, UnknownModel
 from service.settings import Settings
 from service.version import VERSION
 

@@ -4,23 +4,28 @@ The rule, where a request names no model:
 
 1. the alias of the light curve's survey where there is one, else ``default``;
 2. if the light curve lies outside the domain that its bundle states (bands, brightness, survey), the first of the
-   other aliases of :data:`service.registry.routing.CLASSIFIERS`, in their order, whose bundle states a domain that
+   other aliases of :data:`service.registry.names.CLASSIFIERS`, in their order, whose bundle states a domain that
    holds it;
 3. if there is none, nobody: the light curve is ``abstained``, with the reason and the model to name.
 
 A bundle that states no domain has none to be outside of, and is never asked in the place of another.
 """
 
-from typing import Final, Protocol
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Final, Protocol, TypeVar
 
 from models.bundle import Manifest
 from models.lightcurve import LightCurve, LightCurveError
-from service.dataplane import Refusal
+from service.dataplane import AskOptions, Outcome, Refusal
 from service.registry.live import Lease
-from service.registry.routing import CLASSIFIERS, UnknownModel
+from service.registry.names import CLASSIFIERS, UnknownModel
 
 OUTSIDE_DOMAIN: Final = "outside_domain"
 
+ItemT = TypeVar("ItemT", bound=Sized)
 Item = LightCurve | LightCurveError | Refusal
 
 
@@ -91,3 +96,50 @@ def refused_outside(curve: LightCurve, manifest: Manifest) -> Refusal | None:
         return None
     detail = f"{manifest.name}: {why}; name the model {manifest.name} to ask it all the same"
     return Refusal("abstained", OUTSIDE_DOMAIN, detail)
+
+
+@contextmanager
+def held(leases: Iterable[Lease[ItemT]]) -> Iterator[None]:
+    """Hold several models."""
+    with ExitStack() as stack:
+        for lease in leases:
+            stack.enter_context(lease)
+        yield
+
+
+async def ask_each(
+    leases: Sequence[Lease[ItemT]],
+    items: Sequence[ItemT | LightCurveError | Refusal],
+    options: AskOptions,
+) -> list[Outcome]:
+    """Ask a model for each item, in order; all of them are answered or, where one model refuses, none.
+
+    Raises what :meth:`service.dataplane.DataPlane.ask` does.
+
+    Parameters
+    ----------
+    leases : one for each item; the same object for all items of a model.
+    """
+    places: dict[Lease[ItemT], list[int]] = {}
+    for place, lease in enumerate(leases):
+        places.setdefault(lease, []).append(place)
+    if len(places) == 1:
+        return await leases[0].ask(items, options)
+    asked = [asyncio.create_task(lease.ask(*_part(items, options, mine))) for lease, mine in places.items()]
+    try:
+        answers = await asyncio.gather(*asked)
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    outcomes: dict[int, Outcome] = {}
+    for mine, part in zip(places.values(), answers, strict=True):
+        outcomes |= zip(mine, part, strict=True)
+    return [outcomes[place] for place in range(len(items))]
+
+
+def _part(
+    items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions, places: Sequence[int]
+) -> tuple[list[ItemT | LightCurveError | Refusal], AskOptions]:
+    surveys = options.surveys if isinstance(options.surveys, str) else [options.surveys[place] for place in places]
+    return [items[place] for place in places], replace(options, surveys=surveys)

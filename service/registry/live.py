@@ -1,17 +1,19 @@
-"""A model that answers, and the right to ask it.
+"""Models that answer: which one is asked for what, the right to ask it, and how it leaves.
+
+The table of names says which version of which model answers a request. A canary is a share of what is asked of a name,
+answered by another version of the same model. Whose turn that is depends on the key alone (an object, a client), so the
+same object always gets the same version, and an object that the canary answered at 5 % is still answered by it at 20 %.
 
 Whoever asks a model holds a :class:`Lease` while doing so. A model that has been replaced is not asked by anybody new,
 and is stopped and freed when the last lease on it ends: no request ever meets an engine that has closed.
-
-What is served at the moment, who is asked for what, and how a model leaves: with the last request it answers.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence, Sized
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Iterable, Sequence, Sized
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -24,11 +26,97 @@ from service.engine.engine import Engine
 from service.engine.load import LoadedModel
 from service.engine.programs import ForecastItem
 from service.memory import give_memory_back
-from service.registry.routing import FALLBACK, Reference, Role, Routes, UnknownModel
+from service.registry.names import DEFAULT, FALLBACK, Reference, Role, UnknownModel
 from service.registry.shadow import Shadow
 
 ItemT = TypeVar("ItemT", bound=Sized)
 ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
+
+
+class Canary(NamedTuple):
+    """A version on trial, and the percentage of requests that it answers."""
+
+    version: str
+    percent: float
+
+
+class Choice(NamedTuple):
+    """Exactly one version of a model, and why it is not the one that answers for its name, if it is not."""
+
+    reference: Reference
+    role: Role = ""
+
+
+@dataclass(slots=True)
+class Routes:
+    """The table.
+
+    Attributes
+    ----------
+    current : version that answers for each name.
+    aliases : other names; one without a version follows ``current``.
+    canaries : at most one for each name.
+    """
+
+    current: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, Reference] = field(default_factory=dict)
+    canaries: dict[str, Canary] = field(default_factory=dict)
+
+    def choose(self, name: str, key: str) -> Choice:
+        """Choose the version that answers.
+
+        Parameters
+        ----------
+        name : an alias, ``name`` or ``name@version``; what is named exactly has no canary.
+        key : what a canary's share is divided by; the same key always gets the same answer.
+
+        Raises
+        ------
+        UnknownModel
+            When the name stands for nothing. That a version named exactly is served is not checked here.
+        """
+        asked = self.named(name)
+        if asked.version:
+            return Choice(asked)
+        if asked.name not in self.current:
+            raise UnknownModel(name)
+        canary = self.canaries.get(asked.name)
+        if canary is not None and fraction(asked.name, key) * 100 < canary.percent:
+            return Choice(Reference(asked.name, canary.version), "canary")
+        return Choice(Reference(asked.name, self.current[asked.name]))
+
+    def named(self, name: str) -> Reference:
+        """Resolve an alias or a name. Raises UnknownModel when it is neither."""
+        if name in self.aliases:
+            return self.aliases[name]
+        try:
+            return Reference.parse(name)
+        except ValueError:
+            raise UnknownModel(name) from None
+
+    def for_survey(self, survey: str) -> str:
+        """Name of the model for packets of a survey: an alias of that name where there is one."""
+        return survey if survey in self.aliases else DEFAULT
+
+    def needed(self) -> set[Reference]:
+        """Versions that a request may be led to without naming them exactly."""
+        found = {Reference(name, version) for name, version in self.current.items()}
+        found |= {reference for reference in self.aliases.values() if reference.version}
+        return found | {Reference(name, canary.version) for name, canary in self.canaries.items()}
+
+    def aliases_of(self, reference: Reference) -> list[str]:
+        """Aliases that lead to a version."""
+        return sorted(
+            alias
+            for alias, target in self.aliases.items()
+            if target.name == reference.name and (target.version or self.current.get(target.name)) == reference.version
+        )
+
+
+def fraction(name: str, key: str) -> float:
+    """Hash a key to a number between 0 and 1, evenly, and differently for every name."""
+    digest = blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -173,53 +261,6 @@ class Lease(Generic[ItemT]):
             self.served.give_back()
         self.served, self.role, self._copies, self._fallback = other, "fallback", None, None
         return outcomes
-
-
-@contextmanager
-def held(leases: Iterable[Lease[ItemT]]) -> Iterator[None]:
-    """Hold several models."""
-    with ExitStack() as stack:
-        for lease in leases:
-            stack.enter_context(lease)
-        yield
-
-
-async def ask_each(
-    leases: Sequence[Lease[ItemT]],
-    items: Sequence[ItemT | LightCurveError | Refusal],
-    options: AskOptions,
-) -> list[Outcome]:
-    """Ask a model for each item, in order; all of them are answered or, where one model refuses, none.
-
-    Raises what :meth:`service.dataplane.DataPlane.ask` does.
-
-    Parameters
-    ----------
-    leases : one for each item; the same object for all items of a model.
-    """
-    places: dict[Lease[ItemT], list[int]] = {}
-    for place, lease in enumerate(leases):
-        places.setdefault(lease, []).append(place)
-    if len(places) == 1:
-        return await leases[0].ask(items, options)
-    asked = [asyncio.create_task(lease.ask(*_part(items, options, mine))) for lease, mine in places.items()]
-    try:
-        answers = await asyncio.gather(*asked)
-    finally:
-        for task in asked:
-            task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
-    outcomes: dict[int, Outcome] = {}
-    for mine, part in zip(places.values(), answers, strict=True):
-        outcomes |= zip(mine, part, strict=True)
-    return [outcomes[place] for place in range(len(items))]
-
-
-def _part(
-    items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions, places: Sequence[int]
-) -> tuple[list[ItemT | LightCurveError | Refusal], AskOptions]:
-    surveys = options.surveys if isinstance(options.surveys, str) else [options.surveys[place] for place in places]
-    return [items[place] for place in places], replace(options, surveys=surveys)
 
 
 log = structlog.get_logger(__name__)

@@ -31,7 +31,7 @@ from models.runtime import ProviderError
 from service.engine.load import LoadedModel, load_model
 from service.engine.machine import Layout, usual_folder
 from service.observe.metrics import Metrics
-from service.registry.routing import Reference, UnknownModel, version_key
+from service.registry.names import Reference, UnknownModel, version_key
 from service.settings import Settings
 
 Fingerprint = tuple[tuple[str, int, int], ...]

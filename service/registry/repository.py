@@ -34,7 +34,7 @@ from service.registry.cache import RedisResults, ResultCache
 from service.registry.changes import Changes, Steps, Trials
 from service.registry.live import Lease, Served, ServedClassifier, Shelf
 from service.registry.load import Failure, Intake, LoadOne, Models, QuietLoader, Refused, load_configured, load_one
-from service.registry.routing import DEFAULT, FORECAST, ZTF, Reference, UnknownModel
+from service.registry.names import DEFAULT, FORECAST, ZTF, Reference, UnknownModel
 from service.settings import Settings
 
 log = structlog.get_logger(__name__)

@@ -27,7 +27,7 @@ from service.engine.load import LoadedModel
 from service.engine.programs import Classification
 from service.observe.metrics import Metrics
 from service.registry.load import stand_back
-from service.registry.routing import Reference
+from service.registry.names import Reference
 
 MOST_WAITING = 256
 """Light curves that may wait for the shadow."""

@@ -13,8 +13,8 @@ import structlog
 from models.lightcurve import LightCurve
 from service.dataplane import AskOptions, Outcome, Refusal
 from service.engine.batch import EngineClosed, EngineDead, Overloaded, RunAborted
-from service.registry.leading import Item, Leading
-from service.registry.live import Lease, ask_each, held
+from service.registry.leading import Item, Leading, ask_each, held
+from service.registry.live import Lease
 from service.registry.repository import ModelRepository
 from service.stream.batches import Alert, Batch
 from service.stream.letters import Death

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.bundle import Task
 from service.answers.replies import Reply
-from service.registry.routing import MOST_CHARACTERS, PATTERN, VERSION_PATTERN
+from service.registry.names import MOST_CHARACTERS, PATTERN, VERSION_PATTERN
 
 Version = Annotated[str, Field(pattern=VERSION_PATTERN, max_length=MOST_CHARACTERS)]
 

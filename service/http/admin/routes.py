@@ -47,8 +47,8 @@ from service.http.edge.middleware import Gate
 from service.http.lifecycle import service_of
 from service.registry.live import Served, Shelf
 from service.registry.load import Refused
+from service.registry.names import Reference, UnknownModel
 from service.registry.repository import ModelRepository
-from service.registry.routing import Reference, UnknownModel
 from service.registry.shadow import Shadow
 from service.settings import is_loopback
 

@@ -26,7 +26,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from models.bands import NAMES
 from models.metadata import KNOWN_COLUMNS, METADATA_COLUMNS
 from models.units import FluxUnit
-from service.registry.routing import MOST_CHARACTERS
+from service.registry.names import MOST_CHARACTERS
 
 DTYPES: Final[Mapping[str, str]] = {
     "mjd": "<f8",

@@ -36,7 +36,7 @@ from service.http.edge.receive import media_type, unless_gone
 from service.http.endpoint import Call, Endpoint, Inquiry, Reply
 from service.http.lifecycle import Service, service_of
 from service.registry.live import Lease
-from service.registry.routing import MOST_CHARACTERS
+from service.registry.names import MOST_CHARACTERS
 from service.settings import Settings
 
 MAX_BOUNDARY = 70  # RFC 2046

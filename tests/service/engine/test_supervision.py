@@ -13,11 +13,11 @@ import pytest
 
 from models.bundle import Bundle
 from models.lightcurve import LightCurve
-from models.runtime import open_session
+from models.runtime import SessionRun, open_session
 from service.engine import engine as engine_module
 from service.engine.batch import Arrays, EngineDead, OutOfMemory, Question, RunGraph, RunHung
 from service.engine.engine import Engine, EngineOptions
-from service.engine.load import LoadedModel, SessionRun, load_model
+from service.engine.load import LoadedModel, load_model
 from service.engine.policy import CostModel
 from service.engine.programs import Classification, program_of
 from service.engine.supervise import (

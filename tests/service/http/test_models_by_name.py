@@ -13,7 +13,7 @@ import pytest
 from service.answers.replies import AlertsReply
 from service.commands.client import SAMPLES
 from service.http.body.formats import LINES_TYPE
-from service.registry.routing import Reference
+from service.registry.names import Reference
 from support import oip
 from support.edge import Live, Network, curve, live, loader
 from support.graph_bundles import classifier_bundle

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from models.bundle import MANIFEST
 from service.registry.load import scan
-from service.registry.routing import Reference
+from service.registry.names import Reference
 from support.repository import version
 
 

@@ -13,10 +13,11 @@ from models.bundle import BundleError
 from service.dataplane import AskOptions
 from service.observe.metrics import Metrics
 from service.observe.tracer import Tracer
-from service.registry.live import Lease, ask_each, held
+from service.registry.leading import ask_each, held
+from service.registry.live import Lease
 from service.registry.load import LoadFailed, Refused
+from service.registry.names import Reference, UnknownModel
 from service.registry.repository import ModelRepository, NotReady
-from service.registry.routing import Reference, UnknownModel
 from support.edge import settings, wait_until
 from support.graph_bundles import classifier_bundle, forecaster_bundle
 from support.graphs import curve

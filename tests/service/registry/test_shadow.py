@@ -15,8 +15,8 @@ from service.engine.load import LoadedModel
 from service.observe.metrics import Metrics
 from service.observe.tracer import Tracer
 from service.registry.load import Refused, load_one
+from service.registry.names import Reference
 from service.registry.repository import ModelRepository
-from service.registry.routing import Reference
 from service.registry.shadow import MOST_WAITING, Shadow
 from service.settings import Settings
 from support.edge import QUICK, Network, loader, settings
