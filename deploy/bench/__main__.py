@@ -49,6 +49,8 @@ class Bench(BaseSettings):
     hostile_scale: float = Field(1.0, gt=0, le=1, description="share of the attacks' force, for a trial")
     hostile_root: Path | None = Field(None, description="checkout of another commit whose service is attacked")
 
+    hostile_attacks: tuple[str, ...] = Field((), description="names of the attacks to measure, as a JSON list")
+
     def cli_cmd(self) -> None:
         """Run the parts asked for, write the file, print the table."""
         facts, numbers = report.held_for(self.bundle), report.Numbers()
@@ -100,7 +102,9 @@ class Bench(BaseSettings):
         return numbers
 
     def _hostile(self) -> report.Numbers:
-        rows = hostile.measure(self.bundle, self.hostile_seconds, self.hostile_scale, self.hostile_root, say)
+        rows = hostile.measure(
+            self.bundle, self.hostile_seconds, self.hostile_scale, self.hostile_root, self.hostile_attacks, say
+        )
         self._write_table("hostile.md", hostile.table(rows))
         self._write_table("hostile.json", json.dumps(hostile.as_json(rows), indent=1) + "\n")
         return hostile.numbers(rows)

@@ -4,7 +4,8 @@
     python -m deploy.bench.hostile ADDRESS PORT SECONDS      the well-behaved client alone
 
 For every attack: bytes sent, the longest that a good client waited, its 99th percentile beside that without an attack,
-replies that were no answer, memory gained at the peak and a while after the end. The good client is a process of its
+replies that were no answer, memory gained at the peak and a while after the end, and how much of the time the service's
+event loop computed: the one figure that other work on the machine does not change. The good client is a process of its
 own, opens a new connection for each light curve and comes from another loopback address. All attacks are bounded in
 connections, bytes and time, and go to loopback only.
 
@@ -73,7 +74,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Harm done by one attack, in milliseconds and megabytes (10**6 bytes)."""
+    """Harm done by one attack, in milliseconds and megabytes (10**6 bytes); ``loop_busy`` is a share of the time."""
 
     attack: str
     sent_mb: float
@@ -84,6 +85,12 @@ class Row:
     failures: int
     memory_mb: float
     memory_after_mb: float
+    loop_busy: float
+
+    @property
+    def key(self) -> str:
+        """The attack as a part of a key."""
+        return self.attack.lower().replace(" ", "_")
 
 
 class Peer:
@@ -414,7 +421,9 @@ def lawful() -> Attack:
     return Attack("lawful bodies", posting(b"/v1/classify", b"application/json", large_curves(), 32))
 
 
-def measure(bundle: Path, seconds: float, scale: float, root: Path | None, say: Callable[[str], None]) -> Sequence[Row]:
+def measure(
+    bundle: Path, seconds: float, scale: float, root: Path | None, only: Sequence[str], say: Callable[[str], None]
+) -> Sequence[Row]:
     """Measure every attack in turn, on a service of its own.
 
     Parameters
@@ -422,6 +431,7 @@ def measure(bundle: Path, seconds: float, scale: float, root: Path | None, say: 
     seconds : that each attack lasts.
     scale : share of the full force, for a trial.
     root : checkout of another commit whose service is attacked.
+    only : names of the attacks to measure; all of them where none is named.
     """
     _allow_many_files()
     settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0", "NIGHTJAR_AUTOTUNE": "false"}
@@ -429,42 +439,49 @@ def measure(bundle: Path, seconds: float, scale: float, root: Path | None, say: 
         settings |= {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
     rows: list[Row] = []
     for group in (attacks(), [lawful()]):
+        chosen = [attack for attack in group if not only or attack.name in only]
+        if not chosen:
+            continue
         with running(bundle, settings, START_SECONDS) as service:
-            for attack in group:
+            for attack in chosen:
                 rows.append(row := _attacked(service, attack, seconds, scale))
                 say(
                     f"{attack.name}: {row.sent_mb:.1f} MB, worst {row.worst_stall_ms:.0f} ms, p99 {row.p99_ms:.0f} "
                     f"(quiet {row.quiet_p99_ms:.0f}), {row.failures} of {row.answers + row.failures} failed, "
-                    f"memory +{row.memory_mb:.0f} MB, after {row.memory_after_mb:+.0f}"
+                    f"memory +{row.memory_mb:.0f} MB, after {row.memory_after_mb:+.0f}, loop busy {row.loop_busy:.0%}"
                 )
     return rows
 
 
 def numbers(rows: Sequence[Row]) -> Numbers:
-    """Keys ``hostile.*``: the worst of all attacks but the flood of lawful bodies, which has keys of its own."""
-    unlawful, flood = [row for row in rows if row.attack != "lawful bodies"], rows[-1]
+    """Keys ``hostile.*``: the worst of all attacks but the flood of lawful bodies, then each attack's own figures."""
+    unlawful = [row for row in rows if row.attack != "lawful bodies"] or rows
+    own = {
+        f"hostile.attack.{row.key}.{name}": float(getattr(row, name))
+        for row in rows
+        for name in ("sent_mb", "worst_stall_ms", "p99_ms", "quiet_p99_ms", "failures", "memory_mb", "loop_busy")
+    }
     return {
         "hostile.worst_stall_ms": max(row.worst_stall_ms for row in unlawful),
         "hostile.worst_memory_mb": max(row.memory_mb for row in unlawful),
         "hostile.worst_p99_ratio": max(row.p99_ms / row.quiet_p99_ms for row in unlawful),
         "hostile.failures": float(sum(row.failures for row in unlawful)),
-        "hostile.lawful.stall_ms": flood.worst_stall_ms,
-        "hostile.lawful.memory_mb": flood.memory_mb,
+        **own,
     }
 
 
 def table(rows: Sequence[Row]) -> str:
     """Format the rows as Markdown."""
     lines = [
-        "| attack | sent MB | longest wait ms | p99 ms (quiet) | not answered | memory MB | after MB |",
-        "|---|---|---|---|---|---|---|",
+        "| attack | sent MB | longest wait ms | p99 ms (quiet) | not answered | memory MB | after MB | loop busy |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         p99 = f"{row.p99_ms:.0f} ({row.quiet_p99_ms:.0f})"
         failed = f"{row.failures} of {row.answers + row.failures}"
         lines.append(
             f"| {row.attack} | {row.sent_mb:.1f} | {row.worst_stall_ms:.0f} | {p99} | {failed} "
-            f"| {row.memory_mb:+.0f} | {row.memory_after_mb:+.0f} |"
+            f"| {row.memory_mb:+.0f} | {row.memory_after_mb:+.0f} | {row.loop_busy:.0%} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -476,19 +493,20 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
 
 def _attacked(service: Service, attack: Attack, seconds: float, scale: float) -> Row:
     calm = sorted(latency for latency, status in _good_client(service.port, QUIET_SECONDS).wait() if status == 200)
-    before = service.memory()
+    before, computed, started = service.memory(), service.loop_seconds(), time.monotonic()
     good = _good_client(service.port, seconds + SETTLE_SECONDS)
     target = Target(service.port, scale, time.monotonic() + seconds)
     sent, peak = asyncio.run(_watched(service, attack, target))
     replies = good.wait()
     peak = max(peak, service.memory())
+    busy = (service.loop_seconds() - computed) / (time.monotonic() - started)
     time.sleep(REST_SECONDS)
     answered = sorted(latency for latency, status in replies if status == 200)
     latencies = [latency for latency, _ in replies]
     return Row(
         attack.name, sent / MB, 1e3 * max(latencies, default=PATIENCE_SECONDS), 1e3 * quantile(answered, 0.99),
         1e3 * quantile(calm, 0.99), len(answered), len(replies) - len(answered),
-        (peak - before) / MB, (service.memory() - before) / MB,
+        (peak - before) / MB, (service.memory() - before) / MB, busy,
     )  # fmt: skip
 
 

@@ -54,6 +54,12 @@ class Service:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
+    def loop_seconds(self) -> float:
+        """Processor time that the main thread, which runs the event loop, has used so far."""
+        stat = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat").read_text()
+        fields = stat.rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def get(self, path: str, timeout: float = 5.0) -> int:
         """Status code of a GET; raises OSError or HTTPException while nothing answers."""
         connection = HTTPConnection(HOST, self.port, timeout=timeout)

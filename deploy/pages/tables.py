@@ -100,6 +100,16 @@ HOSTILE = (
     Figure("hostile.worst_stall_ms", "longest stall of a good client, ms", "at most 500"),
     Figure("hostile.worst_memory_mb", "most memory gained, MB", "at most 150"),
 )
+ATTACKS = (
+    Figure("sent_mb", "sent, MB"),
+    Figure("worst_stall_ms", "longest wait of a good client, ms"),
+    Figure("p99_ms", "p99, ms"),
+    Figure("quiet_p99_ms", "p99 without the attack, ms"),
+    Figure("failures", "not answered"),
+    Figure("memory_mb", "memory gained, MB"),
+    Figure("loop_busy", "event loop computes, share of the time"),
+)
+"""Figures of each attack, below ``hostile.attack.NAME``."""
 TWIN = (
     Figure("twin.ratio.b1_l50", "1 curve of 50 points"),
     Figure("twin.ratio.b16_l128", "16 of 128"),
@@ -128,7 +138,8 @@ def benchmarks_page(text: str) -> str:
 
     def filled(slot: re.Match[str]) -> str:
         name = slot["name"]
-        table = peers(found) if name == "peers" else rows_of(TABLES[name], found)
+        made = {"peers": peers, "attacks": attacks}.get(name)
+        table = made(found) if made else rows_of(TABLES[name], found)
         return f"{slot[1]}\n{table}\n{slot[3]}"
 
     return SLOT.sub(filled, text)
@@ -164,6 +175,19 @@ def peers(found: Sequence[Measurement]) -> str:
             figures = [_figure_cell(one[f"peers.{server}.{key}"]) for key in ("per_s", "p50_ms", "p99_ms")]
             rows.append([_server(server), *figures, _version(one), _held_for(one)])
     return markdown(rows)
+
+
+def attacks(found: Sequence[Measurement]) -> str:
+    """Return a Markdown table of the attacks of the newest measurement that has any."""
+    for one in found:
+        names = dict.fromkeys(key.split(".")[2] for key in one if key.startswith("hostile.attack."))
+        if names:
+            rows = [["attack", *(figure.heading for figure in ATTACKS)]]
+            for name in names:
+                values = [one.get(f"hostile.attack.{name}.{figure.key}") for figure in ATTACKS]
+                rows.append([name.replace("_", " "), *map(_figure_cell, values)])
+            return markdown(rows)
+    return "*Not measured yet.*\n"
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

@@ -41,16 +41,16 @@ def test_a_good_client_is_answered_during_and_after(edge: Live, name: str) -> No
 
 def test_the_worst_is_told() -> None:
     rows = [
-        Row("idle", 0.1, 20.0, 15.0, 5.0, 99, 1, 12.0, 2.0),
-        Row("garbage", 3.0, 40.0, 10.0, 5.0, 100, 0, 3.0, 0.0),
-        Row("lawful bodies", 900.0, 90.0, 50.0, 5.0, 10, 0, 80.0, 5.0),
+        Row("idle", 0.1, 20.0, 15.0, 5.0, 99, 1, 12.0, 2.0, 0.25),
+        Row("garbage", 3.0, 40.0, 10.0, 5.0, 100, 0, 3.0, 0.0, 0.1),
+        Row("lawful bodies", 900.0, 90.0, 50.0, 5.0, 10, 0, 80.0, 5.0, 0.9),
     ]
     found = numbers(rows)
     assert (found["hostile.worst_stall_ms"], found["hostile.worst_memory_mb"]) == (40.0, 12.0)
     assert (found["hostile.worst_p99_ratio"], found["hostile.failures"]) == (3.0, 1.0)
-    assert found["hostile.lawful.memory_mb"] == 80.0
+    assert (found["hostile.attack.lawful_bodies.memory_mb"], found["hostile.attack.idle.loop_busy"]) == (80.0, 0.25)
     assert table(rows).count("\n") == 5
-    assert "| idle | 0.1 | 20 | 15 (5) | 1 of 100 | +12 | +2 |" in table(rows)
+    assert "| idle | 0.1 | 20 | 15 (5) | 1 of 100 | +12 | +2 | 25% |" in table(rows)
 
 
 def test_bombs_are_what_they_say() -> None:

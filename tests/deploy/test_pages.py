@@ -49,7 +49,7 @@ def test_a_measurement_says_what_it_holds_for(path: Path) -> None:
 
 def test_every_table_of_the_page_is_known_and_used() -> None:
     used = re.findall(r"<!-- table: ([\w-]+) -->", (DOCS / "benchmarks.md").read_text())
-    assert sorted(used) == sorted([*tables.TABLES, "peers"])
+    assert sorted(used) == sorted([*tables.TABLES, "peers", "attacks"])
 
 
 def test_a_row_holds_one_version_and_what_it_lacks_is_empty() -> None:

@@ -75,6 +75,10 @@ class EdgeConfig(uvicorn.Config):
         self.idle: dict[LimitedProtocol, None] = {}  # connections without a request, the longest without first
 
 
+class Ended(Exception):
+    """Raised in the parser's callbacks when the connection ends: the rest of the piece that came is not parsed."""
+
+
 class LingeringTransport(asyncio.Transport):
     """A transport whose ``close`` first lets a client that is still sending read the reply.
 
@@ -194,7 +198,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_headers, self._unaccounted = True, 0
         if self._ended or len(self.pipeline) >= MAX_AHEAD:
             self._end()
-            return
+            raise Ended  # thousands more may have come in the same piece, and each would cost what a request does
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -204,6 +208,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if len(self.headers) > MAX_HEADERS:
                 detail = f"there are more than {MAX_HEADERS} headers"
                 self._refuse_headers(ProblemError(HEADERS_TOO_LARGE, detail, limit=MAX_HEADERS))
+                raise Ended
 
     def on_body(self, body: bytes) -> None:
         """Hand on a piece of a body, which pays for the bytes it came in."""
@@ -255,7 +260,9 @@ class LimitedProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not HTTP; uvicorn's own answer would be plain text."""
+        """Answer bytes that are not HTTP, unless the connection has ended; uvicorn's own answer would be plain text."""
+        if self._ended:
+            return
         self._refuse_headers(ProblemError(MALFORMED, "what was sent is not a valid HTTP/1.1 request"))
 
     def _still_sending(self) -> bool:
