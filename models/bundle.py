@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.bands import BANDS, BandMap
-from models.confidence import Calibration, Domain, Novelty, PredictionSets
+from models.confidence import Calibration, Domain, Ensemble, Novelty, PredictionSets
 from models.context import Context
 from models.lightcurve import Limits
 from models.runtime import run
@@ -107,6 +107,7 @@ class Manifest(_Frozen):
         that stand in for them (:class:`models.bands.BandMap`).
     domain : light curves on which the quality was measured; None where that is not stated.
     prior, priors : class shares that the answers assume, and others that may be named.
+    ensemble : boosted trees that answer beside the network, in the same graph.
     context : what the network learned besides the light curve (:class:`models.context.Context`).
     """
 
@@ -130,6 +131,7 @@ class Manifest(_Frozen):
     outputs: tuple[TensorSpec, ...]
     embedding_dim: int = Field(default=0, ge=0)
     parameters: Parameters
+    ensemble: Ensemble | None = None
     calibration: Calibration = Calibration(method="none", temperature=1.0)
     novelty: Novelty | None = None
     prediction_sets: PredictionSets | None = None
@@ -165,8 +167,9 @@ class Manifest(_Frozen):
             raise ValueError("a classifier needs a taxonomy and the width of its embedding")
         if self.task == "forecast" and (self.taxonomy is not None or self.embedding_dim):
             raise ValueError("a forecaster has neither a taxonomy nor an embedding")
-        if self.task == "forecast" and (self.novelty is not None or self.prediction_sets is not None):
-            raise ValueError("a forecaster has neither a novelty nor prediction sets")
+        told = (self.novelty, self.prediction_sets, self.ensemble)
+        if self.task == "forecast" and any(part is not None for part in told):
+            raise ValueError("a forecaster has neither a novelty nor prediction sets nor trees beside it")
         if self.task == "forecast" and (self.prior is not None or self.priors or self.context is not None):
             raise ValueError("a forecaster has neither class shares nor a context")
         return self

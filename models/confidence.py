@@ -5,6 +5,7 @@
   nearer to what was trained on. It sees embeddings, not truth: what resembles a known class is not novel.
 - :class:`Domain`: where the model was measured, and whether a light curve lies within; the basis of routing
   (:mod:`service.registry`).
+- :class:`Ensemble`: the boosted trees that answer beside the network, and how much they count.
 - :class:`PredictionSets`: which classes to name so that the true one is among them as often as is stated (split
   conformal prediction, fitted by ``training.score.conformal``). They are applied to the probabilities, after the graph.
 
@@ -66,6 +67,33 @@ class Calibration(_Frozen):
         log_length_B = np.log(np.clip(length_B, *self.lengths).astype(np.float64))
         log_temperature_B = np.polynomial.polynomial.polyval(log_length_B, self.coefficients)
         return np.asarray(np.exp(np.clip(log_temperature_B, -np.log(LARGEST_TEMPERATURE), np.log(LARGEST_TEMPERATURE))))
+
+
+class Ensemble(_Frozen):
+    """Boosted trees inside the graph: log p = w log p(trees) + (1 - w) log p(network) + a constant, before calibration.
+
+    Attributes
+    ----------
+    trees, nodes, depth : how many trees, their nodes and leaves together, and comparisons down the deepest of them.
+    coefficients : log odds of the trees' weight w: a constant, what every ln(n) adds with n the number of observations
+        that the network sees, and what a known redshift adds.
+    lengths : smallest and largest n of the fit; shorter and longer light curves get the weight of these.
+    split : what the coefficients were fitted on; the trees were fitted on other objects.
+    """
+
+    trees: int = Field(ge=1)
+    nodes: int = Field(ge=1)
+    depth: int = Field(ge=1)
+    coefficients: tuple[float, float, float]
+    lengths: tuple[int, int]
+    split: str
+
+    def weights(self, length_B: NDArray[np.integer], has_redshift_B: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Weight of the trees for light curves of so many observations, float64 (B,)."""
+        constant, per_length, redshift = self.coefficients
+        log_length_B = np.log(np.clip(length_B, *self.lengths).astype(np.float64))
+        odds_B = constant + per_length * log_length_B + redshift * has_redshift_B
+        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * odds_B))
 
 
 class Novelty(_Frozen):

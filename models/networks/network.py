@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from models.networks.statistics.points import Statistics
+
 INPUTS = ("flux", "flux_err", "time", "band", "mask", "metadata")
 QUERIES = ("query_time", "query_band", "query_mask")
 
@@ -32,6 +34,7 @@ class Output(NamedTuple):
     other_logits : logits of further heads, each [B, C], trained beside the prediction.
     aux_loss : load-balance loss summed over the mixtures, not weighted; None without mixtures.
     input_expert_load_1X, expert_load_SX : int64 tokens sent to each expert in this call; None without such a mixture.
+    statistics : of the light curves, where the network works them out; they are not scaled.
     """
 
     logits_BC: Tensor
@@ -40,6 +43,7 @@ class Output(NamedTuple):
     aux_loss: Tensor | None = None
     input_expert_load_1X: Tensor | None = None
     expert_load_SX: Tensor | None = None
+    statistics: Statistics | None = None
 
 
 class Masking(NamedTuple):

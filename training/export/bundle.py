@@ -41,6 +41,7 @@ from models.metadata import METADATA_COLUMNS
 from models.networks.zoo import NetworkTask, count_parameters
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC, Taxonomy
+from training.export.confidence import Ensembled
 from training.export.graph import OPSET, write_graph
 from training.export.served import AXES, LOADS, Arrays, Scored, ServedForecaster, ServedNetwork, parity_batches
 from training.fit.checkpoints import RunConfig
@@ -66,6 +67,7 @@ class Release:
     taxonomy: Taxonomy | None = ELASTICC
     novelty: NoveltyFit | Scored | None = None
     prediction_sets: PredictionSets | None = None
+    ensemble: Ensembled | None = None
 
 
 def export_bundle(
@@ -92,7 +94,8 @@ def export_bundle(
         raise ExportError(
             f"a network trained to {config.recipe.task} is not served: train a classifier from its weights"
         )
-    served = SERVED[config.recipe.task](network.eval(), release.calibration, release.novelty).eval()
+    answered = SERVED[config.recipe.task]
+    served = answered(network.eval(), release.calibration, release.novelty, release.ensemble).eval()
     batches = parity_batches(tokens)
     with torch.no_grad():
         example = served.outputs(*served.arguments(batches[0]).values())
@@ -143,6 +146,7 @@ def _manifest(served: ServedNetwork, example: dict[str, Tensor], config: RunConf
         outputs=tuple(_output_spec(name, value) for name, value in example.items()),
         embedding_dim=example["embedding"].shape[1] if "embedding" in example else 0,
         parameters=Parameters(total=counts["total"], active=counts["active"]),
+        ensemble=None if release.ensemble is None else release.ensemble.described,
         calibration=release.calibration,
         novelty=None if release.novelty is None else release.novelty.described,
         prediction_sets=release.prediction_sets,

@@ -1,9 +1,10 @@
-"""What a bundle's graph adds to a network so that its answers can be believed: a temperature and a novelty.
+"""What a bundle's graph adds to a network so that its answers can be believed: trees, a temperature and a novelty.
 
-Both follow the formulas of ``models.confidence.Calibration`` and ``training.score.novelty`` in float32, with nothing in
-them but elementwise arithmetic, one product and reductions, so torch and onnxruntime agree to rounding.
+They follow the formulas of ``models.confidence`` and ``training.score.novelty`` in float32, with nothing in temperature
+and novelty but elementwise arithmetic, one product and reductions, so torch and onnxruntime agree to rounding. Trees
+agree, too, except where rounding leads a number to the other side of a threshold.
 
-Legend: B batch, L length, C classes, K classes of the reference, E embedding, Q knots.
+Legend: B batch, L length, C classes, K classes of the reference or statistics, E embedding, F both, Q knots.
 """
 
 import math
@@ -13,8 +14,39 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.confidence import LARGEST_TEMPERATURE, Calibration
+from models.confidence import LARGEST_TEMPERATURE, Calibration, Ensemble
+from models.metadata import METADATA_COLUMNS
+from models.networks.network import Output
+from models.networks.parts.trees import BoostedTrees
 from training.score.novelty import NoveltyFit, Reference
+
+_REDSHIFT = METADATA_COLUMNS.index("z_final")
+
+
+class Ensembled(nn.Module):
+    """The logarithmic opinion pool (Genest & Zidek 1986) of a network and of trees on its statistics and branches."""
+
+    def __init__(self, trees: BoostedTrees, described: Ensemble) -> None:
+        super().__init__()
+        self.trees, self.described = trees, described
+
+    def numbers(self, output: Output) -> Tensor:
+        """What the trees look at [B, F]: statistics, NaN where they are not known, and what the branches say."""
+        if output.statistics is None:
+            raise ValueError("trees look at statistics, and this network works out none")
+        value_BK, known_BK = output.statistics
+        branches = self.trees.forest.numbers - value_BK.shape[1]
+        return torch.cat([torch.where(known_BK, value_BK, torch.nan), output.embedding_BE[:, :branches]], dim=1)
+
+    def forward(self, output: Output, mask_BL: Tensor, metadata_BF: Tensor) -> Tensor:
+        """Logits [B, C]."""
+        trees_BC, network_BC = self.trees(self.numbers(output)).log_softmax(-1), output.logits_BC.log_softmax(-1)
+        constant, per_length, redshift = self.described.coefficients
+        log_length_B1 = mask_BL.sum(1, keepdim=True).clamp(*self.described.lengths).float().log()
+        known_B1 = (~metadata_BF[:, _REDSHIFT : _REDSHIFT + 1].isnan()).float()
+        weight_B1 = (constant + per_length * log_length_B1 + redshift * known_B1).sigmoid()
+        both_BC: Tensor = network_BC + weight_B1 * (trees_BC - network_BC)
+        return both_BC
 
 
 class Calibrated(nn.Module):

@@ -2,7 +2,8 @@
 
 Notable: a grouped computation (``parts.grouping``) arrives as one Split whose sizes take a detour through five little
 nodes per group, a fifth of the graph; :func:`split_by_counts` hands Split the counts themselves. Everything is standard
-operators, nothing lies outside the file; the recurrent layers of ``parts.recurrent`` are ONNX's LSTM and GRU.
+operators, nothing lies outside the file; the recurrent layers of ``parts.recurrent`` are ONNX's LSTM and GRU, boosted
+trees (``parts.trees``) one TreeEnsemble of ONNX-ML.
 """
 
 import ast
@@ -14,13 +15,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir
 import torch
+from onnx import numpy_helper
 from onnxscript import opset20, optimizer
+from onnxscript.onnx_opset import opset_ai_onnx_ml5
 from torch import Tensor, nn
 
 from models.networks.parts import recurrent
+from models.networks.parts.trees import BoostedTrees, Forest, trees
 from training.export.tidy import only_where_present, take_one
 
 OPSET = 20
@@ -60,7 +65,7 @@ def write_graph(
             input_names=list(inputs),
             output_names=list(outputs),
             dynamic_shapes={"inputs": shapes},  # the networks take *inputs
-            custom_translation_table=TRANSLATIONS,
+            custom_translation_table=TRANSLATIONS | _trees_of(network),
         )
     assert program is not None
     _make_room_for_names(program.model.graph)
@@ -123,6 +128,46 @@ TRANSLATIONS: dict[Any, Any] = {
     recurrent.lstm._opoverload: _lstm,
     recurrent.gru._opoverload: _gru,
 }
+
+
+def _trees_of(network: nn.Module) -> dict[Any, Any]:
+    """Translate the boosted trees of a network, if there are any: one forest at most."""
+    forests = [module.forest for module in network.modules() if isinstance(module, BoostedTrees)]
+    if not forests:
+        return {}
+    (forest,) = forests
+
+    def translate(number_BF: Any, *_: Any) -> Any:
+        return opset_ai_onnx_ml5.TreeEnsemble(number_BF, **tree_attributes(forest))
+
+    return {trees._opoverload: translate}
+
+
+def tree_attributes(forest: Forest) -> dict[str, Any]:
+    """Attributes of the ``TreeEnsemble`` of a forest: nodes that compare, then leaves, each counted from 0."""
+    place_M = np.arange(len(forest.left_M))
+    leaf_M = forest.left_M == place_M
+    number_M = np.where(leaf_M, np.cumsum(leaf_M), np.cumsum(~leaf_M)) - 1
+    class_M = np.searchsorted(forest.root_T, place_M, side="right") - 1
+    low = forest.left_M[~leaf_M]
+    children = {
+        f"nodes_{side}{what}": table[low + step].astype(int).tolist()
+        for step, side in enumerate(("true", "false"))
+        for what, table in (("nodeids", number_M), ("leafs", leaf_M))
+    }
+    compared = forest.look_M[~leaf_M]
+    return children | {
+        "aggregate_function": 1,  # the sum
+        "post_transform": 0,
+        "n_targets": forest.classes,
+        "tree_roots": number_M[forest.root_T].tolist(),
+        "nodes_featureids": (compared % forest.numbers).tolist(),
+        "nodes_missing_value_tracks_true": (compared < forest.numbers).astype(int).tolist(),
+        "nodes_modes": numpy_helper.from_array(np.zeros(len(compared), dtype=np.uint8)),  # at most
+        "nodes_splits": numpy_helper.from_array(forest.threshold_M[~leaf_M]),
+        "leaf_targetids": (class_M[leaf_M] % forest.classes).tolist(),
+        "leaf_weights": numpy_helper.from_array(forest.value_M[leaf_M]),
+    }
 
 
 def split_by_counts(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,7 +1,7 @@
 """What a bundle's graph computes around a network, by task, and the batches that prove the graph equal to it.
 
-- a classifier: softmax(logits / temperature), the embedding, perhaps how unusual that is, and the expert loads of a
-  network with mixtures;
+- a classifier: softmax(logits / temperature), the logits of the network or of it and boosted trees, the embedding,
+  perhaps how unusual that is, and the expert loads of a network with mixtures;
 - a forecaster: expected flux and its standard deviation at the queries.
 """
 
@@ -18,7 +18,7 @@ from models.confidence import Calibration, Novelty
 from models.forecast import Queries, pad_queries
 from models.lightcurve import RaggedBatch, Tokens
 from models.networks.network import INPUTS, QUERIES, Forecast, Output
-from training.export.confidence import Calibrated, NoveltyScore
+from training.export.confidence import Calibrated, Ensembled, NoveltyScore
 from training.score.novelty import NoveltyFit
 
 GOLDEN_CURVES = 12
@@ -56,11 +56,15 @@ class ServedNetwork(nn.Module):
     task: ClassVar = "classification"
 
     def __init__(
-        self, network: nn.Module, calibration: Calibration = UNCALIBRATED, novelty: NoveltyFit | Scored | None = None
+        self,
+        network: nn.Module,
+        calibration: Calibration = UNCALIBRATED,
+        novelty: NoveltyFit | Scored | None = None,
+        ensemble: Ensembled | None = None,
     ) -> None:
         super().__init__()
         self.network, self.calibrated = network, Calibrated(calibration)
-        self.novelty = _module_of(novelty)
+        self.novelty, self.ensemble = _module_of(novelty), ensemble
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of :meth:`outputs`."""
@@ -69,8 +73,11 @@ class ServedNetwork(nn.Module):
     def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Probabilities [B, C], embedding [B, E], novelty [B] when there is one, loads [layers, experts], by name."""
         output: Output = self.network(*inputs)
+        mask_BL, logits_BC = inputs[self.input_names.index("mask")], output.logits_BC
+        if self.ensemble is not None:
+            logits_BC = self.ensemble(output, mask_BL, inputs[self.input_names.index("metadata")])
         values = {
-            "probabilities": self.calibrated(output.logits_BC, inputs[self.input_names.index("mask")]),
+            "probabilities": self.calibrated(logits_BC, mask_BL),
             "embedding": output.embedding_BE,
             "novelty": None if self.novelty is None else self.novelty(output.embedding_BE),
             "input_expert_load": output.input_expert_load_1X,

@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Final
 
+import numpy as np
+
 from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
 from training.common import markdown_table
 from training.export.card import USE, identity
@@ -51,9 +53,32 @@ def write_sky_card(path: Path, report: Mapping[str, Any] | None = None) -> Bundl
     """Write ``CARD.md`` into a bundle of `training.sky`, with the table of ``sky measure`` when there is one."""
     manifest = load_bundle(path).manifest
     scores = ["## Scores\n\nNot measured yet."] if report is None else [_table(report, manifest)]
-    sections = [identity(manifest), _data(manifest), *scores, *confidence_sections(manifest), USE, LIMITS]
+    sections = [
+        identity(manifest),
+        *_trees(manifest),
+        _data(manifest),
+        *scores,
+        *confidence_sections(manifest),
+        USE,
+        LIMITS,
+    ]
     (path / CARD).write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return write_manifest(path, manifest)
+
+
+def _trees(manifest: Manifest) -> list[str]:
+    """What answers beside the network, nothing where it answers alone."""
+    told = manifest.ensemble
+    if told is None:
+        return []
+    few, many = told.weights(np.array(told.lengths), np.zeros(2, dtype=np.bool_))
+    return [
+        f"""## Trees beside the network
+
+{told.trees:,} boosted trees (LightGBM, Ke+ 2017) of up to {told.depth} comparisons look at the statistics and at what
+the branches say, in the same graph. The logits are those of both, weighed as the validation part says: the trees count
+{few:.2f} for {told.lengths[0]} observations, {many:.2f} for {told.lengths[1]:,}."""
+    ]
 
 
 def _data(manifest: Manifest) -> str:

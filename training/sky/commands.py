@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand
 
-from training.sky.fitting import Ask, Heads, Ship, SkyCard, Tell
+from training.sky.fitting import Ask, Boost, Heads, Ship, SkyCard, Tell
 
 
 class Command(BaseModel):
@@ -266,6 +266,7 @@ class RealSky(BaseModel):
     ask: CliSubCommand[Ask]
     tell: CliSubCommand[Tell]
     heads: CliSubCommand[Heads]
+    boost: CliSubCommand[Boost]
     ship: CliSubCommand[Ship]
     card: CliSubCommand[SkyCard]
     measure: CliSubCommand[Measure]

@@ -5,7 +5,8 @@ python -m training train sky-body-views --data mixture.json --pretrained runs/sk
 python -m training sky ask runs/tables --mixture mixture.json --data DATA
 python -m training sky tell runs/tables --body runs/sky-body-views-0
 python -m training sky heads runs/tables --body runs/sky-body-views-0 --out runs/sky-heads-0
-python -m training sky ship runs/sky-heads-0 build/astro-moe-elasticc --tables runs/tables
+python -m training sky boost runs/tables --out runs/trees.npz
+python -m training sky ship runs/sky-heads-0 build/astro-moe-elasticc --tables runs/tables --trees runs/trees.npz
 """
 
 import json
@@ -84,12 +85,29 @@ class Heads(_Step):
         _print(fit_run([self.tables, *self.more], self.body, self.out, recipe, config, trees=self.trees))
 
 
+class Boost(_Step):
+    """Fit boosted trees to the same light curves, for `ship`; print their scores of the validation light curves."""
+
+    tables: CliPositionalArg[Path] = Field(description="folder of `ask` and `tell`")
+    out: Path = Field(description="npz file to write")
+    more: list[Path] = Field(default=[], description="further folders to fit on, told of by the same body; repeatable")
+    rounds: int = Field(default=140, ge=1, description="of boosting, a tree of each class in every one")
+    seed: int = Field(default=0, ge=0, description="of draws")
+
+    def cli_cmd(self) -> None:
+        """Fit."""
+        from training.sky.told import fit_trees
+
+        _print(fit_trees([self.tables, *self.more], self.out, seed=self.seed, rounds=self.rounds))
+
+
 class Ship(_Step):
     """Calibrate fitted heads, fit their sets and their novelty, and export all of it as a bundle."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `heads`")
     out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
     tables: Path = Field(description="folder of `ask` and `tell` that the heads were fitted on")
+    trees: Path | None = Field(default=None, description="npz file of `boost`, to answer beside the heads")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
     name: str = Field(default="astro-moe-elasticc", description="of the bundle")
     version: str = Field(default="2.0.0", description="semantic version of the bundle")
@@ -99,7 +117,9 @@ class Ship(_Step):
         from training.sky.shipping import ship
 
         about: dict[str, Any] = {} if self.about is None else json.loads(self.about.read_text(encoding="utf-8"))
-        bundle = ship(self.run, self.tables, self.out, name=self.name, version=self.version, about=about)
+        bundle = ship(
+            self.run, self.tables, self.out, name=self.name, version=self.version, about=about, trees=self.trees
+        )
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
 
 

@@ -43,6 +43,11 @@ class Told:
     value: Float32
     known: Bool
 
+    @property
+    def columns(self) -> Float32:
+        """Statistics, NaN where they are not known, beside what the branches say, [N, K + E]."""
+        return np.concatenate([np.where(self.known, self.value, np.float32(np.nan)), self.embedding], axis=1)
+
     def take(self, rows: Any) -> "Told":
         """Some of the light curves."""
         return Told(self.embedding[rows], self.value[rows], self.known[rows])

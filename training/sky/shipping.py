@@ -1,30 +1,36 @@
-"""From fitted heads to a bundle: calibrated, with sets by stratum, a novelty, and what it all was measured on.
+"""From fitted heads, alone or beside boosted trees, to a bundle: calibrated, with sets by stratum and a novelty.
 
 Everything is fitted on the validation light curves of a folder (`training.sky.told`); class shares are those of its
 training light curves, which calibration and thresholds assume.
 """
 
 import json
+from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from models.bands import BANDS
 from models.bundle import Bundle, Manifest, load_bundle, write_manifest
-from models.confidence import Calibration, PredictionSets
+from models.confidence import Calibration, Ensemble, PredictionSets
 from models.lightcurve import Float64, RaggedBatch, Tokens
 from models.networks.astro_moe.network import AstroMoE
+from models.networks.parts.trees import BoostedTrees, Forest
 from models.posterior import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
 from models.posterior import rates as named_rates
 from models.taxonomy import taxonomy_of
 from training.data.batches import usable_tokens
 from training.export.bundle import Release, export_bundle
+from training.export.confidence import Ensembled
 from training.export.release import PARITY_NOISE, noise
+from training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
 from training.fit.checkpoints import RunConfig, RunError, load_network
 from training.recipes.schema import Recipe
-from training.score.calibrate import ServedSample, calibrated, fit_calibration
+from training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
 from training.sky.card import write_sky_card
 from training.sky.heads import Told, answers, scores, shares
 from training.sky.novelty import Asked, StrangerFit, fit_strangers, judge, read_asked
@@ -35,6 +41,8 @@ PARITY_CURVES: Final = 200
 DECIDED: Final = 1e-3  # spreads of a statistic
 LAST_DIGITS: Final = 3e-7  # relative
 JITTERED: Final = 4
+MARGIN: Final = 10.0  # errors of a number, to the nearest threshold of the trees
+LEAST_ERROR: Final = 1e-7  # of a number, relative
 SURVEYS_OF_STRANGERS: Final = ("css", "eros1", "gaia_alerts", "crts_mantra", "catalina")
 REFERENCE: Final = 20_000  # training light curves that novelty is fitted to
 KINDS_JUDGED: Final = 5
@@ -55,15 +63,19 @@ class Fitted(NamedTuple):
     priors: dict[str, Any]
     shares: dict[str, float]
     metrics: dict[str, Any]
+    ensemble: Ensemble | None = None
 
 
-def ship(run: Path, folder: Path, out: Path, *, name: str, version: str, about: dict[str, Any]) -> Bundle:
+def ship(
+    run: Path, folder: Path, out: Path, *, name: str, version: str, about: dict[str, Any], trees: Path | None = None
+) -> Bundle:
     """Write a bundle of a run of ``sky heads``.
 
     Parameters
     ----------
     folder : of light curves and what was told of them, that the heads were fitted on.
     about : further provenance for the manifest: sources and their shares.
+    trees : file of ``sky boost``, trees to answer beside the heads.
 
     Raises
     ------
@@ -77,7 +89,9 @@ def ship(run: Path, folder: Path, out: Path, *, name: str, version: str, about: 
     network, config = load_network(run)
     assert isinstance(network, AstroMoE)
     asked = read_asked(folder / "validation.npz")
-    fitted = fit_all(network, asked, folder, config.recipe)
+    forest = None if trees is None else read_forest(trees)
+    fitted = fit_all(network, asked, folder, config.recipe, forest)
+    ensemble = Ensembled(BoostedTrees(forest), fitted.ensemble) if forest and fitted.ensemble else None
     release = Release(
         name=name,
         version=version,
@@ -87,15 +101,18 @@ def ship(run: Path, folder: Path, out: Path, *, name: str, version: str, about: 
         taxonomy=taxonomy_of(classes_of(folder)),
         novelty=fitted.novelty,
         prediction_sets=fitted.sets,
+        ensemble=ensemble,
     )
-    export_bundle(network, config, parity_tokens(network, asked, config), out, release)
+    export_bundle(network, config, parity_tokens(network, asked, config, ensemble), out, release)
     return _complete(out, fitted)
 
 
-def fit_all(network: AstroMoE, asked: Asked, folder: Path, recipe: Recipe) -> Fitted:
-    """Calibrate a network, fit its novelty and its sets, and measure them."""
+def fit_all(network: AstroMoE, asked: Asked, folder: Path, recipe: Recipe, forest: Forest | None = None) -> Fitted:
+    """Weigh trees beside a network where there are some, calibrate, fit novelty and sets, and measure them."""
     told, training = read_told(folder, "validation"), read_asked(folder / "train.npz")
-    sample = served_sample(network, told, asked)
+    sample, ensemble, parts = served_sample(network, told, asked), None, dict[str, Any]()
+    if forest is not None:
+        sample, ensemble, parts = beside(forest, told, asked, sample)
     fit = fit_calibration(sample)
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
     novelty, auroc = _novelty(network, folder, sample, recipe.seed)
@@ -110,6 +127,7 @@ def fit_all(network: AstroMoE, asked: Asked, folder: Path, recipe: Recipe) -> Fi
         "prediction_sets": dict(measure(sets, *measured)) | {"withheld": float(1 - usual.mean())},
         "novelty_auroc_of_kinds_left_out": auroc,
         "validation": scores(p_NC, sample.label_N),
+        **parts,
         "validation_by_survey": _by_survey(p_NC, sample.label_N, strata, sets, usual),
     }
     return Fitted(
@@ -119,7 +137,31 @@ def fit_all(network: AstroMoE, asked: Asked, folder: Path, recipe: Recipe) -> Fi
         _priors(classes, *measured, share_C),
         dict(zip(classes, share_C.tolist(), strict=True)),
         metrics,
+        ensemble,
     )
+
+
+def beside(
+    forest: Forest, told: Told, asked: Asked, sample: ServedSample
+) -> tuple[ServedSample, Ensemble, dict[str, Any]]:
+    """The sample as trees and network answer together, how they are weighed, and the scores of each and of both.
+
+    Scores of both are of objects that the weight was not fitted to: each half is weighed as the other half says.
+    """
+    known_N, trees_NC = asked.has_redshift, tree_logits(forest, told.columns)
+    columns = trees_NC, sample.logits_NC, sample.length_N, known_N
+    half_N = np.random.default_rng(0).permutation(int(sample.object_N.max()) + 1)[sample.object_N] % 2
+    crossed_NC = np.zeros_like(trees_NC)
+    for half in (0, 1):
+        mine, rest = half_N == half, half_N != half
+        trees, network, length, known = (column[rest] for column in columns)
+        fitted = fit_ensemble(forest, trees, network, sample.label_N[rest], length, known)
+        trees, network, length, known = (column[mine] for column in columns)
+        crossed_NC[mine] = pooled(fitted, trees, network, length, known)
+    ensemble = fit_ensemble(forest, trees_NC, sample.logits_NC, sample.label_N, sample.length_N, known_N)
+    each = {"network": sample.logits_NC, "trees": trees_NC, "both": crossed_NC}
+    found = {name: scores(softmax(logits_NC), sample.label_N) for name, logits_NC in each.items()}
+    return sample._replace(logits_NC=pooled(ensemble, *columns)), ensemble, {"network_and_trees": found}
 
 
 def served_sample(network: AstroMoE, told: Told, asked: Asked) -> ServedSample:
@@ -196,17 +238,23 @@ def _counts(folder: Path) -> dict[str, int]:
     return dict(zip(classes, count_C.tolist(), strict=True))
 
 
-def parity_tokens(network: AstroMoE, asked: Asked, config: RunConfig) -> list[Tokens]:
+def parity_tokens(
+    network: AstroMoE, asked: Asked, config: RunConfig, ensemble: Ensembled | None = None
+) -> list[Tokens]:
     """Light curves of every length, and noise of every brightness that reaches the rarer experts.
 
-    About one in a hundred has two periods that fit equally well, so that rounding chooses: what it chooses proves
-    nothing of the graph, and such light curves are left out.
+    About one in a hundred has two periods that fit equally well, and some have a number at a threshold of the trees, so
+    that rounding chooses: what it chooses proves nothing of the graph, and such light curves are left out.
     """
     rng = np.random.default_rng(config.recipe.seed)
     rows = rng.permutation(len(asked))[:PARITY_CURVES]
     drawn = (usable_tokens(noise(rng), config.recipe.data) for _ in range(PARITY_NOISE))
     found = [_tokens(asked, int(row)) for row in rows] + [tokens for tokens in drawn if tokens is not None]
-    return [tokens for tokens in found if _is_decided(network, tokens)]
+    decided = [tokens for tokens in found if _is_decided(network, tokens)]
+    if ensemble is None:
+        return decided
+    exact = deepcopy(network).double()
+    return [tokens for tokens in decided if _keeps_its_leaves(network, exact, ensemble, tokens)]
 
 
 @torch.inference_mode()
@@ -216,17 +264,38 @@ def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
     inputs = RaggedBatch.collate([tokens]).padded()
     single = [torch.from_numpy(inputs[name]) for name in network.input_names]
     exact = network.statistics_of(*(part.double() if part.is_floating_point() else part for part in single))
-    rng = torch.Generator().manual_seed(0)
-    for digits in (0.0, *(LAST_DIGITS for _ in range(JITTERED))):
-        jittered = [
-            part * (1 + digits * torch.randn(part.shape, generator=rng)) if part.is_floating_point() else part
-            for part in single
-        ]
-        told = network.statistics_of(*jittered)
+    for shown in (single, *(_jittered(single, seed) for seed in range(JITTERED))):
+        told = network.statistics_of(*shown)
         away_BK = ((told.value_BK - exact.value_BK) / network.statistics.spread_K).abs()
         if not (told.known_BK == exact.known_BK).all() or away_BK[told.known_BK].max() > DECIDED:
             return False
     return True
+
+
+@torch.inference_mode()
+def _keeps_its_leaves(network: AstroMoE, exact: nn.Module, ensemble: Ensembled, tokens: Tokens) -> bool:
+    """Whether no number that trees compare is so near a threshold that rounding decides, told metadata or none."""
+    inputs = RaggedBatch.collate([tokens, tokens]).padded()
+    inputs["metadata"][1] = np.nan
+    single = [torch.from_numpy(inputs[name]) for name in network.input_names]
+    number_BF = ensemble.numbers(network(*single))
+    doubled = [part.double() if part.is_floating_point() else part for part in single]
+    others = [
+        ensemble.numbers(exact(*doubled)),
+        *(ensemble.numbers(network(*_jittered(single, seed))) for seed in (0, 1)),
+    ]
+    error_BF = torch.stack([(number_BF - other).abs() for other in others]).amax(0).nan_to_num().float()
+    error_BF = MARGIN * (error_BF + LEAST_ERROR * (1 + number_BF.nan_to_num().abs()))
+    return bool((ensemble.trees.nearest(number_BF, error_BF) > 1).all())
+
+
+def _jittered(inputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Inputs whose last digits differ."""
+    rng = torch.Generator().manual_seed(seed)
+    return [
+        part * (1 + LAST_DIGITS * torch.randn(part.shape, generator=rng)) if part.is_floating_point() else part
+        for part in inputs
+    ]
 
 
 def _tokens(asked: Asked, row: int) -> Tokens:

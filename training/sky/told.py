@@ -1,35 +1,28 @@
-"""Boosted trees on what heads see, for heads to learn from: on few real objects trees are the better pupils.
-
-Trees are fitted to the objects of all folds but one and speak of that one, so that what they say is no memory; heads
-then learn labels and the trees' probabilities in equal parts (distillation, Hinton et al. 2015). No tree is served:
-heads are, which need no operators of their own and give the same numbers wherever they run.
-
-Legend: N light curves, C classes.
-
-Folders of light curves that heads are fitted on, and of what a network says of them: one file for each of the two.
+"""Folders of light curves that heads are fitted on, and of what a network says of them: one file for each of the two.
 
     ask    PART.npz              light curves (`training.sky.novelty`)
     tell   PART.statistics.npz   statistics beside the branches
            PART.embedding.npz    what a body's branches say
 
 Parts are ``train``, ``validation`` and ``strangers``, those of no known class.
+
+Legend: N light curves, C classes.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
 
-from models.lightcurve import Bool, Float32, Int64
+from models.lightcurve import Bool, Int64
 from models.networks.astro_moe.network import AstroMoE
 from models.networks.zoo import build
 from models.taxonomy import ELASTICC
 from training.data.mixture import read_mixture, sky_dataset
+from training.fit.boosting import fit_forest, out_of_fold, save_forest, tree_logits
 from training.fit.train import with_classes
 from training.recipes.schema import Recipe
 from training.score.calibrate import softmax
@@ -37,56 +30,6 @@ from training.sky.heads import HeadsConfig, Told, all_told, answers, fit_heads, 
 from training.sky.load import as_sent
 from training.sky.novelty import Asked, ask, embeddings_of, impossible, joined, read_asked, seen, statistics_of
 from training.sky.record import Sky
-
-FOLDS: Final = 4
-ROUNDS, RATE, LEAVES = 140, 0.08, 24
-
-
-def columns(told: Told) -> Float32:
-    """Statistics, NaN where they are not known, beside what the branches say."""
-    return np.concatenate([np.where(told.known, told.value, np.float32(np.nan)), told.embedding], axis=1)
-
-
-class Trees(NamedTuple):
-    """Boosted trees and the columns that they look at: those that vary where they were fitted."""
-
-    forest: HistGradientBoostingClassifier
-    vary_F: Bool
-
-
-def fit_trees(told: Told, label_N: Int64, *, seed: int) -> Trees:
-    """Fit boosted trees."""
-    value_NF = columns(told)
-    vary_F: Bool = np.array([len(np.unique(column[np.isfinite(column)][:2_000])) > 1 for column in value_NF.T])
-    trees = HistGradientBoostingClassifier(
-        max_iter=ROUNDS,
-        learning_rate=RATE,
-        max_leaf_nodes=LEAVES,
-        l2_regularization=2.0,
-        max_features=0.3,
-        early_stopping=False,
-        random_state=seed,
-    )
-    return Trees(trees.fit(value_NF[:, vary_F], label_N), vary_F)
-
-
-def probabilities(trees: Trees, told: Told, classes: int) -> NDArray[np.float64]:
-    """What trees say, [N, C]; a class that they never saw has none."""
-    p_NC = np.zeros((len(told.embedding), classes))
-    p_NC[:, trees.forest.classes_] = trees.forest.predict_proba(columns(told)[:, trees.vary_F])
-    return p_NC
-
-
-def out_of_fold(told: Told, label_N: Int64, owner_N: Int64, classes: int, *, seed: int) -> Float32:
-    """What trees say of light curves of objects that they were not fitted to, [N, C]."""
-    fold_N = np.random.default_rng(seed).permutation(int(owner_N.max()) + 1)[owner_N] % FOLDS
-    p_NC = np.zeros((len(label_N), classes), np.float32)
-    for fold in range(FOLDS):
-        rest, mine = fold_N != fold, fold_N == fold
-        trees = fit_trees(told.take(rest), label_N[rest], seed=seed)
-        p_NC[mine] = probabilities(trees, told.take(mine), classes)
-    return p_NC
-
 
 PARTS: Final = ("train", "validation", "strangers")
 OTHER: Final = "other"  # quality of real objects that are of no known class
@@ -185,10 +128,20 @@ def fit_run(
     told, asked = read_told(folders[0], "validation"), all_told([read_told(folder, "train") for folder in folders])
     found, teacher_NC = {}, None
     if trees:
-        teacher_NC = out_of_fold(asked, training.label, training.owner, classes, seed=recipe.seed)
-        fitted_trees = fit_trees(asked, training.label, seed=recipe.seed)
-        found["trees"] = scores(probabilities(fitted_trees, told, classes), validation.label)
+        teacher_NC = out_of_fold(asked.columns, training.label, training.owner, classes, seed=recipe.seed)
+        forest = fit_forest(asked.columns, training.label, classes, seed=recipe.seed)
+        found["trees"] = scores(softmax(tree_logits(forest, told.columns)), validation.label)
     fitted = fit_heads(network, recipe, asked, training.label, config, seed=recipe.seed, teacher_NC=teacher_NC)
     save_run(fitted, recipe, body, run.data, out)
     found["heads"] = scores(softmax(answers(fitted, told)[0]), validation.label)
     return found
+
+
+def fit_trees(folders: Sequence[Path], out: Path, *, seed: int, rounds: int) -> dict[str, float]:
+    """Fit boosted trees on folders and write them; scores of the validation light curves of the first come back."""
+    label_N = joined([read_asked(folder / "train.npz") for folder in folders]).label
+    asked = all_told([read_told(folder, "train") for folder in folders])
+    forest = fit_forest(asked.columns, label_N, len(classes_of(folders[0])), seed=seed, rounds=rounds)
+    save_forest(forest, out)
+    p_NC = softmax(tree_logits(forest, read_told(folders[0], "validation").columns))
+    return scores(p_NC, read_asked(folders[0] / "validation.npz").label)

@@ -120,6 +120,7 @@ class AstroMoE(LightCurveBranch):
         x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
         lc_BD, tab_BD = self.light_curve.pool(x_MD, packing), self.metadata(metadata_BF)
         parts, others = [tab_BD, lc_BD], [self.head_lc(lc_BD), self.head_tab(tab_BD)]
+        told = None
         if self.statistics is not None and self.head_statistics is not None:
             told = self.statistics_of(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, metadata_BF)
             parts.append(self.statistics(told))
@@ -134,6 +135,7 @@ class AstroMoE(LightCurveBranch):
             aux_loss=balance_loss(of_input + routings),
             input_expert_load_1X=stack_loads(of_input),
             expert_load_SX=stack_loads(routings),
+            statistics=told,
         )
 
 

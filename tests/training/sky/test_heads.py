@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from models.runtime import open_session
 from models.taxonomy import ELASTICC
 from training.data.dataset import read_dataset
 from training.export.confidence import StrangerScore
+from training.export.profile import profile
 from training.fit.checkpoints import DataSource, load_network
 from training.recipes.astro_moe import debug, with_network
 from training.recipes.schema import Recipe
@@ -32,7 +34,7 @@ from training.sky.novelty import (
     statistics_of,
 )
 from training.sky.shipping import ship
-from training.sky.told import tell_embeddings, tell_statistics
+from training.sky.told import fit_trees, tell_embeddings, tell_statistics
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +130,7 @@ def test_impossible_light_curves_keep_points_and_lose_sense(asked: Asked) -> Non
     assert np.isfinite(strange.curves.flux).all()
 
 
-def test_a_bundle_is_shipped_with_shares_strata_and_a_card(
+def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     fitted: AstroMoE, recipe: Recipe, body: AstroMoE, asked: Asked, tmp_path: Path
 ) -> None:
     folder, run = tmp_path / "tables", tmp_path / "run"
@@ -141,7 +143,10 @@ def test_a_bundle_is_shipped_with_shares_strata_and_a_card(
     tell_statistics(recipe, folder)
     tell_embeddings(load_body(tmp_path / "body")[0], folder)
     save_run(fitted, recipe, tmp_path / "body", DataSource(name="sim", sha256="0", objects=1), run)
-    bundle = ship(run, folder, tmp_path / "bundle", name="small", version="1.0.0", about={"mixture": {"sim": 1.0}})
+    trees = tmp_path / "trees.npz"
+    assert fit_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
+    about = {"mixture": {"sim": 1.0}}
+    bundle = ship(run, folder, tmp_path / "bundle", name="small", version="1.0.0", about=about, trees=trees)
     manifest = bundle.manifest
     assert manifest.format_version == 2
     assert manifest.prior is not None
@@ -151,4 +156,10 @@ def test_a_bundle_is_shipped_with_shares_strata_and_a_card(
     assert manifest.novelty is not None
     assert manifest.novelty.method == "fitted"
     assert verify_golden(bundle, open_session(bundle.model)) < 1e-4
-    assert "Training data" in (bundle.path / "CARD.md").read_text(encoding="utf-8")
+    card = (bundle.path / "CARD.md").read_text(encoding="utf-8")
+    assert "Training data" in card
+    assert "Trees beside the network" in card
+    assert [node.op_type for node in onnx.load(bundle.model).graph.node].count("TreeEnsemble") == 1
+    assert manifest.ensemble is not None
+    assert manifest.ensemble.trees == 20 * 6
+    assert "ensemble.trees" in profile(bundle.path, 1, 20, rounds=2)["modules"]

@@ -1,0 +1,86 @@
+"""Boosted trees beside heads: LightGBM's own answers in both forms, and weights that the validation part chose."""
+
+from pathlib import Path
+
+import lightgbm
+import numpy as np
+import pytest
+
+from models.lightcurve import Float32, Int64
+from training.fit.boosting import (
+    PARAMETERS,
+    fit_ensemble,
+    fit_forest,
+    forest_of,
+    out_of_fold,
+    pooled,
+    read_forest,
+    save_forest,
+    tree_logits,
+)
+from training.score.calibrate import softmax
+from training.score.metrics import log_loss
+
+CLASSES = 4
+
+
+def table(count: int, seed: int) -> tuple[Float32, Int64]:
+    """Rows of four classes that three numbers tell, some of them missing; five more say nothing."""
+    rng = np.random.default_rng(seed)
+    value = rng.normal(size=(count, 5)).round(1).astype(np.float32)  # few values: many rows tie
+    known = rng.random(value.shape) > 0.2
+    label = (value[:, 0] > 0).astype(np.int64) + 2 * (value[:, 1] * np.where(known[:, 2], 1, -1) > 0)
+    value[~known] = np.nan
+    return np.hstack([value, rng.normal(size=(count, 3)).astype(np.float32)]), label
+
+
+def test_tables_answer_what_lightgbm_does() -> None:
+    value, label = table(900, 0)
+    value[:, 7] = 1.0  # a number that never varies
+    data = lightgbm.Dataset(value, label)
+    booster = lightgbm.train({**PARAMETERS, "num_class": CLASSES + 1}, data, num_boost_round=12)
+    forest = forest_of(booster, value.shape[1], CLASSES + 1)
+    other, _ = table(400, 1)
+    expected = booster.predict(other, raw_score=True)
+    np.testing.assert_allclose(tree_logits(forest, other), expected, atol=1e-5, rtol=1e-6)
+    assert forest.depth <= PARAMETERS["max_depth"]
+    assert tree_logits(forest, other)[:, CLASSES].max() < -5  # a class that was never seen
+
+
+def test_trees_come_back_from_their_file(tmp_path: Path) -> None:
+    value, label = table(300, 2)
+    forest = fit_forest(value, label, CLASSES, seed=0, rounds=3)
+    save_forest(forest, tmp_path / "trees.npz")
+    read = read_forest(tmp_path / "trees.npz")
+    assert read[5:] == forest[5:]
+    np.testing.assert_array_equal(tree_logits(read, value), tree_logits(forest, value))
+
+
+def test_out_of_fold_is_no_memory() -> None:
+    value, label = table(400, 3)
+    nonsense = np.random.default_rng(0).permutation(label)
+    p = out_of_fold(value, nonsense, np.arange(400), CLASSES, seed=0)
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+    assert (p.argmax(1) == nonsense).mean() < 0.35
+
+
+def test_whoever_is_right_weighs_more() -> None:
+    """Trees are right about long light curves, the network about short ones; both together beat either."""
+    rng = np.random.default_rng(1)
+    value, label = table(2000, 4)
+    forest = fit_forest(value, label, CLASSES, seed=0, rounds=3)
+    length = rng.integers(1, 100, len(label))
+    redshift = rng.random(len(label)) < 0.5
+    right = 3.0 * np.eye(CLASSES, dtype=np.float32)[label]
+    noise = rng.normal(size=(2, *right.shape)).astype(np.float32) * 2
+    long = (length > 20)[:, None]
+    trees, network = np.where(long, right, 0) + noise[0], np.where(long, 0, right) + noise[1]
+    fitted = fit_ensemble(forest, trees, network, label, length, redshift)
+    few, many = fitted.weights(np.array([2, 90]), np.zeros(2, np.bool_))
+    assert few < 0.2 < 0.8 < many
+    both = pooled(fitted, trees, network, length, redshift)
+    losses = [log_loss(softmax(one), label) for one in (both, trees, network)]
+    assert losses[0] < min(losses[1:]) - 0.05
+    assert fitted.weights(np.array([10**6]), np.ones(1, np.bool_)) == pytest.approx(
+        fitted.weights(np.array([99]), np.ones(1, np.bool_))
+    )

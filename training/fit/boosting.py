@@ -1,0 +1,183 @@
+"""Boosted trees on what heads see (`training.sky`): for heads to learn from, and to answer beside them in one graph.
+
+On few real objects trees are the better pupils. They are fitted by LightGBM (Ke et al. 2017) and laid into tables
+(``models.networks.parts.trees``). Out of fold they speak of objects that they were not fitted to, so that what they say
+is no memory, and heads learn labels and the trees' probabilities in equal parts (distillation, Hinton et al. 2015).
+Beside the heads they weigh as much as validation light curves say, which neither was fitted to.
+
+Notable: LightGBM compares in double precision, a graph in single; a threshold is rounded down to the next number of
+single precision, which parts all numbers of single precision in the same way.
+
+Legend: N light curves, F numbers of each, M nodes and leaves, T trees, C classes.
+"""
+
+from collections import deque
+from pathlib import Path
+from typing import Any, Final
+
+import lightgbm
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy, log_softmax
+
+from models.confidence import Ensemble
+from models.lightcurve import Bool, Float32, Float64, Int64
+from models.networks.parts.trees import BoostedTrees, Forest
+from training.score.calibrate import softmax
+
+FOLDS: Final = 4
+ROUNDS: Final = 140
+PARAMETERS: Final[dict[str, Any]] = {
+    "objective": "multiclass", "learning_rate": 0.08, "num_leaves": 24, "max_depth": 8, "min_data_in_leaf": 60,
+    "feature_fraction": 0.15, "bagging_fraction": 0.7, "bagging_freq": 1, "lambda_l2": 2.0, "max_bin": 63,
+    "num_threads": 1, "verbosity": -1, "deterministic": True, "force_col_wise": True,
+}  # fmt: skip
+ASKED: Final = 512  # rows at a time
+RIDGE: Final = 1e-4  # on the coefficients of the weight: a weight of 0 or 1 is never certain
+
+
+def fit_forest(value_NF: Float32, label_N: Int64, classes: int, *, seed: int, rounds: int = ROUNDS) -> Forest:
+    """Fit boosted trees to numbers, NaN where one is missing."""
+    data = lightgbm.Dataset(value_NF, label_N, params={"max_bin": PARAMETERS["max_bin"], "verbosity": -1})
+    parameters = {**PARAMETERS, "num_class": classes, "seed": seed}
+    booster = lightgbm.train(parameters, data, num_boost_round=rounds)
+    return forest_of(booster, value_NF.shape[1], classes)
+
+
+def forest_of(booster: lightgbm.Booster, numbers: int, classes: int) -> Forest:
+    """Lay the trees of LightGBM into tables; a tree without a comparison gets one that decides nothing."""
+    rows: list[tuple[int, float, int, float]] = []  # look, threshold, left, value
+    roots, deepest = [], 1
+    for tree in booster.dump_model()["tree_info"]:
+        roots.append(len(rows))
+        top = tree["tree_structure"]
+        if "left_child" not in top:
+            leaf = {"leaf_value": top["leaf_value"]}
+            top = {
+                "split_feature": 0,
+                "threshold": 0.0,
+                "missing_type": "None",
+                "left_child": leaf,
+                "right_child": leaf,
+            }
+        depth, table = _laid(top, len(rows), numbers)
+        rows += table
+        deepest = max(deepest, depth)
+    look, threshold, left, value = zip(*rows, strict=True)
+    return Forest(
+        np.array(look, dtype=np.int64),
+        _rounded_down(np.array(threshold)),
+        np.array(left, dtype=np.int64),
+        np.array(value, dtype=np.float32),
+        np.array(roots, dtype=np.int64),
+        numbers,
+        classes,
+        deepest,
+    )
+
+
+def _laid(top: dict[str, Any], start: int, numbers: int) -> tuple[int, list[tuple[int, float, int, float]]]:
+    """Depth and rows of one tree, siblings side by side."""
+    rows: list[tuple[int, float, int, float]] = []
+    waiting, free, deepest = deque([(top, 0)]), start + 1, 0
+    while waiting:
+        node, depth = waiting.popleft()
+        deepest = max(deepest, depth)
+        if "left_child" not in node:
+            rows.append((0, np.inf, start + len(rows), node["leaf_value"]))
+            continue
+        look = node["split_feature"] + (0 if _missing_goes_left(node) else numbers)
+        rows.append((look, node["threshold"], free, 0.0))
+        waiting += [(node["left_child"], depth + 1), (node["right_child"], depth + 1)]
+        free += 2
+    return deepest, rows
+
+
+def _missing_goes_left(node: dict[str, Any]) -> bool:
+    """Where LightGBM sends a missing number; where it has seen none missing, it takes it for zero."""
+    return bool(node["default_left"]) if node["missing_type"] == "NaN" else node["threshold"] >= 0
+
+
+def _rounded_down(value_M: Float64) -> Float32:
+    """Round to the largest number of single precision that is no larger."""
+    with np.errstate(over="ignore"):
+        nearest_M = value_M.astype(np.float32)
+    return np.where(nearest_M > value_M, np.nextafter(nearest_M, np.float32(-np.inf)), nearest_M)
+
+
+@torch.inference_mode()
+def tree_logits(forest: Forest, value_NF: Float32) -> Float32:
+    """Return what trees say, [N, C]."""
+    trees, rows = BoostedTrees(forest), torch.from_numpy(value_NF)
+    return np.concatenate([trees(rows[at : at + ASKED]).numpy() for at in range(0, len(rows), ASKED)])
+
+
+def out_of_fold(value_NF: Float32, label_N: Int64, owner_N: Int64, classes: int, *, seed: int) -> Float32:
+    """Probabilities by trees that were not fitted to an object, [N, C]."""
+    fold_N = np.random.default_rng(seed).permutation(int(owner_N.max()) + 1)[owner_N] % FOLDS
+    p_NC = np.zeros((len(label_N), classes), np.float32)
+    for fold in range(FOLDS):
+        rest, mine = fold_N != fold, fold_N == fold
+        forest = fit_forest(value_NF[rest], label_N[rest], classes, seed=seed)
+        p_NC[mine] = softmax(tree_logits(forest, value_NF[mine]))
+    return p_NC
+
+
+def fit_ensemble(
+    forest: Forest, trees_NC: Float32, network_NC: Float32, label_N: Int64, length_N: Int64, has_redshift_N: Bool
+) -> Ensemble:
+    """Weigh trees and network so that the log loss of both together is smallest; a temperature takes part in the fit.
+
+    Parameters
+    ----------
+    trees_NC, network_NC : logits of light curves that neither was fitted to.
+    """
+    lengths = int(length_N.min()), int(length_N.max())
+    log_length_N = torch.from_numpy(np.log(length_N.astype(np.float64)))
+    known_N, label = torch.from_numpy(has_redshift_N.astype(np.float64)), torch.from_numpy(label_N)
+    one_NC, other_NC = (log_softmax(torch.from_numpy(each_NC).double(), -1) for each_NC in (network_NC, trees_NC))
+    fitted = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([fitted], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        weight_N = (fitted[0] + fitted[1] * log_length_N + fitted[2] * known_N).sigmoid()
+        both_NC = one_NC + weight_N[:, None] * (other_NC - one_NC)
+        value = cross_entropy(both_NC * fitted[3].exp(), label) + RIDGE * fitted[:3].square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    constant, per_length, redshift, _ = fitted.tolist()
+    return Ensemble(
+        trees=len(forest.root_T),
+        nodes=len(forest.left_M),
+        depth=forest.depth,
+        coefficients=(constant, per_length, redshift),
+        lengths=lengths,
+        split="validation",
+    )
+
+
+def pooled(
+    ensemble: Ensemble, trees_NC: Float32, network_NC: Float32, length_N: Int64, has_redshift_N: Bool
+) -> Float32:
+    """Logits of both together, [N, C]."""
+    weight_N1 = ensemble.weights(length_N, has_redshift_N)[:, None]
+    one_NC, other_NC = (log_softmax(torch.from_numpy(each).double(), -1).numpy() for each in (network_NC, trees_NC))
+    together_NC: Float32 = (one_NC + weight_N1 * (other_NC - one_NC)).astype(np.float32)
+    return together_NC
+
+
+def save_forest(forest: Forest, path: Path) -> None:
+    """Write the tables to an npz without pickles."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path, allow_pickle=False, **{name: np.asarray(part) for name, part in forest._asdict().items()})
+
+
+def read_forest(path: Path) -> Forest:
+    """Read what :func:`save_forest` wrote."""
+    with np.load(path, allow_pickle=False) as told:
+        tables: dict[str, NDArray[Any]] = {name: told[name] for name in Forest._fields}
+    return Forest(**{name: table if table.ndim else int(table) for name, table in tables.items()})  # type: ignore[arg-type]
