@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from support.tiers import ALONE, SLOW
+from support.tiers import ALONE, CLUSTER, KAFKA, SLOW
 
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.parametrize("entry", [*SLOW, *ALONE])
+@pytest.mark.parametrize("entry", [*SLOW, *ALONE, *(CLUSTER + entry for entry in KAFKA)])
 def test_what_is_listed_exists(entry: str) -> None:
     file, _, test = entry.partition("::")
     found = [path for path in TESTS.rglob(Path(file).name) if str(path).endswith(file)]
     assert found, "no such file"
-    assert not test or any(f"def {test}" in path.read_text() for path in found)
+    assert not test or any(f"def {test.partition('[')[0]}" in path.read_text() for path in found)
 
 
 def test_make_test_leaves_nothing_out() -> None:

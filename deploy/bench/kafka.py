@@ -1,22 +1,28 @@
 """The worker between topics of a real Kafka: visits, rebalances, kills and broken brokers, counted from outside.
 
-One broker of our own (:mod:`deploy.bench.brokers`), worker processes as a user starts them. A broker stamps alerts and
-answers alike, so times need no other clock. What is answered twice is told by the keys of the answers. Another checkout
-may be measured by the same means: ``BENCH_WORKER_TREE`` names it.
+    python -m deploy.bench --parts '["kafka"]' --output build/kafka.json
+    python -m deploy.bench.kafka SCALE [PART ...]        some parts alone, in small
+
+One broker of our own (:mod:`deploy.bench.brokers`), worker processes as a user starts them. The broker stamps alerts
+and answers alike when it takes them, so times need no other clock. What is answered twice is told by the keys of the
+answers. Another checkout may be measured by the same means: ``BENCH_WORKER_TREE`` names it.
 """
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from deploy.bench.brokers import Brokers, brokers, home
 from deploy.bench.engine import Aim
@@ -25,6 +31,7 @@ from deploy.bench.report import Numbers
 from deploy.bench.workload import visit
 
 PARTITIONS: Final = 4
+FIRST_ID: Final = 10**17  # of the alerts of a visit
 VISITS: Final = (10_000, 40_000)
 ARRIVAL_SECONDS: Final = 5.0
 WAITING: Final = 20_000
@@ -32,6 +39,10 @@ LEAST_WAITING: Final = 10_000  # with fewer the work is over before the second w
 STAY_SECONDS: Final = 10.0
 KILLS: Final = 20
 RATE: Final = 270
+STEADY_SECONDS: Final = 30.0
+WORKERS: Final = (1, 2, 4)
+PRICE_ROUNDS: Final = 3
+FAULTS: Final = ("killed", "silent")
 OUTAGE_SECONDS: Final = 10.0
 PATIENCE_SECONDS: Final = 300.0
 NEVER_SECONDS: Final = 60.0
@@ -47,58 +58,57 @@ AIMS: Final[dict[str, Aim]] = {
 }
 
 
-def measure(bundle: Path, scale: float, say: Callable[[str], None]) -> Numbers:
+def measure(bundle: Path, scale: float, say: Callable[[str], None], parts: Sequence[str] = ()) -> Numbers:
     """Keys ``kafka.*``.
 
     Parameters
     ----------
     scale : share of alerts and kills, for a trial.
+    parts : names of :data:`PARTS`; all of them when empty.
     """
     if home() is None:
         say("no unpacked Kafka (NIGHTJAR_KAFKA_HOME) or no Java: nothing was measured between topics")
         return {}
+    numbers: Numbers = {"kafka.scale": scale}
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder, brokers(Path(folder)) as cluster:
-        bench = _Bench(cluster, bundle, say)
-        numbers: Numbers = {"kafka.scale": scale}
-        for size in VISITS:
-            numbers[f"kafka.visit_{size // 1000}k_s"] = bench.visit(int(size * scale), ARRIVAL_SECONDS)
-        rates = {once: int(VISITS[0] * scale) / bench.visit(int(VISITS[0] * scale), 0, once) for once in (False, True)}
-        numbers["kafka.exactly_once_price"] = 1 - rates[True] / rates[False]
-        say(f"alerts/s at least once {rates[False]:.0f}, exactly once {rates[True]:.0f}")
-        numbers |= bench.rebalance(max(int(WAITING * scale), LEAST_WAITING))
-        numbers["kafka.repeats_per_kill"] = bench.kills(max(2, int(KILLS * scale)))
-        returns = {
-            f"kafka.return_to_first_answer_s.{fault}.{name}": bench.outage(fault, once)
-            for fault in ("killed", "silent")
-            for name, once in (("at_least_once", False), ("exactly_once", True))
-        }
-        worst = max(returns.values())
-    return numbers | returns | {"kafka.return_to_first_answer_s": worst}
+        bench = Bench(cluster, bundle, say)
+        for name in parts or PARTS:
+            started = time.monotonic()
+            numbers |= PARTS[name](bench, scale)
+            say(f"{name}: took {time.monotonic() - started:.0f} s")
+    return numbers
 
 
-class _Bench:
-    """One cluster, a bundle, and workers between topics of their own."""
+class Bench:
+    """One cluster, a bundle, and workers between topics of their own.
+
+    Attributes
+    ----------
+    source, sink : the topics of this trial.
+    """
 
     def __init__(self, cluster: Brokers, bundle: Path, say: Callable[[str], None]) -> None:
-        self._cluster, self._bundle, self._say = cluster, bundle, say
+        self.cluster, self._bundle, self._say = cluster, bundle, say
         self._trials = 0
-        self._source = self._sink = ""
+        self.source = self.sink = ""
 
-    def _begin(self) -> None:
-        """Topics and a group that nobody has used."""
+    def begin(self, **config: str) -> None:
+        """Create topics that nobody has used; further properties are those of the source."""
         self._trials += 1
-        self._source, self._sink = f"alerts-{self._trials}", f"results-{self._trials}"
-        self._cluster.create(self._source, PARTITIONS)
-        self._cluster.create(self._sink, 2)
+        self.source, self.sink = f"alerts-{self._trials}", f"results-{self._trials}"
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        self.cluster.create(self.source, PARTITIONS, **(stamped | config))
+        self.cluster.create(self.sink, 2, **stamped)
 
     @contextmanager
-    def _worker(self, once: bool = False) -> Iterator[Service]:
-        hosts, port = self._cluster.hosts(), free_port()
+    def worker(self, once: bool = False, runs: int = 0) -> Iterator[Service]:
+        """Run a worker process, ready."""
+        hosts, port = self.cluster.hosts(), free_port()
         with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
             settings = {
-                "HOST": HOST, "WORKER_PORT": port, "BUNDLE": self._bundle, "CACHE_BYTES": 0,
-                "SOURCE": f"kafka://{hosts}/{self._source}?group={self._source}&{SESSION}",
-                "SINK": f"kafka://{hosts}/{self._sink}{'?exactly_once=yes' if once else ''}",
+                "HOST": HOST, "WORKER_PORT": port, "BUNDLE": self._bundle, "CACHE_BYTES": 0, "WORKERS": runs,
+                "SOURCE": f"kafka://{hosts}/{self.source}?group={self.source}&{SESSION}",
+                "SINK": f"kafka://{hosts}/{self.sink}{'?exactly_once=yes' if once else ''}",
                 "DEAD_LETTERS": f"file:{folder}/letters/",
             }  # fmt: skip
             environment = {**os.environ, **{f"NIGHTJAR_{name}": str(value) for name, value in settings.items()}}
@@ -118,45 +128,78 @@ class _Bench:
                     service.process.kill()
                 service.process.wait()
 
-    def visit(self, count: int, seconds: float, once: bool = False) -> float:
+    def visit(self, count: int, seconds: float, once: bool = False, workers: int = 1) -> float:
         """Seconds from the first alert's arrival to the last answer."""
-        self._begin()
-        with self._worker(once), _Answers(self._cluster.hosts(), self._sink) as answers:
-            first = self._feed(visit(count), seconds)
+        self.begin()
+        with ExitStack() as stack:
+            started = [stack.enter_context(self.worker(once, _cores() // workers or 1)) for _ in range(workers)]
+            until(lambda: sum(assigned(one) for one in started) == PARTITIONS and all(map(assigned, started)))
+            answers = stack.enter_context(Answers(self.cluster.hosts(), self.sink))
+            stamps = self.feed(visit(count), seconds)
             answers.wait(count)
-            took = (answers.last_ms - first) / 1000
-        self._say(f"{count} alerts{', exactly once' if once else ''}: {took:.1f} s")
+            took = (answers.last_ms - min(stamps.values())) / 1000
+        self._say(f"{count} alerts, {workers} workers{', exactly once' if once else ''}: {took:.1f} s")
         return took
 
-    def _feed(self, packets: Sequence[bytes], seconds: float) -> int:
-        """Write alerts evenly over some seconds; when the broker took the first, milliseconds since 1970."""
+    def price(self, count: int) -> Numbers:
+        """Share of the alerts a second that transactions cost: rounds of both, in turn."""
+        rates: dict[bool, list[float]] = {False: [], True: []}
+        for number in range(PRICE_ROUNDS):
+            for once in (False, True) if number % 2 else (True, False):
+                rates[once].append(count / self.visit(count, 0, once))
+        least, exactly = statistics.median(rates[False]), statistics.median(rates[True])
+        self._say(f"alerts/s at least once {least:.0f}, exactly once {exactly:.0f}")
+        return {
+            "kafka.exactly_once_price": 1 - exactly / least,
+            "kafka.at_least_once_per_s": least,
+            "kafka.exactly_once_per_s": exactly,
+        }
+
+    def steady(self, seconds: float, once: bool) -> Numbers:
+        """Ages of answers at a steady rate: from the broker's stamp of the alert to that of its answer."""
+        self.begin()
+        count = int(RATE * seconds)
+        with self.worker(once) as worker, Answers(self.cluster.hosts(), self.sink) as answers:
+            until(lambda: assigned(worker) == PARTITIONS)
+            self.feed(visit(RATE, seed=3), 1.0)  # the first answers come later: a group and a producer begin
+            answers.wait(RATE)
+            stamps = self.feed(visit(count, seed=2, first=RATE), seconds)
+            answers.wait(RATE + count)
+            ages = [answers.stamps[number + RATE] - taken for number, taken in stamps.items()]
+        p50, p99 = np.percentile(ages, [50, 99]).tolist()
+        name = "exactly_once" if once else "at_least_once"
+        self._say(f"{RATE} alerts/s for {seconds:.0f} s, {name}: age {p50:.0f} ms, p99 {p99:.0f} ms")
+        return {f"kafka.age_p50_ms.{name}": p50, f"kafka.age_p99_ms.{name}": p99}
+
+    def feed(self, packets: Sequence[bytes], seconds: float) -> Mapping[int, int]:
+        """Write alerts evenly over some seconds; when the broker took each, milliseconds since 1970, by number."""
         from confluent_kafka import Producer
 
-        producer, stamps = Producer({"bootstrap.servers": self._cluster.hosts(), "linger.ms": 5}), list[int]()
+        producer, stamps = Producer({"bootstrap.servers": self.cluster.hosts(), "linger.ms": 5}), dict[int, int]()
         started = time.monotonic()
-
-        def taken(_error: object, message: Any) -> None:
-            stamps.append(message.timestamp()[1])
-
         for number, packet in enumerate(packets):
             while seconds and number / len(packets) > (time.monotonic() - started) / seconds:
                 producer.poll(0.005)
+
+            def taken(_error: object, message: Any, number: int = number) -> None:
+                stamps[number] = message.timestamp()[1]
+
             while True:
                 try:
-                    producer.produce(self._source, packet, on_delivery=taken)
+                    producer.produce(self.source, packet, on_delivery=taken)
                     break
                 except BufferError:
                     producer.poll(0.05)
         producer.flush(60)
-        return min(stamps)
+        return stamps
 
     def rebalance(self, count: int) -> Numbers:
         """Let a second worker join a loaded one and leave again."""
-        self._begin()
-        with self._worker() as first, _Answers(self._cluster.hosts(), self._sink) as answers:
-            self._feed(visit(count), 0)
-            _until(lambda: _answered(first) > count // 50)
-            with self._worker() as second:
+        self.begin()
+        with self.worker() as first, Answers(self.cluster.hosts(), self.sink) as answers:
+            self.feed(visit(count), 0)
+            until(lambda: _answered(first) > count // 50)
+            with self.worker() as second:
                 still = _standstill(first, STAY_SECONDS, lambda: answers.count() < count)
                 second.stop(60)
             still = max(still, _standstill(first, STAY_SECONDS / 2, lambda: answers.count() < count))
@@ -168,12 +211,12 @@ class _Bench:
 
     def kills(self, count: int) -> float:
         """Alerts answered twice for each worker that is killed at a steady rate."""
-        self._begin()
+        self.begin()
         fed = 0
-        with _Answers(self._cluster.hosts(), self._sink) as answers:
+        with Answers(self.cluster.hosts(), self.sink) as answers:
             for number in range(count + 1):
-                with self._worker() as worker:
-                    self._feed(visit(RATE * 3, seed=number + 1, first=fed), 3.0)
+                with self.worker() as worker:
+                    self.feed(visit(RATE * 3, seed=number + 1, first=fed), 3.0)
                     fed += RATE * 3
                     if number == count:  # the last one brings everything to an end
                         answers.wait(fed)
@@ -182,23 +225,30 @@ class _Bench:
         self._say(f"{count} kills: {repeated} repeats")
         return repeated / count
 
+    def outages(self) -> Numbers:
+        """Seconds from a broker's return to the first new answer, by fault and promise."""
+        promises = (("at_least_once", False), ("exactly_once", True))
+        key = "kafka.return_to_first_answer_s"
+        found = {f"{key}.{fault}.{name}": self.outage(fault, once) for fault in FAULTS for name, once in promises}
+        return {**found, key: max(found.values())}
+
     def outage(self, fault: str, once: bool) -> float:
         """Seconds from a broker's return to the first new answer."""
-        self._begin()
-        with self._worker(once), _Answers(self._cluster.hosts(), self._sink) as answers:
-            self._feed(visit(300), 1.0)
+        self.begin()
+        with self.worker(once), Answers(self.cluster.hosts(), self.sink) as answers:
+            self.feed(visit(300), 1.0)
             answers.wait(300)
             if fault == "killed":
-                self._cluster.kill(1)
+                self.cluster.kill(1)
             else:
-                self._cluster.hang(1)
+                self.cluster.hang(1)
             time.sleep(OUTAGE_SECONDS)
             if fault == "killed":
-                self._cluster.start(1)
+                self.cluster.start(1)
             else:
-                self._cluster.wake(1)
+                self.cluster.wake(1)
             back = time.monotonic()
-            self._feed(visit(300, first=300), 0)
+            self.feed(visit(300, first=300), 0)
             with suppress(TimeoutError):
                 answers.wait(301, NEVER_SECONDS)
             took = min(time.monotonic() - back, NEVER_SECONDS)
@@ -206,8 +256,33 @@ class _Bench:
         return took
 
 
-class _Answers:
-    """Committed records of a topic of answers."""
+PARTS: Final[Mapping[str, Callable[[Bench, float], Numbers]]] = {
+    "visits": lambda bench, scale: {
+        f"kafka.visit_{size // 1000}k_s": bench.visit(int(size * scale), ARRIVAL_SECONDS) for size in VISITS
+    },
+    "drain": lambda bench, scale: {
+        f"kafka.drain_per_s.workers_{count}": VISITS[0] * scale / bench.visit(int(VISITS[0] * scale), 0, workers=count)
+        for count in WORKERS
+    },
+    "price": lambda bench, scale: bench.price(int(VISITS[0] * scale)),
+    "steady": lambda bench, scale: {
+        **bench.steady(max(3.0, STEADY_SECONDS * scale), False),
+        **bench.steady(max(3.0, STEADY_SECONDS * scale), True),
+    },
+    "rebalance": lambda bench, scale: bench.rebalance(max(int(WAITING * scale), LEAST_WAITING)),
+    "kills": lambda bench, scale: {"kafka.repeats_per_kill": bench.kills(max(2, int(KILLS * scale)))},
+    "outages": lambda bench, scale: bench.outages(),
+}
+
+
+class Answers:
+    """Committed records of a topic of answers.
+
+    Attributes
+    ----------
+    stamps : when the broker took the first answer to each alert, milliseconds since 1970, by the alert's number.
+    last_ms : when it took the last answer.
+    """
 
     def __init__(self, hosts: str, topic: str) -> None:
         from confluent_kafka import Consumer, TopicPartition
@@ -217,9 +292,10 @@ class _Answers:
         partitions = self._consumer.list_topics(topic, 30).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         self._keys: Counter[bytes] = Counter()
+        self.stamps: dict[int, int] = {}
         self.last_ms = 0
 
-    def __enter__(self) -> "_Answers":
+    def __enter__(self) -> "Answers":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -228,8 +304,10 @@ class _Answers:
     def _read(self) -> None:
         for message in self._consumer.consume(2000, 0.05):
             if message.error() is None:
-                self._keys[message.key() or b""] += 1
-                self.last_ms = max(self.last_ms, message.timestamp()[1])
+                key, stamp = message.key() or b"", message.timestamp()[1]
+                self._keys[key] += 1
+                self.stamps.setdefault(_number(key), stamp)
+                self.last_ms = max(self.last_ms, stamp)
 
     def wait(self, count: int, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until so many alerts are answered; raises TimeoutError."""
@@ -238,6 +316,14 @@ class _Answers:
             self._read()
             if time.monotonic() > end:
                 raise TimeoutError(f"{len(self._keys)} of {count} alerts were answered")
+
+    def wait_for(self, numbers: Iterable[int], seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until the alerts of these numbers are answered; raises TimeoutError."""
+        left, end = set(numbers), time.monotonic() + seconds
+        while left := left - self.stamps.keys():
+            self._read()
+            if time.monotonic() > end:
+                raise TimeoutError(f"{len(left)} alerts were not answered: {sorted(left)[:5]}")
 
     def count(self) -> int:
         """Alerts answered so far."""
@@ -251,11 +337,31 @@ class _Answers:
         return self._keys.total() - len(self._keys)
 
 
-def _answered(service: Service) -> int:
-    """Alerts that a worker has answered, by its metrics."""
+def _number(key: bytes) -> int:
+    """Return the number of a visit's alert by the key of its answer; below zero for any other alert."""
+    alert_id = key.split(b"/")[1]
+    return int(alert_id) - FIRST_ID if alert_id.isdigit() and len(alert_id) < 20 else -1
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def metric(service: Service, name: str) -> int:
+    """Sum of a metric over its labels."""
     with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
-    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("nightjar_stream_out_total{"))
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
+
+
+def _answered(service: Service) -> int:
+    """Alerts that a worker has answered."""
+    return metric(service, "nightjar_stream_out_total")
+
+
+def assigned(service: Service) -> int:
+    """Partitions that are a worker's."""
+    return metric(service, "nightjar_stream_assigned_partitions")
 
 
 def _standstill(service: Service, seconds: float, left: Callable[[], bool]) -> float:
@@ -269,7 +375,8 @@ def _standstill(service: Service, seconds: float, left: Callable[[], bool]) -> f
     return longest
 
 
-def _until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds; raises TimeoutError."""
     end = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         if time.monotonic() > end:
@@ -278,10 +385,10 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def main() -> None:
-    """Measure one tree alone and print the numbers: ``python -m deploy.bench.kafka SCALE``."""
+    """Measure one tree alone and print the numbers."""
     from models.bundle import DEFAULT_BUNDLE
 
-    print(json.dumps(measure(DEFAULT_BUNDLE, float(sys.argv[1]), print), indent=1))
+    print(json.dumps(measure(DEFAULT_BUNDLE, float(sys.argv[1]), print, sys.argv[2:]), indent=1))
 
 
 if __name__ == "__main__":

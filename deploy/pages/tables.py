@@ -90,11 +90,27 @@ BACKLOG = (
 KAFKA = (
     Figure("kafka.visit_10k_s", "10,000 alerts, s", "at most 15"),
     Figure("kafka.visit_40k_s", "40,000, s", "at most 60"),
-    Figure("kafka.exactly_once_price", "price of exactly once"),
+    Figure("kafka.age_p50_ms.at_least_once", "age at 270/s, p50, ms"),
+    Figure("kafka.age_p99_ms.at_least_once", "p99, ms"),
+    Figure("kafka.age_p50_ms.exactly_once", "exactly once, p50, ms"),
+    Figure("kafka.age_p99_ms.exactly_once", "p99, ms"),
+)
+KAFKA_DRAIN = (
+    Figure("kafka.drain_per_s.workers_1", "alerts/s, 1 worker"),
+    Figure("kafka.drain_per_s.workers_2", "2 workers"),
+    Figure("kafka.drain_per_s.workers_4", "4 workers"),
+    Figure("kafka.at_least_once_per_s", "at least once"),
+    Figure("kafka.exactly_once_per_s", "exactly once"),
+    Figure("kafka.exactly_once_price", "price of exactly once, share"),
+)
+KAFKA_FAULTS = (
     Figure("kafka.standstill_s", "standstill at a rebalance, s", "at most 2"),
     Figure("kafka.repeats_per_rebalance", "repeats a rebalance", "at most 256"),
     Figure("kafka.repeats_per_kill", "repeats a kill", "at most 64"),
-    Figure("kafka.return_to_first_answer_s", "broker back to first answer, s"),
+    Figure("kafka.return_to_first_answer_s.killed.at_least_once", "killed broker back to first answer, s"),
+    Figure("kafka.return_to_first_answer_s.killed.exactly_once", "the same, exactly once, s"),
+    Figure("kafka.return_to_first_answer_s.silent.at_least_once", "silent broker back to first answer, s"),
+    Figure("kafka.return_to_first_answer_s.silent.exactly_once", "the same, exactly once, s"),
 )
 HOSTILE = (
     Figure("hostile.worst_stall_ms", "longest stall of a good client, ms", "at most 500"),
@@ -110,6 +126,12 @@ ATTACKS = (
     Figure("loop_busy", "event loop computes, share of the time"),
 )
 """Figures of each attack, below ``hostile.attack.NAME``."""
+HOSTILE_STREAM = (
+    Figure("hostile.worker.worst_age_ms", "oldest good alert, ms"),
+    Figure("hostile.worker.worst_p99_ratio", "p99 of ages / without harm"),
+    Figure("hostile.worker.worst_memory_mb", "most memory gained, MB", "at most 150"),
+    Figure("hostile.worker.good_answered", "good alerts, all answered"),
+)
 TWIN = (
     Figure("twin.ratio.b1_l50", "1 curve of 50 points"),
     Figure("twin.ratio.b16_l128", "16 of 128"),
@@ -124,7 +146,10 @@ TABLES: dict[str, Sequence[Figure]] = {
     "drain": DRAIN,
     "backlog": BACKLOG,
     "kafka": KAFKA,
+    "kafka-drain": KAFKA_DRAIN,
+    "kafka-faults": KAFKA_FAULTS,
     "hostile": HOSTILE,
+    "hostile-stream": HOSTILE_STREAM,
     "twin": TWIN,
 }
 MEASURED = "commit, machine, date"

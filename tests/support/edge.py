@@ -126,7 +126,7 @@ def live(load: Load | None, **changes: Any) -> Iterator[Live]:
         assert not thread.is_alive()
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return when ``holds()``; fail after ``seconds``."""
     give_up = time.monotonic() + seconds
     while not holds():

@@ -25,8 +25,8 @@ from support import alerts
 from support.edge import HOST, Network, loader, wait_until
 
 TESTS = Path(__file__).resolve().parents[1]
-FAST_GROUP = "session.timeout.ms=1000&heartbeat.interval.ms=100&auto.commit.interval.ms=100"
-"""Options of a Kafka source whose group notices within a second that a member is gone."""
+FAST_GROUP = "session.timeout.ms=3000&heartbeat.interval.ms=100"
+"""Options of a Kafka source whose group soon notices that a member is gone; a busy machine misses no session."""
 
 
 def alert(number: int, flux: float | None = None) -> bytes:
@@ -88,13 +88,13 @@ class Running:
         wait_until(lambda: self.error is not None or (self._worker is not None and self.worker.probes is not None))
         return self
 
-    def stop(self, timeout: float = 30.0) -> int | None:
+    def stop(self, timeout: float = 60.0) -> int | None:
         """Tell the worker to stop, wait until it has; its exit status."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.worker.stop)
         return self.join(timeout)
 
-    def join(self, timeout: float = 30.0) -> int | None:
+    def join(self, timeout: float = 60.0) -> int | None:
         """Wait until the worker has ended by itself; its exit status."""
         self._thread.join(timeout)
         assert not self._thread.is_alive()
@@ -120,7 +120,7 @@ class Running:
 
 
 def ask(port: int, path: str) -> tuple[int, str]:
-    connection = HTTPConnection(HOST, port, timeout=5)
+    connection = HTTPConnection(HOST, port, timeout=30)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -180,7 +180,7 @@ class Process:
         self._process.kill()
         self._process.wait()
 
-    def stop(self, timeout: float = 30.0) -> int:
+    def stop(self, timeout: float = 60.0) -> int:
         """SIGTERM; the exit status."""
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(timeout)
@@ -202,6 +202,11 @@ class Process:
         """Status and body of a probe."""
         return ask(next(event["port"] for event in self.events() if event["event"] == "probes"), path)
 
+    def metric(self, name: str) -> float:
+        """Sum of a metric over its labels."""
+        lines = self.ask("/metrics")[1].splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
     @property
     def megabytes(self) -> float:
         """Resident memory."""
@@ -218,7 +223,7 @@ class Process:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 30.0, pause: float = 0.1) -> None:
+def eventually(holds: Callable[[], bool], seconds: float = 60.0, pause: float = 0.1) -> None:
     """Return when ``holds()``, asking every ``pause`` seconds; fail after ``seconds``."""
     give_up = time.monotonic() + seconds
     while not holds():

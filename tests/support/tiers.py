@@ -5,9 +5,13 @@
   in two processes.
 - *alone*: measures time, or needs both cores for itself, and is wrong beside anything else. `make test` runs it last,
   in one process.
+- *soak*: tests on a real Kafka that take long, or depend on how busy the machine is. `make soak` runs them, with
+  NIGHTJAR_SOAK in the environment; `make test` runs those of :data:`KAFKA` alone.
 
 A file or test that is not listed but uses a fixture of :data:`SLOW_FIXTURES` is slow as well.
 """
+
+import os
 
 import pytest
 
@@ -60,6 +64,21 @@ ALONE = (
     "deploy/simulation/test_replay.py",  # measured beside simulated times
 )
 SLOW_FIXTURES = frozenset({"pipeline"})
+CLUSTER = "service/stream/cluster/"
+# A minute and a half in one process. Each has passed many times in a row, on a busy machine too: see docs/stream.md.
+KAFKA = (
+    "test_group.py::test_everything_is_answered_and_counted",
+    "test_group.py::test_who_starts_anew_repeats_nothing",
+    "test_group.py::test_a_worker_that_was_suspended_goes_on[exactly once-40]",
+    "test_group.py::test_lag_agrees_with_the_tool_of_kafka",
+    "test_group.py::test_static_members_come_back_to_their_partitions",
+    "test_topics.py::test_a_topic_that_does_not_exist_yet_is_waited_for",
+    "test_topics.py::test_a_topic_made_again_begins_anew[at least once]",
+    "test_topics.py::test_a_letter_beyond_the_limit_of_its_topic_is_shortened[at least once]",
+    "test_access.py::test_a_password_over_tls[SCRAM-SHA-512]",
+    "test_access.py::test_a_wrong_password_ends_the_start_with_a_sentence",
+    "test_broken_brokers.py::test_the_only_broker_goes_and_comes_back[dead-at rest-exactly once]",
+)
 
 
 def mark(item: pytest.Item) -> None:
@@ -68,6 +87,9 @@ def mark(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.alone)
     if place(item) < len(SLOW):
         item.add_marker(pytest.mark.slow)
+    quick = CLUSTER not in item.nodeid or any(CLUSTER + entry in item.nodeid for entry in KAFKA)
+    if not quick and "NIGHTJAR_SOAK" not in os.environ:
+        item.add_marker(pytest.mark.skip(reason="takes long on a real Kafka: make soak, or set NIGHTJAR_SOAK"))
 
 
 def place(item: pytest.Item) -> int:

@@ -58,7 +58,7 @@ def answered(cluster: KafkaCluster, folder: Path, count: int = 60, **changes: An
     """The account of a worker that answers alerts and one message that it cannot read."""
     cluster.produce("alerts", [*map(alert, range(count)), b"junk"])
     with running(settings(cluster, folder, **changes)) as worker:
-        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == count + 1, 30)
+        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == count + 1)
         assert worker.stop() == 0
     return worker.totals()
 
@@ -109,12 +109,12 @@ def test_a_failed_transaction_is_tried_again(
 ) -> None:
     cluster.produce("alerts", [alert(number) for number in range(5)])
     with running(settings(cluster, tmp_path)) as worker:
-        wait_until(lambda: worker.totals().get("classified") == 5, 20)
+        wait_until(lambda: worker.totals().get("classified") == 5)
         cluster.watch()
         begun = cluster.asked()[kafka.INIT_PRODUCER_ID]
         cluster.fail_next(request_, error)
         cluster.produce("alerts", [alert(number) for number in range(5, 10)])
-        wait_until(lambda: worker.totals().get("classified") == 10, 20)
+        wait_until(lambda: worker.totals().get("classified") == 10)
         assert worker.stop() == 0
     assert worker.totals() == {"in": 10, "classified": 10, "pending": 0}
     assert worker.metric("nightjar_stream_retries_total", step="transaction") >= 1

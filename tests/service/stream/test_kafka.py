@@ -46,7 +46,7 @@ def published(cluster: KafkaCluster, expected: int) -> list[dict[str, Any]]:
 def test_alerts_go_from_topic_to_topic(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.produce("alerts", [*map(alert, range(80)), b"junk"])
     with running(settings(cluster, tmp_path, batch_messages=16)) as worker:
-        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 81, 20)
+        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 81)
         assert worker.stop() == 0
     messages = cluster.read("results", 80)
     told = [json.loads(message.value()) for message in messages]
@@ -63,7 +63,7 @@ def test_a_second_worker_goes_on_where_the_first_ended(cluster: KafkaCluster, tm
     for start in (0, 30):
         cluster.produce("alerts", [alert(number) for number in range(start, start + 30)])
         with running(settings(cluster, tmp_path)) as worker:
-            wait_until(lambda: worker.totals().get("classified") == 30, 20)
+            wait_until(lambda: worker.totals().get("classified") == 30)
             assert worker.stop() == 0
     keys = [one["key"] for one in published(cluster, 60)]
     assert len(keys) == len(set(keys)) == 60
@@ -74,11 +74,11 @@ def test_what_was_not_done_is_delivered_again(cluster: KafkaCluster, tmp_path: P
     network.hold()
     cluster.produce("alerts", [alert(number) for number in range(20)])
     with running(settings(cluster, tmp_path, drain_timeout=0), network) as worker:
-        wait_until(lambda: worker.totals().get("in") == 20, 20)
+        wait_until(lambda: worker.totals().get("in") == 20)
         assert worker.stop() == 0
     assert worker.totals() == {"in": 20, "returned": 20, "pending": 0}
     with running(settings(cluster, tmp_path)) as worker:
-        wait_until(lambda: worker.totals().get("classified") == 20, 20)
+        wait_until(lambda: worker.totals().get("classified") == 20)
         assert worker.stop() == 0
 
 
@@ -111,7 +111,7 @@ def test_a_cluster_that_is_down_delays_and_loses_nothing(cluster: KafkaCluster, 
     sink = f"kafka://{cluster.hosts}/results?message.timeout.ms=1500"
     cluster.produce("alerts", [alert(number) for number in range(30)])
     with running(settings(cluster, tmp_path, sink=sink, **limits)) as worker:
-        wait_until(lambda: worker.totals().get("classified") == 30, 20)
+        wait_until(lambda: worker.totals().get("classified") == 30)
         cluster.produce("alerts", [alert(30 + number) for number in range(30)])
         for broker in (1, 2):
             cluster.set_down(broker)
@@ -140,7 +140,7 @@ def test_letters_on_a_topic_keep_everything_and_are_replayed(cluster: KafkaClust
     cluster.produce("alerts", [alert(3)], keys=[b"the key"], headers=[("origin", b"a survey")])
     dead = {"dead_letters": f"kafka://{cluster.hosts}/dead"}
     with running(settings(cluster, tmp_path, **dead), network) as worker:
-        wait_until(lambda: worker.totals().get("dead:inference_failed") == 1, 20)
+        wait_until(lambda: worker.totals().get("dead:inference_failed") == 1)
         assert worker.stop() == 0
     (message,) = cluster.read("dead", 1)
     headers = dict(message.headers())

@@ -20,7 +20,7 @@ def probes() -> Iterator[Probes]:
 
 
 def ask(probes: Probes, path: str) -> tuple[int, str, str]:
-    connection = HTTPConnection(HOST, probes.port, timeout=5)
+    connection = HTTPConnection(HOST, probes.port, timeout=30)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

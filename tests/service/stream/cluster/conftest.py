@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from support.kafka_brokers import Brokers, brokers, home, named_cluster
+from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home, named_cluster
 from support.kafka_trial import Trial, trial
 
 
@@ -15,7 +15,7 @@ from support.kafka_trial import Trial, trial
 def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """A broker that stays whole, of our own."""
     if home() is None:
-        pytest.skip("no unpacked Kafka (set NIGHTJAR_KAFKA_HOME) or no Java")
+        pytest.skip(NONE_FOUND)
     with brokers(tmp_path_factory.mktemp("kafka")) as cluster:
         yield cluster
 

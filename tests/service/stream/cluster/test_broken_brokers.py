@@ -15,7 +15,6 @@ from support.kafka_trial import Trial, repeats, trial
 from support.stream import Process, eventually
 
 pytestmark = needs_brokers
-soak = pytest.mark.skipif("NIGHTJAR_SOAK" not in os.environ, reason="takes minutes: make soak")
 BOTH = pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 AT_WORK_OR_REST = pytest.mark.parametrize("at_rest", [False, True], ids=["at work", "at rest"])
 OUTAGE_SECONDS = 10
@@ -77,7 +76,7 @@ def survives(
     one.all_answered()
     before = worker.megabytes
     if at_rest:
-        eventually(lambda: "\nnightjar_stream_inflight_messages 0" in worker.ask("/metrics")[1])
+        eventually(lambda: worker.metric("nightjar_stream_inflight_messages") == 0)
     else:
         one.feed(100)
     mend = breaks()
@@ -112,7 +111,6 @@ def test_the_only_broker_goes_and_comes_back(
         assert len(lines) < 30  # each complaint once a minute
 
 
-@soak
 @BOTH
 @pytest.mark.parametrize("part", ["leader", "group", "transactions"])
 @pytest.mark.parametrize("fault", FAULTS)
@@ -129,7 +127,6 @@ def test_one_of_three_goes_and_comes_back(
         survives(one, worker, lambda: FAULTS[fault](three, node))
 
 
-@soak
 @BOTH
 def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) -> None:
     with trial(three.hosts(), tmp_path, exactly_once=exactly_once, replicas=3) as one, one.process() as worker:
@@ -142,7 +139,6 @@ def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) 
         survives(one, worker, all_dead, told=lambda: worker.ask("/readyz")[0] == 503)
 
 
-@soak
 @BOTH
 def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
     where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED")}
@@ -156,7 +152,6 @@ def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> 
         assert worker.stop() == 0
 
 
-@soak
 @BOTH
 def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
     """Of one worker of two, in the middle of its work, by the real network."""

@@ -4,13 +4,9 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
 from support.kafka_brokers import Brokers, Reader, produce
 from support.kafka_trial import Trial, trial
 from support.stream import alert, eventually, running
-
-soak = pytest.mark.skipif("NIGHTJAR_SOAK" not in os.environ, reason="takes minutes: make soak")
 
 
 def test_a_topic_that_does_not_exist_yet_is_waited_for(plain: Trial) -> None:
@@ -39,7 +35,6 @@ def test_a_topic_made_again_begins_anew(both: Trial) -> None:
         assert worker.stop() == 0
 
 
-@soak
 def test_partitions_that_are_added_are_found(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one, running(one.settings()) as worker:
         one.feed(20)
@@ -84,7 +79,6 @@ def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> 
             assert heir.stop() == 0
 
 
-@soak
 def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: Path) -> None:
     """What retention has removed cannot be answered; what is left is."""
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one:
@@ -107,7 +101,6 @@ def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: 
         assert not gone & set(told)
 
 
-@soak
 def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
         compact = f"{one.sink}-compact"
@@ -134,7 +127,6 @@ def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: P
         assert len(set(keys())) == 40
 
 
-@soak
 def test_a_quota_delays_and_loses_nothing(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
         quota = ("--entity-type", "clients", "--entity-name", "nightjar")

@@ -1,0 +1,58 @@
+"""Messages that mean harm beside good ones in one topic: good ones are answered, the rest becomes letters."""
+
+from typing import Any
+
+from confluent_kafka import Producer
+
+from deploy.bench.hostile_stream import CLOCKLESS, Flood, floods
+from support.kafka_trial import Trial
+from support.stream import eventually
+
+EACH = 12
+MEMORY_MB = 150
+
+
+def send(one: Trial, topic: str, flood: Flood) -> None:
+    """Write some messages of a kind and wait until the broker has them."""
+    refused: list[object] = []
+    producer: Any = Producer({"bootstrap.servers": one.hosts, "message.max.bytes": 4_100_000, "log_level": 0})
+    for number in range(EACH):
+        harm = flood.make(number)
+        more = {"timestamp": harm.timestamp_ms} if harm.timestamp_ms else {}
+        producer.produce(
+            topic, harm.value, harm.key, headers=list(harm.headers),
+            on_delivery=lambda error, _: refused.append(error) if error else None, **more,
+        )  # fmt: skip
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert refused == []
+
+
+def good_are_answered(one: Trial) -> None:
+    """Wait until they are; whoever else was answered does not matter here."""
+    eventually(lambda: set(one.answers()) >= set(range(one.fed)), 120, 0.2)
+    told = one.answers()
+    assert not one.exactly_once or all(told[number] == 1 for number in range(one.fed))
+
+
+def test_floods_of_every_kind_cost_no_good_alert(both: Trial) -> None:
+    """Each kind in turn on one worker, which holds no more than a bound, accounts for all and ends in peace."""
+    kinds = floods()
+    source = f"{both.source}-hostile"
+    both.create(source, 4, **CLOCKLESS)
+    addresses = both.addresses()
+    with both.process(source=addresses["source"].replace(f"/{both.source}?", f"/{source}?")) as worker:
+        both.source = source
+        both.feed(20)
+        good_are_answered(both)
+        before = most = worker.megabytes
+        for flood in kinds:
+            send(both, source, flood)
+            both.feed(20)
+            good_are_answered(both)
+            most = max(most, worker.megabytes)
+        eventually(lambda: worker.metric("nightjar_stream_in_total") >= both.fed + EACH * len(kinds), 120)
+        eventually(lambda: worker.metric("nightjar_stream_inflight_messages") == 0, 120)
+        assert most < before + MEMORY_MB
+        assert worker.ask("/readyz")[0] == 200
+        assert worker.stop() == 0
