@@ -34,7 +34,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from deploy.bench import wire
 from deploy.bench.bare import Bare, tokens_of
 from deploy.bench.load import HOST, request
-from deploy.bench.report import Numbers, spread
+from deploy.bench.report import Aim, Numbers, aims_of, spread
 from deploy.bench.simulation.events import Machine, Outcome, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import Figures, figures
 from deploy.bench.simulation.traffic import Contender, PolicyName, Trace, contenders, visits
@@ -182,27 +182,7 @@ def _pair(line: Line, data: bytes, bare: Bare, index: int) -> tuple[float, float
 SEED = 20260102
 
 
-class Aim(NamedTuple):
-    """What a figure should be, in the words of the table."""
-
-    figure: str
-    bound: Literal["at least", "at most"]
-    value: float
-
-
-AIMS: Final[dict[str, Aim]] = {
-    "engine.policy_speedup.fifo_count_64": Aim("throughput over FIFO, 64 light curves", "at least", 7),
-    "engine.policy_speedup.fifo_token_budget": Aim("over FIFO, 4,096 padded observations", "at least", 2.5),
-    "engine.policy_speedup.window_5ms": Aim("over a window of 5 ms, 64 light curves", "at least", 5),
-    "engine.policy_speedup.one_by_one": Aim("over one by one", "at least", 1.5),
-    "engine.p99_half_load_vs_one_by_one": Aim("p99 at half load over that of one by one", "at most", 1),
-    "engine.vs_bare.msgpack_64": Aim("service / bare at its best, msgpack by 64", "at least", 0.95),
-    "engine.vs_bare.json_1": Aim("service / bare, JSON one by one, 32 in flight", "at least", 0.8),
-    "engine.vs_bare.json_1_128": Aim("the same, 128 in flight", "at least", 0.85),
-    "engine.lone_p50_overhead_ms": Aim("added to a lone request, median, ms", "at most", 1.5),
-    "engine.burst_10k_vs_ideal": Aim("10,000 at once / bare at its best", "at most", 1.2),
-    "engine.simulation_error": Aim("simulation against engine, largest error", "at most", 0.15),
-}
+AIMS: Final = aims_of("engine")
 
 
 def measure(bundle: Path, curves: int, rounds: int, burst: int, say: Callable[[str], None]) -> Numbers:

@@ -25,7 +25,6 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.bench.brokers import Brokers, brokers, home
-from deploy.bench.engine import Aim
 from deploy.bench.process import HOST, Service, free_port
 from deploy.bench.report import Numbers
 from deploy.bench.workload import visit
@@ -48,14 +47,6 @@ PATIENCE_SECONDS: Final = 300.0
 NEVER_SECONDS: Final = 60.0
 """Seconds of silence after everything is mended that count as standing still."""
 SESSION: Final = "session.timeout.ms=6000&heartbeat.interval.ms=1000&topic.metadata.refresh.interval.ms=2000"
-
-AIMS: Final[dict[str, Aim]] = {
-    "kafka.visit_10k_s": Aim("10,000 alerts in 5 s through Kafka in and out, s", "at most", 15),
-    "kafka.visit_40k_s": Aim("40,000 alerts in 5 s through Kafka in and out, s", "at most", 60),
-    "kafka.standstill_s": Aim("longest standstill of a loaded worker while another joins and leaves, s", "at most", 2),
-    "kafka.repeats_per_rebalance": Aim("alerts answered twice meanwhile", "at most", 256),
-    "kafka.repeats_per_kill": Aim("alerts answered twice for each kill at 270/s", "at most", 64),
-}
 
 
 def measure(bundle: Path, scale: float, say: Callable[[str], None], parts: Sequence[str] = ()) -> Numbers:

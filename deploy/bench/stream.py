@@ -34,11 +34,10 @@ import fastavro
 import numpy as np
 import orjson
 
-from deploy.bench import engine, kafka
+from deploy.bench import engine
 from deploy.bench.bare import Bare, Best
-from deploy.bench.engine import Aim
 from deploy.bench.process import HOST, Service, free_port
-from deploy.bench.report import Numbers
+from deploy.bench.report import Numbers, aims_of
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from models.alerts import plans
 from models.alerts.envelopes import read_packet
@@ -202,17 +201,6 @@ WORKERS: Final = (1, 2, 4)
 SHARE_CURVES: Final = 1000
 
 
-AIMS: Final[dict[str, Aim]] = {
-    "stream.visit_10k_s": Aim("10,000 alerts in 5 s, all answered after, s", "at most", 15),
-    "stream.visit_40k_s": Aim("40,000 alerts in 5 s, all answered after, s", "at most", 60),
-    "stream.vs_bare": Aim(
-        "alerts per second / light curves per second of bare onnxruntime at its best", "at least", 0.6
-    ),
-    "stream.decode_vs_fastavro": Aim("decoding 60 + 300 points / fastavro", "at most", 0.34),
-    "stream.backlog.late_vs_early": Aim("memory late / early while a backlog waits", "at most", 1.1),
-}
-
-
 def measure(bundle: Path, scale: float, waiting: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``stream.*``.
 
@@ -238,7 +226,7 @@ def measure(bundle: Path, scale: float, waiting: int, say: Callable[[str], None]
 
 def table(numbers: Numbers) -> str:
     """Markdown: what has an aim, then everything else."""
-    aims = {**AIMS, **kafka.AIMS}
+    aims = aims_of("stream") | aims_of("kafka")
     reached = {name: aim for name, aim in aims.items() if name in numbers}
     rest = {
         name: value for name, value in numbers.items() if name.startswith(("stream.", "kafka.")) and name not in aims

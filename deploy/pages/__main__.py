@@ -12,6 +12,7 @@ from pathlib import Path
 
 from deploy.pages import dashboard, tables
 from service.http.edge.errors import KINDS
+from training.common import markdown_table
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -20,12 +21,12 @@ PROBLEMS = re.compile(r"(<!-- table: problems -->\n).*?(<!-- end of table -->)",
 
 def problems(text: str) -> str:
     """Return docs/api.md with its table of errors made anew, from the kinds of problems that the service declares."""
-    rows = [["status", "type", "title", "what it means"]]
-    rows += [
+    rows = [
         [str(kind.status), f"`{kind.type}`", kind.title, kind.meaning]
         for kind in sorted(KINDS.values(), key=lambda kind: kind.status)
     ]
-    return PROBLEMS.sub(lambda slot: f"{slot[1]}\n{tables.markdown(rows)}\n{slot[2]}", text)
+    table = markdown_table(["status", "type", "title", "what it means"], rows)
+    return PROBLEMS.sub(lambda slot: f"{slot[1]}\n{table}\n\n{slot[2]}", text)
 
 
 PAGES: dict[Path, Callable[[str], str]] = {

@@ -16,8 +16,10 @@ from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
+from deploy.bench.report import AIMS
 from service.observe.metrics import Metrics
 from service.settings import ENV_PREFIX, ClientSettings, Settings, StreamSettings, shown_default
+from training.common import markdown_table
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 SLOT = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -26,11 +28,17 @@ Measurement = dict[str, Any]
 
 
 class Figure(NamedTuple):
-    """A column: the key in the files, its heading, and what was aimed at ("" where nothing was)."""
+    """A column: the key in the files, its heading, and what was aimed at where the benchmark itself does not say."""
 
     key: str
     heading: str
-    aim: str = ""
+    other_aim: str = ""
+
+    @property
+    def aim(self) -> str:
+        """What was aimed at; "" where nothing was."""
+        aim = AIMS.get(self.key)
+        return f"{aim.bound} {aim.value:g}" if aim else self.other_aim
 
 
 SERVICE = (
@@ -39,7 +47,7 @@ SERVICE = (
     Figure("http.p99_ms", "p99, ms"),
     Figure("bare.one_caller_per_s", "bare, one caller, curves/s"),
     Figure("bare.all_cores_per_s", "bare, all cores, curves/s"),
-    Figure("http.ratio_to_bare_all_cores", "service / bare, all cores", "at least 0.65"),
+    Figure("http.ratio_to_bare_all_cores", "service / bare, all cores"),
     Figure("http.cpu_ms_per_request", "CPU a request, ms"),
     Figure("bare.cpu_ms_per_curve", "CPU a bare curve, ms"),
 )
@@ -51,34 +59,34 @@ START = (
     Figure("memory.rss_mb.at_10000", "after 10,000 requests, MB"),
 )
 POLICY = (
-    Figure("engine.policy_speedup.fifo_count_64", "over first come, 64 curves", "at least 7"),
-    Figure("engine.policy_speedup.fifo_token_budget", "over first come, 4,096 points", "at least 2.5"),
-    Figure("engine.policy_speedup.window_5ms", "over a window of 5 ms", "at least 5"),
-    Figure("engine.policy_speedup.one_by_one", "over one by one", "at least 1.5"),
-    Figure("engine.p99_half_load_vs_one_by_one", "p99 at half load / one by one", "at most 1"),
-    Figure("engine.simulation_error", "simulator's largest error", "at most 0.15"),
+    Figure("engine.policy_speedup.fifo_count_64", "over first come, 64 curves"),
+    Figure("engine.policy_speedup.fifo_token_budget", "over first come, 4,096 points"),
+    Figure("engine.policy_speedup.window_5ms", "over a window of 5 ms"),
+    Figure("engine.policy_speedup.one_by_one", "over one by one"),
+    Figure("engine.p99_half_load_vs_one_by_one", "p99 at half load / one by one"),
+    Figure("engine.simulation_error", "simulator's largest error"),
 )
 OVERHEAD = (
-    Figure("engine.vs_bare.msgpack_64", "msgpack by 64 / bare", "at least 0.95"),
-    Figure("engine.vs_bare.json_1", "JSON, 32 in flight / bare", "at least 0.8"),
-    Figure("engine.vs_bare.json_1_128", "JSON, 128 in flight / bare", "at least 0.85"),
-    Figure("engine.burst_10k_vs_ideal", "10,000 at once, time / bare", "at most 1.2"),
-    Figure("engine.lone_p50_overhead_ms", "added to a lone request, ms", "at most 1.5"),
+    Figure("engine.vs_bare.msgpack_64", "msgpack by 64 / bare"),
+    Figure("engine.vs_bare.json_1", "JSON, 32 in flight / bare"),
+    Figure("engine.vs_bare.json_1_128", "JSON, 128 in flight / bare"),
+    Figure("engine.burst_10k_vs_ideal", "10,000 at once, time / bare"),
+    Figure("engine.lone_p50_overhead_ms", "added to a lone request, ms"),
 )
 STREAM = (
-    Figure("stream.visit_10k_s", "10,000 alerts in 5 s, answered after, s", "at most 15"),
+    Figure("stream.visit_10k_s", "10,000 alerts in 5 s, answered after, s"),
     Figure("stream.visit_10k_peak_mb", "its most memory, MB"),
-    Figure("stream.visit_40k_s", "40,000 in 5 s, answered after, s", "at most 60"),
+    Figure("stream.visit_40k_s", "40,000 in 5 s, answered after, s"),
     Figure("stream.visit_40k_peak_mb", "its most memory, MB"),
     Figure("stream.age_p50_ms", "age at 270/s, p50, ms"),
     Figure("stream.age_p99_ms", "p99, ms"),
-    Figure("stream.decode_vs_fastavro", "decoding / fastavro", "at most 0.34"),
+    Figure("stream.decode_vs_fastavro", "decoding / fastavro"),
 )
 DRAIN = (
     Figure("stream.drain_per_s.workers_1", "alerts/s, 1 worker"),
     Figure("stream.drain_per_s.workers_2", "2 workers"),
     Figure("stream.drain_per_s.workers_4", "4 workers"),
-    Figure("stream.vs_bare", "best / bare at its best", "at least 0.6"),
+    Figure("stream.vs_bare", "best / bare at its best"),
     Figure("stream.vs_bare_one_by_one", "best / bare, one by one"),
 )
 BACKLOG = (
@@ -88,8 +96,8 @@ BACKLOG = (
     Figure("stream.backlog.late_mb", "after, MB", "at most 1.1 times"),
 )
 KAFKA = (
-    Figure("kafka.visit_10k_s", "10,000 alerts, s", "at most 15"),
-    Figure("kafka.visit_40k_s", "40,000, s", "at most 60"),
+    Figure("kafka.visit_10k_s", "10,000 alerts, s"),
+    Figure("kafka.visit_40k_s", "40,000, s"),
     Figure("kafka.age_p50_ms.at_least_once", "age at 270/s, p50, ms"),
     Figure("kafka.age_p99_ms.at_least_once", "p99, ms"),
     Figure("kafka.age_p50_ms.exactly_once", "exactly once, p50, ms"),
@@ -104,9 +112,9 @@ KAFKA_DRAIN = (
     Figure("kafka.exactly_once_price", "price of exactly once, share"),
 )
 KAFKA_FAULTS = (
-    Figure("kafka.standstill_s", "standstill at a rebalance, s", "at most 2"),
-    Figure("kafka.repeats_per_rebalance", "repeats a rebalance", "at most 256"),
-    Figure("kafka.repeats_per_kill", "repeats a kill", "at most 64"),
+    Figure("kafka.standstill_s", "standstill at a rebalance, s"),
+    Figure("kafka.repeats_per_rebalance", "repeats a rebalance"),
+    Figure("kafka.repeats_per_kill", "repeats a kill"),
     Figure("kafka.return_to_first_answer_s.killed.at_least_once", "killed broker back to first answer, s"),
     Figure("kafka.return_to_first_answer_s.killed.exactly_once", "the same, exactly once, s"),
     Figure("kafka.return_to_first_answer_s.silent.at_least_once", "silent broker back to first answer, s"),
@@ -186,7 +194,7 @@ def rows_of(figures: Sequence[Figure], found: Sequence[Measurement]) -> str:
     if any(figure.aim for figure in shown):
         rows.append(["*wanted*", *(f"*{figure.aim}*" if figure.aim else "" for figure in shown), ""])
     rows += [[_version(one), *(_figure_cell(one.get(figure.key)) for figure in shown), _held_for(one)] for one in mine]
-    return markdown(rows)
+    return markdown_table(rows[0], rows[1:]) + "\n"
 
 
 def peers(found: Sequence[Measurement]) -> str:
@@ -199,7 +207,7 @@ def peers(found: Sequence[Measurement]) -> str:
         for server in sorted(rates, key=lambda name: -rates[name]):
             figures = [_figure_cell(one[f"peers.{server}.{key}"]) for key in ("per_s", "p50_ms", "p99_ms")]
             rows.append([_server(server), *figures, _version(one), _held_for(one)])
-    return markdown(rows)
+    return markdown_table(rows[0], rows[1:]) + "\n"
 
 
 def attacks(found: Sequence[Measurement]) -> str:
@@ -211,14 +219,8 @@ def attacks(found: Sequence[Measurement]) -> str:
             for name in names:
                 values = [one.get(f"hostile.attack.{name}.{figure.key}") for figure in ATTACKS]
                 rows.append([name.replace("_", " "), *map(_figure_cell, values)])
-            return markdown(rows)
+            return markdown_table(rows[0], rows[1:]) + "\n"
     return "*Not measured yet.*\n"
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; the first row is its head."""
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]) + "\n"
 
 
 def _version(one: Measurement) -> str:

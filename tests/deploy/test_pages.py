@@ -66,7 +66,7 @@ def test_a_row_holds_one_version_and_what_it_lacks_is_empty() -> None:
     ]
     assert tables.rows_of(figures, found).splitlines() == [
         "| version | first | second | commit, machine, date |",
-        "|---|---|---|---|",
+        "| --- | --- | --- | --- |",
         "| *wanted* | *at least 2* |  |  |",
         "| m 2.0.0 | 2.5 ± 0.25 | 1,234 | `abc`, CPU (2 cores), 2026-01-02 |",
         "| m 1.0.0 |  | 7 | `abc`, CPU (2 cores), 2026-01-01 |",

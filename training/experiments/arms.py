@@ -59,8 +59,9 @@ from training.fit.tasks import Classification, MaskedReconstruction, predict
 from training.importers.surveys import MALLORN_CLASSES, read_mallorn, read_unlabelled_mallorn, to_dataset
 from training.recipes.astro_moe import default, pretraining
 from training.recipes.schema import BatchConfig, DataConfig, Recipe, ScheduleConfig, ValidationConfig
-from training.score.baseline import matrix, train_trees
+from training.score.baseline import fit_trees, matrix, train_trees
 from training.score.metrics import confusion, macro_f1
+from training.score.predictions import labels
 
 CHANGES: dict[str, dict[str, object]] = {
     "tm": {},
@@ -237,12 +238,10 @@ def _forest(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> dict[str,
     rows = np.concatenate([problem.split["train"], problem.split["validation"]])
     rng = np.random.default_rng(options.seed)
     train = [e for view in MALLORN_VIEWS.values() for e in draw_examples(problem.dataset, rows, recipe.data, view, rng)]
-    values = matrix(train)
-    used = np.flatnonzero(np.isfinite(values).any(axis=0))
     forest = RandomForestClassifier(FOREST_TREES, random_state=options.seed)
-    forest.fit(values[:, used], [example.label for example in train])
+    fitted = fit_trees(forest, matrix(train), labels(train), len(MALLORN_CLASSES))
     return {
-        name: _f1(examples, forest.predict(matrix(examples)[:, used]), len(MALLORN_CLASSES))
+        name: _f1(examples, fitted.predict(matrix(examples)).argmax(1), len(MALLORN_CLASSES))
         for name, examples in problem.tests.items()
     }
 

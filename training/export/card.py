@@ -304,5 +304,5 @@ def _classes(manifest: Manifest, report: Report) -> str:
 
 
 def _value(score: Report) -> str:
-    """A mean, with its spread where there is one."""
+    """Return a mean, with its spread where there is one."""
     return f"{score['mean']:.3f}" if score["spread"] is None else f"{score['mean']:.3f} ± {score['spread']:.3f}"

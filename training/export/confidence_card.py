@@ -27,7 +27,7 @@ NEARER = {
 
 
 def confidence_sections(manifest: Manifest) -> list[str]:
-    """What the manifest says, section by section."""
+    """Return what the manifest says, section by section."""
     sections = [_calibration(manifest), _sets(manifest), _novelty(manifest)]
     return [section for section in sections if section]
 

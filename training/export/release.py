@@ -87,7 +87,7 @@ def fit_confidence(network: nn.Module, dataset: Dataset, recipe: Recipe) -> Conf
 
 
 def _provenance(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
-    """What the network was trained on."""
+    """Return what the network was trained on."""
     parts = split_indices(dataset, config.recipe.data.fractions, config.recipe.data.turn)
     labelled = dataset.label[dataset.label != UNLABELLED]
     counts = np.bincount(labelled, minlength=len(dataset.classes))
@@ -114,7 +114,7 @@ def origin_of(data: Path) -> dict[str, Any]:
 
 
 def _validation(run: Path) -> dict[str, Any]:
-    """The log line of the exported weights: the best validation."""
+    """Return the log line of the exported weights: the best validation."""
     lines = [line for line in read_log(run) if "validation_score" in line]
     best: dict[str, Any] = max(lines, key=lambda line: line["validation_score"])
     return best

@@ -107,7 +107,7 @@ class ServedForecaster(ServedNetwork):
     task: ClassVar = "forecast"
 
     def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Expected flux and standard deviation of an observation, [B, Q], by name; 0 and 1 where nothing is asked."""
+        """Return expected flux and standard deviation, [B, Q], by name; 0 and 1 where nothing is asked."""
         output: Forecast = self.network(*inputs)
         mask_BQ = inputs[self.input_names.index("query_mask")]
         return {
@@ -132,7 +132,7 @@ def parity_batches(tokens: Sequence[Tokens], seed: int = 0) -> list[Arrays]:
 
 
 def _batch(tokens: Sequence[Tokens], rng: np.random.Generator, length: int | None = None) -> Arrays:
-    """Padded inputs of curves, and one to nine random queries of each."""
+    """Return padded inputs of curves, and one to nine random queries of each."""
     queries = [_random_queries(item, rng) for item in tokens]
     return RaggedBatch.collate(tokens).padded(length=length) | pad_queries(queries)
 

@@ -14,21 +14,114 @@ Notable:
   1000000 and 2000000, as in ATAT. Other collisions are left out by the import and counted;
 - the metadata hold REDSHIFT_HELIO, the simulation's best redshift estimate, as ``z_final``; the true redshift
   (SIM_REDSHIFT_HELIO) goes beside the curve.
+
+The binary tables are read forwards in blocks of rows and never held whole, also when they are compressed, which is how
+the training sets of ELAsTiCC come. Scaled columns and those of variable length are refused.
 """
 
+import gzip
 import re
+import warnings
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
+from astropy.io import fits
+from astropy.utils.exceptions import AstropyWarning
 from numpy.typing import NDArray
 
 from models.lightcurve import Int64
 from models.metadata import METADATA_COLUMNS
 from models.units import NJY_PER_UNIT
 from training.importers.columns import ImportFormatError, RawObject
-from training.importers.fits import Rows, Table, open_table, text
+
+ROWS = 65_536
+COLUMN_KINDS = "LBIJKEDA"  # of FITS: fixed types
+
+Rows = NDArray[Any]
+
+
+class Table(NamedTuple):
+    """An open binary table: the type of a row, the number of rows and the file at the first of them."""
+
+    row: np.dtype[Any]
+    length: int
+    file: IO[bytes]
+    path: Path
+
+    def blocks(self, rows: int = ROWS) -> Iterator[Rows]:
+        """Yield the rows from the first on, ``rows`` at a time; ImportFormatError where the file ends too early."""
+        left = self.length
+        while left:
+            take = min(rows, left)
+            data = _read(self.file, take * self.row.itemsize, self.path)
+            yield np.frombuffer(data, dtype=self.row)
+            left -= take
+
+
+@contextmanager
+def open_table(path: Path) -> Iterator[Table]:
+    """Open the first binary table of a file; ImportFormatError when it holds none or is damaged.
+
+    Notable: astropy reads the headers, not the rows, which it would hold whole where a file is compressed.
+    """
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rb") as file:
+        row, length, start = _layout(file, path)
+    with opener(path, "rb") as file:
+        file.seek(start)
+        yield Table(row, length, file, path)
+
+
+def _layout(file: IO[bytes], path: Path) -> tuple[np.dtype[Any], int, int]:
+    """Type of a row, number of rows and place of the first row of a file's first binary table."""
+    try:
+        with warnings.catch_warnings(), fits.open(file, memmap=False, lazy_load_hdus=True) as parts:
+            warnings.simplefilter("error", AstropyWarning)
+            table = next((part for part in parts if isinstance(part, fits.BinTableHDU)), None)
+            if table is None:
+                raise ImportFormatError(f"{path} holds no binary table, or is truncated before it")
+            row = np.dtype([_column(column, path) for column in table.columns])
+            length, stated, start = table.header["NAXIS2"], table.header["NAXIS1"], table.fileinfo()["datLoc"]
+    except ImportFormatError:
+        raise
+    except Exception as error:  # a file from elsewhere: whatever it breaks in astropy is one sentence
+        raise ImportFormatError(f"{path} is truncated, damaged or no FITS file: {error}") from error
+    if row.itemsize != stated or not 0 <= length < 1 << 40:
+        raise ImportFormatError(f"{path}: {length} rows of {stated} bytes, the columns take {row.itemsize}")
+    return row, length, start
+
+
+def _column(column: Any, path: Path) -> Any:
+    """Name and big-endian type of a column; logical values stay the letters T and F."""
+    form = str(column.format)
+    kind = form.lstrip("0123456789")[:1]
+    scaled = column.bscale not in (None, "", 1) or column.bzero not in (None, "", 0)
+    if scaled or kind not in COLUMN_KINDS:
+        raise ImportFormatError(
+            f"{path}: column {column.name} of form {form!r} is scaled or of a type that is not read"
+        )
+    base, shape = column.dtype.subdtype or (column.dtype, ())
+    return column.name, "S1" if kind == "L" else base.newbyteorder(">"), shape
+
+
+def text(values: Rows) -> list[str]:
+    """Values of a text column without their padding."""
+    return [value.decode("ascii", "replace").strip(" \0") for value in values.tolist()]
+
+
+def _read(file: IO[bytes], size: int, path: Path) -> bytes:
+    try:
+        data = file.read(size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ImportFormatError(f"{path} is truncated or damaged: {error}") from error
+    if len(data) < size:
+        raise ImportFormatError(f"{path} is truncated: {size - len(data)} bytes are missing")
+    return data
+
 
 DETECTION: Final = 4096
 TRIGGER: Final = 2048
@@ -115,7 +208,7 @@ def read_snana(source: Path, *, label_column: str | None = None, window: bool = 
     """
     for head in head_files(source):
         model = model_of(head.parent.name)
-        rows = _rows(head, {"SNID", "PTROBS_MIN", "PTROBS_MAX"} | ({label_column} if label_column else set()))
+        rows = _head_rows(head, {"SNID", "PTROBS_MIN", "PTROBS_MAX"} | ({label_column} if label_column else set()))
         labels = text_of(rows[label_column]) if label_column else [model] * len(rows)
         names = [ID_PREFIX.get(model, "") + name for name in text_of(rows["SNID"])]
         known = [{ours: float(rows[theirs][n]) for ours, theirs in _present(rows).items()} for n in range(len(rows))]
@@ -135,7 +228,7 @@ def text_of(values: Rows) -> list[str]:
     return text(values) if values.dtype.kind == "S" else [str(value) for value in values.tolist()]
 
 
-def _rows(head: Path, needed: set[str]) -> Rows:
+def _head_rows(head: Path, needed: set[str]) -> Rows:
     with open_table(head) as table:
         _require(table, needed)
         return np.concatenate([np.empty(0, dtype=table.row), *table.blocks()])

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import light_curve as lc
 import numpy as np
@@ -248,33 +248,71 @@ def baseline(
     scored = {name: series_scores(panel, indices, views) for name, views in series_of(dataset).items()}
     described = {
         **{"name": name, "seed": recipe.seed, "classifier": classifier, "feature_set": feature_set},
-        **{"examples": examples, "features": len(trees.used), "iterations": trees.iterations},
+        **{"examples": examples, "features": len(trees.fitted.used_F), "iterations": trees.iterations},
     }
     source = {**fingerprint(data, len(dataset)).model_dump(), "split": split, "split_objects": len(indices)}
     return {"data": source, "models": [described], **scored}
 
 
+Classifier: TypeAlias = HistGradientBoostingClassifier | RandomForestClassifier
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedTrees:
+    """A fitted classifier of so many classes, and the columns that it uses: those that had a value in training."""
+
+    classifier: Classifier
+    classes: int
+    used_F: Int64
+
+    def predict(self, value_NF: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Probabilities [N, classes], 0 for classes without training objects."""
+        p_NC = np.zeros((len(value_NF), self.classes))
+        p_NC[:, self.classifier.classes_] = self.classifier.predict_proba(value_NF[:, self.used_F])
+        return p_NC
+
+
+def fit_trees(
+    classifier: Classifier,
+    value_NF: NDArray[np.floating],
+    label_N: Int64,
+    classes: int,
+    beside: tuple[NDArray[np.floating], Int64] | None = None,
+) -> FittedTrees:
+    """Fit trees on features, NaN where a value is missing.
+
+    Notable: columns without any value are left out, as the binning of scikit-learn fails on them.
+
+    Parameters ---------- beside : features and labels by which boosting stops early. A forest has nothing to stop, so
+    it is grown on them too.
+    """
+    used_F: Int64 = np.flatnonzero(np.isfinite(value_NF).any(axis=0))
+    if beside is None:
+        fitted = classifier.fit(value_NF[:, used_F], label_N)
+    elif isinstance(classifier, HistGradientBoostingClassifier):
+        fitted = classifier.fit(value_NF[:, used_F], label_N, X_val=beside[0][:, used_F], y_val=beside[1])
+    else:
+        values = np.concatenate([value_NF, beside[0]])[:, used_F]
+        fitted = classifier.fit(values, np.concatenate([label_N, beside[1]]))
+    return FittedTrees(fitted, classes, used_F)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Trees:
-    """A fitted classifier of so many classes, and the features it uses: those that had a value in training."""
+    """Trees that answer light curves by one set of features."""
 
-    classifier: HistGradientBoostingClassifier | RandomForestClassifier
-    classes: int
+    fitted: FittedTrees
     feature_set: FeatureSet
-    used: Int64
 
     @property
     def iterations(self) -> int:
         """Rounds of boosting, or trees of the forest."""
-        fitted = self.classifier
+        fitted = self.fitted.classifier
         return int(fitted.n_iter_ if isinstance(fitted, HistGradientBoostingClassifier) else fitted.n_estimators)
 
     def predict(self, examples: Sequence[Example]) -> NDArray[np.float64]:
         """Probabilities, shape (examples, classes), 0 for classes without training objects."""
-        predicted_NC = np.zeros((len(examples), self.classes))
-        values = matrix(examples, self.feature_set)[:, self.used]
-        predicted_NC[:, self.classifier.classes_] = self.classifier.predict_proba(values)
-        return predicted_NC
+        return self.fitted.predict(matrix(examples, self.feature_set))
 
 
 def train_trees(
@@ -291,30 +329,22 @@ def train_trees(
         _draw(dataset, parts[name], recipe, count, feature_set, rng)
         for name, count in (("train", examples), ("validation", max(1, examples // 10)))
     )
-    # The binning of scikit-learn fails on a column without a value.
-    used: Int64 = np.flatnonzero(np.isfinite(train[0]).sum(axis=0))
-    fit = _boost if classifier == "boosted" else _grow
-    values, beside = (part[0][:, used] for part in (train, validation))
-    fitted = fit(values, train[1], beside, validation[1], recipe.seed)
-    return Trees(fitted, len(dataset.classes), feature_set, used)
+    made = (_boosting if classifier == "boosted" else _forest)(recipe.seed)
+    fitted = fit_trees(made, *train, len(dataset.classes), validation)
+    if classifier == "forest":
+        fitted.classifier.set_params(n_jobs=None)  # batches of answers are too small for threads
+    return Trees(fitted, feature_set)
 
 
-def _boost(
-    values: NDArray[np.float32], label_N: Int64, beside: NDArray[np.float32], beside_N: Int64, seed: int
-) -> HistGradientBoostingClassifier:
-    trees = HistGradientBoostingClassifier(
-        max_iter=MAX_TREES, learning_rate=0.1, l2_regularization=1.0, early_stopping=True, n_iter_no_change=10
-    )
-    return trees.set_params(random_state=seed).fit(values, label_N, X_val=beside, y_val=beside_N)
+def _boosting(seed: int) -> HistGradientBoostingClassifier:
+    return HistGradientBoostingClassifier(
+        max_iter=MAX_TREES, learning_rate=0.1, l2_regularization=1.0, early_stopping=True, n_iter_no_change=10,
+        random_state=seed,
+    )  # fmt: skip
 
 
-def _grow(
-    values: NDArray[np.float32], label_N: Int64, beside: NDArray[np.float32], beside_N: Int64, seed: int
-) -> RandomForestClassifier:
-    """Grow a forest on all draws: it has nothing to stop early, so those for validation help as well."""
-    forest = RandomForestClassifier(FOREST_TREES, min_samples_leaf=FOREST_LEAF, random_state=seed, n_jobs=-1)
-    forest.fit(np.concatenate([values, beside]), np.concatenate([label_N, beside_N]))
-    return forest.set_params(n_jobs=None)  # batches of answers are too small for threads
+def _forest(seed: int) -> RandomForestClassifier:
+    return RandomForestClassifier(FOREST_TREES, min_samples_leaf=FOREST_LEAF, random_state=seed, n_jobs=-1)
 
 
 def _draw(

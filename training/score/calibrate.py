@@ -36,6 +36,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import special
+from scipy.optimize import minimize_scalar
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -147,7 +149,6 @@ DEGREES = (0, 1, 2)
 FOLDS = 5
 SIGNIFICANT = 1.0  # standard errors
 DETECTION_GROUPS = (0, 2, 3, 5, 10, 20)  # first number of detections of each group: 0 or 1, 2, 3 and 4, ...
-_GOLDEN = (5**0.5 - 1) / 2
 _CHANCE_DRAWS = 20
 
 
@@ -173,8 +174,7 @@ class CalibrationFit(NamedTuple):
 def softmax(logits_NC: Float, temperature: float | NDArray[np.float64] = 1.0) -> NDArray[np.float64]:
     """Probabilities, shape (N, C), of logits divided by one temperature or by one for each row, in float64."""
     scaled_NC = logits_NC.astype(np.float64) / np.broadcast_to(temperature, len(logits_NC))[:, None]
-    weights_NC = np.exp(scaled_NC - scaled_NC.max(1, keepdims=True))
-    probabilities_NC: NDArray[np.float64] = weights_NC / weights_NC.sum(1, keepdims=True)
+    probabilities_NC: NDArray[np.float64] = special.softmax(scaled_NC, axis=1)
     return probabilities_NC
 
 
@@ -184,7 +184,7 @@ def calibrated(logits_NC: Float, length_N: Int64, calibration: Calibration) -> N
 
 
 def fit_temperature(logits_NC: Float, label_N: Int64) -> float:
-    """Temperature of the smallest log loss, by golden-section search (the loss is convex in 1 / temperature).
+    """Temperature of the smallest log loss, by a bounded search (the loss is convex in 1 / temperature, so it has one).
 
     Raises
     ------
@@ -194,14 +194,12 @@ def fit_temperature(logits_NC: Float, label_N: Int64) -> float:
     if not len(label_N) or not np.isfinite(logits_NC).all():
         raise ValueError("a temperature needs at least one object, and finite logits")
 
-    def loss(inverse: float) -> float:
-        return log_loss(softmax(logits_NC, 1 / inverse), label_N)
+    def loss(log_temperature: float) -> float:
+        return log_loss(softmax(logits_NC, np.exp(log_temperature)), label_N)
 
-    low, high = 1 / LARGEST_TEMPERATURE, LARGEST_TEMPERATURE
-    while high - low > 1e-5 * low:
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        low, high = (low, right) if loss(left) <= loss(right) else (left, high)
-    return 2 / (low + high)
+    furthest = np.log(LARGEST_TEMPERATURE)
+    found = minimize_scalar(loss, bounds=(-furthest, furthest), method="bounded", options={"xatol": 1e-6})
+    return float(np.exp(found.x))
 
 
 def fit_by_length(logits_NC: Float, label_N: Int64, length_N: Int64, degree: int) -> Calibration:

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
-from models.lightcurve import Int64
 from models.taxonomy import taxonomy_of
 from training.common import markdown_table
 from training.data.augment import View
@@ -33,7 +32,7 @@ from training.data.dataset import Dataset, read_dataset, require_labels, split_i
 from training.fit.checkpoints import fingerprint
 from training.fit.train import train
 from training.recipes.schema import Recipe
-from training.score.baseline import NAMES, FeatureSet, Kind, matrix
+from training.score.baseline import NAMES, FeatureSet, Kind, fit_trees, matrix
 from training.score.metrics import all_scores, confusion, f1_per_class
 from training.score.predictions import Answers, Model, Panel, labels, open_model
 from training.score.sections import number, spread
@@ -142,17 +141,9 @@ def grow(
     kind: Kind, features: FeatureSet, seen: Sequence[Example], classes: int, measured: Features
 ) -> Callable[[Sequence[Example]], Answers]:
     """Fit class-weighted trees on complete light curves; what comes back answers others."""
-    values = measured.of(seen, features)
-    used: Int64 = np.flatnonzero(np.isfinite(values).any(axis=0))  # scikit-learn cannot bin a column without a value
-    fitted = _boosted() if kind == "boosted" else _forest()
-    fitted.fit(values[:, used], labels(seen))
-
-    def answer(examples: Sequence[Example]) -> Answers:
-        p_NC = np.zeros((len(examples), classes))
-        p_NC[:, fitted.classes_] = fitted.predict_proba(measured.of(examples, features)[:, used])
-        return Answers(p_NC)
-
-    return answer
+    made = _boosted() if kind == "boosted" else _forest()
+    fitted = fit_trees(made, measured.of(seen, features), labels(seen), classes)
+    return lambda examples: Answers(fitted.predict(measured.of(examples, features)))
 
 
 def _boosted() -> HistGradientBoostingClassifier:

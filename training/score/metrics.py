@@ -43,6 +43,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 
 from models.lightcurve import Int64
 from models.taxonomy import Taxonomy
@@ -100,17 +101,10 @@ def top_k(probabilities_BC: Float, label_B: Int64, k: int) -> float:
 
 
 def area_under_roc(score_B: Float, positive_B: NDArray[np.bool_]) -> float:
-    """Probability that a positive object scores higher than a negative one, ties counting half; NaN without either.
-
-    The Mann-Whitney statistic on average ranks (Hanley & McNeil 1982).
-    """
-    positives = int(positive_B.sum())
-    negatives = len(positive_B) - positives
-    if not positives or not negatives:
+    """Probability that a positive object scores higher than a negative one, ties counting half; NaN without either."""
+    if positive_B.all() or not positive_B.any():
         return float("nan")
-    _, place_B, count = np.unique(score_B, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - (count - 1) / 2
-    return float((rank[place_B][positive_B].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+    return float(roc_auc_score(positive_B, score_B))
 
 
 def auroc(probabilities_BC: Float, label_B: Int64) -> float:

@@ -43,7 +43,7 @@ Value = Literal["magnitude", "asinh", "linear"]
 
 
 def value_of(flux_BL: Tensor, kind: Value, scale: float) -> Tensor:
-    """What stands for the brightness, from the flux f in the network's unit; ``scale`` is b or s, in that unit.
+    """Return what stands for the brightness, from the flux f in the network's unit; ``scale`` is b or s, in that unit.
 
     - ``magnitude``: -2.5 / ln 10 * asinh(f / 2b), the magnitude of Lupton, Gunn & Szalay (1999) up to its zero point,
       which centring removes: a magnitude where f is far above b, linear around zero, so that difference flux may be

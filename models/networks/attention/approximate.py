@@ -106,7 +106,7 @@ class ReformerAttention(nn.Module):
         return torch.where(mask_BS[:, None, None], near_BHRSG.argmax(4), 2 * pairs)
 
     def _bias(self, bucket_BHRS: Tensor, place_BHRS: Tensor) -> Tensor:
-        """What each sorted token may see of its chunk and the one before, [B, H, R, P, C, X], as bias."""
+        """Return the bias [B, H, R, P, C, X]: what each sorted token may see of its chunk and of the one before."""
         bucket_BHRPC, place_BHRPC = (chunked(x_BHRS, 3, self.chunk, -1) for x_BHRS in (bucket_BHRS, place_BHRS))
         seen_BHRPCX = bucket_BHRPC[..., None] == _with_previous(bucket_BHRPC, -1)[..., None, :]
         other_BHRPC1, own_BHRP1X = place_BHRPC[..., None], _with_previous(place_BHRPC, -1)[..., None, :]
@@ -117,7 +117,7 @@ class ReformerAttention(nn.Module):
 
 
 def shared_key(query_BHSE: Tensor) -> Tensor:
-    """Queries scaled to length sqrt(E), which serve as keys."""
+    """Scale queries to length sqrt(E), to serve as keys."""
     scale: float = query_BHSE.shape[3] ** 0.5
     return F.normalize(query_BHSE, dim=3) * scale
 
@@ -168,7 +168,7 @@ class LinformerAttention(nn.Module):
         return mixed
 
     def _rows(self, weight_NK: Tensor, mask_BS: Tensor) -> Tensor:
-        """The projection's row of each place's rank, [B, S, K]; zero for padding."""
+        """Return the projection's row of each place's rank, [B, S, K]; zero for padding."""
         rank_BS = torch.where(mask_BS, ranks(mask_BS), 0)
         weight_BSK = weight_NK.index_select(0, rank_BS.flatten()).view(*mask_BS.shape, -1)
         return torch.where(mask_BS[..., None], weight_BSK, 0.0)
@@ -226,7 +226,7 @@ def _mix(query_BHSM: Tensor, key_BHSM: Tensor, value_BHSV: Tensor) -> Tensor:
 
 
 def _mix_before(query_BHSM: Tensor, key_BHSM: Tensor, value_BHSV: Tensor) -> Tensor:
-    """The same over the keys up to each query's place: running sums between chunks, a triangle within each."""
+    """Mix values over the keys up to each query's place: running sums between chunks, a triangle within each."""
     query_BHPCM, key_BHPCM, value_BHPCV = (chunked(x, 2, CHUNK) for x in (query_BHSM, key_BHSM, value_BHSV))
     sums_BHPMV = (key_BHPCM.transpose(3, 4) @ value_BHPCV).cumsum(2)
     before_BHPMV = F.pad(sums_BHPMV, (0, 0, 0, 0, 1, 0))[:, :, :-1]
@@ -250,7 +250,7 @@ class Sample(NamedTuple):
 
 
 def sample_size(length: int, factor: float, sparsity: Sparsity) -> int:
-    """Sampled keys, and attending queries, u of a row of ``length`` tokens.
+    """Return u, the number of sampled keys and of attending queries of a row of ``length`` tokens.
 
     At least one; in the paper's reading two, because by its measure all queries are alike on a single key.
     """

@@ -117,7 +117,7 @@ class SelfAttention(nn.Module):
         return query, self._each_head(key), self._each_head(value)
 
     def _each_head(self, x_BGSE: Tensor) -> Tensor:
-        """The group's key or value for each of its heads."""
+        """Repeat each group's key or value for its heads."""
         if self.n_key_heads == self.n_heads:
             return x_BGSE
         copies = self.n_heads // self.n_key_heads
@@ -155,7 +155,7 @@ def _split_heads(x_BSD: Tensor, head_width: int) -> Tensor:
 
 
 def _kernel(config: AttentionConfig, head_width: int, causal: bool) -> nn.Module:
-    """What mixes values [B, H, S, E] given queries, keys and their mask."""
+    """Return the module that mixes values [B, H, S, E] given queries, keys and their mask."""
     match config.kind:
         case "exact" | "grouped_query":
             return ExactAttention(causal)

@@ -36,7 +36,7 @@ class ExactAttention(nn.Module):
 
 
 def bias_where(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """What to add to the scores so that only what is ``seen`` counts."""
+    """Return what to add to the scores so that only what is ``seen`` counts."""
     return torch.where(seen, 0.0, MASKED).to(dtype)
 
 

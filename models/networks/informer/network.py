@@ -262,7 +262,7 @@ class PaddedHistory(NamedTuple):
         return (self.mask_BL.sum(1, keepdim=True) - 1).clamp(min=0)
 
     def tail(self, count: int) -> "PaddedHistory":
-        """The newest ``count`` observations, oldest first; what a shorter row lacks is masked."""
+        """Return the newest ``count`` observations, oldest first; what a shorter row lacks is masked."""
         newest_B1 = self.newest_B1
         place_BT = (newest_B1 - count + 1).clamp(min=0) + torch.arange(count, device=newest_B1.device)
         # Masked places repeat the newest observation: they must hold something finite.

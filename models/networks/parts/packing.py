@@ -60,7 +60,7 @@ class Packing(NamedTuple):
         return cls(place_M, token_BS, mask_BS, leading)
 
     def unpack(self, x_MD: Tensor) -> Tensor:
-        """Padded grid [B, S, D] of packed tokens; empty places hold some token's values and must be masked."""
+        """Return packed tokens as a padded grid [B, S, D]; empty places hold some token's values and must be masked."""
         return F.embedding(self.token_BS, self._at_least_one(x_MD))
 
     def pack(self, x_BSD: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class Packing(NamedTuple):
         return x_BSD.flatten(0, 1).index_select(0, self.place_M)
 
     def unpack_heads(self, x_MQ: Tensor, parts: int, heads: int) -> list[Tensor]:
-        """Padded grids [B, H, S, E] of the parts of packed tokens; each number is moved once, to where it is used."""
+        """Return parts of packed tokens as padded grids [B, H, S, E]; each number is moved once, to its use."""
         per_token = parts * heads
         x_NE = self._at_least_one(x_MQ).view(-1, x_MQ.shape[1] // per_token)
         first_B1S = (self.token_BS * per_token)[:, None]

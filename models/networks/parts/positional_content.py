@@ -63,7 +63,7 @@ class TimeEncoding(nn.Module):
         return x_ND
 
     def position(self, when: When) -> Position | None:
-        """What every block's attention does to its query and key; None: nothing."""
+        """Return what every block's attention does to its query and key; None: nothing."""
         return None
 
     def finish(self, x_MD: Tensor, when: When) -> Tensor:

@@ -101,7 +101,7 @@ class RoMAE(nn.Module):
 
 
 def observed_values(flux_BL: Tensor, flux_err_BL: Tensor, config: RoMAEConfig) -> Tensor:
-    """What an observation's token is made of, and what pretraining reconstructs: [B, L, 2]."""
+    """Return the values [B, L, 2] of the observations' tokens, which pretraining reconstructs."""
     values_BLK = torch.stack([flux_BL, flux_err_BL], dim=-1)
     return torch.asinh(values_BLK / config.flux_scale) if config.flux_transform == "asinh" else values_BLK
 

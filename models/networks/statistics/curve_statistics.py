@@ -88,7 +88,7 @@ def statistics(points: Points, redshift_B: Tensor) -> Statistics:
 
 
 def _log_days(days: Tensor) -> Tensor:
-    """A duration or, with its sign, a delay; squashed."""
+    """Squash a duration or, with its sign, a delay."""
     return days.sign() * days.abs().clamp(max=FAR).log1p() / 3
 
 
@@ -108,9 +108,7 @@ def _places(points: Points, most: _Extremes, group_BXL: Tensor) -> _Places:
 
 
 def _sums(points: Points, most: _Extremes, detected_B1L: Tensor) -> Tensor:
-    """Sums [B, Q, G]: detections, cubes of deviations, squared pulls, then of the first points of a band and of the
-    last ones their number and squashed flux.
-    """
+    """Return sums [B, Q, G]: detections, cubes of deviations, squared pulls, number and flux of a band's ends."""
     n_bands = points.number_BG.shape[1]
     weight_B1L = points.flux_err_B1L.pow(-2)
     level_B2G = points.sums(torch.cat([weight_B1L * points.flux_B1L, weight_B1L], dim=1))

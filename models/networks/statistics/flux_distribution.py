@@ -37,7 +37,7 @@ class FluxDistribution(NamedTuple):
     scale_B1: Tensor
 
     def deviation(self, flux_BQ: Tensor) -> Tensor:
-        """Standard deviations of y between its mean and an observed flux."""
+        """Return the standard deviations of y between its mean and an observed flux."""
         return (torch.asinh(flux_BQ / self.scale_B1) - self.mean_BQ) / self.std_BQ
 
     def negative_log_likelihood(self, flux_BQ: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ class FluxDistribution(NamedTuple):
 
 
 def bounded_std(raw: Tensor) -> Tensor:
-    """Standard deviation of y within ``STD_RANGE``, on a logarithmic scale; a raw value of 0 is ``START_STD``."""
+    """Map to a standard deviation of y within ``STD_RANGE``, on a logarithmic scale; a raw 0 is ``START_STD``."""
     low, high = math.log(STD_RANGE[0]), math.log(STD_RANGE[1])
     start = (math.log(START_STD) - low) / (high - low)
     return torch.exp(low + (high - low) * torch.sigmoid(raw + math.log(start / (1.0 - start))))

@@ -57,7 +57,7 @@ def lag_statistics(points: Points) -> Statistics:
 
 
 def _scores(points: Points) -> Tensor:
-    """Standard score of every point among those of its band, 0 where there is none, and 1 where there is one."""
+    """Return standard scores of points among those of their band, 0 where there is none, and 1 where there is one."""
     scatter_BG = points.variance_BG.sqrt()
     scored_BG = ((points.number_BG >= FEWEST_POINTS) & (scatter_BG > LEAST_SCATTER)).to(scatter_BG.dtype)
     scale_B2G = torch.stack([scored_BG / scatter_BG.clamp(min=LEAST_SCATTER), scored_BG], dim=1)

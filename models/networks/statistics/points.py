@@ -58,7 +58,7 @@ class Points(NamedTuple):
     expected_BG: Tensor
 
     def sums(self, values_BQL: Tensor) -> Tensor:
-        """Sums over the points of every band, [B, Q, G]; the values are finite, in padding too."""
+        """Sum over the points of every band, [B, Q, G]; the values are finite, in padding too."""
         return values_BQL @ self.share_BGL.transpose(1, 2)
 
     def to_points(self, values_BQG: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from training.importers.columns import ImportFormatError
-from training.importers.fits import open_table
+from training.importers.snana import open_table
 
 
 def header(*cards: str) -> bytes:

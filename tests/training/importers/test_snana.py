@@ -11,7 +11,7 @@ from support.importers import fits_table, write_snana
 from training.importers import snana
 from training.importers.columns import ImportFormatError
 from training.importers.convert import Rules, import_objects
-from training.importers.fits import open_table
+from training.importers.snana import open_table
 
 FLUXCAL = 10 ** (0.4 * 3.9)
 
@@ -89,7 +89,7 @@ def test_a_label_can_come_from_a_column(tmp_path: Path) -> None:
 def test_points_are_read_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_snana(tmp_path / "m", objects=9)
     whole = [raw.flux.tolist() for raw in snana.read_snana(folder)]
-    monkeypatch.setattr("training.importers.fits.Table.blocks.__defaults__", (4,))
+    monkeypatch.setattr("training.importers.snana.Table.blocks.__defaults__", (4,))
     assert [raw.flux.tolist() for raw in snana.read_snana(folder)] == whole
 
 
