@@ -31,7 +31,7 @@ class Ensembled(nn.Module):
         self.trees, self.described = trees, described
 
     def numbers(self, output: Output) -> Tensor:
-        """What the trees look at [B, F]: statistics, NaN where they are not known, and what the branches say."""
+        """Return what the trees look at [B, F]: statistics, NaN where they are not known, and what the branches say."""
         if output.statistics is None:
             raise ValueError("trees look at statistics, and this network works out none")
         value_BK, known_BK = output.statistics
