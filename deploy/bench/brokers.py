@@ -22,7 +22,7 @@ USER, PASSWORD, STORE_PASSWORD = "reader", "a-secret", "changeit"
 LISTENERS: Final = ("PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL", "PROXIED", "CONTROLLER")
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-START_SECONDS: Final = 180
+START_SECONDS: Final = 400  # on a machine with much else to do; a few otherwise
 OLDEST_JAVA: Final = 17
 _JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LOGGING: Final = """

@@ -63,7 +63,7 @@ def test_a_password_over_tls(guarded: Brokers, one: Trial, mechanism: str) -> No
 def test_a_wrong_password_ends_the_start_with_a_sentence(guarded: Brokers, one: Trial) -> None:
     ends = addressed(one, guarded, "SASL_PLAINTEXT", password="wrong")
     with one.process(**ends) as worker:
-        eventually(lambda: worker.status is not None, 40)
+        eventually(lambda: worker.status is not None, 120)
         assert worker.status == 1
         (last,) = (event for event in worker.events() if event["event"] == "the worker cannot start")
     assert "authentication failed" in last["reason"]
@@ -73,7 +73,7 @@ def test_a_wrong_password_ends_the_start_with_a_sentence(guarded: Brokers, one: 
 def test_a_wrong_password_may_be_tried_on(guarded: Brokers, one: Trial) -> None:
     ends = addressed(one, guarded, "SASL_PLAINTEXT", password="wrong")
     with one.process(**ends, keep_trying=True) as worker:
-        eventually(lambda: worker.ready, 60)
+        eventually(lambda: worker.ready, 120)
         eventually(lambda: "authentication failed" in worker.ask("/readyz")[1])
         time.sleep(5)
         assert worker.ask("/healthz")[0] == 200

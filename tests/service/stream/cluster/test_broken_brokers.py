@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.kafka_brokers import Brokers, brokers, needs_brokers
-from support.kafka_trial import Trial, repeats, trial
+from support.kafka_trial import PROMISED_SECONDS, Trial, repeats, trial
 from support.stream import Process, eventually
 
 pytestmark = needs_brokers
@@ -81,11 +81,11 @@ def survives(
         one.feed(100)
     mend = breaks()
     time.sleep(OUTAGE_SECONDS)
-    eventually(told, 20)
+    eventually(told, PROMISED_SECONDS / 3)
     mend()
     one.feed(100)
-    one.all_answered(within=60)
-    eventually(lambda: worker.ask("/readyz") == (200, "ok\n"), 30, 0.5)
+    one.all_answered()
+    eventually(lambda: worker.ask("/readyz") == (200, "ok\n"), PROMISED_SECONDS / 2, 0.5)
     assert worker.megabytes < before + 60
     one.feed(20)
     one.all_answered()
