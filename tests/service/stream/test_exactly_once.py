@@ -7,14 +7,17 @@ shown with a broker in a few lines, which fails, loses answers and takes partiti
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
+from confluent_kafka import KafkaError
 
 from service.observe.metrics import Metrics
 from service.stream import retries
@@ -23,6 +26,7 @@ from service.stream.addresses import AddressError, parse_address
 from service.stream.batches import Batch
 from service.stream.ends import open_ends
 from service.stream.exactly_once import ExactlyOnce
+from service.stream.kafka import transactions
 from service.stream.kafka.offsets import Offsets, Token
 from service.stream.kafka.source import Claim, KafkaSource
 from service.stream.letters import Death
@@ -141,6 +145,58 @@ def test_a_replay_has_no_transactions(tmp_path: Path) -> None:
     ends = {"source": "kafka://h:1/alerts", "sink": "kafka://h:1/results?exactly_once=yes"}
     with pytest.raises(AddressError, match="replay"):
         open_ends(chosen(tmp_path, **ends), replay=True)
+
+
+class Deaf:
+    """A producer as librdkafka's is after brokers were away: one call never returns, until it is let go."""
+
+    made: ClassVar[list["Deaf"]] = []
+
+    def __init__(self, config: Any) -> None:
+        self.made.append(self)
+        self.let_go = threading.Event()
+        self.deaf = len(self.made) == 1
+        self.committed = False
+
+    def send_offsets_to_transaction(self, *_: Any) -> None:
+        if self.deaf:
+            self.let_go.wait(60)
+
+    def commit_transaction(self, *_: Any) -> None:
+        self.committed = True
+
+    def poll(self, *_: Any) -> None: ...
+
+    init_transactions = begin_transaction = abort_transaction = poll
+
+
+def test_a_call_that_never_returns_is_left_behind_with_its_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "Producer", Deaf)
+    monkeypatch.setattr(transactions, "OFFSETS_SECONDS", 0.05)
+    monkeypatch.setattr(Deaf, "made", [])
+    once = transactions.KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
+    once.begin()
+    with pytest.raises(TransientError, match="no answer of the group's coordinator"):
+        once.commit([], None)
+    once.abort()
+    once.begin()
+    once.commit([], None)
+    first, second = Deaf.made
+    first.let_go.set()
+    assert (first.committed, second.committed) == (False, True)
+
+
+def test_a_producer_whose_brokers_were_away_begins_no_other_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "Producer", Deaf)
+    monkeypatch.setattr(Deaf, "made", [])
+    once = transactions.KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
+    once.begin()
+    once.abort()
+    once.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    once.begin()
+    once.commit([], None)
+    once.begin()  # an answer has come since
+    assert [producer.committed for producer in Deaf.made] == [False, True]
 
 
 class Broker:
