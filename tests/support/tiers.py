@@ -29,6 +29,8 @@ SLOW = (
     "networks/test_informer.py::test_exported_graph_is_the_network",
     "networks/test_romae.py::test_exported_graph_is_the_network",
     "networks/test_recurrent.py::test_layers_export_as_one_operator_each",
+    "networks/test_trees.py::test_both_graphs_give_the_same_leaves",
+    "training/sky/test_heads.py::test_a_bundle_is_shipped",
     "networks/test_period_search.py::test_finds_what_astropy_finds",
     "training/reobserve/test_adapt.py",
     "training/sky/test_measure.py",

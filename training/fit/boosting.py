@@ -37,10 +37,12 @@ ASKED: Final = 512  # rows at a time
 RIDGE: Final = 1e-4  # on the coefficients of the weight: a weight of 0 or 1 is never certain
 
 
-def fit_forest(value_NF: Float32, label_N: Int64, classes: int, *, seed: int, rounds: int = ROUNDS) -> Forest:
-    """Fit boosted trees to numbers, NaN where one is missing."""
+def fit_forest(
+    value_NF: Float32, label_N: Int64, classes: int, *, seed: int, rounds: int = ROUNDS, **changes: Any
+) -> Forest:
+    """Fit boosted trees to numbers, NaN where one is missing; ``changes`` are parameters of LightGBM."""
     data = lightgbm.Dataset(value_NF, label_N, params={"max_bin": PARAMETERS["max_bin"], "verbosity": -1})
-    parameters = {**PARAMETERS, "num_class": classes, "seed": seed}
+    parameters = {**PARAMETERS, **changes, "num_class": classes, "seed": seed}
     booster = lightgbm.train(parameters, data, num_boost_round=rounds)
     return forest_of(booster, value_NF.shape[1], classes)
 

@@ -92,13 +92,20 @@ class Boost(_Step):
     out: Path = Field(description="npz file to write")
     more: list[Path] = Field(default=[], description="further folders to fit on, told of by the same body; repeatable")
     rounds: int = Field(default=140, ge=1, description="of boosting, a tree of each class in every one")
+    rate: float = Field(
+        default=0.08, gt=0, le=1, description="of learning: what each round adds; few objects want less"
+    )
+    leaves: int = Field(default=24, ge=2, description="of a tree, at most")
+    share: float = Field(default=0.15, gt=0, le=1, description="of the numbers that each tree may look at")
     seed: int = Field(default=0, ge=0, description="of draws")
 
     def cli_cmd(self) -> None:
         """Fit."""
         from training.sky.told import fit_trees
 
-        _print(fit_trees([self.tables, *self.more], self.out, seed=self.seed, rounds=self.rounds))
+        changes = {"learning_rate": self.rate, "num_leaves": self.leaves, "feature_fraction": self.share}
+        folders = [self.tables, *self.more]
+        _print(fit_trees(folders, self.out, seed=self.seed, rounds=self.rounds, **changes))
 
 
 class Ship(_Step):

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -137,11 +137,11 @@ def fit_run(
     return found
 
 
-def fit_trees(folders: Sequence[Path], out: Path, *, seed: int, rounds: int) -> dict[str, float]:
+def fit_trees(folders: Sequence[Path], out: Path, *, seed: int, rounds: int, **changes: Any) -> dict[str, float]:
     """Fit boosted trees on folders and write them; scores of the validation light curves of the first come back."""
     label_N = joined([read_asked(folder / "train.npz") for folder in folders]).label
     asked = all_told([read_told(folder, "train") for folder in folders])
-    forest = fit_forest(asked.columns, label_N, len(classes_of(folders[0])), seed=seed, rounds=rounds)
+    forest = fit_forest(asked.columns, label_N, len(classes_of(folders[0])), seed=seed, rounds=rounds, **changes)
     save_forest(forest, out)
     p_NC = softmax(tree_logits(forest, read_told(folders[0], "validation").columns))
     return scores(p_NC, read_asked(folders[0] / "validation.npz").label)

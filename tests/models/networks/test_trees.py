@@ -76,15 +76,21 @@ class Answering(nn.Module):
         return (self.trees(inputs[0]),)
 
 
+ON_CUDA = {  # onnxruntime has kernels there for the types that occur; no shape is computed, which the CPU would do
+    *("Add", "Cast", "Concat", "Gather", "GatherElements", "GatherND", "Greater", "IsNaN", "ReduceSum", "Reshape"),
+    *("Unsqueeze", "Where"),
+}
+
+
 @pytest.mark.parametrize("as_operator", [True, False])
 def test_both_graphs_give_the_same_leaves(tmp_path: Path, as_operator: bool) -> None:
-    """Ties and missing numbers included; one is a single operator, the other has none of ONNX-ML and no loop."""
+    """Ties and missing numbers included; one is a single operator, the other nothing that CUDA does not have."""
     forest, path = random_forest(2), tmp_path / "trees.onnx"
     module = Answering(forest, as_operator=as_operator)
     write_graph(module, {"number": torch.from_numpy(random_rows(4))}, {"number": ("batch",)}, ["logits"], path)
     operators = {(node.domain, node.op_type) for node in onnx.load(path).graph.node}
     assert (("ai.onnx.ml", "TreeEnsemble") in operators) is as_operator
-    assert as_operator or {domain for domain, _ in operators} == {""}
+    assert as_operator or operators <= {("", name) for name in ON_CUDA}
     session = open_session(path)
     for count in (1, 3, 64):
         rows = random_rows(count, seed=count)
