@@ -35,7 +35,7 @@ def filter_index(name: str) -> int:
 
 
 class BandMap:
-    """How the filters of light curves become the band integers of a network.
+    """Map from the filters of light curves to the band integers of a network.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from models.units import DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT, FluxUnit
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """What ``LightCurve.from_columns`` takes, not yet looked at."""
+    """Arguments of ``LightCurve.from_columns``, not yet looked at."""
 
     mjd: ArrayLike
     flux: ArrayLike
@@ -110,7 +110,7 @@ def _concatenate(arrays: Sequence[_Arrays], many: Sequence[Columns]) -> _Points:
 
 
 def _sound(points: _Points) -> list[bool]:
-    """Which curves are beyond doubt; times that do not rise may still be in order, but not for this quick look."""
+    """Return which curves are beyond doubt; times that do not rise may be in order, but not for this quick look."""
     holds = np.isfinite(points.flux) & np.isfinite(points.flux_err) & (points.flux_err > 0)
     holds &= np.abs(points.mjd) < MAX_ABS_MJD  # which NaN is not
     holds &= (points.band >= 0) & (points.band < len(BANDS))

@@ -96,7 +96,7 @@ class MeasuredPrior(_Frozen):
 
 
 class Manifest(_Frozen):
-    """What a bundle is and how to feed it.
+    """Manifest of a bundle: what it is and how to feed it.
 
     ``taxonomy``, ``embedding_dim`` and ``calibration`` describe a classifier; ``novelty``, ``prediction_sets``,
     ``prior``, ``priors`` and ``context`` what it may tell besides; a forecaster has none of them.
@@ -176,7 +176,7 @@ class Manifest(_Frozen):
 
     @cached_property
     def band_map(self) -> BandMap:
-        """How the filters of light curves become the network's bands."""
+        """Map from the filters of light curves to the network's bands."""
         return BandMap(self.bands, self.band_indices, self.band_groups)
 
     @property

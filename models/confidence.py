@@ -35,7 +35,7 @@ class _Frozen(BaseModel):
 
 
 class Calibration(_Frozen):
-    """How the probabilities were calibrated: softmax(logits / temperature), inside the graph.
+    """Calibration of the probabilities: softmax(logits / temperature), inside the graph.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class Ensemble(_Frozen):
 
 
 class Novelty(_Frozen):
-    """How the graph's output ``novelty`` was made, and from where on it is an alarm.
+    """Reading of the graph's output ``novelty``: how it was made, and from where on it is an alarm.
 
     A light curve beyond the threshold is *unusual*: no prediction set is stated for it, since coverage was measured on
     objects like those that the network knows.

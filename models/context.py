@@ -1,4 +1,4 @@
-"""What is known of an object besides its light curve, as likelihood factors of its classes.
+"""Context of an object, all that is known besides its light curve, as likelihood factors of its classes.
 
 Three things tell stars of our Galaxy from what lies beyond it: a redshift, a parallax, and a catalogue that calls the
 source at this place a star or a galaxy. Each becomes a factor of the classes that it speaks against, never below a
@@ -45,7 +45,7 @@ MATCH_ARCSEC: Final = (1.0, 2.0)
 
 
 class Context(BaseModel):
-    """What a bundle says about redshifts and stars.
+    """A bundle's knowledge of redshifts and stars.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a forecaster is asked: the times and bands at which it says what flux to expect, in training and in serving.
+"""Queries of forecasts: times and bands at which a flux is to be expected, in training and in serving.
 
 Notable:
 
@@ -34,7 +34,7 @@ MAX_QUERIES = 256  # forty nights in six bands; a decoder's attention among quer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queries:
-    """Where in time and band a forecast is wanted for one light curve.
+    """Times and bands of the forecasts that are wanted for one light curve.
 
     Attributes
     ----------

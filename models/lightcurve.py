@@ -204,7 +204,7 @@ def _without_repeats(mjd: Float64, flux: Float32, flux_err: Float32, band: Int64
 
 
 class Limits(BaseModel):
-    """How much history a network was trained on; longer histories are cut to it by :func:`featurise`."""
+    """Length of history that a network was trained on; longer ones are cut to it by :func:`featurise`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -130,7 +130,7 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conclusion:
-    """What is said of one light curve.
+    """Conclusion about one light curve.
 
     Attributes
     ----------

@@ -71,7 +71,7 @@ def _session(path: Path, sha256: str, options: ort.SessionOptions, provider: str
 
 
 def session_options(threads: int) -> ort.SessionOptions:
-    """How every session of a graph is set up; the module docstring says why."""
+    """Return the options of every session of a graph; the module docstring says why."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -1,4 +1,4 @@
-"""What every part of training writes alike: files that appear whole, Markdown tables, the name of the machine."""
+"""Writing that all parts of training share: files that appear whole, Markdown tables, the name of the machine."""
 
 import os
 import platform

@@ -31,7 +31,7 @@ from models.runtime import Run, open_session, run
 
 
 class Pace(NamedTuple):
-    """How fast a pass over the curves went: curves per second of wall time, processor milliseconds per curve."""
+    """Pace of a pass over the curves: curves per second of wall time, processor milliseconds per curve."""
 
     per_second: float
     cpu_ms: float

@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the status code (0 for none) and the body."""
+    """Reply: the status code (0 for none) and the body."""
 
     status: int
     body: bytes = b""
@@ -72,7 +72,7 @@ def read_plan(path: Path) -> list[Request]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened to a plan. ``latency`` (seconds) and ``replies`` are indexed like the plan."""
+    """Outcome of a plan. ``latency`` (seconds) and ``replies`` are indexed like the plan."""
 
     latency: list[float]
     replies: list[Reply]

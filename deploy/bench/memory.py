@@ -1,4 +1,6 @@
-"""Cold start: from starting the process to the first 200 of ``/readyz``, which means loaded, verified and warmed up.
+"""Start, memory and real packets: cold starts, resident memory under load, outcomes of a folder of alerts.
+
+Cold start: from starting the process to the first 200 of ``/readyz``, which means loaded, verified and warmed up.
 
 The very first start also finds out what runs cost on this machine; those after it recall that.
 

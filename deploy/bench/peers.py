@@ -1,6 +1,4 @@
-"""Environments with other servers in them, and the servers: installed, started, stopped with all that they started.
-
-Other model servers on the same light curves, network, client and machine: throughput and latency beside ours.
+"""Other model servers on the same light curves, network, client and machine: throughput and latency beside ours.
 
 Each is installed from PyPI into an environment of its own (kept under ``build/``, so that a second run is quicker; one
 that cannot be installed is left out and named), started around the endpoint in ``endpoints/``, checked to answer what
@@ -101,7 +99,7 @@ TOLERANCE: Final = 1e-4
 
 
 class Route(NamedTuple):
-    """Where a light curve goes, and what the JSON of its columns is wrapped in."""
+    """Path that a light curve goes to, and what the JSON of its columns is wrapped in."""
 
     path: str
     before: bytes = b""
@@ -113,7 +111,7 @@ class Route(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """How a server is installed and asked, one light curve at a time and, if it can, gathering batches itself."""
+    """Installation of a server and its routes, one light curve at a time and, if it can, gathering batches itself."""
 
     requires: tuple[str, ...]
     alone: Route

@@ -29,7 +29,7 @@ Facts = dict[str, str | float]
 
 
 class Aim(NamedTuple):
-    """What a figure should be, in the words of the table."""
+    """Aim of a figure, in the words of the table."""
 
     figure: str
     bound: Literal["at least", "at most"]

@@ -1,4 +1,6 @@
-"""A real Redis server with streams of alerts and results, and the worker between them that a user starts.
+"""The stream worker: visits drained end to end, beside bare onnxruntime, and the decoder beside fastavro.
+
+A real Redis server with streams of alerts and results, and the worker between them that a user starts.
 
 Memory of a worker behind a backlog: resident early, and late, while most of it still waits at the broker.
 
@@ -6,8 +8,6 @@ The alerts are small, detections of new objects alone, and a thousand different 
 is their number.
 
 Where the processor time of a streamed alert goes: decode, featurise, run, encode, each alone on one core.
-
-The stream worker: visits drained end to end, beside bare onnxruntime, and the decoder beside fastavro.
 
 A real Redis server carries the alerts in and the answers out; worker processes are those that a user starts. An alert
 is drained when its answer is acknowledged. The server's own clock stamps both, so ages need no other: an alert's is
@@ -78,7 +78,7 @@ def wait(client: Any, count: int) -> None:
 
 
 def milliseconds(entry: bytes) -> int:
-    """When the server took an entry."""
+    """Return the time at which the server took an entry."""
     return int(entry.partition(b"-")[0])
 
 
@@ -283,7 +283,7 @@ def _bare(bundle: Path, packets: Sequence[bytes]) -> tuple[float, float]:
 
 
 class Drained(NamedTuple):
-    """How long it took, and the most memory that one worker held."""
+    """Time that a drain took, and the most memory that one worker held."""
 
     seconds: float
     peak_mb: float

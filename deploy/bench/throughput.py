@@ -1,4 +1,6 @@
-"""The most the load client can do: the same plan against a server that does no work.
+"""Requests per second over HTTP beside bare onnxruntime, and beside a server that does no work.
+
+The most the load client can do: the same plan against a server that does no work.
 
 The server answers every request with fixed bytes as soon as its last byte is in. What the client reaches here bounds
 what it can measure anywhere; a service figure near it would be a figure of the client.

@@ -36,7 +36,7 @@ class Figure(NamedTuple):
 
     @property
     def aim(self) -> str:
-        """What was aimed at; "" where nothing was."""
+        """Aim of the figure; "" where there is none."""
         aim = AIMS.get(self.key)
         return f"{aim.bound} {aim.value:g}" if aim else self.other_aim
 

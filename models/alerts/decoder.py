@@ -268,7 +268,7 @@ class Decoder:
 
     @property
     def fast(self) -> bool:
-        """Whether the schema allows the fast way."""
+        """True where the schema allows the fast way."""
         return self._steps is not None
 
     def read(self, data: bytes, start: int = 0) -> tuple[Values, int]:

@@ -1,4 +1,4 @@
-"""What comes out of a packet: the result types, the closed sets of reasons, and the limits on hostile input.
+"""Results of reading a packet: their types, the closed sets of reasons, and the limits on hostile input.
 
 A packet ends in exactly one of three ways: a :class:`Packet` with a curve (to be classified), a :class:`Packet` without
 one (*abstained*: a sound alert that a light-curve classifier should not answer), or a :class:`PacketError` (*rejected*:
@@ -14,7 +14,7 @@ from models.limits import PACKET_SECONDS
 
 
 class AbstainReason(StrEnum):
-    """Why a sound alert carries no light curve to classify."""
+    """Reasons for which a sound alert carries no light curve to classify."""
 
     SOLAR_SYSTEM_OBJECT = "solar_system_object"
     """The source belongs to a moving object and to no fixed one."""
@@ -23,7 +23,7 @@ class AbstainReason(StrEnum):
 
 
 class RejectReason(StrEnum):
-    """Why bytes could not be read as an alert."""
+    """Reasons for which bytes could not be read as an alert."""
 
     EMPTY = "empty"
     """No bytes at all."""

@@ -39,7 +39,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """How to read the packets of one schema; ``version`` is None where the packet itself must say."""
+    """Instructions to read the packets of one schema; ``version`` is None where the packet itself must say."""
 
     survey: str
     version: str | None
@@ -58,7 +58,7 @@ class Plan:
 
 
 class NewSchemas:
-    """How many schemas one request may still bring that were not seen before: each takes milliseconds to judge."""
+    """Allowance of schemas that one request may still bring unseen: each takes milliseconds to judge."""
 
     def __init__(self, left: int = MAX_NEW_SCHEMAS) -> None:
         self._limit = self._left = left
@@ -72,7 +72,7 @@ class NewSchemas:
 
 
 class _Judged:
-    """What became of the schemas seen last: plans, and refusals, so that nothing is judged again. For any thread."""
+    """Verdicts on the schemas seen last, plans and refusals, so that nothing is judged again. For any thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -221,7 +221,7 @@ class _Resolver:
         return {name: paths for name, paths in found.items() if paths}
 
     def _holds(self, path: FieldPath, kinds: frozenset[str]) -> bool:
-        """Whether a field exists with one of the types, nullable or not."""
+        """Return whether a field exists with one of the types, nullable or not."""
         fields = self.schema.fields(self.schema.root)
         for name in path[:-1]:
             fields = self.schema.fields(fields.get(name))

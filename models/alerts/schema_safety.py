@@ -1,4 +1,4 @@
-"""Which Avro schemas from strangers may be used: what must hold before fastavro touches bytes written with them.
+"""Safety of Avro schemas from strangers: what must hold before fastavro touches bytes written with them.
 
 A schema that arrives inside a packet could make fastavro overflow the C stack (a recursive record: the process dies),
 loop for hours (an array of zero-byte items with a huge count) or build gigabytes. :func:`parse` admits a schema only
@@ -132,7 +132,7 @@ class _Builder:
 
 
 class _Cost(NamedTuple):
-    """What a type may cost.
+    """Bounds of what a type may cost.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ def confluent_name(schema_id: int) -> str:
 
 
 def exists(name: str, extra: Path | None = None) -> bool:
-    """Whether :func:`load` would find a file."""
+    """Return whether :func:`load` would find a file."""
     return _path(name, extra) is not None
 
 

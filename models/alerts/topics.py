@@ -1,4 +1,4 @@
-"""What is known beforehand about the messages of a topic.
+"""Rules of a topic: what is known beforehand about its messages.
 
 Five envelopes are in use: Confluent framing with a schema registry (Rubin), Avro containers (ZTF, ALeRCE, Pitt-Google),
 bare records of an agreed schema (ELAsTiCC), bare records whose whole schema is the message's key (Fink), and JSON
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Envelope(StrEnum):
-    """How the bytes of a message hold an alert."""
+    """Ways in which the bytes of a message hold an alert."""
 
     AUTO = "auto"
     CONFLUENT = "confluent"
@@ -25,7 +25,7 @@ class Envelope(StrEnum):
 
 
 class TopicRule(BaseModel):
-    """What is known beforehand about the messages of a topic."""
+    """Facts about the messages of a topic that are known beforehand."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

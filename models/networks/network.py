@@ -1,4 +1,4 @@
-"""What every light-curve network takes and returns: one loop trains, one exporter exports, one engine serves them.
+"""Inputs and outputs of every light-curve network: one loop trains, one exporter exports, one engine serves them.
 
 A network is an ``nn.Module`` whose ``forward`` takes the tensors named by its ``input_names``, in that order, out of
 
@@ -25,7 +25,7 @@ QUERIES = ("query_time", "query_band", "query_mask")
 
 
 class Output(NamedTuple):
-    """What a classifier returns.
+    """Output of a classifier.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Output(NamedTuple):
 
 
 class Masking(NamedTuple):
-    """What a reconstruction hides; drawn by ``training.data.targets``.
+    """Observations that a reconstruction hides; drawn by ``training.data.targets``.
 
     Attributes
     ----------

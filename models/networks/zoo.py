@@ -1,6 +1,4 @@
-"""Parameter counts: all of them, those active for one token, and by part.
-
-Every architecture under its name: what configures it, and the networks built from that configuration.
+"""Architectures by name: what configures each, the networks built from it, and their parameter counts.
 
 Notable: a configuration names its own architecture, so a recipe, a run folder or a manifest is enough to rebuild a
 network; a pretraining network names the parts it shares with the classifier alike, so weights move by name
@@ -60,7 +58,7 @@ class Architecture:
 
     @property
     def tasks(self) -> tuple[NetworkTask, ...]:
-        """What there are networks for."""
+        """Tasks that there are networks for."""
         return tuple(task for task in get_args(NetworkTask) if getattr(self, task) is not None)
 
 

@@ -199,7 +199,7 @@ METADATA_BLOCKS: dict[str, frozenset[str]] = {
 
 
 class View(BaseModel):
-    """What is visible of an object. The default shows everything."""
+    """View of an object. The default shows everything."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

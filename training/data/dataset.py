@@ -113,7 +113,7 @@ class Dataset:
 
     @property
     def family(self) -> Sequence[str]:
-        """What must stay together in a split, N names: the parent of each object, or its own id."""
+        """Names [N] of what must stay together in a split: the parent of each object, or its own id."""
         if not self.parent:
             return self.object_id
         return [parent or name for parent, name in zip(self.parent, self.object_id, strict=True)]

@@ -49,7 +49,7 @@ class Ingredient(BaseModel):
 
 
 class Mixture(BaseModel):
-    """What a mixture file says."""
+    """Content of a mixture file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -61,7 +61,7 @@ class Mixture(BaseModel):
 
 
 def is_mixture(path: Path) -> bool:
-    """Whether a data file is a mixture of others."""
+    """Return whether a data file is a mixture of others."""
     return path.suffix == ".json"
 
 
@@ -167,7 +167,7 @@ def weights(
     one_class: float,
     taxonomy: Taxonomy = ELASTICC,
 ) -> Float64:
-    """How often each object is drawn, shape (N,), by the rules of the module docstring; each part on its own."""
+    """Weights (N,) by which objects are drawn, by the rules of the module docstring; each part on its own."""
     weight_N = np.zeros(len(label_N))
     wanted_C = np.array([classes.get(name, 1.0) for name in taxonomy.names])
     for part in np.unique(part_N):

@@ -91,7 +91,7 @@ def draw_masking(mask_BL: Bool, config: MaskingConfig, rng: np.random.Generator)
 
 
 def count_masking(length_B: Int64, config: MaskingConfig) -> Counts:
-    """How many of ``length_B`` observations are probed, hidden and replaced."""
+    """Count how many of ``length_B`` observations are probed, hidden and replaced."""
     probed_B = _ceil(config.probed * length_B)
     split = _sequential if config.counting == "sequential" else _exact
     hidden_B, random_B = split(probed_B, config)
@@ -128,7 +128,7 @@ def _another(mask_BL: Bool, rng: np.random.Generator) -> Int64:
 
 
 class ForecastingConfig(BaseModel):
-    """What is asked about an object."""
+    """Bounds of what is asked about an object."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

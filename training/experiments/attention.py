@@ -1,4 +1,4 @@
-"""What each kind of attention costs and how far it is from exact attention, by length.
+"""Costs of the kinds of attention and their distance from exact attention, by length.
 
     python -m training experiment attention                                  # 1 thread of a CPU
     python -m training experiment attention --device cuda --bfloat16 true    # a GPU

@@ -74,7 +74,7 @@ def _pooled(weight_DD: Tensor, layer: SelfAttention) -> Tensor:
 
 
 class _AllOthers(nn.Module):
-    """What Reformer comes to when every token meets every other: exact, with itself as the last resort."""
+    """Limit of Reformer when every token meets every other: exact, with itself as the last resort."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask_BS: Tensor, dropout: float) -> Tensor:
         bias_SS = torch.eye(mask_BS.shape[1], device=query.device) * SELF

@@ -49,12 +49,12 @@ class Catalina:
         return len(self.label)
 
     def points(self, index: int) -> slice:
-        """Where the observations of an object are."""
+        """Return the slice of an object's observations."""
         return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
 
 
 class Sample(NamedTuple):
-    """Which objects are for pretraining, and which for each fold of the classifiers."""
+    """Objects for pretraining, and those for each fold of the classifiers."""
 
     unlabelled: Int64
     folds: tuple[Int64, ...]

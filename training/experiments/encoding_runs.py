@@ -191,7 +191,7 @@ def pretrain(options: Encodings) -> Pretrained | None:
 
 
 def run_folder(options: Encodings) -> Path:
-    """Where the pretraining keeps its checkpoints."""
+    """Return the folder in which the pretraining keeps its checkpoints."""
     return options.runs / options.experiment / f"{options.encoding}-{options.d_model}-{options.seed}"
 
 

@@ -60,7 +60,7 @@ class Pendulum(Options):
 
 
 class Setting(NamedTuple):
-    """How a set is fine-tuned."""
+    """Fine-tuning of a set."""
 
     epochs: int
     batch: int
@@ -91,7 +91,7 @@ class UEA(Options):
 
     @property
     def setting(self) -> Setting:
-        """How the set is fine-tuned."""
+        """Fine-tuning of the chosen set."""
         return SETS[self.name]
 
 

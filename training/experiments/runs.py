@@ -40,7 +40,7 @@ class Identity(BaseModel):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """What an experiment trains, and what it measures in the end.
+    """Plan of an experiment: what it trains, and what it measures in the end.
 
     Attributes
     ----------

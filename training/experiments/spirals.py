@@ -86,7 +86,7 @@ def draw_spirals(protocol: Protocol) -> tuple[Spirals, Spirals]:
 
 
 def draw_shown(n: int, protocol: Protocol, rng: np.random.Generator) -> Mask:
-    """Which points [N, L] the network sees."""
+    """Draw which points [N, L] the network sees."""
     shown_NL = np.zeros((n, N_FIRST if protocol == "romae" else N_POINTS), dtype=np.bool_)
     shown_NL[:, :N_FIRST] = rng.random((n, N_FIRST)).argsort(1).argsort(1) < N_SHOWN[protocol]
     return shown_NL

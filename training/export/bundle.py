@@ -57,7 +57,7 @@ class ExportError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What a bundle says of itself beyond its network; the taxonomy is that of its training set."""
+    """Facts that a bundle states of itself beyond its network; the taxonomy is that of its training set."""
 
     name: str
     version: str

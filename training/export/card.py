@@ -1,4 +1,6 @@
-"""The picture of the model card: a confusion matrix that can be read.
+"""Model cards of classifiers and forecasters, with the picture of the confusion matrix.
+
+The picture of the model card: a confusion matrix that can be read.
 
 The card of a forecaster: what it answers, how it did beside persistence, and what it must not be used for.
 

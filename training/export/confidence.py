@@ -1,4 +1,4 @@
-"""What a bundle's graph adds to a network so that its answers can be believed: trees, a temperature and a novelty.
+"""Additions to a network in a bundle's graph that make its answers believable: trees, a temperature, a novelty.
 
 They follow the formulas of ``models.confidence`` and ``training.score.novelty`` in float32, with nothing in temperature
 and novelty but elementwise arithmetic, one product and reductions, so torch and onnxruntime agree to rounding. Trees
@@ -31,7 +31,7 @@ class Ensembled(nn.Module):
         self.trees, self.described = trees, described
 
     def numbers(self, output: Output) -> Tensor:
-        """Return what the trees look at [B, F]: statistics, NaN where they are not known, and what the branches say."""
+        """Return the trees' features [B, F]: statistics, NaN where they are not known, and the branches' embedding."""
         if output.statistics is None:
             raise ValueError("trees look at statistics, and this network works out none")
         value_BK, known_BK = output.statistics

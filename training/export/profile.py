@@ -1,4 +1,4 @@
-"""What each module of a network costs in onnxruntime: its own timings, added up by the names of the nodes.
+"""Costs of a network's modules in onnxruntime: its own timings, added up by the names of the nodes.
 
 Nodes carry the module they were traced in (``training.export.graph``); older bundles do not, and are told by operator.
 A timing is the least of several runs, since whatever disturbs a run only ever makes it longer.

@@ -32,7 +32,7 @@ PARITY_NOISE = 400
 
 
 class Confidence(NamedTuple):
-    """What the validation split says of a classifier; ``metrics`` are the numbers behind it."""
+    """Confidence of a classifier as its validation split tells it; ``metrics`` are the numbers behind it."""
 
     calibration: Calibration
     novelty: NoveltyFit
@@ -102,7 +102,7 @@ def _provenance(dataset: Dataset, config: RunConfig) -> dict[str, Any]:
 
 
 def origin_of(data: Path) -> dict[str, Any]:
-    """Where a data file came from, as it says itself: an import or a simulation."""
+    """Return the origin of a data file, as it says itself: an import or a simulation."""
     notes = read_notes(data)
     if "import" in notes:
         told = json.loads(notes["import"])

@@ -1,4 +1,4 @@
-"""What a bundle's graph computes around a network, by task, and the batches that prove the graph equal to it.
+"""Modules that are exported, by task: a network and what its graph computes around it; batches that prove them equal.
 
 - a classifier: softmax(logits / temperature), the logits of the network or of it and boosted trees, the embedding,
   perhaps how unusual that is, and the expert loads of a network with mixtures;
@@ -38,7 +38,7 @@ class Scored(Protocol):
 
     @property
     def described(self) -> Novelty:
-        """What the manifest says of it."""
+        """Novelty as the manifest describes it."""
 
     def module(self) -> nn.Module:
         """Embedding [B, E] to novelty [B]."""

@@ -1,4 +1,4 @@
-"""What makes a traced graph cheaper without changing its answers: fewer operations, and none for what is not there.
+"""Tidying of a traced graph, which makes it cheaper without changing its answers: fewer operations.
 
 Notable: every operation of a graph costs some microseconds before it computes anything, which for one light curve is
 most of the bill. The tracer writes two where one will do (:func:`take_one`). And a graph computes all of itself
@@ -90,7 +90,7 @@ def only_where_present(model: onnx.ModelProto, module: str, column: str, otherwi
 
 
 def _any_number(model: onnx.ModelProto, module: str, column: str) -> list[Node]:
-    """Whether a value is not NaN, a scalar."""
+    """Return a scalar that is true where a value is not NaN."""
     names = [f"{module}/{part}" for part in ("missing_each", "missing_as_number", "all_missing", "some")]
     half = f"{module}/half"
     model.graph.initializer.append(numpy_helper.from_array(np.array(0.5, dtype=np.float32), half))
@@ -103,7 +103,7 @@ def _any_number(model: onnx.ModelProto, module: str, column: str) -> list[Node]:
 
 
 def _answering(graph: onnx.GraphProto, inside: Sequence[Node]) -> list[Node]:
-    """Those of the nodes that only the last one needs: what others use as well stays where all see it."""
+    """Return the nodes that only the last one needs: what others use as well stays where all see it."""
     own = {id(node) for node in inside}
     needed = {output.name for output in graph.output}
     kept: list[Node] = []

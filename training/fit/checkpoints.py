@@ -1,4 +1,4 @@
-"""What a run was made with: one line in the run folder for every time it was started.
+"""Checkpoints and provenance of a run; the run folder has one line for every time that it was started.
 
 ``config.json`` says what is trained and on which data; together with a line of ``starts.jsonl`` (the command, the
 versions, the commit, the machine) it is what somebody needs to train the same weights again. The same recipe and data
@@ -90,7 +90,7 @@ class RunError(ValueError):
 
 
 class DataSource(BaseModel):
-    """Which data file a run was trained on."""
+    """Data file that a run was trained on."""
 
     model_config = ConfigDict(frozen=True)
 

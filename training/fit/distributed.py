@@ -55,7 +55,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process validates, logs and saves."""
+        """True where this process validates, logs and saves."""
         return self.rank == 0
 
     def joined(self) -> AbstractContextManager[None]:
@@ -95,7 +95,7 @@ class Ranks:
             dist.broadcast(value, 0)
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds for any process."""
+        """Return whether it holds for any process."""
         return flag if self.alone else any(self._gather(flag))
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -139,7 +139,7 @@ def join_launch(device: str) -> Ranks:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that speaks: alone, or the first of torchrun's."""
+    """Return whether this process is the one that speaks: alone, or the first of torchrun's."""
     return not _by_torchrun() or os.environ["RANK"] == "0"
 
 

@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 class Task(Protocol):
-    """What a run does; subclass it."""
+    """Task of a run; subclass it."""
 
     def batches(self, step: int) -> Generator[Any, None, None]:
         """Yield the batch of ``step`` and of every step after it: tensors in tuples or dicts, a function of the step.
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the schedule has ended or patience has run out."""
+        """True once the schedule has ended or patience has run out."""
         schedule = self.config.schedule
         return self.step >= schedule.steps or (schedule.patience is not None and self.stale >= schedule.patience)
 
@@ -201,7 +201,7 @@ def _bar(run: Run, progress: bool) -> Iterator["tqdm[None]"]:
 
 
 def _is_over(run: Run, deadline: float | None) -> bool:
-    """Whether time is up by the clock of any process; without a deadline nobody is asked."""
+    """Return whether time is up by the clock of any process; without a deadline nobody is asked."""
     return deadline is not None and run.ranks.any(time.monotonic() >= deadline)
 
 

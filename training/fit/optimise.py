@@ -1,4 +1,4 @@
-"""What the steps since the last line of the log amount to.
+"""Optimisers, learning rates and averages of weights, and the watch over steps and experts that the log reports.
 
 Watching the experts: an alarm, layer by layer, when a mixture stops using some of them.
 

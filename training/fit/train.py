@@ -102,7 +102,7 @@ def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
 
 
 def _statistics(network: AstroMoE, recipe: Recipe, dataset: Dataset, train_indices: Int64) -> Statistics:
-    """Those of a fixed sample of the training objects, each seen as training might see it."""
+    """Return statistics of a fixed sample of the training objects, each seen as training might see it."""
     rng = np.random.default_rng((recipe.seed, SCALES_DRAW))
     sample = rng.permutation(train_indices)[:SCALES_OBJECTS]
     examples = draw_examples(dataset, sample, recipe.data, recipe.augmentation, rng)

@@ -39,7 +39,7 @@ from training.importers.ztf import read_alerts
 
 
 class Source(Rules):
-    """What every import is told."""
+    """Options of every import."""
 
     source: CliPositionalArg[Path] = Field(description="file or folder to read")
     out: Path = Field(description="Parquet file to write")
@@ -121,7 +121,7 @@ class ZtfSupernovae(Source):
 
 
 class Labelled(Source):
-    """What an import with a separate table of objects is told."""
+    """Options of an import with a separate table of objects."""
 
     objects: Path | None = Field(default=None, description="table of objects with labels, redshifts, metadata")
     object_columns: dict[str, str] = Field(default={}, description="its columns: id=, label=, redshift=, parent=")

@@ -38,7 +38,7 @@ Columns = Mapping[str, str]
 
 
 class Rules(BaseModel):
-    """What becomes of an object: how names are mapped and when it is too little to keep."""
+    """Rules of an import: how names are mapped and when an object is too little to keep."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -185,7 +185,7 @@ def clean(raw: RawObject, rules: Rules, report: Report) -> LabelledObject | None
 
 
 def _too_little(band: Int64, detections: int, rules: Rules) -> str:
-    """Why what is left of an object is not enough, or nothing."""
+    """Return why what is left of an object is not enough, or an empty text."""
     if not len(band):
         return "no usable points"
     if len(band) < rules.min_points:

@@ -47,7 +47,7 @@ Rejections = Callable[[pa.RecordBatch], dict[str, NDArray[np.bool_]]]
 
 
 class About(NamedTuple):
-    """What is known of an object beside its points."""
+    """Facts about an object beside its points."""
 
     label: str = ""
     redshift: float = float("nan")
@@ -57,7 +57,7 @@ class About(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How to read one kind of table.
+    """Layout of one kind of table.
 
     ``unit`` nJy of one unit of flux; ``time_offset`` days added to the times; ``metadata`` our name to theirs;
     ``metadata_struct`` a struct column whose fields carry our names; ``extra`` further columns that ``rejections``

@@ -166,7 +166,7 @@ def _filter(part: Part, index: int) -> str:
 
 
 def _reason(part: Part, index: int) -> str:
-    """Why a row holds no flux."""
+    """Return why a row holds no flux."""
     values: Mapping[str, Any] = {role: column[index] for role, column in part.columns.items()}
     if "status" in values:
         whole = None not in (values["flux"], values["flux_err"], values["zero_point"])

@@ -27,7 +27,7 @@ class Frozen(BaseModel):
 
 
 class DataConfig(Frozen):
-    """How stored objects become examples."""
+    """Settings by which stored objects become examples."""
 
     limits: Limits = Limits()
     flux_unit: FluxUnit = "FLUXCAL"
@@ -37,7 +37,7 @@ class DataConfig(Frozen):
 
 
 class BatchConfig(Frozen):
-    """How examples become batches."""
+    """Settings by which examples become batches."""
 
     size: int = Field(default=256, ge=1)
     pool: int = Field(default=4, ge=1, description="batches drawn together and grouped by length, to save padding")
@@ -82,7 +82,7 @@ class ScheduleConfig(Frozen):
 
 
 class ValidationConfig(Frozen):
-    """When the run is scored, logged and saved."""
+    """Steps at which the run is scored, logged and saved."""
 
     every: int = Field(default=500, ge=1, description="steps between validations; each saves a checkpoint")
     objects: int = Field(default=2_000, ge=1, description="validation curves, drawn once")
@@ -91,7 +91,7 @@ class ValidationConfig(Frozen):
 
 
 class FitConfig(Frozen):
-    """What the training loop needs to know, whatever is trained."""
+    """Settings of the training loop, whatever is trained."""
 
     name: str
     schedule: ScheduleConfig

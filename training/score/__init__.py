@@ -1,1 +1,1 @@
-"""How good a model is: metrics, views, calibration and the baselines beside it; start at `evaluate`."""
+"""Scores of a model: metrics, views, calibration and the baselines beside it; start at `evaluate`."""

@@ -1,4 +1,4 @@
-"""What a network says of light curves as they will be served, for calibration, sets and novelty to be fitted to.
+"""Calibration of a network, fitted to its answers about light curves as they will be served.
 
 Every object is seen whole and in random views drawn as in training (missing bands, metadata, forced photometry), at
 least half of which end at a detection whose number is log-uniform, since a broker asks at every detection: in two such
@@ -111,7 +111,7 @@ def _chosen(dataset: Dataset, rows: Int64, per_class: int | None, rng: np.random
 
 
 def draws_of_each(objects: int) -> int:
-    """How many random views of each object there are in a sample of so many objects."""
+    """Return the number of random views of each object in a sample of so many objects."""
     least, most = DRAWS
     return max(least, min(most, LARGEST_SAMPLE // max(objects, 1)))
 

@@ -55,7 +55,7 @@ class Conformal:
     free_ranks: int
 
     def sets(self, probabilities_BC: Float) -> Bool:
-        """Which classes are in the set of each object, bool (B, C)."""
+        """Return which classes are in the set of each object, bool (B, C)."""
         inside_BC: Bool = nonconformity(probabilities_BC, self.kind, self.penalty, self.free_ranks) <= self.threshold_C
         return inside_BC
 

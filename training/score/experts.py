@@ -1,4 +1,4 @@
-"""What each expert is used for: its share of the tokens of every band and of every class.
+"""Uses of each expert: its share of the tokens of every band and of every class.
 
 Two ways to know, told apart in the result:
 

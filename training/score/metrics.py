@@ -191,7 +191,7 @@ def level_f1(probabilities_BC: Float, label_B: Int64, level: Level) -> float:
 
 
 def ancestry(taxonomy: Taxonomy) -> NDArray[np.int64]:
-    """Whether a node contains a leaf, int64 (C, nodes): every leaf and every ancestor, roots that hold all left out."""
+    """Membership of leaves in nodes, int64 (C, nodes): every leaf and every ancestor, roots that hold all left out."""
     names = list(dict.fromkeys(name for leaf in taxonomy.classes for name in (*leaf.path, leaf.name)))
     member = np.array([[name in (*leaf.path, leaf.name) for name in names] for leaf in taxonomy.classes])
     return member[:, ~member.all(0)].astype(np.int64)
@@ -251,7 +251,7 @@ def abstention(probabilities_BC: Float, label_B: Int64, coverages: tuple[float, 
 
 
 class Stability(NamedTuple):
-    """How the top classes of one model settle.
+    """Settling of the top classes of one model.
 
     Attributes
     ----------

@@ -33,7 +33,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """What is known of the training embeddings: class means, the whitening of their spread, and unit vectors."""
+    """Facts about the training embeddings: class means, the whitening of their spread, and unit vectors."""
 
     mean_KE: NDArray[np.float64]
     whiten_EE: NDArray[np.float64]
@@ -99,7 +99,7 @@ def novelty_scores(strange: dict[str, NDArray[np.float64]], label_B: Int64, left
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoveltyFit:
-    """What a bundle needs to tell how unusual an embedding is.
+    """Fit by which a bundle tells how unusual an embedding is.
 
     Attributes
     ----------

@@ -1,8 +1,6 @@
-"""Pieces of a page that needs nothing else: no scripts, no fonts, no network; pictures are inside.
+"""The report as one HTML file that needs nothing else: no scripts, no fonts, no network; pictures are inside.
 
 On a phone the page keeps its width: tables and drawings scroll sideways within it, at a size that can be read.
-
-The report as one HTML file, to be read by a person.
 
 Written from the JSON reports alone, so that a page can be drawn again years later. Sections that were not measured say
 so instead of being absent.

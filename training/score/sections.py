@@ -1,13 +1,12 @@
-"""A map of the embedding: objects that the network takes to be alike lie side by side.
+"""Sections of a report beyond the scores of one view, as plain JSON, and maps of the embedding.
 
 Principal components are exact, quick and always drawn; t-SNE (van der Maaten & Hinton 2008) shows small groups better
 but its distances mean nothing and it takes minutes for many objects, so it is asked for and runs on a subsample.
 
-The parts of a report that go beyond scores of one view: each a function of a panel of models, as plain JSON.
-
-Notable: what a person decides by (abstention, sets, strangeness) is measured on the objects that the scores are
-measured on; thresholds of conformal sets come from the validation split, of the same view. Where a part cannot be
-measured (no validation objects, no embedding, no mixture) it is None and the page says so.
+Each section is a function of a panel of models. Notable: what a person decides by (abstention, sets, strangeness) is
+measured on the objects that the scores are measured on; thresholds of conformal sets come from the validation split, of
+the same view. Where a part cannot be measured (no validation objects, no embedding, no mixture) it is None and the page
+says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -268,7 +267,7 @@ def embedding_section(panel: Panel, rows: Int64, *, tsne: bool) -> dict[str, Any
 
 
 def experts_section(panel: Panel, rows: Int64, classes: int) -> dict[str, Any] | None:
-    """Which bands and classes each expert serves; None without mixtures."""
+    """Return which bands and classes each expert serves; None without mixtures."""
     found = specialisation(panel.models, panel.dataset, rows, classes)
     if found is None:
         return None

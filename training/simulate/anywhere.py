@@ -138,7 +138,7 @@ Variable = Callable[[np.random.Generator, Visits, Floats], Signal]
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """How the surveys of ``n`` objects tell what they saw.
+    """Ways in which the surveys of ``n`` objects report what they saw.
 
     ``floor`` f64[n]: stated error over total flux; ``understated`` f64[n, 6]: true over stated error; ``unstated``
     f64[n]: further scatter over total flux; ``wild`` f64[n]: chance of a wild point; ``nightly`` f64[n]: share of the
@@ -293,7 +293,7 @@ def _medians(visits: Visits, flux: Floats) -> Floats:
 def _published(
     visits: Visits, flux: Floats, error: Floats, report: Report, real: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which points are detections and which are published, both bool[P]; two detections must be ``real``."""
+    """Return which points are detections and which are published, both bool[P]; two detections must be ``real``."""
     owner = visits.owner
     detected = np.abs(flux) >= report.threshold[owner] * error
     first, last = np.full(visits.n, np.inf), np.full(visits.n, -np.inf)

@@ -92,13 +92,13 @@ def candidates(rng: np.random.Generator, name: str, first_id: int) -> list[Label
 
 
 def _alerted(rng: np.random.Generator, snr: Floats) -> NDArray[np.bool_]:
-    """Which points became alerts: most images ask for a signal to noise of 4.5, one in five for less."""
+    """Draw which points became alerts: most images ask for a signal to noise of 4.5, one in five for less."""
     threshold = np.where(rng.random(len(snr)) < 0.8, 4.5, 3.3) + 0.4 * rng.standard_normal(len(snr))
     return snr > threshold
 
 
 def _classified(rng: np.random.Generator, name: str, seen: Visits, flux: Floats) -> NDArray[np.bool_]:
-    """Which candidates got a spectrum and have enough detections, bool[n]; ``flux`` is 0 where nothing was alerted."""
+    """Draw which candidates got a spectrum and enough detections, bool[n]; ``flux`` is 0 where nothing was alerted."""
     brightest = np.full(seen.n, 1e-3)
     np.maximum.at(brightest, seen.owner, flux)
     peak = NJY_ZERO_POINT - 2.5 * np.log10(brightest)

@@ -1,4 +1,6 @@
-"""Microlensing by one star or a pair of stars, and of one or two sources; without parallax.
+"""Sources in the Galaxy and in nuclei that do not repeat: microlensing, active nuclei, dwarf novae, flares.
+
+Microlensing by one star or a pair of stars, and of one or two sources; without parallax.
 
 Class uLens. A single lens follows Paczynski 1986 (eq. 1). A binary lens follows the lens equation of two point masses,
 solved as the complex quintic of Witt & Mao 1995 at every point within a few Einstein radii: its light curves have

@@ -32,7 +32,7 @@ QUANTILES: Floats = np.array([-3.3, -1.35, -0.86, -0.53, -0.25, 0.0, 0.25, 0.53,
 
 @dataclass(frozen=True)
 class Galaxies:
-    """What hosts a class prefers: absolute r magnitude, share of red ones, offset in units of size, hostless share."""
+    """Hosts that a class prefers: absolute r magnitude, share of red ones, offset in units of size, hostless share."""
 
     absolute: tuple[float, float]
     red: float

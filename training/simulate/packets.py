@@ -1,4 +1,6 @@
-"""Avro records made by walking a survey's own schema, so that no field list is repeated in this package.
+"""Alert packets of simulated objects: LSST, ELAsTiCC and ZTF, written by walking each survey's own schema.
+
+Avro records made by walking a survey's own schema, so that no field list is repeated in this package.
 
 A field without a given value becomes null where the schema allows and zero or empty elsewhere.
 

@@ -1,4 +1,6 @@
-"""Alert by alert: what of an object's history had reached a broker when each of its detections was announced.
+"""Measures of a set of light curves, simulated or real: a few numbers per object, whole or alert by alert.
+
+Alert by alert: what of an object's history had reached a broker when each of its detections was announced.
 
 An alert holds its own detection and everything before it. Notable: forced photometry is measured a day later, so the
 alerts of an object's first day hold detections only.

@@ -1,8 +1,10 @@
-"""The picture of the population check: one row per class, one column per measure, simulation and real set overlaid.
+"""Comparison of a simulated population with a real one, class by class: pictures, numbers, and what disagrees.
+
+The picture of the population check: one row per class, one column per measure, simulation and real set overlaid.
 
 Histograms are shares of the objects, lines are medians; bars are the median number of points in a band with quartiles.
 
-Compare a simulated population with a real one, class by class: pictures, numbers, and what disagrees.
+Run::
 
     python -m training simulate --out build/sim.parquet --per-class 1000
     python -m training.simulate.population_report build/sim.parquet --against build/elasticc.parquet --alerts

@@ -10,7 +10,7 @@ from models.lightcurve import Tokens
 
 
 class Api(litserve.LitAPI):  # type: ignore[misc]  # installed in an environment of its own
-    """What LitServe calls, in this order."""
+    """Methods that LitServe calls, in this order."""
 
     def setup(self, device: str) -> None:
         """Load, in the process that will run it."""

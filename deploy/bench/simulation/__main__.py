@@ -28,7 +28,7 @@ REPLAY_LOAD = 0.6  # of what the policy answers at saturation
 
 
 class SimulateError(ValueError):
-    """What was asked for cannot be simulated; says why."""
+    """Failure to simulate what was asked for; says why."""
 
 
 class Simulate(BaseSettings):

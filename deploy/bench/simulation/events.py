@@ -162,7 +162,7 @@ ROOM = 10**9  # of the queue: a replay refuses nothing
 
 
 def occupation(model: LoadedModel, workers: int, repeats: int = REPEATS) -> CostModel:
-    """How long a worker is busy with a run while the others are too, from the means of the shapes of the warm-up.
+    """Return how long a run takes a worker while the others are busy too, from the means of the shapes of the warm-up.
 
     Means, not medians: interruptions by other processes add to a queue too.
     """

@@ -243,7 +243,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What every traffic of a sweep shares.
+    """Settings that every traffic of a sweep shares.
 
     Attributes
     ----------

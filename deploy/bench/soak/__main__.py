@@ -40,7 +40,7 @@ _BUSY: Final = re.compile(rb"^nightjar_(inflight_requests|queue_depth(?:{.*})?) 
 
 @dataclass(slots=True)
 class Soaked:
-    """What came of it; memory in bytes, at even distances in time."""
+    """Result of a soak; memory in bytes, at even distances in time."""
 
     rate: float
     tally: Tally
@@ -54,7 +54,7 @@ class Soaked:
         return median(self.memory[-quarter:]) / median(self.memory[quarter : 2 * quarter] or self.memory)
 
     def faults(self) -> list[str]:
-        """Why this was no success."""
+        """Reasons why this was no success."""
         wrong, stranded = self.tally.count("wrong"), self.tally.count("stranded")
         found = [f"{wrong} wrong answers"] * bool(wrong) + [f"{stranded} stranded requests"] * bool(stranded)
         found += [f"left at the end: {name} {value:g}" for name, value in self.left.items() if value]

@@ -95,7 +95,7 @@ def _one(kind: Kind, curves: Sequence[Columns], rng: random.Random) -> Asked:
 
 
 def judge(asked: Asked, reply: Reply, golden: Golden) -> Verdict:
-    """Whether a reply is what it has to be. A refusal for want of room is none to a request that is bad anyway."""
+    """Judge whether a reply is what it has to be. A refusal for want of room is none to a bad request."""
     if asked.kind == "bad":
         return "right" if 400 <= reply.status < 500 or reply.status in REFUSALS else "wrong"
     if reply.status in REFUSALS:
@@ -188,7 +188,7 @@ MOST_EXAMPLES: Final = 10
 
 @dataclass(slots=True)
 class Tally:
-    """What became of requests. ``outcomes`` counts by kind and outcome; ``seconds`` are latencies of right answers.
+    """Count of answers. ``outcomes`` is by kind and outcome; ``seconds`` are latencies of right answers.
 
     ``behind`` is the most seconds by which a request left late: a client that was not run itself can strand requests.
     """

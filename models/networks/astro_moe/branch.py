@@ -84,7 +84,7 @@ class LightCurveBranch(nn.Module):
         self.band_GD = nn.Parameter(torch.randn(config.n_bands, time.content_width)) if has_band else None
 
     def observations(self, flux_BL: Tensor, flux_err_BL: Tensor, mask_BL: Tensor) -> Tensor:
-        """Transformed flux and error, [B, L, 2]."""
+        """Return the transformed flux and error, [B, L, 2]."""
         kind, scale = self.config.flux_transform, self.config.flux_scale
         observed_BL2 = torch.stack([flux_BL, flux_err_BL], dim=-1)
         if kind == "asinh":

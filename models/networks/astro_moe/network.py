@@ -90,7 +90,7 @@ class AstroMoE(LightCurveBranch):
         mask_BL: Tensor,
         metadata_BF: Tensor,
     ) -> Statistics:
-        """What the branch for statistics is shown of padded light curves; its ``fit`` learns their scales."""
+        """Return the input of the statistics' branch from padded light curves; its ``fit`` learns their scales."""
         seen = self.told["points"](flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
         told = [self.told["curves"](seen, metadata_BF[:, REDSHIFT])]
         if self.config.lag_statistics:

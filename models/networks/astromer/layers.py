@@ -1,4 +1,6 @@
-"""The window a single-band network sees of each row: the newest observations, in order, without gaps, centred.
+"""Parts of ASTROMER: the window that it sees, its transformer block in three forms, its heads.
+
+The window a single-band network sees of each row: the newest observations, in order, without gaps, centred.
 
 Notable: rows come with whatever else is in the light curve, other bands and older points among it; the window is cut
 inside the network, hence inside an exported graph too. Row order is kept, so rows sorted by time give a series sorted
@@ -57,7 +59,7 @@ def value_of(flux_BL: Tensor, kind: Value, scale: float) -> Tensor:
 
 
 class Window(NamedTuple):
-    """Where the window's observations are in their rows.
+    """Places of the window's observations in their rows.
 
     Attributes
     ----------

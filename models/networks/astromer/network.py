@@ -90,14 +90,14 @@ class AstromerConfig(TimeEncodingFields):
 
     @property
     def skip(self) -> Skip:
-        """What goes around attention and feed-forward."""
+        """Residual path around attention and feed-forward."""
         if self.version == "note":
             return "identity"
         return "linear" if self.leak else "none"
 
     @property
     def excludes(self) -> bool:
-        """Whether masked places are excluded, rather than shifted by ``m_alpha``."""
+        """True where masked places are excluded, rather than shifted by ``m_alpha``."""
         return self.mask_format == "K" and self.m_alpha <= HARD_MASK
 
 

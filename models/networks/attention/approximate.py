@@ -1,4 +1,6 @@
-"""Reformer attention (Kitaev et al. 2020): a token attends to the tokens whose hash agrees with its own.
+"""Attention cheaper than quadratic: Reformer, Linformer, Performer and ProbSparse (Informer).
+
+Reformer attention (Kitaev et al. 2020): a token attends to the tokens whose hash agrees with its own.
 
 Tokens are sorted by (bucket, place) and cut into chunks; each chunk looks at itself and the one before, and there only
 at keys of the same bucket. Several rounds with rotations of their own are weighed by their softmax totals (appendix A).
@@ -307,7 +309,7 @@ class ProbSparseAttention(nn.Module):
         return self.sizes[min(places, len(self.sizes) - 1)]
 
     def measure(self, query_BHSE: Tensor, key_BHSE: Tensor, mask_BS: Tensor, sample: Sample, scale: float) -> Tensor:
-        """How uneven each query's scores are, [B, H, S]; ``MASKED`` outside ``mask_BS``."""
+        """Measure how uneven each query's scores are, [B, H, S]; ``MASKED`` outside ``mask_BS``."""
         used_B11U = sample.used_BU[:, None, None]
         score_BHSU = _sampled_scores(query_BHSE, key_BHSE, sample.place_BQU)
         if self.sparsity == "released":

@@ -98,7 +98,7 @@ class InformerConfig(TimeEncodingFields):
 
 
 class ObservationEmbedding(nn.Module):
-    """What was observed, without when: a linear map of the values, plus a vector of the band."""
+    """Embedding of what was observed, without when: a linear map of the values, plus a vector of the band."""
 
     def __init__(self, width: int, n_bands: int, scale: float) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class InformerEncoder(nn.Module):
         return packing.unpack(self.time.finish(x_MD, stages[-1])), packing.mask_BS
 
     def _stages(self, when: When) -> list[When]:
-        """When the tokens of each block are: a distilled token is at the middle one of its three."""
+        """Return the times of each block's tokens: a distilled token is at the middle one of its three."""
         stages = [when]
         for _ in self.encoder.distillings:
             when = When(halve(when.time_BL), halve(when.band_BL), halve(when.kept_BL))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 
 class Packing(NamedTuple):
-    """Where each packed token sits in the padded grid, and back.
+    """Places of packed tokens in the padded grid, and back.
 
     Attributes
     ----------

@@ -53,7 +53,7 @@ class QuantileTransform(nn.Module):
                 self.score_CQ[column, : x.size] = torch.from_numpy(score)
 
     def forward(self, x_BP: Tensor, column_P: Tensor) -> Tensor:
-        """Normal scores [B, P] of the columns ``column_P``; NaN stays NaN."""
+        """Return the normal scores [B, P] of the columns ``column_P``; NaN stays NaN."""
         x_PQ, score_PQ = self.x_CQ[column_P], self.score_CQ[column_P]
         below_BP = (x_BP[..., None] >= x_PQ).to(x_BP.dtype).sum(-1).long() - 1  # whole numbers add up six times slower
         left_BP = below_BP.clamp(0, self.n_knots - 2)

@@ -76,7 +76,7 @@ class Encoder(nn.Module):
 
     @property
     def leading(self) -> bool:
-        """Whether a [CLS] token leads each row."""
+        """True where a [CLS] token leads each row."""
         return self.cls_1D is not None
 
     def forward(

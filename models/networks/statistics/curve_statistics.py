@@ -1,4 +1,4 @@
-"""What a light curve looks like at a glance, in numbers: brightness, colours, time scales, and a coarse sampling.
+"""Statistics of a light curve at a glance: brightness, colours, time scales, and a coarse sampling.
 
 These are the statistics that classifiers on hand-made features live on (FATS, Nun et al. 2015; the features of ALeRCE,
 Sanchez-Saez et al. 2021), worked out inside the network, so that whoever serves it need not know of them. A
@@ -46,7 +46,7 @@ class _Extremes(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """When every band is brightest, first and last above half of that [B, G], and when the light curve is [B, 1]."""
+    """Times when every band is brightest, first and last above half of that [B, G], and the light curve's [B, 1]."""
 
     peak: Tensor
     bright_end: Tensor
@@ -55,7 +55,7 @@ class _Places(NamedTuple):
 
 
 def count(n_bands: int) -> int:
-    """How many statistics there are, K."""
+    """Number of statistics, K."""
     return n_bands * (len(BAND_STATISTICS) + len(EDGES) - 1) + len(CURVE_STATISTICS) + n_bands - 1
 
 

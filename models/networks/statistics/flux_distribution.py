@@ -24,7 +24,7 @@ START_STD = 0.5
 
 
 class FluxDistribution(NamedTuple):
-    """What an observation's flux may be: y = asinh(flux / s) is Gaussian.
+    """Distribution of an observation's flux: y = asinh(flux / s) is Gaussian.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How alike the points of a light curve are that lie so many days apart: its autocorrelation, over all bands together.
+"""Autocorrelation of a light curve: how alike points are that lie so many days apart, over all bands together.
 
 Attention compares points by what they are and when they are, but what a network learns of time scales from sparse
 light curves is coarse: a star that varies within hours, one that varies within days and noise look the same to it. The

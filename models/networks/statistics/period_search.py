@@ -53,7 +53,7 @@ _TINY: Final = 1e-9
 
 
 class Searched(NamedTuple):
-    """Which rows of a batch are searched, ``row_S``, and the place of each row's answer, ``answer_B``: behind the last
+    """Rows of a batch that are searched, ``row_S``, and the place of each row's answer, ``answer_B``: behind the last
     where there is none.
     """
 
@@ -67,7 +67,7 @@ class Searched(NamedTuple):
         return cls(row_S, torch.where(enough_B, enough_B.long().cumsum(0) - 1, row_S.shape[0]))
 
     def take(self, values: Tensor) -> Tensor:
-        """Those of the rows that are searched."""
+        """Return those of the rows that are searched."""
         return values.index_select(0, self.row_S)
 
     def back(self, values_SK: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def _frequency(interval: Tensor, fine: Tensor) -> Tensor:
 
 
 def _candidates(power_RIJ: Tensor, most_RI: Tensor, searches: _Searches) -> Tensor:
-    """The frequencies [S, K] with the highest power, one of an interval, strongest first."""
+    """Return the frequencies [S, K] with the highest power, one of an interval, strongest first."""
     interval_I = _interval(most_RI.device)
     most_RI = most_RI * (1 - TILT / INTERVALS * interval_I)
     twice_2SI = torch.stack([most_RI.index_select(0, searches.first_S), most_RI.index_select(0, searches.second_S)])
@@ -162,7 +162,7 @@ def _candidates(power_RIJ: Tensor, most_RI: Tensor, searches: _Searches) -> Tens
 
 
 def _interval(device: torch.device) -> Tensor:
-    """Number of every interval [I], from the slowest, in the order of :func:`_sums`."""
+    """Return the number of every interval [I], from the slowest, in the order of :func:`_sums`."""
     coarse_A = torch.arange(COARSE, device=device) * 2
     return torch.cat([coarse_A, coarse_A + 1])
 

@@ -1,4 +1,4 @@
-"""What a network is shown of the period of a light curve: how sure it is, how long, and the shape of one turn.
+"""Statistics of the period of a light curve: how sure it is, how long, and the shape of one turn.
 
 The best frequency of ``statistics.periodogram``, refined by the power in it and two overtones, or that of
 ``statistics.period_search``, is described by the amplitudes and relative phases of its overtones (R_k1 and phi_k1 of
@@ -43,7 +43,7 @@ class _Turn(NamedTuple):
 
 
 def count(n_bands: int) -> int:
-    """How many statistics there are, K."""
+    """Number of statistics, K."""
     return len(OCTAVES) - 1 + 3 * len(HATS) + 4 + 2 * len(MULTIPLES) + 3 * len(OVERTONES) + n_bands
 
 
@@ -96,7 +96,7 @@ def _turn(score_BL: Tensor, time_BL: Tensor, frequency_B1: Tensor) -> _Turn:
 
 
 def _refined(score_BL: Tensor, time_BL: Tensor, frequency_B1: Tensor) -> Tensor:
-    """The frequency near one of the periodogram's with the most power in itself and two overtones."""
+    """Return the frequency near one of the periodogram's with the most power in itself and two overtones."""
     steps_K = torch.arange(-_FINER, _FINER + 1, device=time_BL.device)
     near_BK = frequency_B1 + steps_K * (STEP / _FINER)
     cos_BLK, sin_BLK = once = waves(time_BL, near_BK)

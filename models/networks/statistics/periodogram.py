@@ -1,4 +1,4 @@
-"""How much of a light curve repeats at each of twenty thousand frequencies, over all bands together, and where most.
+"""Periodogram: how much of a light curve repeats at each of twenty thousand frequencies, over all bands together.
 
 Period and shape tell pulsating stars and eclipsing binaries from each other (Debosscher et al. 2007), and no network
 of this size learns periods from points at irregular times: it would have to try tens of thousands. This does so. Its
@@ -42,7 +42,7 @@ _LEAST_SIGNAL: Final = 0.02  # of a band's variance
 
 
 class Scores(NamedTuple):
-    """What is searched for periods; 0 where a band has too few points, or does not vary.
+    """Standard scores that are searched for periods; 0 where a band has too few points, or does not vary.
 
     ``score`` [B, L]: standard scores times ``trust`` [B, L], the share of signal in their variance. ``away`` [B, L]:
     difference to the band's mean, asinh. ``points`` [B, G]: how many of a band are searched, ``share`` [B, G, L]: 1
@@ -137,7 +137,7 @@ def periodogram(score_BL: Tensor, time_BL: Tensor) -> Tensor:
 
 
 def peaks(power_BF: Tensor) -> Peaks:
-    """Where a periodogram is highest: the best place, and the best of those in other parts of it."""
+    """Highest places of a periodogram: the best, and the best of those in other parts of it."""
     half = FREQUENCIES // 2
     overtone_BF = torch.nn.functional.max_pool1d(power_BF[:, None], 4, stride=2, padding=1)[:, 0]  # around 2 f, at f
     slow_BF = power_BF[:, :half] + torch.minimum(overtone_BF, OVERTONE * power_BF[:, :half])
@@ -159,7 +159,7 @@ def _most(power_BF: Tensor) -> Tensor:
 
 
 def _place(interval_B1: Tensor, slow_BF: Tensor, power_BF: Tensor) -> Tensor:
-    """Where in an interval the most is, by what :func:`peaks` compares."""
+    """Return the place of the most in an interval, by what :func:`peaks` compares."""
     place_BJ = interval_B1 * FINE + torch.arange(FINE, device=power_BF.device)
     half = slow_BF.shape[1]
     low_BJ = slow_BF.gather(1, place_BJ.clamp(max=half - 1))
