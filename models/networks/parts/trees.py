@@ -112,7 +112,7 @@ def _logits(number_BF: Tensor, classes: int, *_: object) -> Tensor:
 def _leaves(
     number_BF: Tensor, depth: int, look_M: Tensor, threshold_M: Tensor, left_M: Tensor, _: Tensor, root_T: Tensor
 ) -> Tensor:
-    """The leaf of every tree that a row reaches, [B, T]."""
+    """Return the leaf of every tree that a row reaches, [B, T]."""
     twice_BF = _twice(number_BF)
     place_BT = left_M[root_T] + (twice_BF.index_select(1, look_M[root_T]) > threshold_M[root_T]).long()
     for _level in range(1, depth):
@@ -128,5 +128,5 @@ def _twice(number_BF: Tensor) -> Tensor:
 
 
 def _add_up(place_BT: Tensor, value_M: Tensor, classes: int) -> Tensor:
-    """Sums over the rounds of boosting, [B, C]."""
+    """Sum over the rounds of boosting, [B, C]."""
     return value_M[place_BT].view(-1, place_BT.shape[1] // classes, classes).sum(1)

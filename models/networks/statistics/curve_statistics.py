@@ -55,7 +55,7 @@ class _Places(NamedTuple):
 
 
 def count(n_bands: int) -> int:
-    """Number of statistics, K."""
+    """Return the number of statistics, K."""
     return n_bands * (len(BAND_STATISTICS) + len(EDGES) - 1) + len(CURVE_STATISTICS) + n_bands - 1
 
 

@@ -43,7 +43,7 @@ class _Turn(NamedTuple):
 
 
 def count(n_bands: int) -> int:
-    """Number of statistics, K."""
+    """Return the number of statistics, K."""
     return len(OCTAVES) - 1 + 3 * len(HATS) + 4 + 2 * len(MULTIPLES) + 3 * len(OVERTONES) + n_bands
 
 
