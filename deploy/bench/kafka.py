@@ -50,7 +50,7 @@ SESSION: Final = "session.timeout.ms=6000&heartbeat.interval.ms=1000&topic.metad
 
 
 def measure(bundle: Path, scale: float, say: Callable[[str], None], parts: Sequence[str] = ()) -> Numbers:
-    """Keys ``kafka.*``.
+    """Keys ``kafka.*``; ``kafka.failed.NAME`` for each part that came to no end.
 
     Parameters
     ----------
@@ -65,7 +65,11 @@ def measure(bundle: Path, scale: float, say: Callable[[str], None], parts: Seque
         bench = Bench(cluster, bundle, say)
         for name in parts or PARTS:
             started = time.monotonic()
-            numbers |= PARTS[name](bench, scale)
+            try:
+                numbers |= PARTS[name](bench, scale)
+            except Exception as error:  # what the others measure is not lost by it
+                numbers[f"kafka.failed.{name}"] = 1.0
+                say(f"{name}: failed: {type(error).__name__}: {error}")
             say(f"{name}: took {time.monotonic() - started:.0f} s")
     return numbers
 
