@@ -107,7 +107,7 @@ class Throughput(Command):
 
     def cli_cmd(self) -> None:
         """Time, then print paces and their ratio as JSON."""
-        from training.fit.throughput import throughput
+        from training.fit.train import throughput
 
         named = _recipe(self.recipe)
         changes = {"threads": self.threads or named.threads, "device": self.device or named.device}
@@ -126,7 +126,7 @@ class Export(Command):
 
     def cli_cmd(self) -> None:
         """Export, then print what was written as JSON."""
-        from training.export.release import release
+        from training.export.bundle import release
 
         bundle = release(self.run, self.data, self.out, name=self.name, version=self.version)
         calibration = bundle.manifest.calibration.model_dump()

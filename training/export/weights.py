@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from models.bundle import BundleError, load_bundle, read_golden
 from models.networks.zoo import build
 from training.common import write_atomic
-from training.export.tidy import walk
+from training.export.graph import walk
 from training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
 from training.recipes.schema import Recipe
 

@@ -4,10 +4,28 @@ Run, and run again to resume; with torchrun on several processes (``training.fit
 
     python -m training train default --data build/sim.parquet
     torchrun --standalone --nproc-per-node 2 -m training train default --data build/sim.parquet --threads 1
+
+The pace is that of batches grouped by length and packed, against a plain padded loop on the same curves::
+
+    python -m training throughput default --data build/sim.parquet
+
+Both sides train the recipe's network from the same start with the same optimiser, on the same draws and views of the
+same objects, prepared by a background thread each. The recipe's side sorts each pool by length and leaves padding out
+of everything but attention (``parts.packing``). The plain side is the loop one writes first: curves in the order in
+which they were drawn, every batch padded to its longest, every layer run over every place. Its padding is marked as
+observed, which makes any network do that work; its losses therefore mean nothing and only its time is looked at.
+
+Rounds are interleaved, the side that begins alternates, and each round gives one ratio, so that whatever else the
+machine does meets both sides alike. A round is one pool of batches, everything counted: drawing, featurising, padding,
+moving, forward, backward, update.
 """
 
-from collections.abc import Callable
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +36,13 @@ from models.lightcurve import Int64
 from models.networks.astro_moe.network import AstroMoE
 from models.networks.statistics.points import Statistics
 from models.networks.zoo import NetworkTask, build, transfer
-from training.data.batches import collate, draw_examples
+from training.data.batches import Batch, batches_of_pool, collate, draw_examples, draw_pool, pooled
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from training.data.mixture import is_mixture, read_mixture
 from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best
-from training.fit.loop import FitResult, Task, fit
+from training.fit.distributed import Ranks
+from training.fit.loop import FitResult, Task, begin, fit, train_step
+from training.fit.optimise import Interval
 from training.fit.tasks import Classification, Forecasting, MaskedReconstruction
 from training.recipes.schema import Recipe
 
@@ -109,3 +129,111 @@ def _statistics(network: AstroMoE, recipe: Recipe, dataset: Dataset, train_indic
     batches = [collate(examples[start : start + SCALES_BATCH]) for start in range(0, len(examples), SCALES_BATCH)]
     told = [network.statistics_of(*batch.inputs_of(network)) for batch in batches]
     return Statistics(*(torch.cat(parts) for parts in zip(*told, strict=True)))
+
+
+class Counted(NamedTuple):
+    """A batch, and how many of its places are observations."""
+
+    batch: Batch
+    observations: int
+
+
+class Pace(NamedTuple):
+    """One round of one side: light curves per second, and the share of padding in its batches."""
+
+    curves_per_second: float
+    padding: float
+
+
+class Side:
+    """A run that trains on one kind of batches, a pool a round."""
+
+    def __init__(
+        self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64], make: Callable[[int], list[Counted]]
+    ) -> None:
+        self.recipe, self.task = recipe, Classification(recipe, dataset, split)
+        network = start(recipe, dataset, split["train"]).to(recipe.device)
+        self.run = begin(network, recipe, Path(), Ranks())
+        self.batches = pooled(make, recipe.batch.pool, 0)
+
+    def train_pool(self) -> Pace:
+        """Train on the next pool."""
+        curves, places, observations, interval = 0, 0, 0, Interval()
+        started = time.perf_counter()
+        for _ in range(self.recipe.batch.pool):
+            batch, observed = next(self.batches)
+            train_step(self.run, self.task, batch, interval)
+            curves, places = curves + len(batch.label_B), places + batch.mask_BL.numel()
+            observations += observed
+        interval.means(self.run.ranks)  # waits for the device
+        return Pace(curves / (time.perf_counter() - started), 1 - observations / places)
+
+
+def grouped_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Counted]:
+    """Batches of a pool as training takes them."""
+    batches = batches_of_pool(dataset, indices, recipe, number)
+    return [Counted(batch, int(batch.mask_BL.sum())) for batch in batches]
+
+
+def plain_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Counted]:
+    """Batches of the same curves in the order in which they were drawn, padding marked as observed."""
+    examples = draw_pool(dataset, indices, recipe, np.random.default_rng((recipe.seed, number)))
+    parts = np.array_split(np.arange(len(examples)), recipe.batch.pool)
+    return [_fill(collate([examples[index] for index in part])) for part in parts]
+
+
+def _fill(batch: Batch) -> Counted:
+    filled = batch._replace(
+        flux_err_BL=torch.where(batch.mask_BL, batch.flux_err_BL, 1.0),  # an observation without error has no meaning
+        mask_BL=torch.ones_like(batch.mask_BL),
+    )
+    return Counted(filled, int(batch.mask_BL.sum()))
+
+
+def throughput(recipe: Recipe, data: Path, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time both sides; medians and ranges over rounds.
+
+    Raises
+    ------
+    ValueError
+        When the recipe does not classify.
+    """
+    if recipe.task != "classify":
+        raise ValueError(f"{recipe.name} is no recipe of a classifier")
+    if recipe.threads is not None:
+        torch.set_num_threads(recipe.threads)
+    dataset = read_dataset(data)
+    split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
+    sides = {
+        name: Side(recipe, dataset, split, partial(pool, dataset, split["train"], recipe))
+        for name, pool in {"grouped": grouped_pool, "plain": plain_pool}.items()
+    }
+    for side in sides.values():
+        side.train_pool()  # the first pool allocates and compiles
+    paces: dict[str, list[Pace]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name in list(sides)[:: 1 if number % 2 else -1]:
+            paces[name].append(sides[name].train_pool())
+        now = {name: paces[name][-1].curves_per_second for name in sides}
+        say(f"round {number + 1} of {rounds}: " + ", ".join(f"{name} {pace:.1f}/s" for name, pace in now.items()))
+    for side in sides.values():
+        side.batches.close()
+    return {"recipe": recipe.name, "threads": torch.get_num_threads(), "rounds": rounds, **summarise(paces)}
+
+
+def summarise(paces: dict[str, list[Pace]]) -> dict[str, Any]:
+    """Median and range of both paces and of their ratio, and the padding of both."""
+    ratios = [
+        grouped.curves_per_second / plain.curves_per_second
+        for grouped, plain in zip(paces["grouped"], paces["plain"], strict=True)
+    ]
+    return {
+        "ratio": _spread(ratios),
+        **{f"{name}_curves_per_second": _spread([pace.curves_per_second for pace in paces[name]]) for name in paces},
+        **{f"{name}_padding": round(statistics.mean(pace.padding for pace in paces[name]), 3) for name in paces},
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    figures = {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+    return {name: round(value, 2) for name, value in figures.items()}

@@ -28,7 +28,7 @@ Print one, resolved::
 
 from collections.abc import Callable
 
-from training.recipes import astro_moe, astro_moe_sky, astromer, informer, romae
+from training.recipes import astro_moe, astromer, informer, romae
 from training.recipes.schema import Recipe
 
 _MAKERS: tuple[Callable[[], Recipe], ...] = (
@@ -43,10 +43,10 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe.default_finetuning_metadata,
     astro_moe.default_finetuning_whole,
     astro_moe.default_ztf_alerts,
-    astro_moe_sky.sky_body,
-    astro_moe_sky.sky_body_views,
-    astro_moe_sky.sky_heads,
-    astro_moe_sky.sky_heads_ztf,
+    astro_moe.sky_body,
+    astro_moe.sky_body_views,
+    astro_moe.sky_heads,
+    astro_moe.sky_heads_ztf,
     astro_moe.default_ztf,
     astro_moe.default_pe,
     astro_moe.default_multiband_astromer,

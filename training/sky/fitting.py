@@ -54,7 +54,7 @@ class Tell(_Step):
 
     def cli_cmd(self) -> None:
         """Tell."""
-        from training.recipes.astro_moe_sky import sky_heads
+        from training.recipes.astro_moe import sky_heads
         from training.sky.heads import load_body
         from training.sky.told import tell_embeddings, tell_statistics
 

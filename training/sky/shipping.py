@@ -24,9 +24,8 @@ from models.posterior import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
 from models.posterior import rates as named_rates
 from models.taxonomy import taxonomy_of
 from training.data.batches import usable_tokens
-from training.export.bundle import Release, export_bundle
+from training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
 from training.export.confidence import Ensembled
-from training.export.release import PARITY_NOISE, noise
 from training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
 from training.fit.checkpoints import RunConfig, RunError, load_network
 from training.recipes.schema import Recipe

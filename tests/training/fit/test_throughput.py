@@ -8,7 +8,7 @@ import torch
 
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.throughput import Pace, grouped_pool, plain_pool, summarise, throughput
+from training.fit.train import Pace, grouped_pool, plain_pool, summarise, throughput
 from training.recipes.astro_moe import debug, debug_pretraining
 
 

@@ -14,7 +14,7 @@ from support.mallorn import write_mallorn
 from support.shared import needs_shared, shared
 from training.__main__ import main
 from training.data.dataset import Dataset, DatasetError, read_dataset, read_notes, split_indices
-from training.export.release import origin_of
+from training.export.bundle import origin_of
 from training.fit.checkpoints import load_network
 from training.fit.train import train
 from training.recipes.astro_moe import debug
