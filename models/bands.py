@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 BANDS: Final = ("u", "g", "r", "i", "z", "Y")
 """Bands of LSST, in the order in which the networks trained on them number them."""
 
-FILTERS: Final = (*BANDS, "c", "o", "G", "BP", "RP")
-"""Every filter by name: LSST and its like, ATLAS (c, o), Gaia (G, BP, RP)."""
+FILTERS: Final = (*BANDS, "c", "o", "G", "BP", "RP", "U", "B", "V", "R", "I", "w", "C")
+"""Every filter by name: LSST and its like, ATLAS (c, o), Gaia (G, BP, RP), Johnson and Cousins (U, B, V, R, I),
+Pan-STARRS' wide one (w), no filter at all (C)."""
 
 NAMES: Final[Mapping[str, int]] = {**{name: place for place, name in enumerate(FILTERS)}, "y": FILTERS.index("Y")}
 """Place in :data:`FILTERS` of every name; ``y`` and ``Y`` are the same filter."""

@@ -4,7 +4,7 @@ Every class is seen by every survey in the same proportion, so that the survey d
 drawn evenly over the sources of a class first, so that one large simulation does not drown the real objects.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ from training.sky.record import PARTS, Sky, SkyObject, collect
 Origin = Event | Pulse | Flare
 
 SHARES: Final[Mapping[str, float]] = {
-    "Ia": 8.0, "II": 7.0, "Ib/c": 5.0, "SLSN": 4.0, "TDE": 4.0, "AGN": 5.0, "RR Lyrae": 4.0, "Cepheid": 3.0,
+    "Ia": 8.0, "II": 7.0, "Ib/c": 6.5, "SLSN": 5.0, "TDE": 5.5, "AGN": 7.0, "RR Lyrae": 4.0, "Cepheid": 3.0,
     "Delta Scuti": 3.0, "EB": 3.0, "Dwarf Novae": 4.0, "uLens": 4.0, "M-dwarf Flare": 2.5, "91bg": 2.5, "Iax": 1.5,
     "SN-like/Other": 3.0, "KN": 1.0, "ILOT": 0.5, "CART": 0.5, "PISN": 0.5,
 }  # fmt: skip
@@ -109,8 +109,9 @@ def _fitted(sky: Sky, rows: NDArray[np.intp], label: int, most: int, rng: np.ran
 
 
 def survey_weights(library: Library) -> dict[str, float]:
-    """How often each survey is looked through: those of many bands evenly, those of one band and poor ones less."""
-    return {name: 0.4 if name in ONE_BAND or name in POOR else 1.0 for name in library.surveys}
+    """How often each survey is looked through: those of many bands evenly, Rubin more, one band and poor ones less."""
+    own = {"rubin": 2.0} | dict.fromkeys(ONE_BAND | POOR, 0.4)
+    return {name: own.get(name, 1.0) for name in library.surveys}
 
 
 def make_views(
@@ -185,10 +186,19 @@ def _one(
     return None
 
 
-def views_of(sky: Sky, part: str, number: int, *, seed: int = 0, data: Path | None = None) -> Sky:
-    """Views of one part through its own patterns; templates and flares are taken from the folder ``data``."""
+def views_of(
+    sky: Sky, part: str, number: int, *, seed: int = 0, data: Path | None = None, through: Sequence[str] = ()
+) -> Sky:
+    """Views of one part through its own patterns; templates and flares are taken from the folder ``data``.
+
+    Parameters
+    ----------
+    through : the surveys to look through, evenly; default: all, by `survey_weights`.
+    """
     flares = None if data is None else data / "real" / "lclib_mdwarf.parquet"
     colours = read_colours(None if data is None else data / "real" / "templates")
     side = PARTS.index(part)
     library = build_library(sky, sky.part == side)
-    return make_views(find_origins(sky, side, seed=seed, flares=flares), library, number, seed=seed, colours=colours)
+    origins = find_origins(sky, side, seed=seed, flares=flares)
+    surveys = dict.fromkeys(through, 1.0) if through else None
+    return make_views(origins, library, number, seed=seed, colours=colours, surveys=surveys)

@@ -62,7 +62,10 @@ class Noise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """The visits of one object. ``flux`` is the total flux that each error belongs to; all P points sorted by time."""
+    """The visits of one object; all P points sorted by time.
+
+    ``flux`` is the flux that each error belongs to: all light where the survey tells it (``tells_total``).
+    """
 
     survey: str
     row: int
@@ -76,6 +79,7 @@ class Pattern:
     centre: float
     peak: float
     only_detections: bool
+    tells_total: bool
     z: float
 
 
@@ -117,8 +121,8 @@ class Library:
             log_wavelength=np.log(sky.wavelength[at][order][place].astype(np.float64)),
             foreign=sky.foreign[at][order][place], flux=np.where(np.isfinite(total), total, np.abs(flux))[place],
             error=error[place], limit=limit[place], centre=float(mjd[top]),
-            peak=float(max(flux[top] - 0.8 * error[top], 3.0 * error[top])), only_detections=tiles,
-            z=float(sky.z[row]),
+            peak=_peak(flux, error, top, varies=bool(np.isfinite(total).any())), only_detections=tiles,
+            tells_total=bool(np.isfinite(total).any()), z=float(sky.z[row]),
         )  # fmt: skip
 
     def errors(self, pattern: Pattern, total_flux: Float, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Float:
@@ -130,6 +134,12 @@ class Library:
                 here = band == number
                 errors[here] *= noise.ratio(np.abs(total_flux[here]), was[here])
         return errors
+
+
+def _peak(flux: Float, error: Float, top: int, *, varies: bool) -> float:
+    """Brightness that a pattern was made at, nJy; of a variable the largest change, whichever way."""
+    sure = np.abs(flux) - 0.8 * error if varies else flux[top] - 0.8 * error[top]
+    return float(max(np.max(sure), 3.0 * error[top]))
 
 
 def _tile(mjd: Float, peak: float, rng: np.random.Generator) -> tuple[Float, NDArray[np.intp]]:

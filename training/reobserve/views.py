@@ -24,6 +24,7 @@ from training.simulate.photometry import distance_modulus
 from training.sky.record import SkyObject
 
 Float = NDArray[np.float64]
+Rng = np.random.Generator
 
 JITTER_DAYS: Final = 4.0
 ALIGNED: Final = 0.7
@@ -38,6 +39,10 @@ FREE_BRIGHTNESS: Final = 0.3
 TAIL_DAYS: Final = (12.0, 120.0)
 LARGEST_SCATTER: Final = 2.5
 """True errors over stated ones, at most."""
+OVER_A_TEMPLATE: Final = 0.7
+"""Share of views of nuclei that are differences from a template of one day."""
+LIGHT_OF_NUCLEI: Final = (1.8, 0.7)
+"""Centre and scatter of ln(light of nucleus and host over the largest difference): 2 to 20 times."""
 MOST: Final = 220
 """A view has at most so many points, the nearest to the peak where a pattern has more."""
 
@@ -58,11 +63,16 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What the visits of a pattern would find: flux above the quiescent one, nJy (K,), at its rows ``rows_K``."""
+    """What the visits of a pattern would find at its rows ``rows_K``; fluxes in nJy, (K,).
+
+    ``flux_K`` is flux above the quiescent one, ``total_K`` what the pattern's errors grow with, and ``light_K`` all
+    light in the aperture, of which errors leave out a share.
+    """
 
     rows_K: NDArray[np.intp]
     flux_K: Float
     total_K: Float
+    light_K: Float
     z: float
 
 
@@ -97,8 +107,29 @@ def view_of_event(event: Event, pattern: Pattern, colours: Colours, rng: np.rand
     outside = wave[rows] != inside[rows]
     own = _own_slope(event, days[rows], inside[rows]) * (wave[rows] - inside[rows])
     flux = flux * np.exp(np.where(outside, np.where(np.isfinite(log_ratio), log_ratio, own), 0.0))
+    if event.steady:
+        return _nucleus(event, pattern, rows[sure], flux[sure], inside[rows][sure], z, rng)
     rows, flux = rows[sure], scale * flux[sure]
-    return Seen(rows, flux, np.abs(flux), z)
+    return Seen(rows, flux, np.abs(flux), np.abs(flux), z)
+
+
+def _nucleus(
+    event: Event, pattern: Pattern, rows: NDArray[np.intp], flux_K: Float, inside_K: Float, z: float, rng: Rng
+) -> Seen | None:
+    """What is left of a nucleus over a template: the mean of all years, or what it was on one day, in all bands.
+
+    Within weeks a nucleus hardly varies: over a template of one day it is a constant of either sign, many times its
+    errors, which is what surveys report of most of them.
+    """
+    if len(rows) < 3:
+        return None
+    if rng.random() < OVER_A_TEMPLATE:
+        epoch = np.full(len(rows), rng.uniform(event.first, event.last))
+        flux_K = flux_K - (event.process.expected(epoch, inside_K) - event.process.mean)
+    wanted = pattern.peak * np.exp(rng.normal(0.0, 0.7))
+    flux_K = flux_K * wanted / max(float(np.abs(flux_K).max()), 0.2 * event.process.amplitude, 1e-6)
+    light_K = np.maximum(wanted * np.exp(rng.normal(*LIGHT_OF_NUCLEI)) + flux_K, np.abs(flux_K))
+    return Seen(rows, flux_K, light_K if pattern.tells_total else np.abs(flux_K), light_K, z)
 
 
 def _redshift(event: Event) -> float:
@@ -201,7 +232,7 @@ def view_of_pulse(pulse: Pulse, pattern: Pattern, rng: np.random.Generator) -> S
         if few:  # a template of a few exposures stands somewhere within the range
             level = np.mean(rng.choice(total[here], size=min(4, int(here.sum()))))
         flux[here] -= level
-    return Seen(rows, flux, total, np.nan)
+    return Seen(rows, flux, total, total, np.nan)
 
 
 def view_of_flare(flare: Flare, pattern: Pattern, rng: np.random.Generator) -> Seen | None:
@@ -214,14 +245,15 @@ def view_of_flare(flare: Flare, pattern: Pattern, rng: np.random.Generator) -> S
     if flux.max() <= 0:
         return None
     scale = pattern.peak * np.exp(rng.normal(0.0, 0.9)) / flux.max()
-    return Seen(rows, scale * flux, scale * (flux + flare.quiescent_B[pattern.band[rows]]), np.nan)
+    total = scale * (flux + flare.quiescent_B[pattern.band[rows]])
+    return Seen(rows, scale * flux, total, total, np.nan)
 
 
 def observe(seen: Seen, pattern: Pattern, library: Library, rules: Rules, rng: np.random.Generator) -> SkyObject | None:
     """Measure what a pattern sees: errors, scatter, detections and limits; None when too little is detected."""
     error = library.errors(pattern, seen.total_K, seen.rows_K)
     wrong = float(np.clip(np.exp(rng.normal(*rules.understated)), 0.8, 2.5))
-    unstated = rules.of_flux * rng.random() * seen.total_K
+    unstated = rules.of_flux * rng.random() * seen.light_K
     scatter = np.minimum(np.hypot(wrong * error, unstated), LARGEST_SCATTER * error)
     flux = seen.flux_K + scatter * rng.standard_normal(len(error))
     wild = rng.random(len(error)) < rules.wild

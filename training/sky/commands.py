@@ -30,6 +30,7 @@ class Views(Command):
     part: Literal["train", "valid", "test"] = Field(default="train", description="whose objects, and whose patterns")
     number: int = Field(default=10_000, ge=1, description="of views, about")
     seed: int = Field(default=0, ge=0, description="the same seed gives the same views")
+    through: list[str] = Field(default=[], description="survey to look through; repeat for several; default: all")
 
     def cli_cmd(self) -> None:
         """Fit the origins, draw the views and say how many of each class there are."""
@@ -40,7 +41,7 @@ class Views(Command):
         from training.sky.load import load_sky
 
         sky = load_sky(self.data, self.cache)
-        views = views_of(sky, self.part, self.number, seed=self.seed, data=self.data)
+        views = views_of(sky, self.part, self.number, seed=self.seed, data=self.data, through=self.through)
         views.save(self.out)
         counts = np.bincount(views.label, minlength=len(ELASTICC.names)).tolist()
         sys.stdout.write(

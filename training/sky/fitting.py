@@ -75,6 +75,9 @@ class Heads(_Step):
     seed: int = Field(default=0, ge=0, description="of weights and draws")
     recipe: SkyRecipe = Field(default="sky-heads", description="of the heads, as for `ask`")
     trees: CliImplicitFlag[bool] = Field(default=False, description="let heads learn from boosted trees as well")
+    go_on: CliImplicitFlag[bool] = Field(
+        default=False, description="from the heads that the body's run holds, with a fifth of the rate"
+    )
 
     def cli_cmd(self) -> None:
         """Fit."""
@@ -82,6 +85,8 @@ class Heads(_Step):
         from training.sky.told import fit_run
 
         recipe, config = _recipe(self.recipe).model_copy(update={"seed": self.seed}), HeadsConfig(steps=self.steps)
+        if self.go_on:
+            config = config._replace(rate=config.rate / 5, go_on=True)
         _print(fit_run([self.tables, *self.more], self.body, self.out, recipe, config, trees=self.trees))
 
 

@@ -67,7 +67,11 @@ def all_told(parts: Sequence[Told]) -> Told:
 
 
 class HeadsConfig(NamedTuple):
-    """How heads are fitted; ``taught``: share of the loss that a teacher's probabilities make, where there is one."""
+    """How heads are fitted.
+
+    ``taught``: share of the loss that a teacher's probabilities make, where there is one; ``go_on``: from the heads
+    that the body's network holds, instead of from none.
+    """
 
     steps: int = 2_500
     batch: int = 1_024
@@ -75,6 +79,7 @@ class HeadsConfig(NamedTuple):
     decay: float = 0.02
     average: float = 0.995
     taught: float = 0.5
+    go_on: bool = False
 
 
 def fit_heads(
@@ -95,11 +100,10 @@ def fit_heads(
     torch.manual_seed(seed)
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
-    transfer(body.state_dict(), network)
-    assert network.statistics is not None
-    sample = np.random.default_rng(seed).permutation(len(label_N))[:20_000]
-    network.statistics.fit(told.rows(sample)[1])
-    network.statistics.spread_K.clamp_(min=LEAST_SPREAD)
+    if config.go_on:
+        network.load_state_dict(body.state_dict())
+    else:
+        _begin(network, body, told, seed)
     average = build(recipe.network)
     average.load_state_dict(network.state_dict())
     parts = [name for name, _ in network.named_parameters() if name.startswith(("head", "statistics"))]
@@ -121,6 +125,15 @@ def fit_heads(
         update_average(average, network, config.average, step)
     assert isinstance(average, AstroMoE)
     return average.eval()
+
+
+def _begin(network: AstroMoE, body: AstroMoE, told: Told, seed: int) -> None:
+    """Take over the branches of a body, and learn the scales of the statistics."""
+    transfer(body.state_dict(), network)
+    assert network.statistics is not None
+    sample = np.random.default_rng(seed).permutation(len(told.value))[:20_000]
+    network.statistics.fit(told.rows(sample)[1])
+    network.statistics.spread_K.clamp_(min=LEAST_SPREAD)
 
 
 def _targets(label_N: Int64, classes: int, teacher_NC: Float32 | None, taught: float) -> Float32:
@@ -178,7 +191,19 @@ def scores(p_NC: NDArray[np.float64], label_N: Int64) -> dict[str, float]:
 
 
 def load_body(run: Path) -> tuple[AstroMoE, RunConfig]:
-    """Network of a run of ``sky-body``."""
+    """Network of a run of ``sky-body``; of a run of ``sky heads``, or a bundle unpacked, the branches alone."""
+    network, config = load_whole(run)
+    if network.statistics is None:
+        return network, config
+    fields = {"d_statistics": 0, "lag_statistics": False, "period_statistics": False}
+    branches = build(network.config.model_copy(update=fields))
+    assert isinstance(branches, AstroMoE)
+    transfer(network.state_dict(), branches)
+    return branches.eval(), config
+
+
+def load_whole(run: Path) -> tuple[AstroMoE, RunConfig]:
+    """Network of a run, with its heads. Raises ValueError for another architecture."""
     network, config = load_network(run)
     if not isinstance(network, AstroMoE):
         raise ValueError(f"{run} holds no Astro-MoE")

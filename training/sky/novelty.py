@@ -1,20 +1,16 @@
-"""Light curves that heads are fitted and scored on, as a bundle would be shown them, and what a network says of them.
+"""Light curves that heads and novelty are fitted on (`Asked`), and a score of how unusual a light curve is.
 
-Drawn once from a mixture, each as often as its weight says and as another survey might have seen it, then written to a
-file: statistics are worked out while the body still learns, its embeddings when it is done.
+Light curves are drawn once from a mixture, each as often as its weight says and as another survey might have seen it,
+and written to a file: statistics are worked out while the body still learns, its embeddings when it is done.
 
-Legend: N light curves, P points of all of them, K statistics, E embedding.
-
-A score of how unusual a light curve is, fitted to tell known classes from what is none of them.
-
-A small perceptron on the embedding, and on its distance of Mahalanobis from the classes, learns to tell training
-objects from strangers (outlier exposure, Hendrycks et al. 2019): real objects of no known class, and light curves that
-nothing in the sky makes (:func:`impossible`). Its answer becomes a share: of the validation objects, how many look less
-strange.
+The score tells known classes from what is none of them: a small perceptron on the embedding, and on its distance of
+Mahalanobis from the classes, learns to tell training objects from strangers (outlier exposure, Hendrycks et al. 2019):
+real objects of no known class, and light curves that nothing in the sky makes (:func:`impossible`). Its answer becomes
+a share: of the validation objects, how many look less strange.
 
 Notable: strangers of kinds that it never saw are what it has to be judged on: :func:`judge` leaves kinds out by turns.
 
-Legend: N light curves, E embedding, Q quantiles.
+Legend: N light curves, M strangers, V validation light curves, K statistics, E embedding, Q quantiles.
 """
 
 from collections.abc import Iterator, Sequence

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.bands import BANDS
+from models.bands import BANDS, FILTERS
 from training.sky.record import LABELS, UNLABELLED, SkyObject
 
 WAVELENGTH: Final = {"u": 368.0, "g": 480.0, "r": 622.0, "i": 754.0, "z": 869.0, "Y": 971.0}
@@ -32,6 +32,9 @@ FOREIGN: Final[dict[str, tuple[tuple[str, float], ...]]] = {
     "i": (("I", 798.0), ("F775W", 775.0)),
 }  # fmt: skip
 """Letters that stand in for a band, the preferred first, with their effective wavelengths in nm."""
+
+STAND_INS: Final = {letter: band for band, found in FOREIGN.items() for letter, _ in found if letter in FILTERS}
+"""Filters that a request may name, and the band that each counted as in training: a bundle's ``band_groups``."""
 
 
 def assign(letters_P: NDArray[np.str_]) -> tuple[NDArray[np.int8], NDArray[np.bool_], NDArray[np.float32]]:

@@ -33,6 +33,7 @@ from training.score.calibrate import ServedSample, calibrated, fit_calibration, 
 from training.sky.card import write_sky_card
 from training.sky.heads import Told, answers, scores, shares
 from training.sky.novelty import Asked, StrangerFit, fit_strangers, judge, read_asked
+from training.sky.real import STAND_INS
 from training.sky.strata import Strata, fit_strata, measure, reweighted
 from training.sky.told import classes_of, read_told
 
@@ -319,6 +320,7 @@ def _complete(out: Path, fitted: Fitted) -> Bundle:
     told["recipe"]["data"].pop("fractions", None)  # parts came with the data
     told |= {
         "format_version": 2,
+        "band_groups": STAND_INS,
         "prior": {
             "name": "training",
             "shares": {name: max(share, SMALLEST_SHARE) for name, share in fitted.shares.items()},
@@ -328,7 +330,7 @@ def _complete(out: Path, fitted: Fitted) -> Bundle:
         "domain": {
             "bands": told["bands"],
             "fewest_bands": 1,
-            "fewest_points": 2,
+            "fewest_points": 1,
             "faintest_njy": FAINTEST_NJY,
             "brightest_njy": BRIGHTEST_NJY,
             "surveys": [],

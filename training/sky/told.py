@@ -26,7 +26,7 @@ from training.fit.boosting import fit_forest, out_of_fold, save_forest, tree_log
 from training.fit.train import with_classes
 from training.recipes.schema import Recipe
 from training.score.calibrate import softmax
-from training.sky.heads import HeadsConfig, Told, all_told, answers, fit_heads, load_body, save_run, scores
+from training.sky.heads import HeadsConfig, Told, all_told, answers, fit_heads, load_body, load_whole, save_run, scores
 from training.sky.load import as_sent
 from training.sky.novelty import Asked, ask, embeddings_of, impossible, joined, read_asked, seen, statistics_of
 from training.sky.record import Sky
@@ -120,7 +120,7 @@ def fit_run(
     folders : of light curves to fit on; those of the first are scored.
     trees : fit boosted trees first, and let the heads learn from them as well.
     """
-    network, run = load_body(body)
+    network, run = load_whole(body) if config.go_on else load_body(body)
     classes = len(classes_of(folders[0]))
     recipe = with_classes(recipe, classes)
     training = joined([read_asked(folder / "train.npz") for folder in folders])

@@ -1,5 +1,6 @@
 """Re-observation: what goes into a view must come out of it, and what an origin does not tell must not."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -166,3 +167,36 @@ def test_a_template_continues_colours_where_nothing_was_seen(tmp_path: Path) -> 
     assert asked[0] == pytest.approx(2.0)
     slope = no_templates().draw(CLASS["uLens"], np.random.default_rng(0))
     assert np.isfinite(slope.log_ratio(np.zeros(1), wave[:1], wave[1:2])).all()
+
+
+def test_a_nucleus_over_a_template_is_a_constant_of_either_sign() -> None:
+    rng = np.random.default_rng(2)
+    mjd = np.sort(rng.uniform(59_000.0, 60_000.0, 110))
+    slow = 3_000.0 * np.sin(mjd / 150.0)
+    nuclei = [
+        replace(
+            bump(f"N{i}", source="years", label=CLASS["AGN"], points=110, bands="gri"),
+            mjd=mjd,
+            flux=slow * (1 + 0.1 * i) + rng.normal(0.0, 40.0, 110),
+            flux_err=np.full(110, 40.0),
+            detected=np.ones(110, np.bool_),
+        )
+        for i in range(4)
+    ]
+    weeks = [bump(f"W{i}", source="weeks", seed=i, bands="gri", points=60, noise=40.0) for i in range(10)]
+    for row in weeks:
+        row.mjd = 60_000.0 + (row.mjd - 60_000.0) / 8.0
+        row.total_flux = row.flux + 50_000.0
+    rows = [*nuclei, *weeks]
+    sky = collect(rows, [row.object_id for row in rows], [0] * len(rows))
+    event, library = event_of(sky, 0), build_library(sky)
+    assert event is not None
+    assert event.steady
+    found = [view_of_event(event, library.draw("weeks", rng), no_templates(), rng) for _ in range(60)]
+    seen = [one for one in found if one is not None]
+    assert len(seen) > 20
+    one_sided = [bool((one.flux_K > 0).all() or (one.flux_K < 0).all()) for one in seen]
+    assert np.mean(one_sided) > 0.5
+    assert {bool(one.flux_K.mean() > 0) for one in seen} == {False, True}
+    assert all((one.light_K >= np.abs(one.flux_K)).all() for one in seen)
+    assert all(one.total_K is one.light_K for one in seen)  # this survey's errors grow with all light

@@ -21,7 +21,7 @@ from training.recipes.astro_moe import debug, with_network
 from training.recipes.schema import Recipe
 from training.score.novelty import fit_reference
 from training.simulate.generate import simulate
-from training.sky.heads import HeadsConfig, Told, answers, fit_heads, load_body, save_run, scores, shares
+from training.sky.heads import HeadsConfig, Told, answers, fit_heads, load_body, load_whole, save_run, scores, shares
 from training.sky.novelty import (
     Asked,
     ask,
@@ -163,3 +163,13 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     assert manifest.ensemble is not None
     assert manifest.ensemble.trees == 20 * 6
     assert "ensemble.trees" in profile(bundle.path, 1, 20, rounds=2)["modules"]
+
+
+def test_heads_go_on_from_those_of_a_run(
+    fitted: AstroMoE, recipe: Recipe, asked: Asked, told: Told, tmp_path: Path
+) -> None:
+    run = save_run(fitted, recipe, tmp_path / "body", DataSource(name="sim", sha256="0", objects=1), tmp_path / "run")
+    body, whole = load_body(run)[0], load_whole(run)[0]
+    assert np.array_equal(embeddings_of(body, asked), told.embedding)
+    gone_on = fit_heads(whole, recipe, told, asked.label, HeadsConfig(steps=1, batch=8, rate=1e-9, go_on=True), seed=1)
+    np.testing.assert_allclose(answers(gone_on, told)[0], answers(fitted, told)[0], atol=1e-4)
