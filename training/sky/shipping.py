@@ -37,12 +37,11 @@ from training.sky.real import STAND_INS
 from training.sky.strata import Strata, fit_strata, measure, reweighted
 from training.sky.told import classes_of, read_told
 
-PARITY_CURVES: Final = 200
+PARITY_CURVES: Final = 500
 DECIDED: Final = 1e-3  # spreads of a statistic
 LAST_DIGITS: Final = 3e-7  # relative
 JITTERED: Final = 4
-MARGIN: Final = 10.0  # errors of a number, to the nearest threshold of the trees
-LEAST_ERROR: Final = 1e-7  # of a number, relative
+SAME_LEAVES: Final = 1e-5  # of a logit: a leaf differs from its neighbour by more
 SURVEYS_OF_STRANGERS: Final = ("css", "eros1", "gaia_alerts", "crts_mantra", "catalina")
 REFERENCE: Final = 20_000  # training light curves that novelty is fitted to
 KINDS_JUDGED: Final = 5
@@ -274,26 +273,28 @@ def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
 
 @torch.inference_mode()
 def _keeps_its_leaves(network: AstroMoE, exact: nn.Module, ensemble: Ensembled, tokens: Tokens) -> bool:
-    """Whether no number that trees compare is so near a threshold that rounding decides, told metadata or none."""
+    """Whether the trees say the same in double precision and where the last digits differ, told metadata or none.
+
+    With tens of thousands of thresholds some number of every light curve is near one; what counts is that rounding,
+    and ten times as much, leads to the same leaves.
+    """
     inputs = RaggedBatch.collate([tokens, tokens]).padded()
     inputs["metadata"][1] = np.nan
     single = [torch.from_numpy(inputs[name]) for name in network.input_names]
-    number_BF = ensemble.numbers(network(*single))
     doubled = [part.double() if part.is_floating_point() else part for part in single]
-    others = [
-        ensemble.numbers(exact(*doubled)),
-        *(ensemble.numbers(network(*_jittered(single, seed))) for seed in (0, 1)),
-    ]
-    error_BF = torch.stack([(number_BF - other).abs() for other in others]).amax(0).nan_to_num().float()
-    error_BF = MARGIN * (error_BF + LEAST_ERROR * (1 + number_BF.nan_to_num().abs()))
-    return bool((ensemble.trees.nearest(number_BF, error_BF) > 1).all())
+    said_BC = ensemble.trees(ensemble.numbers(network(*single)))
+    others = [ensemble.trees(ensemble.numbers(exact(*doubled)).float())]
+    for seed in range(JITTERED):
+        for digits in (LAST_DIGITS, 10 * LAST_DIGITS):
+            others.append(ensemble.trees(ensemble.numbers(network(*_jittered(single, seed, digits)))))
+    return all(bool(((other - said_BC).abs() < SAME_LEAVES).all()) for other in others)
 
 
-def _jittered(inputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+def _jittered(inputs: Sequence[torch.Tensor], seed: int, digits: float = LAST_DIGITS) -> list[torch.Tensor]:
     """Inputs whose last digits differ."""
     rng = torch.Generator().manual_seed(seed)
     return [
-        part * (1 + LAST_DIGITS * torch.randn(part.shape, generator=rng)) if part.is_floating_point() else part
+        part * (1 + digits * torch.randn(part.shape, generator=rng)) if part.is_floating_point() else part
         for part in inputs
     ]
 

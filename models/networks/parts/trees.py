@@ -69,24 +69,6 @@ class BoostedTrees(nn.Module):
             return logits_BC
         return _add_up(_leaves(number_BF, self.forest.depth, *self.buffers()), self.value_M, self.forest.classes)
 
-    @torch.inference_mode()
-    def nearest(self, number_BF: Tensor, error_BF: Tensor) -> Tensor:
-        """Smallest distance of any number from a threshold that it was compared with, in units of its error, [B].
-
-        Where it is large, no rounding of the numbers leads a row to another leaf.
-        """
-        known_BF = ~number_BF.isnan()
-        distance_B = torch.full((len(number_BF),), torch.inf)
-        twice_BF, error_BF = _twice(number_BF), torch.where(known_BF, error_BF, 1.0).repeat(1, 2)
-        place_BT = self.root_T.expand(len(number_BF), -1)
-        for _ in range(self.forest.depth):
-            look_BT, threshold_BT = self.look_M[place_BT], self.threshold_M[place_BT]
-            number_BT = twice_BF.gather(1, look_BT)
-            away_BT = (number_BT - threshold_BT).abs() / error_BF.gather(1, look_BT)
-            distance_B = torch.minimum(distance_B, away_BT.nan_to_num(nan=torch.inf).amin(1))
-            place_BT = self.left_M[place_BT] + (number_BT > threshold_BT)
-        return distance_B
-
 
 @torch.library.custom_op("nightjar::trees", mutates_args=())
 def trees(

@@ -102,16 +102,3 @@ def test_the_operator_is_the_tensor_form() -> None:
     forest = random_forest(3)
     module, rows = BoostedTrees(forest), torch.from_numpy(random_rows(20))
     assert torch.equal(trees(rows, CLASSES, DEPTH, *module.buffers()), module(rows))
-
-
-def test_the_nearest_threshold_tells_what_rounding_may_do() -> None:
-    """Numbers moved by less than their distance to every threshold that they meet reach the same leaves."""
-    forest = random_forest(4)
-    module, rows = BoostedTrees(forest), torch.from_numpy(random_rows(300, seed=5))
-    error = torch.full_like(rows, 1e-3)
-    away = module.nearest(rows, error)
-    safe = away > 1
-    assert safe.any()
-    assert (away[rows.eq(0.3).any(1)] == 0).any()
-    for sign in (-1, 1):
-        assert torch.equal(module(rows + sign * error)[safe], module(rows)[safe])
