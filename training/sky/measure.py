@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle import load_bundle
+from models.posterior import class_shares
 from models.taxonomy import ELASTICC
 from training.sky.load import as_sent
 from training.sky.record import PARTS, Reveal, Sky
-from training.sky.rows import ROWS, Asked, Measured, brightest
+from training.sky.rows import FEWEST_DETECTIONS, ROWS, Asked, Measured, brightest
 from training.sky.scores import BRIGHTNESS, Answers, ask_bundle, by_detections, novelty_auroc, rounded, summary
 
 Column = Literal["seen", "left out", "adapted"]
@@ -75,7 +76,31 @@ def measure_bundle(path: Path, sky: Sky, views: Sky | None = None) -> dict[str, 
     if bundle.manifest.task != "classification" or bundle.manifest.classes.names != ELASTICC.names:
         raise ValueError(f"{path} does not tell the {len(ELASTICC.names)} classes of the table apart")
     name = f"{bundle.manifest.name} {bundle.manifest.version}"
-    return measure(name, lambda part, reveal: ask_bundle(path, part, reveal), sky, views)
+    report = measure(name, lambda part, reveal: ask_bundle(path, part, reveal), sky, views)
+    known, _ = scored_part(sky)
+    priors = {prior: _under(path, known, prior) for prior in bundle.manifest.priors}
+    report["priors"] = rounded({prior: told for prior, told in priors.items() if told["objects"]})
+    return report
+
+
+def _under(path: Path, sky: Sky, prior: str) -> dict[str, Any]:
+    """Sets under other class shares: every object weighs so that classes have those shares among the objects."""
+    shares = class_shares(prior, ELASTICC.names) or {}
+    share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
+    wanted = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= FEWEST_DETECTIONS))
+    answers = ask_bundle(path, wanted, "nothing", prior)
+    label_N, given_N = wanted.label[answers.rows_N], ~answers.unusual_N
+    weight_N = (share_C / np.maximum(np.bincount(label_N, minlength=len(share_C)), 1))[label_N]
+    held_N, size_N = answers.inside_NC[np.arange(len(label_N)), label_N], answers.inside_NC.sum(axis=1)
+    told = weight_N * given_N
+    total = max(float(told.sum()), 1e-300)
+    return {
+        "objects": len(label_N),
+        "classes": len(np.unique(label_N)),
+        "coverage": float(told @ held_N / total),
+        "size": float(told @ size_N / total),
+        "withheld": float(weight_N @ ~given_N / max(float(weight_N.sum()), 1e-300)),
+    }
 
 
 def _asked(ask: Ask, sky: Sky, reveals: tuple[Reveal, ...]) -> Asked:

@@ -103,10 +103,23 @@ def _sets(told: Mapping[str, Any]) -> str:
     for title, key, first in sorted_by:
         rows = {str(row[first] if row[first] is not None else "brighter"): row for row in told.get(key, [])}
         parts.append(f"### {title}\n\n{_score_table(first, rows)}")
+    if told.get("priors"):
+        parts.append(_under_priors(told["priors"]))
     if told.get("novelty"):
         novelty = "\n".join(f"- {name}: {_number(value)}" for name, value in told["novelty"].items())
         parts.append(f"### Novelty, AUROC of oddities (and shares withheld)\n\n{novelty}\n")
     return "\n".join(parts)
+
+
+def _under_priors(priors: Mapping[str, Mapping[str, Any]]) -> str:
+    """Sets of 90 % where classes have the shares of each named prior among the objects that are counted."""
+    head = ["prior", "objects", "classes", "coverage", "size", "withheld"]
+    lines = [[name, *(_number(told[key]) for key in head[1:])] for name, told in priors.items()]
+    about = (
+        "Every object of the test part that shows two detections weighs so that classes have the shares of the prior; "
+        "classes that are not in the test part have none."
+    )
+    return f"### Sets of 90 % under other class shares\n\n{about}\n\n{markdown_table(head, lines)}\n"
 
 
 def _score_table(first: str, rows: Mapping[str, Mapping[str, Any]]) -> str:
