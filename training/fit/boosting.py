@@ -42,7 +42,8 @@ def fit_forest(
 ) -> Forest:
     """Fit boosted trees to numbers, NaN where one is missing; ``changes`` are parameters of LightGBM."""
     data = lightgbm.Dataset(value_NF, label_N, params={"max_bin": PARAMETERS["max_bin"], "verbosity": -1})
-    parameters = {**PARAMETERS, **changes, "num_class": classes, "seed": seed}
+    fewest = min(PARAMETERS["min_data_in_leaf"], max(1, len(label_N) // 40))  # few rows would make no tree at all
+    parameters = {**PARAMETERS, "min_data_in_leaf": fewest, **changes, "num_class": classes, "seed": seed}
     booster = lightgbm.train(parameters, data, num_boost_round=rounds)
     return forest_of(booster, value_NF.shape[1], classes)
 
