@@ -165,7 +165,7 @@ def test_a_forecaster_has_no_classes(tiny_bundle: Path) -> None:
         ({**FORECASTER, "embedding_dim": 3}, "neither a taxonomy nor an embedding"),
         ({"task": "regression"}, "'classification' or 'forecast'"),
         ({"bands": []}, "at least 1 item"),
-        ({"bands": ["g", "V"]}, "different ones of u, g, r, i, z, Y"),
+        ({"bands": ["g", "q"]}, "different ones of u, g, r, i, z, Y"),
         ({"bands": ["g", "g"]}, "different ones of"),
     ],
 )

@@ -62,7 +62,7 @@ def test_the_network_sees_the_same_queries_whatever_their_order(asked: list[tupl
         ([60_001.0, NAN], ["g", "g"], "/mjd/1", "not_finite"),
         ([60_001.0, float("-inf")], ["g", "g"], "/mjd/1", "not_finite"),
         ([2_460_001.0], ["g"], "/mjd/0", "time_out_of_range"),
-        ([60_001.0, 60_002.0], ["g", "V"], "/band/1", "unknown_band"),
+        ([60_001.0, 60_002.0], ["g", "q"], "/band/1", "unknown_band"),
         ([60_001.0], np.array([6]), "/band/0", "unknown_band"),
         ([60_001.0], np.array([-1]), "/band/0", "unknown_band"),
         ([60_001.0, 60_002.0], ["g", "z"], "/band/1", "unsupported_band"),

@@ -141,7 +141,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"forecast": {"mjd": [60_009.0, float("nan")], "band": ["r", "r"]}}, "/forecast/mjd/1", "not_finite"),
     ({"forecast": {"mjd": [float("-inf")], "band": ["r"]}}, "/forecast/mjd/0", "not_finite"),
     ({"forecast": {"mjd": [2_460_009.5], "band": ["r"]}}, "/forecast/mjd/0", "time_out_of_range"),
-    ({"forecast": {"mjd": [60_009.0, 60_009.0], "band": ["r", "V"]}}, "/forecast/band/1", "unknown_band"),
+    ({"forecast": {"mjd": [60_009.0, 60_009.0], "band": ["r", "q"]}}, "/forecast/band/1", "unknown_band"),
     ({"forecast": {"mjd": [60_009.0], "band": [2]}}, "/forecast/band/0", "not_a_string"),
     ({"forecast": {"mjd": [60_009.0, 60_009.0], "band": ["r", "u"]}}, "/forecast/band/1", "unsupported_band"),
     ({"forecast": {"mjd": [60_009.0] * 6, "band": ["r"] * 6}}, "/forecast/mjd", "too_many_queries"),

@@ -157,7 +157,7 @@ def test_empty_long_and_badly_named_light_curves_are_rejected_alone() -> None:
 
 def test_json_has_null_where_there_is_no_answer(edge: Live) -> None:
     arrays = history(1.0)
-    arrays["band"][0] = b"w"
+    arrays["band"][0] = b"q"
     status, reply = edge.post(f"/v2/models/{MODEL}/infer", json_body(arrays))
     assert (status, reply["outputs"][0]["data"]) == (200, [None] * CLASSES)
     assert [output["data"] for output in reply["outputs"][1:]] == [["rejected"], ["unknown_band"]]
@@ -221,7 +221,7 @@ def test_statistics_count_light_curves_whichever_route_asked() -> None:
     with live(loader(network), workers=1) as edge, client(edge) as asking:
         assert edge.classify(curve())[0] == 200
         arrays = history(1.0, POISONOUS, 3.0)
-        arrays["band"][-1] = b"w"
+        arrays["band"][-1] = b"q"
         asking.infer(MODEL, inputs(arrays))
         wait_until(lambda: edge.metric("nightjar_batch_size_count", task="classification") == 2)
         reply = asking.get_inference_statistics()
