@@ -111,7 +111,8 @@ Report = Mapping[str, Any]
 USE = """## Intended use
 
 Ranking and filtering of alerts for follow-up, tests of brokers and pipelines, and a starting point for training on
-real labels. It takes alerts of Rubin, ZTF and ELAsTiCC.
+real labels. The service makes light curves for it from alerts of Rubin, ZTF and ELAsTiCC; how well it tells those of a
+survey is known where the scores above name that survey, and it knows no classes but its own.
 
 ## What it must not be used for
 

@@ -210,7 +210,7 @@ def _sets_only(told: Answers, label_N: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _looks(library: Library) -> dict[str, Any]:
-    """How the survey looks at the sky, in numbers."""
+    """Return how the survey looks at the sky, in numbers."""
     sky = library.sky
     return {
         "curves": len(library.rows[SURVEY]),

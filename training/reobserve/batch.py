@@ -55,7 +55,7 @@ class Origins:
         return {ELASTICC.names[label]: sum(map(len, found.values())) for label, found in self.by_class.items()}
 
     def draw(self, label: int, rng: np.random.Generator) -> Origin:
-        """A random origin of a class: its source by the square root of their numbers, then one of it."""
+        """Draw an origin of a class: its source by the square root of their numbers, then one of it."""
         sources = self.by_class[label]
         names = list(sources)
         weight = np.sqrt([len(sources[name]) for name in names])
@@ -109,7 +109,7 @@ def _fitted(sky: Sky, rows: NDArray[np.intp], label: int, most: int, rng: np.ran
 
 
 def survey_weights(library: Library) -> dict[str, float]:
-    """How often each survey is looked through: those of many bands evenly, Rubin more, one band and poor ones less."""
+    """Weights by which surveys are looked through: those of many bands evenly, Rubin more, one band and poor ones less."""
     own = {"rubin": 2.0} | dict.fromkeys(ONE_BAND | POOR, 0.4)
     return {name: own.get(name, 1.0) for name in library.surveys}
 
@@ -168,7 +168,7 @@ def _one(
     rules: Rules,
     rng: np.random.Generator,
 ) -> tuple[SkyObject, str, int] | None:
-    """A view with the name of its origin, its group and part."""
+    """Return a view with the name of its origin, its group and part."""
     for _ in range(TRIES):
         origin = origins.draw(label, rng)
         found = view(origin, library.draw(survey, rng), library, colours, rules, rng)
@@ -189,7 +189,7 @@ def _one(
 def views_of(
     sky: Sky, part: str, number: int, *, seed: int = 0, data: Path | None = None, through: Sequence[str] = ()
 ) -> Sky:
-    """Views of one part through its own patterns; templates and flares are taken from the folder ``data``.
+    """Return views of one part through its own patterns; templates and flares are taken from the folder ``data``.
 
     Parameters
     ----------

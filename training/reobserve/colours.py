@@ -79,7 +79,7 @@ class Colours:
         return 1.5 if ELASTICC.names[label] in ANYWHERE else FURTHEST[label in self.series]
 
     def draw(self, label: int, rng: np.random.Generator) -> "Colour":
-        """The colour of one view."""
+        """Return the colour of one view."""
         if label in self.series:
             choices = self.series[label]
             return Colour(choices[rng.integers(len(choices))], 0.0)

@@ -129,7 +129,7 @@ def _log_likelihood(covariance_NN: Float, variance_N: Float, residual_N: Float) 
 
 
 def _between(likelihood: list[float], scales: tuple[float, ...], best: float) -> float:
-    """The top of the parabola through the best scale and its neighbours, in the logarithm of the scale."""
+    """Return the top of the parabola through the best scale and its neighbours, in the logarithm of the scale."""
     at = scales.index(best)
     if at in (0, len(scales) - 1):
         return best

@@ -1,4 +1,4 @@
-"""What an object was, as far as its points tell: a flux at any time and wavelength, to be observed again.
+"""Origins: what an object was, as far as its points tell: a flux at any time and wavelength, to be observed again.
 
 - `Event`: a transient. A Gaussian process where there are points; before the first, back to zero as a fireball that
   begins (or as the points say, where they reach down to zero); after the last, an exponential tail at its last slope.
@@ -78,7 +78,7 @@ def nightly(mjd: Float, wavelength: Float, flux: Float, error: Float) -> tuple[F
 
 
 def event_of(sky: Sky, row: int) -> Event | None:
-    """The transient or nucleus that object ``row`` shows; None where its points do not tell enough."""
+    """Return the transient or nucleus that object ``row`` shows; None where its points do not tell enough."""
     label = int(sky.label[row])
     steady = label == CLASS["AGN"]
     at = sky.points(row)
@@ -100,13 +100,13 @@ def event_of(sky: Sky, row: int) -> Event | None:
 
 
 def _assumed(modulus: float) -> float:
-    """The redshift of a distance modulus, within 0.004 and 1.5."""
+    """Return the redshift of a distance modulus, within 0.004 and 1.5."""
     z = np.exp(np.linspace(np.log(0.004), np.log(1.5), 300))
     return float(np.interp(modulus, distance_modulus(z), z))
 
 
 def _bands_seen(wavelength: Float, seen: NDArray[np.bool_]) -> int:
-    """Filters with two points that count."""
+    """Return filters with two points that count."""
     _, counts = np.unique(wavelength[seen], return_counts=True)
     return int((counts >= 2).sum())
 
@@ -124,7 +124,7 @@ def _thin(mjd: Float, flux: Float, error: Float, peak: float, steady: bool) -> N
 
 
 def _placed(sky: Sky, row: int, process: Process, seen: Float, steady: bool) -> Event | None:
-    """The event with its times counted from the peak of the process; None when the peak is not well known."""
+    """Return the event with its times counted from the peak of the process; None when the peak is not well known."""
     label = int(sky.label[row])
     waves = np.unique(np.round(process.log_wavelength_N, 3))
     middle = float(waves[np.argmin(np.abs(waves - np.log(640.0)))])

@@ -1,4 +1,4 @@
-"""How surveys look at the sky: real sequences of visits with their bands, errors and limits, to observe others with.
+"""Patterns by which surveys look at the sky: real sequences of visits with bands, errors and limits.
 
 Notable:
 
@@ -37,7 +37,7 @@ TILED_SHARE: Final = 0.10
 
 
 def family(source: str) -> str:
-    """The survey a source belongs to."""
+    """Return the survey a source belongs to."""
     return FAMILIES.get(source, source)
 
 
@@ -98,12 +98,12 @@ class Library:
         return tuple(self.rows)
 
     def draw(self, survey: str, rng: np.random.Generator) -> Pattern:
-        """A random pattern of a survey."""
+        """Draw a pattern of a survey."""
         rows = self.rows[survey]
         return self.pattern(survey, int(rows[rng.integers(len(rows))]), rng)
 
     def pattern(self, survey: str, row: int, rng: np.random.Generator) -> Pattern:
-        """The visits of object ``row``, tiled where the survey publishes detections alone."""
+        """Return the visits of object ``row``, tiled where the survey publishes detections alone."""
         sky, at = self.sky, self.sky.points(row)
         order = np.argsort(sky.mjd[at], kind="stable")
         mjd, flux = sky.mjd[at][order], sky.flux[at][order].astype(np.float64)
@@ -186,7 +186,7 @@ def build_library(sky: Sky, rows: NDArray[np.bool_] | None = None, name: Callabl
 
 
 def _noise(flux: Float, error: Float) -> Noise:
-    """Running medians in twelve quantiles of flux, made to rise."""
+    """Return running medians in twelve quantiles of flux, made to rise."""
     flux = np.maximum(flux, np.median(error))
     edges = np.quantile(flux, np.linspace(0, 1, 13))
     place = np.clip(np.searchsorted(edges, flux, side="right") - 1, 0, 11)

@@ -92,7 +92,7 @@ def fourier_basis(phase_Q: Float, order: int) -> Float:
 
 
 def pulse_of(sky: Sky, row: int, rng: np.random.Generator) -> Pulse | None:
-    """The folded light curve of object ``row``; None without a period, total flux or a curve that explains it."""
+    """Return the folded light curve of object ``row``; None without period, total flux or a curve that explains it."""
     at, period = sky.points(row), float(sky.period[row])
     total, error = sky.total_flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
     ok = np.isfinite(total) & (total > 3.0 * error)

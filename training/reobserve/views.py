@@ -49,7 +49,7 @@ MOST: Final = 220
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a view must show, and how far stated errors may be wrong.
+    """Rules of a view: what it must show, and how far stated errors may be wrong.
 
     ``understated`` is the centre and scatter of ln(true error / stated error), ``of_flux`` the largest unstated error
     as a share of flux, ``wild`` the share of points that lie far off.
@@ -63,7 +63,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What the visits of a pattern would find at its rows ``rows_K``; fluxes in nJy, (K,).
+    """Finds of a pattern's visits at its rows ``rows_K``; fluxes in nJy, (K,).
 
     ``flux_K`` is flux above the quiescent one, ``total_K`` what the pattern's errors grow with, and ``light_K`` all
     light in the aperture, of which errors leave out a share.
@@ -77,7 +77,7 @@ class Seen:
 
 
 def view_of_event(event: Event, pattern: Pattern, colours: Colours, rng: np.random.Generator) -> Seen | None:
-    """What a pattern sees of a transient or a nucleus; None when that is too little or too uncertain."""
+    """View a transient or a nucleus through a pattern; None when it shows too little or is too uncertain."""
     moved = _move(event, pattern, rng)
     if moved is None:
         return None
@@ -174,7 +174,7 @@ def _dimming(z_from: float, z_to: Float) -> Float:
 def _flux(
     event: Event, days: Float, inside: Float, error: Float, rng: np.random.Generator
 ) -> tuple[Float, NDArray[np.bool_]]:
-    """A draw of the origin's flux at these places, and where it is sure enough; zero before, a tail after."""
+    """Draw the origin's flux at these places, and where it is sure enough; zero before, a tail after."""
     at = days if event.steady else np.clip(days, event.first if event.rises else -np.inf, event.last)
     flux, spread = event.process.draw(at, inside, rng, 0.7 * error)
     if event.steady:
@@ -212,7 +212,7 @@ def _own_slope(event: Event, days: Float, inside: Float) -> Float:
 
 
 def view_of_pulse(pulse: Pulse, pattern: Pattern, rng: np.random.Generator) -> Seen | None:
-    """What a pattern sees of a periodic variable: the difference from a reference, and the total."""
+    """View a periodic variable through a pattern: the difference from a reference, and the total."""
     rows = np.arange(len(pattern.mjd))
     if len(rows) > MOST:
         first = int(rng.integers(len(rows) - MOST + 1))
@@ -277,7 +277,7 @@ def observe(seen: Seen, pattern: Pattern, library: Library, rules: Rules, rng: n
 
 
 def _varies(seen: Seen) -> bool:
-    """Whether flux goes both ways: a variable, or a nucleus."""
+    """Return whether flux goes both ways: a variable, or a nucleus."""
     return bool((seen.flux_K < 0).any())
 
 

@@ -67,7 +67,7 @@ def write_sky_card(path: Path, report: Mapping[str, Any] | None = None) -> Bundl
 
 
 def _trees(manifest: Manifest) -> list[str]:
-    """What answers beside the network, nothing where it answers alone."""
+    """Describe what answers beside the network, in no lines where it answers alone."""
     told = manifest.ensemble
     if told is None:
         return []

@@ -55,7 +55,7 @@ def features_of(sky: Sky, reveal: Reveal = "nothing") -> tuple[Float32, NDArray[
 
 
 def tokens_of(sky: Sky, row: int, reveal: Reveal, limits: Limits = LIMITS) -> Tokens | None:
-    """What a network would see of an object; None without a point."""
+    """Make an object the tokens of a network; None without a point."""
     curve = sky.curve(row, reveal)
     return featurise(curve, limits, "FLUXCAL", COLUMNS) if len(curve) else None
 

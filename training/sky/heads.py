@@ -49,17 +49,17 @@ class Told:
         return np.concatenate([np.where(self.known, self.value, np.float32(np.nan)), self.embedding], axis=1)
 
     def take(self, rows: Any) -> "Told":
-        """Some of the light curves."""
+        """Return some of the light curves."""
         return Told(self.embedding[rows], self.value[rows], self.known[rows])
 
     def rows(self, rows: Any) -> tuple[Tensor, Statistics]:
-        """Some of the light curves as tensors."""
+        """Return some of the light curves as tensors."""
         value, known = torch.from_numpy(self.value[rows]), torch.from_numpy(self.known[rows])
         return torch.from_numpy(self.embedding[rows]), Statistics(value, known)
 
 
 def all_told(parts: Sequence[Told]) -> Told:
-    """What is known of the light curves of several folders."""
+    """Join what is known of the light curves of several folders."""
     if len(parts) == 1:
         return parts[0]
     columns = ("embedding", "value", "known")

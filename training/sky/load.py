@@ -60,7 +60,7 @@ def load_sky(data: Path, cache: Path | None = None) -> Sky:
 
 
 def read_all(data: Path) -> list[SkyObject]:
-    """The objects of every set below ``data``. Raises ValueError when there are none."""
+    """Return the objects of every set below ``data``. Raises ValueError when there are none."""
     objects = [
         *read_real(data / "real"),
         *read_ztf_supernovae(data / "ztf_sn", CONFLICTS),
@@ -100,14 +100,14 @@ def _drop_conflicts(objects: Sequence[SkyObject], groups: Iterable[str]) -> None
 
 
 def plain(name: str) -> str:
-    """A name without survey prefix, without SN or AT, in capitals."""
+    """Return a name without survey prefix, without SN or AT, in capitals."""
     text = name.strip().partition(":")[2] if name.strip().partition(":")[0] in _PREFIXES else name.strip()
     upper = text.upper().replace(" ", "").replace("_", "")
     return upper[2:] if upper[:2] in ("SN", "AT") and upper[2:3].isdigit() else upper
 
 
 def group_names(names: Sequence[Iterable[str]]) -> list[str]:
-    """The group of each row, named after its smallest member; rows are joined by any common name."""
+    """Return the group of each row, named after its smallest member; rows are joined by any common name."""
     parent: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -132,7 +132,7 @@ def part_of(group: str) -> int:
 
 
 def as_sent(sky: Sky, enough: int = 5) -> Sky:
-    """The points that somebody would send for classification: measured fluxes, in native bands where these suffice.
+    """Choose the points that somebody would send to be classified: measured fluxes, in native bands if they suffice.
 
     Published limits are no fluxes. Foreign points go where an object has ``enough`` native points, two of them
     detected; without, the stand-in bands are all there is.

@@ -42,7 +42,7 @@ def scored_part(sky: Sky) -> tuple[Sky, Sky]:
 def measure(
     name: str, ask: Ask, sky: Sky, views: Sky | None = None, reveals: tuple[Reveal, ...] = REVEALS
 ) -> dict[str, Any]:
-    """The report of one model.
+    """Return the report of one model.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def measure(
 
 
 def measure_bundle(path: Path, sky: Sky, views: Sky | None = None) -> dict[str, Any]:
-    """The report of a bundle of the 20 classes.
+    """Return the report of a bundle of the 20 classes.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def _asked(ask: Ask, sky: Sky, reveals: tuple[Reveal, ...]) -> Asked:
 
 
 def _overlaid(old: Answers, new: Answers, news_N: NDArray[np.bool_]) -> Answers:
-    """The old answers with the new ones in their places."""
+    """Return the old answers with the new ones in their places."""
     places = np.flatnonzero(news_N)[new.rows_N]
 
     def laid(over: NDArray[Any], told: NDArray[Any]) -> NDArray[Any]:
@@ -152,7 +152,7 @@ def _of_source(asked: Asked, source: str, reveals: tuple[Reveal, ...]) -> dict[s
 
 
 def _briefly(asked: Asked, source: str) -> dict[str, Any]:
-    """The same of views, without the recall of every class: classes are made as many as wanted there."""
+    """Shorten a report of views, without the recall of every class: classes are made as many as wanted there."""
     found = _of_source(asked, source, VIEW_REVEALS)
     return {
         reveal: {name: value for name, value in scores.items() if name != "recall"} for reveal, scores in found.items()
@@ -238,7 +238,7 @@ def measure_all(
 
 
 def _listed(found: Any) -> list[Any]:
-    """A fingerprint, or the list of them that an earlier measurement has."""
+    """Return a fingerprint, or the list of them that an earlier measurement has."""
     return found if isinstance(found, list) else [found] if found else []
 
 

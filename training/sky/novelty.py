@@ -65,7 +65,7 @@ class Asked:
 
     @property
     def detections(self) -> Int64:
-        """Those of them that are detections, [N]."""
+        """Number of detections, [N]."""
         total = np.concatenate(([0], np.cumsum(self.curves.detected)))
         found: Int64 = total[self.curves.offsets[1:]] - total[self.curves.offsets[:-1]]
         return found
@@ -80,12 +80,12 @@ class Asked:
 
     @property
     def has_redshift(self) -> Bool:
-        """Whether a redshift is told, [N]."""
+        """True where a redshift is told, [N]."""
         known: Bool = np.isfinite(self.curves.metadata[:, _REDSHIFT])
         return known
 
     def take(self, rows: Int64) -> "Asked":
-        """Some of the light curves, in that order."""
+        """Return some of the light curves, in that order."""
         return Asked(take(self.curves, rows), self.label[rows], self.source[rows], self.owner[rows])
 
     def batches(self, size: int = ASKED_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
@@ -112,7 +112,7 @@ def read_asked(path: Path) -> Asked:
 
 
 def take(curves: RaggedBatch, rows: Int64) -> RaggedBatch:
-    """Some of the sequences, in that order."""
+    """Return some of the sequences, in that order."""
     lengths = np.diff(curves.offsets)[rows]
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     picked = np.repeat(curves.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
@@ -170,7 +170,7 @@ def statistics_of(network: AstroMoE, asked: Asked) -> tuple[Float32, Bool]:
 
 @torch.inference_mode()
 def embeddings_of(network: AstroMoE, asked: Asked) -> Float32:
-    """What the branches say, [N, E]."""
+    """Return the branches' embeddings [N, E]."""
     embedding_NE = _empty(len(asked))
     for rows, inputs in asked.batches():
         told_BE = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
@@ -199,7 +199,7 @@ class StrangerFit:
     described: Novelty
 
     def module(self) -> nn.Module:
-        """What the graph computes."""
+        """Return what the graph computes."""
         return self.score
 
     @torch.inference_mode()

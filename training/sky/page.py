@@ -27,7 +27,7 @@ SET_COLUMNS: Final = ("objects", "top_1", "balanced", "broad", "macro_f1", "ece"
 
 
 def write_page(report: Mapping[str, Any], source: str) -> str:
-    """The whole page, Markdown.
+    """Return the whole page, Markdown.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def write_page(report: Mapping[str, Any], source: str) -> str:
 
 
 def telling_rows(report: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Some rows of the table alone, for a page that has room for little."""
+    """Return some rows of the table alone, for a page that has room for little."""
     return _table_of([row for key in keys for row in report["table"] if row["key"] == key], report)
 
 

@@ -1,4 +1,4 @@
-"""Which band of the networks a survey's filter counts as.
+"""Bands of the networks that the filters of surveys count as.
 
 A network knows u g r i z Y of LSST. Filters near them (SDSS, Pan-STARRS, DECam, MegaCam, ZTF, Kepler-cam, CSP) carry
 their letter already; others would be lost, so the nearest band stands in, in log wavelength, and the point is marked
@@ -96,7 +96,7 @@ def _read_file(path: Path) -> Iterator[SkyObject]:
 
 
 def _numpy(values: Any) -> Any:
-    """The values of a list as an array, None where the row has no list."""
+    """Return the values of a list as an array, None where the row has no list."""
     return None if values is None else values.to_numpy(zero_copy_only=False)
 
 
@@ -135,6 +135,6 @@ def _number(value: float | None) -> float:
 
 
 def _names(row: dict[str, Any]) -> tuple[str, ...]:
-    """The object's id, aliases and stated matches. OGLE field and star are no names of their own."""
+    """Return the object's id, aliases and stated matches. OGLE field and star are no names of their own."""
     aliases = "" if row["source"].startswith("ogle") else row["aliases"] or ""
     return (row["object_id"], *aliases.split(";"), *(row["also_in"] or "").split(";"))

@@ -133,17 +133,17 @@ class Sky:
         return np.diff(self.offsets)
 
     def points(self, index: int) -> slice:
-        """Where the points of object ``index`` are."""
+        """Return the slice of the points of object ``index``."""
         return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def count(self, flags_P: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """How many points of each object are flagged, i64 (N,)."""
+        """Count the flagged points of each object, i64 (N,)."""
         total = np.concatenate(([0], np.cumsum(flags_P)))
         counts: NDArray[np.int64] = total[self.offsets[1:]] - total[self.offsets[:-1]]
         return counts
 
     def take(self, rows: NDArray[Any]) -> "Sky":
-        """The objects ``rows`` (indices or a mask), in that order."""
+        """Return the objects ``rows`` (indices or a mask), in that order."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         lengths = self.lengths[chosen]
         offsets = np.concatenate(([0], np.cumsum(lengths)))

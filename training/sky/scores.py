@@ -1,4 +1,4 @@
-"""What a bundle answers about real objects, through the featuriser and the prediction sets that are served.
+"""Answers of a bundle about real objects, through the featuriser and the prediction sets that are served.
 
 Legend: N objects, C classes.
 
@@ -49,18 +49,18 @@ class Answers:
         return len(self.rows_N)
 
     def take(self, chosen: NDArray[np.bool_]) -> "Answers":
-        """The chosen answers."""
+        """Return the chosen answers."""
         return Answers(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
     def with_prior(self, weight_C: NDArray[np.float64]) -> "Answers":
-        """The same with probabilities reweighted; sets stay what they were."""
+        """Return the answers with probabilities reweighted; sets stay what they were."""
         weighted = self.probabilities_NC * weight_C
         total = weighted.sum(axis=1, keepdims=True)
         return Answers(self.rows_N, weighted / np.maximum(total, 1e-30), self.inside_NC, self.novelty_N, self.unusual_N)
 
 
 def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -> Answers:
-    """A bundle's answers about every object of ``sky`` that it can take; objects without a usable point have none.
+    """Return a bundle's answers about the objects of ``sky`` that it can take; those without a usable point have none.
 
     They are what the service concludes: class shares, what is known of the object, and whether it is unusual, included.
 
@@ -105,7 +105,7 @@ def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -
 
 
 def _shown(manifest: Manifest, sky: Sky, reveal: Reveal) -> list[tuple[int, Tokens]]:
-    """What a network sees of every object that has a point for it."""
+    """Return the tokens of every object that has a point for the network."""
     shown: list[tuple[int, Tokens]] = []
     for row in range(len(sky)):
         try:

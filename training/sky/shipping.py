@@ -143,7 +143,7 @@ def fit_all(network: AstroMoE, asked: Asked, folder: Path, recipe: Recipe, fores
 def beside(
     forest: Forest, told: Told, asked: Asked, sample: ServedSample
 ) -> tuple[ServedSample, Ensemble, dict[str, Any]]:
-    """The sample as trees and network answer together, how they are weighed, and the scores of each and of both.
+    """Return the sample as trees and network answer together, their weights, and the scores of each and of both.
 
     Scores of both are of objects that the weight was not fitted to: each half is weighed as the other half says.
     """

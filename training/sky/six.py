@@ -68,7 +68,7 @@ def six_report(sky: Sky, bundles: Sequence[Path], *, seeds: Sequence[int] = (0, 
 def _trees(
     six: Sky, label: Int, learns: NDArray[np.bool_], asked: NDArray[np.bool_], seeds: Sequence[int]
 ) -> list[Int]:
-    """What trees of every seed name the asked objects."""
+    """Return the classes that trees of every seed name for the asked objects."""
     value_NF, rows = features_of(six)
     if len(rows) != len(six):
         raise ValueError("every object has a point, so every one has features")

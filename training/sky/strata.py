@@ -38,7 +38,7 @@ class Strata(NamedTuple):
     source: NDArray[np.str_]
 
     def take(self, rows: Bool) -> "Strata":
-        """Some of the light curves."""
+        """Return some of the light curves."""
         return Strata(self.detections[rows], self.bands[rows], self.novelty[rows], self.source[rows])
 
 

@@ -79,7 +79,7 @@ def _floats(values: list[str]) -> NDArray[np.float64]:
 
 
 def _native(band: NDArray[np.int8]) -> dict[str, Any]:
-    """Flags and wavelengths of points in LSST-like filters."""
+    """Return flags and wavelengths of points in LSST-like filters."""
     return {"band": band, "foreign": np.zeros(len(band), np.bool_), "wavelength": _NANOMETRES[band]}
 
 
@@ -246,7 +246,7 @@ def read_rubin(data: Path) -> Iterator[SkyObject]:
 
 
 def _of_alert(name: str, alert: dict[str, Any], label: int, row: dict[str, str]) -> SkyObject:
-    """Detections, and forced points of the visits without one."""
+    """Return detections, and forced points of the visits without one."""
     sources = [*(alert["prvDiaSources"] or []), alert["diaSource"]]
     visits = {source["visit"] for source in sources}
     forced = [source for source in alert["prvDiaForcedSources"] or [] if source["visit"] not in visits]

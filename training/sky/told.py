@@ -73,7 +73,7 @@ def _real_strangers(sky: Sky, recipe: Recipe, classes: tuple[str, ...], seed: in
 
 
 def _some_of_each(label_N: Int64, seed: int) -> Bool:
-    """Some objects of every label, none where it is negative."""
+    """Return some objects of every label, none where it is negative."""
     order = np.random.default_rng(seed).permutation(len(label_N))
     found = np.zeros(len(label_N), dtype=np.bool_)
     for label in np.unique(label_N[label_N >= 0]):
@@ -102,7 +102,7 @@ def classes_of(folder: Path) -> tuple[str, ...]:
 
 
 def read_told(folder: Path, part: str) -> Told:
-    """What is told of a part."""
+    """Read what is told of a part."""
     with (
         np.load(folder / f"{part}.statistics.npz") as statistics,
         np.load(folder / f"{part}.embedding.npz") as embeddings,

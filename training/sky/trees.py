@@ -73,7 +73,7 @@ class Rows:
         np.savez(path, allow_pickle=False, **{name: getattr(self, name) for name in self.__slots__})
 
     def take(self, chosen: NDArray[np.bool_]) -> "Rows":
-        """The chosen rows."""
+        """Return the chosen rows."""
         return Rows(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     def allowed(self, column: Column, group: Sequence[str]) -> NDArray[np.bool_]:
@@ -199,7 +199,7 @@ def asker(models: Mapping[str, Trees], kitchen: Kitchen) -> Callable[[Sky, Revea
 
 
 def _sources(group: str) -> list[str]:
-    """Sources of a group, and the families under which views look like them."""
+    """Return sources of a group, and the families under which views look like them."""
     return sorted({*GROUPS[group], *(family(source) for source in GROUPS[group])})
 
 
