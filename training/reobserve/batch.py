@@ -109,7 +109,7 @@ def _fitted(sky: Sky, rows: NDArray[np.intp], label: int, most: int, rng: np.ran
 
 
 def survey_weights(library: Library) -> dict[str, float]:
-    """Weights by which surveys are looked through: those of many bands evenly, Rubin more, one band and poor ones less."""
+    """Weights by which surveys are looked through: those of many bands evenly, Rubin more, poor ones less."""
     own = {"rubin": 2.0} | dict.fromkeys(ONE_BAND | POOR, 0.4)
     return {name: own.get(name, 1.0) for name in library.surveys}
 

@@ -116,7 +116,7 @@ def view_of_event(event: Event, pattern: Pattern, colours: Colours, rng: np.rand
 def _nucleus(
     event: Event, pattern: Pattern, rows: NDArray[np.intp], flux_K: Float, inside_K: Float, z: float, rng: Rng
 ) -> Seen | None:
-    """What is left of a nucleus over a template: the mean of all years, or what it was on one day, in all bands.
+    """Return what is left of a nucleus over a template: the mean of all years, or what it was on one day, in all bands.
 
     Within weeks a nucleus hardly varies: over a template of one day it is a constant of either sign, many times its
     errors, which is what surveys report of most of them.

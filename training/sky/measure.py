@@ -84,7 +84,7 @@ def measure_bundle(path: Path, sky: Sky, views: Sky | None = None) -> dict[str, 
 
 
 def _under(path: Path, sky: Sky, prior: str) -> dict[str, Any]:
-    """Sets under other class shares: every object weighs so that classes have those shares among the objects."""
+    """Score sets under other class shares: objects weigh so that classes have those shares among them."""
     shares = class_shares(prior, ELASTICC.names) or {}
     share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
     wanted = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= FEWEST_DETECTIONS))

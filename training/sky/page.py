@@ -112,7 +112,7 @@ def _sets(told: Mapping[str, Any]) -> str:
 
 
 def _under_priors(priors: Mapping[str, Mapping[str, Any]]) -> str:
-    """Sets of 90 % where classes have the shares of each named prior among the objects that are counted."""
+    """Return sets of 90 % where classes have the shares of each named prior among the objects that are counted."""
     head = ["prior", "objects", "classes", "coverage", "size", "withheld"]
     lines = [[name, *(_number(told[key]) for key in head[1:])] for name, told in priors.items()]
     about = (

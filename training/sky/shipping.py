@@ -291,7 +291,7 @@ def _keeps_its_leaves(network: AstroMoE, exact: nn.Module, ensemble: Ensembled, 
 
 
 def _jittered(inputs: Sequence[torch.Tensor], seed: int, digits: float = LAST_DIGITS) -> list[torch.Tensor]:
-    """Inputs whose last digits differ."""
+    """Return inputs whose last digits differ."""
     rng = torch.Generator().manual_seed(seed)
     return [
         part * (1 + digits * torch.randn(part.shape, generator=rng)) if part.is_floating_point() else part
