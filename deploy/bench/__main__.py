@@ -23,7 +23,7 @@ from service.commands.client import SAMPLES, packets_in
 
 Part = Literal[
     "throughput", "engine", "coldstart", "memory", "stream", "kafka", "peers", "packets", "twin", "hostile",
-    "hostile_stream", "lean",
+    "hostile_stream", "lean", "before",
 ]  # fmt: skip
 EVERY: tuple[Part, ...] = ("throughput", "engine", "coldstart", "memory", "stream", "kafka", "packets", "twin")
 
@@ -52,6 +52,7 @@ class Bench(BaseSettings):
     hostile_scale: float = Field(1.0, gt=0, le=1, description="share of the attacks' force, for a trial")
     hostile_root: Path | None = Field(None, description="checkout of another commit whose service is attacked")
 
+    before: Path | None = Field(None, description="checkout of another commit, compared by the part of that name")
     hostile_attacks: tuple[str, ...] = Field((), description="names of the attacks to measure, as a JSON list")
 
     def cli_cmd(self) -> None:
@@ -82,13 +83,16 @@ class Bench(BaseSettings):
             return self._hostile()
         if part == "hostile_stream":
             return self._hostile_stream()
+        if part == "before" and self.before is not None:
+            return wire.compare(self.bundle, self.before, self.curves, self.rounds, say)
         if part == "lean":
             return lean.measure(self.reference, None if self.reference == self.bundle else self.bundle, say)
         if part == "packets" and self.alerts is not None:
             return memory.measure_packets(self.bundle, self.alerts, say)
         if part == "twin" and self.dense_twin is not None:
             return lean.measure_twin(self.bundle, self.dense_twin, say)
-        say("left out: " + ("set BENCH_ALERTS" if part == "packets" else "set BENCH_DENSE_TWIN"))
+        missing = {"packets": "BENCH_ALERTS", "twin": "BENCH_DENSE_TWIN", "before": "BENCH_BEFORE"}[part]
+        say(f"left out: set {missing}")
         return {}
 
     def _engine(self) -> report.Numbers:

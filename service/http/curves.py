@@ -104,7 +104,7 @@ def checked_prior(
 def class_writers(
     leases: Sequence[Lease[LightCurve]], prior: AskedPrior, usual: str, where: str = "/options/prior"
 ) -> list[ClassWriter]:
-    """What writes about each light curve, the same for all of a model; raises as :func:`checked_prior`."""
+    """Return the writer for each light curve, one object for all of a model; raises as :func:`checked_prior`."""
     made = {lease: checked_prior(lease, prior, usual, where) for lease in dict.fromkeys(leases)}
     return [made[lease] for lease in leases]
 

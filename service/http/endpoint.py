@@ -95,7 +95,7 @@ def terms_of(
 
 
 def client_of(request: Request) -> str:
-    """Who asks, as the engine tells clients apart: by key, and by address where no keys are asked for."""
+    """Return the client, as the engine tells them apart: by key, and by address where no keys are asked for."""
     client: str = getattr(request.state, "share", "")
     return client
 
@@ -119,7 +119,7 @@ def _header_deadline(request: Request, settings: Settings) -> int | None:
 
 
 def _header_urgency(request: Request) -> int:
-    """What cannot be read is ignored, as RFC 9218 asks."""
+    """Read the urgency; a header that cannot be read is ignored, as RFC 9218 asks."""
     found = _URGENCY.search(request.headers.get(PRIORITY_HEADER, ""))
     return int(found.group(1)) if found else USUAL_URGENCY
 
@@ -181,13 +181,13 @@ class ModelQuery(BaseModel):
 
 
 def sticky_key(request: Request, names: Iterable[str] = ()) -> str:
-    """What decides whether a canary answers: the first object with a name, else the API key, else the request alone."""
+    """Return the key of a canary's share: the first object with a name, else the API key, else the request's id."""
     asks: str = getattr(request.state, "client", "") or request.state.request_id
     return next(filter(None, names), asks)
 
 
 def role_header(leases: Iterable[Lease[Any]], service: Service) -> dict[str, str]:
-    """The header that says why another model has answered than usually does, where one has; counts it, too."""
+    """Return, and count, the header that says why another model has answered than usually does, where one has."""
     roles = sorted({lease.role for lease in leases if lease.role})
     for role in roles:
         service.metrics.substitutes.labels(role).inc()
@@ -195,7 +195,7 @@ def role_header(leases: Iterable[Lease[Any]], service: Service) -> dict[str, str
 
 
 def cache_status(outcomes: Sequence[Outcome], service: Service) -> dict[str, str]:
-    """The Cache-Status header (RFC 9211), where results are kept and there was anything to look for."""
+    """Return the Cache-Status header (RFC 9211), where results are kept and there was anything to look for."""
     answered = [outcome for outcome in outcomes if outcome.prediction is not None]
     if not service.settings.cache_bytes or not answered:
         return {}
@@ -226,7 +226,7 @@ class Reply(NamedTuple):
 
 
 class Inquiry(NamedTuple, Generic[ItemT]):
-    """What a request asks, once its body is understood.
+    """Items of a request and the models to ask about them, once its body is understood.
 
     Attributes
     ----------
@@ -257,7 +257,7 @@ class Call:
         return terms_of(self.request, self.settings, self.arrived, milliseconds, **more)
 
     async def here_or_there(self, work: Callable[[], T], there: bool) -> T:
-        """Result of ``work``, done on the event loop or in a thread."""
+        """Do ``work`` on the event loop or in a thread, and return its result."""
         return await self.service.off_loop(work) if there else work()
 
 

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class State(StrEnum):
-    """Where the process is in its life."""
+    """Stages of a process's life."""
 
     STARTING = "starting"
     READY = "ready"
@@ -122,17 +122,17 @@ class Service:
 
     @property
     def started(self) -> bool:
-        """Whether the models have been loaded."""
+        """Return True once the models have been loaded."""
         return self.models.started
 
     @property
     def alive(self) -> bool:
-        """Whether the process can go on: every engine lives, and nothing else has failed for good."""
+        """Return True while the process can go on: every engine lives, and nothing else has failed for good."""
         return self.state is not State.FAILED and all(engine.alive for engine in self.models.engines)
 
     @property
     def unready(self) -> str:
-        """Why no requests should be sent here now, in words; empty when they should."""
+        """Reason why no requests should be sent here now, in words; empty when they should."""
         if self.state is State.READY:
             return next((engine.trouble for engine in self.models.engines if engine.trouble), "")
         return f"the service has failed: {self._broken}" if self._broken else f"the service is {self.state}"
@@ -153,8 +153,9 @@ class Service:
             raise ProblemError(NOT_FOUND, detail) from None
 
     def leading(self, name: str = "", *, others: bool = True) -> Leading:
-        """What leads light curves to models, by the name of a request; raises as :meth:`lease_classifier`."""
-        self.lease_classifier(name)
+        """Return the way from light curves to models for the name in a request; raises as :meth:`lease_classifier`."""
+        if name or not self.started:  # where none is named there is always one that answers
+            self.lease_classifier(name)
         return Leading(self.models.classifier, name, others=others)
 
     def lease_forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
@@ -178,7 +179,7 @@ class Service:
             raise self.not_ready() from None
 
     async def off_loop(self, work: Callable[[], T]) -> T:
-        """Result of ``work``, done in one of a few threads: a burst waits for its turn instead of filling memory.
+        """Do ``work`` in one of a few threads: a burst waits for its turn instead of filling memory.
 
         What is logged there carries the id of the request that it is done for.
         """
@@ -190,6 +191,6 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
-    """The service that a request came to."""
+    """Return the service that a request came to."""
     service: Service = request.app.state.service
     return service

@@ -55,7 +55,7 @@ class LineAnswerer:
 
     @property
     def model_name(self) -> str:
-        """Which network answers, as a header says it."""
+        """Name, version and hash of the network that answers, as a header says them."""
         told = "{name}/{version}; sha256={sha256}".format_map(self._replies.provenance)
         return f"{told}; role={self._lease.role}" if self._lease.role else told
 
@@ -106,13 +106,13 @@ class LineAnswerer:
                 await asyncio.sleep(min(full.retry_after, left))
 
     def _asked(self, item: Item) -> Item | Refusal:
-        """What the model is asked: a stream has one model, so what lies outside its domain is not led to another."""
+        """Refuse what lies outside the model's domain: a stream has one model, and nothing is led to another."""
         if self._options.model or not isinstance(item, LightCurve):
             return item
         return refused_outside(item, self._lease.bundle.manifest) or item
 
     async def _too_late(self, items: Sequence[Item], late: DeadlineExceeded) -> list[Outcome]:
-        """What becomes of light curves when their time has passed; bad ones are told what is wrong all the same."""
+        """Answer light curves whose time has passed; bad ones are told what is wrong all the same."""
         failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(late))
         bad = iter(await self._lease.ask([item for item in items if isinstance(item, InvalidCurve)]))
         return [next(bad) if isinstance(item, InvalidCurve) else failed for item in items]
@@ -292,7 +292,7 @@ class _Conversation:
         return [*(task for task in tasks if task is not None), *(group.results for group in self._groups)]
 
     def _pending(self) -> list[asyncio.Task[Any]]:
-        """What the next turn has to wait for."""
+        """Return the tasks that the next turn has to wait for."""
         return [task for task in islice(self._tasks(), 3) if not task.done()]
 
     async def _stop(self) -> None:

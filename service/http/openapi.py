@@ -51,7 +51,7 @@ _LINES = {"type": "string", "minLength": 1, "description": "JSON texts, each in 
 
 
 def _other_formats(schema: Document) -> Document:
-    """What JSON of a schema is in the other formats that are there; msgpack alone has the structure of JSON."""
+    """Describe JSON of a schema in the other formats; msgpack alone has the structure of JSON."""
     schemas = {**dict.fromkeys(MSGPACK, schema), LINES: _LINES, ARROW: _BYTES}
     return {each.media_type: {"schema": schemas[each]} for each in available().values() if each in schemas}
 
@@ -100,7 +100,7 @@ def problems(*kinds: Kind) -> dict[int | str, Document]:
 
 
 def reply(model: type[BaseModel], description: str) -> Document:
-    """Description of a JSON reply, for a route's ``responses``."""
+    """Describe a JSON reply, for a route's ``responses``."""
     schema = {"$ref": REF.format(model=model.__name__)}
     return {"description": description, "content": {JSON_TYPE: {"schema": schema}}}
 
@@ -154,7 +154,7 @@ def _require_keys(built: Document) -> None:
 
 
 def operations(built: Document) -> Sequence[tuple[str, str, Document]]:
-    """(method, path, operation) of every operation in a document."""
+    """Return (method, path, operation) of every operation in a document."""
     return [
         (method.upper(), path, operation)
         for path, methods in built["paths"].items()

@@ -188,7 +188,7 @@ def serve(settings: Settings) -> int:
 
 
 def _may_listen(settings: Settings) -> bool:
-    """Whether to answer on this address; without keys, everybody who reaches it may ask, which somebody must want."""
+    """Return True when this address may be served: without keys everybody may ask, which somebody must want."""
     if settings.keys or is_loopback(settings.host):
         return True
     if settings.allow_anonymous:

@@ -1,4 +1,4 @@
-"""Which model answers each light curve of a request: the one named, else one that was measured on such light curves.
+"""Choice of a model for each light curve of a request: the one named, else one measured on such light curves.
 
 The rule, where a request names no model:
 

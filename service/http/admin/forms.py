@@ -1,4 +1,4 @@
-"""What requests to the admin interface may hold, and what it replies, as models."""
+"""Bodies of requests to the admin interface, and of its replies, as models."""
 
 from typing import Annotated, Literal
 
@@ -26,7 +26,7 @@ class WhichVersion(_Strict):
 
 
 class AliasTarget(_Strict):
-    """What an alias shall lead to."""
+    """Target of an alias."""
 
     model: str = Field(pattern=PATTERN, max_length=MOST_CHARACTERS, description="`name`, or `name@1.2.3` to pin it")
 
@@ -116,7 +116,7 @@ class Listing(Reply):
 
 
 class IndexRequest(_Strict):
-    """What Triton's clients ask of the index."""
+    """Request of Triton's clients for the index."""
 
     ready: bool = False
 
@@ -126,7 +126,7 @@ class LoadParameters(_Strict):
 
 
 class LoadRequest(_Strict):
-    """What Triton's clients send to load a model."""
+    """Request of Triton's clients to load a model."""
 
     parameters: LoadParameters = LoadParameters()
 
@@ -138,7 +138,7 @@ class UnloadParameters(_Strict):
 
 
 class UnloadRequest(_Strict):
-    """What Triton's clients send to unload a model."""
+    """Request of Triton's clients to unload a model."""
 
     parameters: UnloadParameters = UnloadParameters()
 

@@ -79,14 +79,14 @@ class AdminGate(Gate):
 
 
 def _is_this_machine(host: bytes) -> bool:
-    """Whether a Host header names loopback, with any port."""
+    """Return True when a Host header names loopback, with any port."""
     name = host.decode("latin-1").lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
     return is_loopback(name)
 
 
 async def read(request: Request, form: type[FormT]) -> FormT:
-    """What the body asks; an empty one asks nothing in particular. Raises ProblemError."""
+    """Read and check the body; an empty one asks nothing in particular. Raises ProblemError."""
     data = await _body(request)
     try:
         return form.model_validate(orjson.loads(data) if data else {})
@@ -111,7 +111,7 @@ async def _body(request: Request) -> bytes:
 
 
 def models_of(request: Request) -> ModelRepository:
-    """The models, to be changed. Raises ProblemError (503) until the service has started."""
+    """Return the models, to be changed. Raises ProblemError (503) until the service has started."""
     service = service_of(request)
     if not service.started:
         raise service.not_ready()
@@ -143,7 +143,7 @@ async def change(request: Request, action: str, work: Awaitable[T], **what: obje
 
 
 def json_reply(content: BaseModel) -> Response:
-    """A model as a reply."""
+    """Make a reply of a model."""
     return Response(content.model_dump_json(), media_type=openapi.JSON_TYPE)
 
 
@@ -208,7 +208,7 @@ def _listed_shadow(shadow: Shadow) -> ShadowState:
 
 
 def index(repository: ModelRepository, ready: bool) -> list[IndexEntry]:
-    """The same as Triton has it."""
+    """Return the listing as Triton has it."""
     all_of_it = listing(repository)
     entries = [IndexEntry(name=m.name, version=m.version, state="READY", reason="") for m in all_of_it.models]
     if ready:
@@ -229,7 +229,7 @@ router = APIRouter(prefix="/admin", include_in_schema=False)
 
 
 def model_name(text: str) -> str:
-    """A name from the address. Raises ProblemError (404) for what cannot be one."""
+    """Read a name from the address. Raises ProblemError (404) for what cannot be one."""
     try:
         return Reference.parse(text).name
     except ValueError:

@@ -82,7 +82,7 @@ def _sockets(host: str, port: int | None, path: Path | None) -> list[socket.sock
 
 
 def _bound_path(path: Path) -> socket.socket:
-    """A Unix socket for this user alone, in place of one that a killed process left behind."""
+    """Bind a Unix socket for this user alone, in place of one that a killed process left behind."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.stat().st_mode):
             path.unlink()

@@ -57,13 +57,13 @@ def is_compressed(metadata: bytes) -> bool:
 
 
 def _follow(buffer: bytes, place: int) -> int:
-    """Where the table is that an offset at ``place`` refers to."""
+    """Return the place of the table that an offset at ``place`` refers to."""
     (distance,) = unpack_from("<I", buffer, place)
     return place + int(distance)
 
 
 def _table_field(buffer: bytes, table: int, number: int) -> int:
-    """Where a field of a table is, 0 when it is absent."""
+    """Return the place of a field of a table, 0 when it is absent."""
     (back,) = unpack_from("<i", buffer, table)
     places = table - int(back)
     (size,) = unpack_from("<H", buffer, places)
@@ -80,7 +80,7 @@ MAX_SHARED_BYTES = 1024
 
 
 def read_arrow(body: bytes, max_curves: int) -> object:
-    """A document of many light curves, as :func:`service.http.body.requests.read_classify` takes it.
+    """Return a document of many light curves, as :func:`service.http.body.requests.read_classify` takes it.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def _measurements(column: Any) -> list[object]:
 
 
 def _band_indices(values: Any) -> Any:
-    """Indices of names that are all known, or the integers that were sent."""
+    """Return indices of names that are all known, or the integers that were sent."""
     if values.null_count or pa.types.is_integer(values.type):
         return _numbers(values)
     coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()

@@ -50,7 +50,7 @@ def embedding_bytes(embedding: NDArray[np.float32], options: Options) -> bytes:
 
 
 def embedding_text(embedding: NDArray[np.float32], options: Options) -> NDArray[Any] | str:
-    """What stands for an embedding in a text format: numbers or base64, as asked for."""
+    """Return an embedding as a text format has it: numbers or base64, as asked for."""
     if options.embedding_encoding == "base64":
         return b64encode(embedding_bytes(embedding, options)).decode()
     return _embedding(embedding, options)

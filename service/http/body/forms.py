@@ -36,12 +36,12 @@ DTYPES: Final[Mapping[str, str]] = {
     "detected": "u1",
     "metadata": "<f4",
 }
-"""What the bytes of a column are: ``band`` an index into u, g, r, i, z, Y; ``detected`` 0 or 1; ``metadata`` one value
-for each of METADATA_COLUMNS in their order, NaN where it is missing."""
+"""Types of the values in a column's bytes: ``band`` an index into u, g, r, i, z, Y; ``detected`` 0 or 1; ``metadata``
+one value for each of METADATA_COLUMNS in their order, NaN where it is missing."""
 
 
 def count(name: str, column: object) -> int:
-    """Number of values of a column of any form; 0 for what is none."""
+    """Count the values of a column of any form; 0 for what is none."""
     if isinstance(column, bytes):
         return len(column) // np.dtype(DTYPES.get(name, "u1")).itemsize
     return len(column) if isinstance(column, list | np.ndarray) else 0
@@ -85,7 +85,7 @@ METADATA = WrapValidator(_packed_metadata)
 
 
 def _unpack(value: object, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """The array that ``value`` is or holds, None for anything else."""
+    """Return the array that ``value`` is or holds, None for anything else."""
     if isinstance(value, np.ndarray):
         return value
     if not isinstance(value, bytes):
@@ -107,7 +107,7 @@ MAX_ID_LENGTH = 200
 
 
 def _id_text(value: object) -> object:
-    """Identifiers are text; a JSON number is exact only below 2**53."""
+    """Make text of an identifier; a JSON number is exact only below 2**53."""
     if isinstance(value, int) and not isinstance(value, bool):
         if abs(value) > MAX_SAFE_INTEGER:
             raise PydanticCustomError("inexact_integer", "integers beyond 2**53 - 1 lose digits in JSON: send a string")
@@ -211,7 +211,7 @@ MAX_PRIOR_CLASSES, MAX_PRIOR_NAME = 1000, 64
 
 
 def _prior(value: object) -> object:
-    """A name, or weights by class; an address has them as the text of a JSON object. Their use is checked later."""
+    """Read a name, or weights by class, in an address the text of a JSON object. Their use is checked later."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = orjson.loads(value)

@@ -61,12 +61,12 @@ FORMATS: dict[str, Format] = {each.media_type: each for each in (JSON, *MSGPACK,
 
 @cache  # looking for a library costs more than a light curve
 def available() -> Mapping[str, Format]:
-    """The formats that can be used here."""
+    """Return the formats that can be used here."""
     return {name: each for name, each in FORMATS.items() if each is not ARROW or find_spec("pyarrow") is not None}
 
 
 def body_format(media_type: str) -> Format:
-    """The format of a body of one of FORMATS, JSON when it names none; ProblemError (415) when it is not installed."""
+    """Return the format of a body, JSON when it names none. Raises ProblemError (415) when it is not installed."""
     if media_type and media_type not in available():
         raise ProblemError(
             UNSUPPORTED, f"{media_type} is not installed here: its operator would install the arrow extra"
@@ -75,7 +75,7 @@ def body_format(media_type: str) -> Format:
 
 
 def reply_format(accept: str, sent: Format) -> Format:
-    """The format that a client's Accept header prefers; among equals the one it has ``sent``, then the table's order.
+    """Choose the format that an Accept header prefers; among equals the one ``sent``, then the table's order.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def reply_format(accept: str, sent: Format) -> Format:
 
 
 def _weight(media_type: str, weights: dict[str, float]) -> float:
-    """How much a media type is wanted: the most specific range that covers it decides."""
+    """Return the weight of a media type: the most specific range that covers it decides."""
     ranges = (media_type, media_type.partition("/")[0] + "/*", "*/*")
     return next((weights[each] for each in ranges if each in weights), 0.0)
 

@@ -107,7 +107,7 @@ def _read(
 
 
 def _check_envelope(document: dict[str, object], settings: Settings) -> list[object]:
-    """The light curves of a body that holds many."""
+    """Return the light curves of a body that holds many."""
     curves = document["light_curves"]
     if unknown := _unknown_names(document, _ENVELOPE):
         raise ProblemError(INVALID, errors=unknown)
@@ -160,7 +160,7 @@ def _read_items(
 
 
 def _check(form: type[FormT], settings: Settings, value: object, parent: str) -> FormT | list[FieldError]:
-    """What the form makes of a value, or its faults."""
+    """Validate a value; returns the form of it, or its faults."""
     if errors := _cheap_faults(value, form, settings, parent):
         return errors
     try:
@@ -232,7 +232,7 @@ def _unknown_names(value: Mapping[str, object], known: Container[str], parent: s
 
 
 def _echoed_id(value: object) -> str:
-    """The name of a curve that is wrong in some other way, so that its sender can tell which it was."""
+    """Return the name of a curve that is wrong in some other way, so that its sender can tell which it was."""
     name = value.get("object_id", "") if isinstance(value, dict) else ""
     if isinstance(name, int) and not isinstance(name, bool):
         name = str(name)

@@ -107,7 +107,7 @@ class ProblemError(Exception):
 
 
 def problem_of(error: BaseException) -> ProblemError:
-    """The problem that stands for any exception; what is not expected is an internal error and tells nothing."""
+    """Return the problem that stands for an exception; an unexpected one is an internal error and tells nothing."""
     match error:
         case ProblemError():
             return error
@@ -133,12 +133,12 @@ def problem_of(error: BaseException) -> ProblemError:
 
 
 async def to_the_edge(request: Request, error: Exception) -> NoReturn:
-    """An exception handler that leaves the reply to the outermost middleware."""
+    """Leave the reply to the outermost middleware, as an exception handler."""
     raise problem_of(error) from error
 
 
 def _kind_of(status: int) -> Kind:
-    """The kind for a status of the framework's; an unknown fault of the client is a malformed request."""
+    """Return the kind for a status of the framework's; an unknown fault of the client is a malformed request."""
     return _BY_STATUS.get(status) or (MALFORMED if status < 500 else INTERNAL)
 
 
@@ -149,7 +149,7 @@ def problem_response(error: ProblemError, path: str, request_id: str) -> Respons
 
 
 def problem_document(error: ProblemError, path: str, request_id: str) -> dict[str, object]:
-    """The fields of a :class:`Problem`."""
+    """Return the fields of a :class:`Problem`."""
     problem: dict[str, object] = {
         "type": error.kind.type,
         "title": error.kind.title,
@@ -166,7 +166,7 @@ def problem_document(error: ProblemError, path: str, request_id: str) -> dict[st
 
 
 def _in_one_line(error: ProblemError) -> str:
-    """What a client of the Open Inference Protocol shows of a problem: the values at fault, if any are."""
+    """Return the text that clients of the Open Inference Protocol show: the values at fault, if any are."""
     return "; ".join(f"{field.pointer}: {field.detail}" for field in error.errors) or error.detail
 
 

@@ -1,4 +1,4 @@
-"""Who asks, by their API key, and how much they may ask: requests and light curves, in a second and in a day.
+"""API keys and their limits: requests and light curves, in a second and in a day.
 
 A key has a name and one or more digests, so that it can be exchanged: add the new digest, hand out the new key, take
 the old digest away. Where no keys are asked for, everybody together is :data:`ANYBODY`.
@@ -49,7 +49,7 @@ class KeyRing:
         self._known = [(bytes.fromhex(digest), name) for name, digests in keys.items() for digest in digests]
 
     def __bool__(self) -> bool:
-        """Whether keys are asked for at all."""
+        """Return True when keys are asked for at all."""
         return bool(self._known)
 
     def holder(self, scope: Scope) -> str:
@@ -91,7 +91,7 @@ class Limit(NamedTuple):
 
 
 def limits_of(limits: KeyLimits | None) -> tuple[Limit, ...]:
-    """The limits that are set."""
+    """Return the limits that are set."""
     if limits is None:
         return ()
     every: tuple[tuple[Counted, bool, float | None], ...] = (
@@ -104,7 +104,7 @@ def limits_of(limits: KeyLimits | None) -> tuple[Limit, ...]:
 
 
 class Wait(NamedTuple):
-    """Why a request is not let in: the limit, and after how many seconds it will be."""
+    """Refusal of a request: the limit that it met, and after how many seconds it will be let in."""
 
     limit: Limit
     seconds: float
@@ -116,7 +116,7 @@ def _tolerance(rate: float) -> float:
 
 
 class Counts:
-    """What was asked of this process, by key and limit.
+    """Counts of this process, by key and limit.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ return {'0', 0}
 
 
 class SharedCounts:
-    """The same in Redis, for all replicas. After a failure it is left alone for a moment.
+    """Counts in Redis, for all replicas. After a failure it is left alone for a moment.
 
     Raises
     ------

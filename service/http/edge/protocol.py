@@ -106,7 +106,7 @@ class LingeringTransport(asyncio.Transport):
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
 
     def is_closing(self) -> bool:
-        """Whether nothing more will be answered."""
+        """Return True when nothing more will be answered."""
         return self._lingering or self._transport.is_closing()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -248,12 +248,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._idle[self] = None
 
     def pause_writing(self) -> None:
-        """The client does not read its reply; it has a while to start again."""
+        """Give a client that does not read its reply a while to start again."""
         super().pause_writing()
         self._stall_timer = self.loop.call_later(self._settings.stall_timeout, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Forget that the client did not read."""
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None

@@ -105,7 +105,7 @@ class Body:
             raise too_large(limit)
 
     async def _read_chunk(self, limit: int) -> bool:
-        """Whether there is more to come."""
+        """Read a piece; returns True while there is more to come."""
         message = await self._request.receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -118,12 +118,12 @@ class Body:
 
 
 def too_large(limit: int) -> ProblemError:
-    """The problem (413) of a body longer than ``limit`` bytes."""
+    """Return the problem (413) of a body longer than ``limit`` bytes."""
     return ProblemError(TOO_LARGE, f"the body is longer than {limit} bytes", limit=limit)
 
 
 def content_coding(request: Request, accepted: Collection[str] = ()) -> str:
-    """How the body is compressed, in lower case; empty when it is not. Raises ProblemError (415) if not accepted."""
+    """Return the coding of a compressed body in lower case, empty without. Raises ProblemError (415) if refused."""
     coding = request.headers.get("content-encoding", "").strip().lower()
     if coding in ("", "identity"):
         return ""

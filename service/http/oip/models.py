@@ -61,7 +61,7 @@ class ClassifierTensors:
 
     @property
     def inputs(self) -> tuple[Spec, ...]:
-        """What makes light curves."""
+        """Tensors that make light curves."""
         return curve_inputs(self._manifest)
 
     @property
@@ -82,7 +82,7 @@ class ClassifierTensors:
     def write(
         self, names: Collection[str], received: Received[LightCurve], outcomes: Sequence[Outcome]
     ) -> dict[str, Array]:
-        """Outputs of these names, a row for each light curve, NaN where the network did not answer."""
+        """Return outputs of these names, a row for each light curve, NaN where the network did not answer."""
         arrays: dict[str, Array] = dict(write_outcomes(names, received, outcomes))
         widths = {spec.name: spec.shape[1] for spec in self.outputs if len(spec.shape) == 2}
         return arrays | {name: _rows(outcomes, name, widths[name]) for name in names if name in widths}
@@ -107,7 +107,7 @@ class ForecasterTensors:
 
     @property
     def inputs(self) -> tuple[Spec, ...]:
-        """What makes light curves, and where their fluxes are wanted."""
+        """Tensors that make light curves, and say where their fluxes are wanted."""
         return (
             *curve_inputs(self._manifest),
             Spec("query_mjd", TIMES, (ANY,), why=WHY_FP64),
@@ -145,7 +145,7 @@ class ForecasterTensors:
     def write(
         self, names: Collection[str], received: Received[ForecastItem], outcomes: Sequence[Outcome]
     ) -> dict[str, Array]:
-        """Outputs of these names, fluxes in the order asked, NaN where the network did not answer."""
+        """Return outputs of these names, fluxes in the order asked, NaN where the network did not answer."""
         arrays: dict[str, Array] = dict(write_outcomes(names, received, outcomes))
         return arrays | {name: self._fluxes(received, outcomes, FLUXES[name]) for name in names if name in FLUXES}
 
@@ -181,12 +181,12 @@ class ModelOfTensors:
 
     @property
     def bundle(self) -> Bundle:
-        """What answers."""
+        """Bundle that answers."""
         return self.lease.bundle
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What answers, as a reply says it."""
+        """Provenance of the answers, as a reply says it."""
         writer = class_writer if self.lease.served.task == "classification" else forecast_writer
         return writer(self.lease).provenance
 
@@ -207,7 +207,7 @@ def _tensors(manifest: Manifest) -> ClassifierTensors | ForecasterTensors:
 
 
 def find_model(service: Service, name: str, version: str = "", key: str = "") -> ModelOfTensors:
-    """The model of a name or alias, in the version asked for, or in the one that answers for the name.
+    """Find the model of a name or alias, in the version asked for, or in the one that answers for the name.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ def _tensor_metadata(specs: Sequence[Spec]) -> list[TensorMetadata]:
 
 
 def configuration(model: ModelOfTensors) -> ModelConfiguration:
-    """The same in Triton's words, and as parameters what gives the columns of tensors their meaning."""
+    """Describe the tensors in Triton's words; parameters give their columns a meaning."""
     manifest = model.bundle.manifest
     return ModelConfiguration(
         name=manifest.name,

@@ -126,7 +126,7 @@ def _request(document: object, model: ModelOfTensors) -> InferRequest:
 
 
 def _writer(model: ModelOfTensors, parameters: RequestParameters, settings: Settings) -> ClassWriter | None:
-    """What knows the class shares of the reply, None for a forecaster. Raises ProblemError (422) for unusable ones."""
+    """Return the writer under the class shares asked for, None for a forecaster. Raises ProblemError (422)."""
     if model.bundle.manifest.task == "classification":
         return checked_prior(model.lease, parameters.prior, settings.prior, "/parameters/prior")
     if parameters.prior is not None:
@@ -159,7 +159,7 @@ def _respond(asked: Asked, model: ModelOfTensors, writer: ClassWriter | None, ou
 
 
 def _outputs(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> dict[str, Array]:
-    """What was asked for, in that order."""
+    """Return the outputs that were asked for, in that order."""
     arrays = model.tensors.write(asked.outputs, asked.received, outcomes)
     labels = {spec.name: spec.labels for spec in model.tensors.outputs}
     return {
@@ -218,13 +218,13 @@ def _json(content: BaseModel) -> Response:
     responses={200: openapi.reply(ServerMetadata, "Name, version and extensions.")},
 )
 async def server_metadata(request: Request) -> Response:
-    """What this server is and which extensions of the Open Inference Protocol it knows."""
+    """Return the server's name and version, and the extensions of the Open Inference Protocol that it knows."""
     return _json(ServerMetadata(name="nightjar", version=request.app.version, extensions=EXTENSIONS))
 
 
 @router.get("/v2/health/live", summary="Server liveness", responses=_UNAVAILABLE)
 async def server_live(request: Request) -> Live:
-    """The same as `/healthz`."""
+    """Answer as `/healthz` does."""
     service = service_of(request)
     if not service.alive:
         raise service.not_ready()
@@ -233,7 +233,7 @@ async def server_live(request: Request) -> Live:
 
 @router.get("/v2/health/ready", summary="Server readiness", responses=_UNAVAILABLE)
 async def server_ready(request: Request) -> Ready:
-    """The same as `/readyz`."""
+    """Answer as `/readyz` does."""
     service = service_of(request)
     if service.unready:
         raise service.not_ready()
@@ -250,7 +250,7 @@ async def server_ready(request: Request) -> Ready:
     },
 )
 async def all_statistics(request: Request) -> Response:
-    """Counts and total times of every model since the service started, whichever route asked."""
+    """Return counts and total times of every model since the service started, whichever route asked."""
     models = all_models(service_of(request))
     return _json(StatisticsReply(model_stats=[statistics(model) for model in models]))
 
@@ -262,7 +262,7 @@ async def all_statistics(request: Request) -> Response:
     responses={200: openapi.reply(StatisticsReply, "One entry: the model's."), **_LOOK_UP},
 )
 async def model_statistics(request: Request) -> Response:
-    """Counts and total times of a model since the service started, whichever route asked; a unit is a light curve."""
+    """Return counts and total times of a model since the service started, of all routes; a unit is a light curve."""
     return _json(StatisticsReply(model_stats=[statistics(_model(request))]))
 
 

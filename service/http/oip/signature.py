@@ -51,7 +51,7 @@ class Spec:
 
 
 class Wanted(NamedTuple):
-    """How an output goes back: as bytes or JSON, and as texts for the ``top`` most probable labels unless that is 0."""
+    """Form of an output: bytes or JSON, and texts for the ``top`` most probable labels unless that is 0."""
 
     binary: bool
     top: int = 0
@@ -71,17 +71,17 @@ class TaskTensors(Protocol[ItemT]):
 
     @property
     def inputs(self) -> Sequence[Spec]:
-        """What is taken."""
+        """Inputs that are taken."""
 
     @property
     def outputs(self) -> Sequence[Spec]:
-        """What is given."""
+        """Outputs that are given."""
 
     def read(self, tensors: Mapping[str, Tensor], flux_unit: FluxUnit, settings: Settings) -> Received[ItemT]:
         """Items of checked tensors. Raises ProblemError (422, 413) when the tensors do not fit each other."""
 
     def write(self, names: Collection[str], received: Received[ItemT], outcomes: Sequence[Outcome]) -> dict[str, Array]:
-        """Outputs of these names."""
+        """Return outputs of these names."""
 
 
 def check_inputs(specs: Sequence[Spec], inputs: Sequence[InputTensor]) -> None:
@@ -119,7 +119,7 @@ def _input_fault(spec: Spec | None, described: InputTensor, pointer: str) -> Fie
 
 
 def choose_outputs(specs: Sequence[Spec], asked: Sequence[OutputRequest], binary_default: bool) -> dict[str, Wanted]:
-    """Outputs to give, in the order asked; without any, those that are not optional.
+    """Choose the outputs to give, in the order asked; without any, those that are not optional.
 
     Raises
     ------
@@ -169,7 +169,7 @@ WHY_FP64 = ": an MJD in FP32 is good to 5.6 minutes only"
 
 
 def curve_inputs(manifest: Manifest) -> tuple[Spec, ...]:
-    """Inputs that make light curves."""
+    """Return the inputs that make light curves."""
     inputs = (
         Spec("mjd", TIMES, (ANY,), why=WHY_FP64),
         Spec("flux", REALS, (ANY,)),
@@ -288,7 +288,7 @@ def check_length(tensors: Mapping[str, Tensor], name: str, expected: int, counte
 
 
 def read_offsets(tensors: Mapping[str, Tensor], name: str, total: int) -> list[int]:
-    """Where each light curve begins, and where the last one ends; without the tensor, one has everything.
+    """Read where each light curve begins, and where the last one ends; without the tensor, one has everything.
 
     Raises
     ------
@@ -311,7 +311,7 @@ def read_offsets(tensors: Mapping[str, Tensor], name: str, total: int) -> list[i
 
 
 def band_indices(column: Array) -> Array | list[str]:
-    """A column as light curves take it: indices, or all names where one is unknown and has to be told."""
+    """Return a column as light curves take it: indices, or all names where one is unknown and has to be told."""
     if column.dtype.kind != "O":
         return column
     texts: list[bytes] = column.tolist()
@@ -341,5 +341,5 @@ def write_outcomes(names: Collection[str], received: Received[Any], outcomes: Se
 
 
 def _detail(outcome: Outcome) -> str:
-    """The reason in words, after a pointer to the value at fault within its light curve."""
+    """Return the reason in words, after a pointer to the value at fault within its light curve."""
     return f"{outcome.pointer}: {outcome.detail}" if outcome.pointer else outcome.detail

@@ -66,7 +66,7 @@ class Tensor:
 
 
 def fault(pointer: str, reason: str, detail: str) -> ProblemError:
-    """The problem (422) with one value at fault."""
+    """Return the problem (422) with one value at fault."""
     return ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason=reason, detail=detail)])
 
 
@@ -155,7 +155,7 @@ def _texts(data: memoryview, count: int, pointer: str) -> Array:
 
 
 def _equally_long(data: memoryview, count: int) -> Array | None:
-    """The same for texts of one length, as band names are, at a tenth of the cost; None when they are not."""
+    """Read texts of one length, as band names are, at a tenth of the cost; None when they are not."""
     width, rest = divmod(len(data), count) if count else (0, 1)
     if rest or width == LENGTH.itemsize:
         return None
@@ -218,7 +218,7 @@ def _to_array(flat: list[Any], dtype: np.dtype[Any]) -> Array:
 
 
 def _count(described: InputTensor, pointer: str) -> int:
-    """Number of elements; Python's integers do not overflow."""
+    """Count the elements; Python's integers do not overflow."""
     if prod(max(size, 1) for size in described.shape) > MOST_ELEMENTS:
         raise fault(f"{pointer}/shape", "too_large", "more elements than memory has addresses")
     return prod(described.shape)
@@ -232,7 +232,7 @@ def datatype_of(array: Array) -> Datatype:
 def encode(
     head: Mapping[str, object], outputs: Mapping[str, Array], binary: Container[str]
 ) -> tuple[bytes, int | None]:
-    """A reply, and the length of its JSON part when tensors follow it.
+    """Write a reply; returns it, and the length of its JSON part when tensors follow it.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ async def document(request: Request) -> Response:
 
 @lru_cache(maxsize=4)
 def _described(app: FastAPI) -> tuple[bytes, bytes]:
-    """The page and the document as bytes, made once: anybody may ask for them, as often as they like."""
+    """Make the page and the document as bytes, once: anybody may ask for them, as often as they like."""
     return _page(app.openapi()).encode(), orjson.dumps(app.openapi())
 
 

@@ -233,7 +233,7 @@ def _survey(read: Read) -> str:
 def _choose(
     service: Service, query: AlertQuery, read: Sequence[Read]
 ) -> tuple[list[Lease[LightCurve]], list[LightCurve | LightCurveError | Refusal]]:
-    """The model for each packet, by its survey and, where a canary has a share, by its object; and what to ask it."""
+    """Choose the model for each packet, by its survey and, where a canary has a share, its object; and the item."""
     leading = service.leading(query.model)
     led = [leading.lead(_item(item), survey=_survey(item), key=_key(item)) for item in read]
     leases = [lease for lease, _ in led]
@@ -254,7 +254,7 @@ def _write(
     usual: str,
     outcomes: Sequence[Outcome],
 ) -> Reply:
-    """The reply, in the name of the model of the first packet; what another answered says so itself."""
+    """Write the reply in the name of the model of the first packet; what another answered says so itself."""
     writers = class_writers(leases, query.prior, usual, PRIOR)
     first, results = writers[0], []
     for replies, item, outcome in zip(writers, read, outcomes, strict=False):

@@ -66,7 +66,8 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         leading = service.leading(query.model, others=not wanted.one_model)
         led = [leading.lead(item, key=key) for item in asked.items]
         leases = [lease for lease, _ in led]
-        class_writers(leases, asked.options.prior, settings.prior)  # unknown shares are told before asking
+        if asked.options.prior is not None:
+            class_writers(leases, asked.options.prior, settings.prior)  # unknown shares are told before asking
         write = partial(_write_classes, wanted, leases, settings.prior, asked)
         terms = call.terms(asked.options.deadline_ms, fall_back=True)
         return Inquiry(leases, [item for _, item in led], terms, write, wanted.slow_start)
@@ -84,7 +85,7 @@ def _write_classes(
     asked: Asked[LightCurve, Options],
     outcomes: Sequence[Outcome],
 ) -> Reply:
-    """The reply, in the name of whoever answered: a lease may have gone over to the fallback while it was asked."""
+    """Write the reply in the name of whoever answered: a lease may have gone over to the fallback meanwhile."""
     check_bare(asked, outcomes)
     writers = class_writers(leases, asked.options.prior, usual)
     return Reply(wanted.write(classified(writers, asked.items, outcomes, asked.options)), wanted.media_type)

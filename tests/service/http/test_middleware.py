@@ -1,5 +1,6 @@
 """Around every request: its name, its key, its place among the others, its line in the log."""
 
+import asyncio
 import hashlib
 import json
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from service.http.edge.errors import Problem
+from service.http.edge.middleware import TURNS, Turns
 from support.edge import Network, curve, live, loader, raw_post
 
 KEYS = ("correct horse", "battery staple")
@@ -106,3 +108,41 @@ def test_no_body_is_ever_logged() -> None:
         edge.ask("POST", "/v1/alerts?schema=marker-in-the-body", b"marker-in-the-body")
     assert "marker-in-the-body" not in repr(logged)
     assert [entry["status"] for entry in logged if entry["event"] == "request"] == [422, 400, 422]
+
+
+async def test_who_asks_once_does_not_stand_behind_a_crowd() -> None:
+    turns, begun = Turns(), list[str]()
+
+    async def ask(client: str) -> None:
+        await turns.wait(client)
+        begun.append(client)
+
+    crowd = [asyncio.create_task(ask("many")) for _ in range(500)]
+    await asyncio.sleep(0)
+    assert begun == ["many"] * TURNS
+    await asyncio.create_task(ask("one"))
+    assert begun.count("many") < 5 * TURNS
+    await asyncio.gather(*crowd)
+    assert begun.count("many") == 500
+
+
+async def test_a_turn_is_given_on_by_who_has_left() -> None:
+    turns = Turns()
+    tasks = [asyncio.create_task(turns.wait("many")) for _ in range(20 * TURNS)]
+    await asyncio.sleep(0)
+    for task in tasks[TURNS:-1]:
+        task.cancel()
+    await tasks[-1]
+    done = await asyncio.gather(*tasks, return_exceptions=True)
+    assert done.count(None) == TURNS + 1
+    await asyncio.wait_for(turns.wait("one"), 5)
+
+
+async def test_a_crowd_cannot_outgrow_its_turns() -> None:
+    turns = Turns()
+    tasks = [asyncio.create_task(turns.wait("many")) for _ in range(10_000)]
+    rounds = 0
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        rounds += 1
+    assert rounds < 1000
