@@ -108,7 +108,7 @@ lock: $(VENV)/.cpu
 # tool that CI has not; SECURITY.md says what they are for.
 audit:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) pip-audit cyclonedx-bom
-	$(BIN)/pip-audit --require-hashes --disable-pip --requirement deploy/requirements.txt
+	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/requirements.txt
 	! command -v gitleaks >/dev/null || gitleaks git --no-banner
 
 sbom: $(VENV)/.cpu

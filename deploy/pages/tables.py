@@ -140,6 +140,16 @@ HOSTILE_STREAM = (
     Figure("hostile.worker.worst_memory_mb", "most memory gained, MB", "at most 150"),
     Figure("hostile.worker.good_answered", "good alerts, all answered"),
 )
+BEFORE = (
+    Figure("before.json_1.throughput_ratio", "JSON: curves/s, now / then"),
+    Figure("before.json_1.throughput_ratio.low", "from"),
+    Figure("before.json_1.throughput_ratio.high", "to", "at least 0.97"),
+    Figure("before.json_1.cpu_ratio", "JSON: processor time, now / then"),
+    Figure("before.msgpack_64.throughput_ratio", "msgpack by 64: curves/s, now / then"),
+    Figure("before.msgpack_64.throughput_ratio.low", "from"),
+    Figure("before.msgpack_64.throughput_ratio.high", "to", "at least 0.97"),
+    Figure("before.msgpack_64.cpu_ratio", "msgpack by 64: processor time, now / then"),
+)
 TWIN = (
     Figure("twin.ratio.b1_l50", "1 curve of 50 points"),
     Figure("twin.ratio.b16_l128", "16 of 128"),
@@ -156,6 +166,7 @@ TABLES: dict[str, Sequence[Figure]] = {
     "kafka": KAFKA,
     "kafka-drain": KAFKA_DRAIN,
     "kafka-faults": KAFKA_FAULTS,
+    "before": BEFORE,
     "hostile": HOSTILE,
     "hostile-stream": HOSTILE_STREAM,
     "twin": TWIN,
