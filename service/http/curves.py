@@ -9,9 +9,8 @@ from models.posterior import PriorError
 from service.answers.replies import FieldError
 from service.answers.writers import AskedPrior, ClassWriter, class_writer, usual_writer
 from service.dataplane import Outcome, Refusal
-from service.http.body.formats import Answers
-from service.http.body.forms import ForecastOptions, Options
-from service.http.body.negotiation import JSON, Format
+from service.http.body.formats import JSON, Format
+from service.http.body.forms import Answers, ForecastOptions, Options
 from service.http.body.requests import Asked, InvalidCurve
 from service.http.edge import errors
 from service.http.edge.errors import ProblemError

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from models.bands import filter_index
 from models.metadata import METADATA_COLUMNS
-from service.http.body.formats import LINES_TYPE
+from service.http.body.formats import ARROW_TYPE, LINES_TYPE
 from service.http.body.forms import DTYPES
-from service.http.body.negotiation import ARROW_TYPE
 
 JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"

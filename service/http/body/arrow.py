@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from models.bands import BANDS
 from models.metadata import KNOWN_COLUMNS
 from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
-from service.http.body.formats import Answers, embedding_bytes
+from service.http.body.forms import Answers, embedding_bytes
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 
 _HEADER_TYPE, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3

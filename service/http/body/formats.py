@@ -1,67 +1,29 @@
-"""Formats of bodies and replies: JSON, lines of JSON (NDJSON) and msgpack; :mod:`service.http.body.arrow` has Arrow.
+"""Formats of bodies and replies by their content types: JSON, lines of JSON (NDJSON), msgpack; and the choice of one.
 
 JSON is the format for people, and the reference that the others are held to. msgpack has the same documents, a quarter
 to a half as large and many times quicker to read: a column may be ``bin`` instead of a list, its little-endian values
 in one piece (:data:`service.http.body.forms.DTYPES`), and an embedding is always ``bin`` in a reply. Lengths that a
 body declares and does not keep, or a nesting without end, are refused by its decoder before memory is spent on them.
+
+Arrow (:mod:`service.http.body.arrow`) needs pyarrow, which only the ``arrow`` extra installs and only the first Arrow
+request imports; without it the format does not exist. A format without a reader is a stream, which
+:mod:`service.http.line_stream` reads.
 """
 
 import json
 import re
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from service.http.body.forms import Options
-from service.http.edge.errors import MALFORMED, ProblemError
-
-
-class Answers(NamedTuple):
-    """The answers to a request.
-
-    Attributes
-    ----------
-    model : which network answered, as :class:`service.answers.replies.ClassifierProvenance`.
-    classes, groups, bands : keys of the probabilities, of the hierarchy and of the points in every result.
-    embedding_dim : length of the embeddings.
-    results : one for each light curve, as :class:`replies.CurveResult` or ``CurveFailure``; an embedding
-        is an array.
-    options : what the caller wants of them.
-    """
-
-    model: Mapping[str, str]
-    classes: Sequence[str]
-    groups: Sequence[str]
-    bands: Sequence[str]
-    embedding_dim: int
-    results: Sequence[Mapping[str, Any]]
-    options: Options
-
-
-def embedding_bytes(embedding: NDArray[np.float32], options: Options) -> bytes:
-    """Little-endian values of the type asked for."""
-    return _embedding(embedding, options).tobytes()
-
-
-def embedding_text(embedding: NDArray[np.float32], options: Options) -> NDArray[Any] | str:
-    """Return an embedding as a text format has it: numbers or base64, as asked for."""
-    if options.embedding_encoding == "base64":
-        return b64encode(embedding_bytes(embedding, options)).decode()
-    return _embedding(embedding, options)
-
-
-def _embedding(embedding: NDArray[np.float32], options: Options) -> NDArray[Any]:
-    if options.embedding_dtype == "float32":
-        return np.ascontiguousarray(embedding, "<f4")
-    most = np.finfo(np.float16).max  # what is beyond would become infinite
-    return np.clip(embedding, -most, most).astype("<f2")
-
+from service.http.body.forms import Answers, Options, embedding_bytes, embedding_text
+from service.http.edge.errors import MALFORMED, NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
+from service.settings import Settings
 
 JSON_TYPE = "application/json"
 LINES_TYPE = "application/x-ndjson"
@@ -145,3 +107,108 @@ def write_msgpack(answers: Answers) -> bytes:
         for result in answers.results
     ]
     return _ENCODER.encode({"model": answers.model, "results": results})
+
+
+ARROW_TYPE = "application/vnd.apache.arrow.stream"
+
+
+class Format(NamedTuple):
+    """One format: its media type, how light curves are read from it and how answers are written in it.
+
+    ``slow_start`` says that reading and writing are for a thread, whatever the size: a library is loaded on the way;
+    ``one_model`` that a reply has room for the classes of a single model.
+    """
+
+    media_type: str
+    read: Callable[[bytes, Settings], object] | None
+    write: Callable[[Answers], bytes]
+    slow_start: bool = False
+    one_model: bool = False
+
+
+def _read_json(body: bytes, _: Settings) -> object:
+    return read_json(body)
+
+
+def _read_msgpack(body: bytes, _: Settings) -> object:
+    return read_msgpack(body)
+
+
+def _read_arrow(body: bytes, settings: Settings) -> object:
+    from service.http.body import arrow
+
+    return arrow.read_arrow(body, settings.max_curves)
+
+
+def _write_arrow(answers: Answers) -> bytes:
+    from service.http.body import arrow
+
+    return arrow.write_arrow(answers)
+
+
+JSON = Format(JSON_TYPE, _read_json, write_json)
+LINES = Format(LINES_TYPE, None, write_lines)
+ARROW = Format(ARROW_TYPE, _read_arrow, _write_arrow, slow_start=True, one_model=True)
+MSGPACK = tuple(Format(name, _read_msgpack, write_msgpack) for name in MSGPACK_TYPES)
+
+FORMATS: dict[str, Format] = {each.media_type: each for each in (JSON, *MSGPACK, LINES, ARROW)}
+
+
+@cache  # looking for a library costs more than a light curve
+def available() -> Mapping[str, Format]:
+    """Return the formats that can be used here."""
+    return {name: each for name, each in FORMATS.items() if each is not ARROW or find_spec("pyarrow") is not None}
+
+
+def body_format(media_type: str) -> Format:
+    """Return the format of a body, JSON when it names none. Raises ProblemError (415) when it is not installed."""
+    if media_type and media_type not in available():
+        raise ProblemError(
+            UNSUPPORTED, f"{media_type} is not installed here: its operator would install the arrow extra"
+        )
+    return FORMATS[media_type] if media_type else JSON
+
+
+def reply_format(accept: str, sent: Format) -> Format:
+    """Choose the format that an Accept header prefers; among equals the one ``sent``, then the table's order.
+
+    Raises
+    ------
+    ProblemError
+        406 when none of those accepted is there, or when a stream of lines is to be answered as anything else.
+    """
+    if accept in ("", "*/*"):
+        return sent
+    weights = _weights(accept) or {"*/*": 1.0}
+    usable: Collection[Format] = [sent, *available().values()] if sent.read else [sent]
+    best = max(usable, key=lambda each: _weight(each.media_type, weights))
+    if not _weight(best.media_type, weights):
+        names = ", ".join(dict.fromkeys(each.media_type for each in usable))
+        raise ProblemError(NOT_ACCEPTABLE, f"replies to {sent.media_type} are given as: {names}")
+    return best
+
+
+def _weight(media_type: str, weights: dict[str, float]) -> float:
+    """Return the weight of a media type: the most specific range that covers it decides."""
+    ranges = (media_type, media_type.partition("/")[0] + "/*", "*/*")
+    return next((weights[each] for each in ranges if each in weights), 0.0)
+
+
+def _weights(accept: str) -> dict[str, float]:
+    """Media ranges of an Accept header with their weights; parameters other than ``q`` are not looked at."""
+    weights: dict[str, float] = {}
+    for part in accept.split(","):
+        name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        if name:
+            weights[name] = min((_quality(each) for each in parameters), default=1.0)
+    return weights
+
+
+def _quality(parameter: str) -> float:
+    name, _, value = parameter.partition("=")
+    if name.strip() != "q":
+        return 1.0
+    try:
+        return min(max(float(value), 0.0), 1.0)
+    except ValueError:
+        return 1.0

@@ -3,11 +3,13 @@
 They validate one light curve at a time and describe whole bodies in the OpenAPI document;
 :mod:`service.http.body.requests` reads bodies. A column is a list of numbers or, in a format that has such a thing, all
 of its little-endian values in one piece: msgpack carries them as ``bin``, Arrow gives an array. Both become arrays, and
-whatever is wrong with them gets the words that a list would get.
+whatever is wrong with them gets the words that a list would get. :class:`Answers` is the form of a reply, before it is
+written in a format.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -294,3 +296,44 @@ class ManyForecasts(_Strict):
         min_length=1, description="light curves, each of the form ForecastCurveIn"
     )
     options: ForecastOptions = ForecastOptions()
+
+
+class Answers(NamedTuple):
+    """The answers to a request.
+
+    Attributes
+    ----------
+    model : which network answered, as :class:`service.answers.replies.ClassifierProvenance`.
+    classes, groups, bands : keys of the probabilities, of the hierarchy and of the points in every result.
+    embedding_dim : length of the embeddings.
+    results : one for each light curve, as :class:`replies.CurveResult` or ``CurveFailure``; an embedding
+        is an array.
+    options : what the caller wants of them.
+    """
+
+    model: Mapping[str, str]
+    classes: Sequence[str]
+    groups: Sequence[str]
+    bands: Sequence[str]
+    embedding_dim: int
+    results: Sequence[Mapping[str, Any]]
+    options: Options
+
+
+def embedding_bytes(embedding: NDArray[np.float32], options: Options) -> bytes:
+    """Little-endian values of the type asked for."""
+    return _embedding(embedding, options).tobytes()
+
+
+def embedding_text(embedding: NDArray[np.float32], options: Options) -> NDArray[Any] | str:
+    """Return an embedding as a text format has it: numbers or base64, as asked for."""
+    if options.embedding_encoding == "base64":
+        return b64encode(embedding_bytes(embedding, options)).decode()
+    return _embedding(embedding, options)
+
+
+def _embedding(embedding: NDArray[np.float32], options: Options) -> NDArray[Any]:
+    if options.embedding_dtype == "float32":
+        return np.ascontiguousarray(embedding, "<f4")
+    most = np.finfo(np.float16).max  # what is beyond would become infinite
+    return np.clip(embedding, -most, most).astype("<f2")

@@ -12,8 +12,8 @@ from service.answers.writers import forecast_writer
 from service.dataplane import Outcome
 from service.engine.programs import ForecastItem
 from service.http import openapi
+from service.http.body.formats import FORMATS, Format, body_format, reply_format
 from service.http.body.forms import ClassifyQuery, ForecastOptions, Options
-from service.http.body.negotiation import FORMATS, Format, body_format, reply_format
 from service.http.body.requests import Asked, InvalidCurve, check_deadline, read_classify, read_forecast
 from service.http.curves import check_bare, class_writers, classified, faults, parsed
 from service.http.edge import errors

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from service.http.body import negotiation
+from service.http.body import formats
 from support.edge import Network, curve, live, loader
 
-JSON = {"Content-Type": negotiation.JSON.media_type}
+JSON = {"Content-Type": formats.JSON.media_type}
 BODIES = [
     json.dumps(curve()).encode(),
     json.dumps({**curve(), "options": {"embedding": True}}).encode(),

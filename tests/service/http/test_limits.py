@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.http.body.formats import LINES_TYPE
+from service.http.body.formats import ARROW_TYPE, LINES_TYPE
 from service.http.body.forms import MAX_ID_LENGTH
-from service.http.body.negotiation import ARROW_TYPE
 from support.edge import Live, Network, curve, live, loader, wait_until
 
 pytest.importorskip("pyarrow", reason="the [arrow] extra")

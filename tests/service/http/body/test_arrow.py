@@ -17,8 +17,7 @@ from models.metadata import METADATA_COLUMNS
 from service.answers.replies import CurveFailure, CurveResult
 from service.http.body import arrow
 from service.http.body.arrow import is_compressed
-from service.http.body.formats import Answers
-from service.http.body.forms import Options
+from service.http.body.forms import Answers, Options
 from service.http.body.requests import InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
 from support.edge import curve, settings

@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.http.body import negotiation
-from service.http.body.negotiation import ARROW, FORMATS, JSON, LINES, MSGPACK, body_format, reply_format
+from service.http.body import formats
+from service.http.body.formats import ARROW, FORMATS, JSON, LINES, MSGPACK, body_format, reply_format
 from service.http.edge.errors import ProblemError
 
 PACK, VENDOR_PACK = MSGPACK
@@ -29,7 +29,7 @@ PACK, VENDOR_PACK = MSGPACK
         (",;,q=1,,application/msgpack", JSON, PACK),
     ],
 )
-def test_what_is_accepted(accept: str, sent: negotiation.Format, chosen: negotiation.Format) -> None:
+def test_what_is_accepted(accept: str, sent: formats.Format, chosen: formats.Format) -> None:
     assert reply_format(accept, sent) is chosen
 
 
@@ -37,7 +37,7 @@ def test_what_is_accepted(accept: str, sent: negotiation.Format, chosen: negotia
     ("accept", "sent"),
     [("text/html", JSON), ("image/*", PACK), ("application/json", LINES), ("*/*;q=0", JSON), ("*", JSON)],
 )
-def test_what_cannot_be_given(accept: str, sent: negotiation.Format) -> None:
+def test_what_cannot_be_given(accept: str, sent: formats.Format) -> None:
     with pytest.raises(ProblemError) as caught:
         reply_format(accept, sent)
     assert caught.value.kind.status == 406
@@ -50,8 +50,8 @@ def test_a_body_without_a_type_is_json() -> None:
 
 
 def test_arrow_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(negotiation, "available", negotiation.available.__wrapped__)  # which looks every time
-    monkeypatch.setattr(negotiation, "find_spec", lambda name: None)
+    monkeypatch.setattr(formats, "available", formats.available.__wrapped__)  # which looks every time
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
     with pytest.raises(ProblemError) as caught:
         body_format(ARROW.media_type)
     assert (caught.value.kind.status, "arrow extra" in caught.value.detail) == (415, True)
