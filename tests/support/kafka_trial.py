@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -21,6 +22,8 @@ STEADY = {"session.timeout.ms": "30000"}
 """Options of a source for tests in which nobody dies: a busy machine then misses no session."""
 PROMISED_SECONDS = 60.0 if "NIGHTJAR_SOAK" in os.environ else 180.0
 """How soon everything is to be answered: within a minute on a machine that does nothing else."""
+BUSY = (KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT)
+"""What a cluster says while its controller has not heard of its brokers for some seconds."""
 _NUMBERS = itertools.count()
 
 
@@ -60,10 +63,22 @@ class Trial:
         self._processes = 0
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
-        """Create a topic."""
-        new = NewTopic(topic, partitions, self._replicas, config=config)
-        for future in self._admin.create_topics([new]).values():
-            future.result(30)
+        """Create a topic; as often as it takes a broker that is busy."""
+        new, tried = NewTopic(topic, partitions, self._replicas, config=config), False
+        end = time.monotonic() + PROMISED_SECONDS
+        while True:
+            try:
+                for future in self._admin.create_topics([new]).values():
+                    future.result(PROMISED_SECONDS)
+                return
+            except KafkaException as error:
+                code = error.args[0].code()
+                if tried and code == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return
+                if code not in BUSY or time.monotonic() > end:
+                    raise
+            tried = True
+            time.sleep(0.5)
 
     def delete(self, topic: str) -> None:
         """Delete a topic."""

@@ -16,7 +16,7 @@ def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """A broker that stays whole, of our own."""
     if home() is None:
         pytest.skip(NONE_FOUND)
-    with brokers(tmp_path_factory.mktemp("kafka")) as cluster:
+    with brokers(tmp_path_factory.mktemp("kafka"), broker_session_timeout_ms=120_000) as cluster:  # a busy one stays
         yield cluster
 
 
