@@ -102,6 +102,7 @@ class Boost(_Step):
     )
     leaves: int = Field(default=24, ge=2, description="of a tree, at most")
     share: float = Field(default=0.15, gt=0, le=1, description="of the numbers that each tree may look at")
+    rows: float = Field(default=0.7, gt=0, le=1, description="share of the light curves that each round looks at")
     seed: int = Field(default=0, ge=0, description="of draws")
 
     def cli_cmd(self) -> None:
@@ -109,6 +110,7 @@ class Boost(_Step):
         from training.sky.told import fit_trees
 
         changes = {"learning_rate": self.rate, "num_leaves": self.leaves, "feature_fraction": self.share}
+        changes["bagging_fraction"] = self.rows
         folders = [self.tables, *self.more]
         _print(fit_trees(folders, self.out, seed=self.seed, rounds=self.rounds, **changes))
 
@@ -139,7 +141,7 @@ class SkyCard(_Step):
     """Write the model card of a bundle of `ship`, with the table of `measure` when there is one."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is hashed anew")
-    report: Path | None = Field(default=None, description="JSON file of `measure`")
+    report: Path | None = Field(default=None, description="JSON file of `measure` or `six`")
 
     def cli_cmd(self) -> None:
         """Write the card and print the bundle's new hash."""

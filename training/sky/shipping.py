@@ -22,7 +22,7 @@ from models.networks.astro_moe.network import AstroMoE
 from models.networks.parts.trees import BoostedTrees, Forest
 from models.posterior import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
 from models.posterior import rates as named_rates
-from models.taxonomy import taxonomy_of
+from models.taxonomy import ELASTICC, taxonomy_of
 from training.data.batches import usable_tokens
 from training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
 from training.export.confidence import Ensembled
@@ -49,6 +49,10 @@ SMALLEST_SHARE: Final = 1e-4
 MEASURED_ON: Final = (
     "light curves of real surveys, of simulations and of real objects seen as other surveys would have, none of them "
     "trained on; half of them without bands, points, ends or redshift"
+)
+MEASURED_ON_ZTF: Final = (
+    "supernovae of ZTF with a spectroscopic type, none of them trained on; four tenths of them without points, ends or "
+    "a band, or of another brightness"
 )
 FAINTEST_NJY, BRIGHTEST_NJY = 100.0, 5e7  # 26.4 and 12.2 mag
 
@@ -118,8 +122,8 @@ def fit_all(network: AstroMoE, asked: Asked, folder: Path, recipe: Recipe, fores
     strata = Strata(asked.detections, asked.bands, novelty.novelty(sample.embedding_NE), asked.source)
     usual = strata.novelty <= novelty.described.threshold
     measured = _without(p_NC, sample.label_N, strata, usual)
-    sets = fit_strata(*measured, MEASURED_ON)
     classes = classes_of(folder)
+    sets = fit_strata(*measured, _measured_on(classes))
     share_C = shares(training.label, len(classes))
     metrics = {
         "calibration": fit.numbers(),
@@ -161,6 +165,10 @@ def beside(
     each = {"network": sample.logits_NC, "trees": trees_NC, "both": crossed_NC}
     found = {name: scores(softmax(logits_NC), sample.label_N) for name, logits_NC in each.items()}
     return sample._replace(logits_NC=pooled(ensemble, *columns)), ensemble, {"network_and_trees": found}
+
+
+def _measured_on(classes: Sequence[str]) -> str:
+    return MEASURED_ON if tuple(classes) == ELASTICC.names else MEASURED_ON_ZTF
 
 
 def served_sample(network: AstroMoE, told: Told, asked: Asked) -> ServedSample:
@@ -205,14 +213,14 @@ def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strat
         told_NC, weight_N = reweighted(p_NC, ratio_C), ratio_C[label_N]
         kept = weight_N > 0
         own = told_NC[kept], label_N[kept], strata.take(kept)
-        sets = fit_strata(*own, MEASURED_ON, weight_N[kept])
+        sets = fit_strata(*own, _measured_on(classes), weight_N[kept])
         measured = measure(sets, *own, weight_N[kept])
         found[name] = {
             "shares": None,
             "source": rates.source if name != UNIFORM else "",
             "coverage": {"0.9": measured["coverage"]},
             "mean_size": measured["mean_size"],
-            "measured_on": MEASURED_ON,
+            "measured_on": _measured_on(classes),
             "prediction_sets": sets.model_dump(mode="json"),
         }
     return found
@@ -319,25 +327,31 @@ def _complete(out: Path, fitted: Fitted) -> Bundle:
     """Add to the manifest what only bundles of the second format have, then write the card."""
     told = load_bundle(out).manifest.model_dump(mode="json")
     told["recipe"]["data"].pop("fractions", None)  # parts came with the data
+    everything = tuple(fitted.shares) == ELASTICC.names
     told |= {
         "format_version": 2,
-        "band_groups": STAND_INS,
+        "band_groups": STAND_INS if everything else {},
         "prior": {
             "name": "training",
             "shares": {name: max(share, SMALLEST_SHARE) for name, share in fitted.shares.items()},
             "source": "class shares of the light curves that heads, calibration and sets were fitted to",
         },
         "priors": fitted.priors,
-        "domain": {
-            "bands": told["bands"],
-            "fewest_bands": 1,
-            "fewest_points": 1,
-            "faintest_njy": FAINTEST_NJY,
-            "brightest_njy": BRIGHTEST_NJY,
-            "surveys": [],
-            "measured_on": MEASURED_ON,
-        },
+        "domain": _domain(told["bands"]) if everything else None,
         "context": {"learned": ["redshift"]},
     }
     write_manifest(out, Manifest.model_validate_json(json.dumps(told)))
     return write_sky_card(out)
+
+
+def _domain(bands: Sequence[str]) -> dict[str, Any]:
+    """Where the 20 classes were measured. Six types of supernovae state none, so as not to be asked about all else."""
+    return {
+        "bands": bands,
+        "fewest_bands": 1,
+        "fewest_points": 1,
+        "faintest_njy": FAINTEST_NJY,
+        "brightest_njy": BRIGHTEST_NJY,
+        "surveys": [],
+        "measured_on": MEASURED_ON,
+    }

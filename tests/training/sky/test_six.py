@@ -1,10 +1,14 @@
 """ZTF's six classes: paired with trees, on objects that neither has seen."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE, load_bundle
 from support.sky import bump
+from training.sky.card import write_sky_card
 from training.sky.page import write_page
 from training.sky.record import PARTS, Sky, collect
 from training.sky.six import NUMBER, left_for_testing, paired, six_report
@@ -37,6 +41,18 @@ def test_trees_and_bundle_stand_side_by_side() -> None:
     assert row["interval"][0] <= row["difference"] <= row["interval"][1]
     page = write_page({"prior": "p", "looks": "once", "table": [], "reports": {}, "six": report}, "sky.json")
     assert "## ZTF supernovae, six classes" in page
+
+
+def test_a_card_tells_both_scores_and_who_was_ahead(tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(ZTF_BUNDLE, tmp_path / "bundle"))
+    manifest = load_bundle(bundle).manifest
+    found = {"objects": 1089, "macro-F1": 0.4, "trees": 0.5, "difference": -0.1, "interval": [-0.2, 0.05]}
+    write_sky_card(bundle, {"bundles": {f"{manifest.name} {manifest.version}": found}})
+    card = (bundle / "CARD.md").read_text(encoding="utf-8")
+    assert "**0.400**" in card
+    assert "-0.100, from -0.200 to +0.050" in card
+    assert "nothing but supernovae" in card
+    assert "OGLE" not in card
 
 
 def test_a_bundle_of_other_classes_is_refused() -> None:
