@@ -22,6 +22,9 @@ Run = Mapping[str, NDArray[Any]]
 
 _PROVIDERS: dict[Provider, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
+# Ragged batches want a different amount each time; doubled steps, the default, would soon hold the whole device.
+_SETTINGS: dict[str, dict[str, str]] = {"CUDAExecutionProvider": {"arena_extend_strategy": "kSameAsRequested"}}
+
 
 class ProviderError(RuntimeError):
     """The execution provider asked for is not the one the session runs on."""
@@ -63,7 +66,7 @@ def _session(path: Path, sha256: str, options: ort.SessionOptions, provider: str
     with tempfile.TemporaryDirectory() as nothing:  # where weights beside the graph would be looked for
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", nothing)
         try:
-            return ort.InferenceSession(data, options, providers=[provider])
+            return ort.InferenceSession(data, options, providers=[(provider, _SETTINGS.get(provider, {}))])
         except Exception as error:  # onnxruntime raises a family of its own that share no base class
             if "external" in str(error).lower():
                 raise GraphError(f"{path} keeps weights outside the graph, where no hash covers them") from error

@@ -269,6 +269,32 @@ class Profile(Command):
         _print(profile(self.bundle, self.batch, self.length, metadata=self.metadata, rounds=self.rounds))
 
 
+class Cuda(Command):
+    """Write the graph of a bundle as CUDA can run it, and list the arithmetic on lengths that the CPU keeps."""
+
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder")
+    out: CliPositionalArg[Path] = Field(description="ONNX file to write")
+
+    def cli_cmd(self) -> None:
+        """Write it, unless a node has no CUDA kernel."""
+        from training.export.cuda import write_cuda
+
+        _print(write_cuda(self.bundle, self.out))
+
+
+class CudaKernels(Command):
+    """Make the table of CUDA kernels anew from onnxruntime's documentation."""
+
+    documentation: CliPositionalArg[Path] = Field(description="its docs/OperatorKernels.md")
+    version: CliPositionalArg[str] = Field(description="of onnxruntime that it is of")
+
+    def cli_cmd(self) -> None:
+        """Write the table that graphs are checked against."""
+        from training.export.cuda import write_table
+
+        write_table(self.documentation, self.version)
+
+
 class Training(BaseSettings):
     """Train light-curve classifiers and export them as bundles."""
 
@@ -292,6 +318,8 @@ class Training(BaseSettings):
     crossvalidate: CliSubCommand[CrossValidate]
     card: CliSubCommand[Card]
     profile: CliSubCommand[Profile]
+    cuda: CliSubCommand[Cuda]
+    cuda_kernels: CliSubCommand[CudaKernels]
     experiment: CliSubCommand[Experiments]
     sky: CliSubCommand[RealSky]
     adapt: CliSubCommand[Adapt]

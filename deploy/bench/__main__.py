@@ -19,11 +19,12 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench import engine, hostile, hostile_stream, kafka, lean, memory, peers, report, stream, throughput, wire
 from models.bundle import DEFAULT_BUNDLE
+from models.networks.astro_moe.network import AstroMoEConfig
 from service.commands.client import SAMPLES, packets_in
 
 Part = Literal[
     "throughput", "engine", "coldstart", "memory", "stream", "kafka", "peers", "packets", "twin", "hostile",
-    "hostile_stream", "lean", "before",
+    "hostile_stream", "lean", "kernels", "gpu", "before",
 ]  # fmt: skip
 EVERY: tuple[Part, ...] = ("throughput", "engine", "coldstart", "memory", "stream", "kafka", "packets", "twin")
 
@@ -47,7 +48,7 @@ class Bench(BaseSettings):
     starts: int = Field(5, ge=1, description="cold starts")
     alerts: Path | None = Field(None, description="folder of alert packets; without it that part is left out")
     dense_twin: Path | None = Field(None, description="bundle of the dense twin; without it that part is left out")
-    reference: Path = Field(DEFAULT_BUNDLE, description="bundle whose weights the lean part exports anew")
+    reference: Path = Field(lean.REFERENCE, description="bundle whose weights the lean part exports anew")
     hostile_seconds: float = Field(10, gt=0, description="seconds of each attack of the hostile part")
     hostile_scale: float = Field(1.0, gt=0, le=1, description="share of the attacks' force, for a trial")
     hostile_root: Path | None = Field(None, description="checkout of another commit whose service is attacked")
@@ -87,6 +88,10 @@ class Bench(BaseSettings):
             return wire.compare(self.bundle, self.before, self.curves, self.rounds, say)
         if part == "lean":
             return lean.measure(self.reference, None if self.reference == self.bundle else self.bundle, say)
+        if part == "gpu":
+            return lean.measure_gpu(self.bundle, say)
+        if part == "kernels":
+            return lean.measure_kernels(AstroMoEConfig(), say)
         if part == "packets" and self.alerts is not None:
             return memory.measure_packets(self.bundle, self.alerts, say)
         if part == "twin" and self.dense_twin is not None:

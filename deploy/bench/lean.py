@@ -12,7 +12,7 @@ graph with other answers would say nothing. A bundle of today may stand beside, 
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,17 +22,24 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 from onnx import numpy_helper
+from torch import Tensor
 
 from deploy.bench.report import Numbers, spread
 from models.bundle import Manifest, load_bundle
 from models.lightcurve import LightCurve, RaggedBatch, featurise
+from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
+from models.networks.parts.moe import FeedForwardExperts, Routing
+from models.networks.parts.transformer import Block
 from models.runtime import Run, open_session, run, session_options
 from training.export.confidence import NoveltyScore
+from training.export.cuda import write_cuda
 from training.export.graph import write_graph
 from training.export.profile import profile_graph, random_inputs
 from training.export.served import AXES, ServedNetwork
 from training.export.weights import read_network
 
+Arrays = dict[str, NDArray[Any]]
+REFERENCE: Final = Path("tests/assets/astro-moe-elasticc-1.2.0")  # what every later graph is measured against
 TWIN_SHAPES = ((1, 50), (16, 128), (64, 32))  # curves, points
 TWIN_ROUNDS = 7
 SECONDS_PER_ARM = 0.5
@@ -76,13 +83,108 @@ def _twin_seconds(session: ort.InferenceSession, feed: Run) -> float:
     return elapsed / max(runs, 1)
 
 
+KERNEL_SHAPES: Final = {"b16_l128_t1": (16, 128), "b16_l390_t1": (16, 390), "b1_l128_t1": (1, 128)}
+
+
+def measure_kernels(config: AstroMoEConfig, say: Callable[[str], None]) -> Numbers:
+    """Keys ``kernels.moe_over_dense.*`` and ``kernels.moe_over_all_experts.*``: what sparse experts cost.
+
+    The network, its twin with one dense layer as wide as an expert, and the network with every expert computed for
+    every token; untrained, on one thread, without metadata, turn and turn about.
+    """
+    torch.manual_seed(0)
+    networks = {
+        "sparse": AstroMoE(config),
+        "dense": AstroMoE(config.model_copy(update={"n_experts": 0, "n_input_experts": 0})),
+        "all": AstroMoE(config),
+    }
+    for block in networks["all"].light_curve.blocks:
+        assert isinstance(block, Block)
+        block.feed_forward = EveryExpert(block.feed_forward)
+    with tempfile.TemporaryDirectory() as folder:
+        sessions = {name: _exported(network, Path(folder) / f"{name}.onnx") for name, network in networks.items()}
+    numbers: Numbers = {}
+    for shape, (size, length) in KERNEL_SHAPES.items():
+        inputs = random_inputs(size, length)
+        times = [{name: _seconds(session, inputs) for name, session in sessions.items()} for _ in range(ROUNDS)]
+        for key, other in (("dense", "dense"), ("all_experts", "all")):
+            numbers[f"kernels.moe_over_{key}.{shape}"] = spread([each["sparse"] / each[other] for each in times])
+        say(f"{shape}: " + ", ".join(f"{name} {1e3 * seconds:.2f} ms" for name, seconds in times[-1].items()))
+    return numbers
+
+
+def _exported(network: torch.nn.Module, path: Path) -> ort.InferenceSession:
+    """Open the graph that a bundle would have."""
+    served = ServedNetwork(network.eval())
+    _write(served.eval(), path)
+    return open_session(path)
+
+
+class EveryExpert(torch.nn.Module):
+    """A mixture that computes all of its experts for every token, as two wide products, and weighs them."""
+
+    def __init__(self, experts: torch.nn.Module) -> None:
+        super().__init__()
+        self.experts = experts
+
+    def forward(self, x_ND: Tensor) -> tuple[Tensor, Routing]:
+        """Weighted sum of the chosen experts, [N, D], and the routing."""
+        experts = self.experts
+        assert isinstance(experts, FeedForwardExperts)
+        routing: Routing = experts.router(x_ND)
+        gate_NE = torch.zeros_like(routing.logits_NE).scatter(1, routing.expert_NK, routing.weight_NK)
+        wide_NX = x_ND @ experts.w1_EDF.transpose(0, 1).flatten(1) + experts.b1_EF.flatten()
+        hidden_NEF = experts.activation(wide_NX).view(-1, *experts.b1_EF.shape) * gate_NE[..., None]
+        return hidden_NEF.flatten(1) @ experts.w2_EFD.flatten(0, 1) + gate_NE @ experts.b2_ED, routing
+
+
+GPU_SHAPES: Final = {"b256_l390": (256, 390), "b256_l60": (256, 60)}
+
+
+def measure_gpu(bundle: Path, say: Callable[[str], None]) -> Numbers:
+    """Keys ``gpu.ms.*`` and ``gpu.curves_per_s.*``: a bundle's graph for CUDA, with no node left to the CPU.
+
+    The axes are fixed when the session is opened, so that arithmetic on them folds away; onnxruntime refuses the
+    session if a node would fall back. Nothing is measured without a GPU, and nothing is made up.
+    """
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        say(f"no GPU: onnxruntime has {', '.join(ort.get_available_providers())}; nothing was measured")
+        return {}
+    numbers: Numbers = {}
+    with tempfile.TemporaryDirectory() as folder:
+        graph = Path(folder) / "cuda.onnx"
+        write_cuda(bundle, graph)
+        for shape, (size, length) in GPU_SHAPES.items():
+            session = _gpu_session(graph, {"batch": size, "length": length})
+            inputs = random_inputs(size, length)
+            _ask(session, inputs)
+            seconds = [_wall_seconds(session, inputs) for _ in range(ROUNDS)]
+            numbers[f"gpu.ms.{shape}"] = spread([1e3 * each for each in seconds])
+            numbers[f"gpu.curves_per_s.{shape}"] = spread([size / each for each in seconds])
+            say(f"{shape}: {1e3 * min(seconds):.2f} ms")
+    return numbers
+
+
+def _gpu_session(graph: Path, axes: Mapping[str, int]) -> ort.InferenceSession:
+    options = session_options(1)
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    for name, size in axes.items():
+        options.add_free_dimension_override_by_name(name, size)
+    settings = {"arena_extend_strategy": "kSameAsRequested"}
+    return ort.InferenceSession(str(graph), options, providers=[("CUDAExecutionProvider", settings)])
+
+
+def _wall_seconds(session: ort.InferenceSession, inputs: Arrays) -> float:
+    started = time.perf_counter()
+    _ask(session, inputs)
+    return time.perf_counter() - started
+
+
 SHAPES: Final = {"lone30": (1, 30), "lone100": (1, 100), "b32_l60": (32, 60), "b8_l390": (8, 390)}
 ROUNDS: Final = 9
 SECONDS: Final = 0.3  # of processor time, of each graph in a round
 COMPARED: Final = 2000
 NEAR: Final = 1e-5  # probabilities that count as equal
-
-Arrays = dict[str, NDArray[Any]]
 
 
 def measure(bundle: Path, shipped: Path | None, say: Callable[[str], None]) -> Numbers:
@@ -116,7 +218,11 @@ def export_again(bundle: Path, path: Path) -> None:
     network, _ = read_network(bundle)
     served = ServedNetwork(network, held.manifest.calibration)
     served.novelty = _novelty(held.model)
-    arguments = served.eval().arguments(random_inputs(3, 40, metadata=True))
+    _write(served.eval(), path)
+
+
+def _write(served: ServedNetwork, path: Path) -> None:
+    arguments = served.arguments(random_inputs(3, 40, metadata=True))
     with torch.no_grad():
         outputs = list(served.outputs(*arguments.values()))
     write_graph(served, arguments, AXES, outputs, path, served.answers_to_nothing())

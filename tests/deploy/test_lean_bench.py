@@ -1,10 +1,13 @@
 """The bench of lean graphs, where it needs no export: what it compares, and what it counts."""
 
 import numpy as np
+import onnxruntime as ort
 import pytest
+import torch
 
 from deploy.bench import lean
 from models.bundle import DEFAULT_BUNDLE, load_bundle
+from models.networks.parts.moe import FeedForwardExperts
 from models.runtime import open_session
 from training.export.profile import random_inputs
 
@@ -26,3 +29,26 @@ def test_ragged_light_curves_keep_one_of_full_length_and_hold_nothing_in_padding
     assert not inputs["flux"][~inputs["mask"]].any()
     assert np.isnan(inputs["metadata"][::3]).all()
     assert np.isfinite(inputs["metadata"][1::3]).all()
+
+
+def test_every_expert_computed_gives_what_the_chosen_ones_do() -> None:
+    torch.manual_seed(0)
+    experts = FeedForwardExperts(16, 24, 8, 2)
+    x_ND = torch.randn(40, 16)
+    with torch.no_grad():
+        for parameter in experts.parameters():
+            parameter.normal_()
+        expected_ND, _ = experts(x_ND)
+        actual_ND, _ = lean.EveryExpert(experts)(x_ND)
+    torch.testing.assert_close(actual_ND, expected_ND, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.skipif("CUDAExecutionProvider" in ort.get_available_providers(), reason="there is a GPU")
+def test_without_a_gpu_the_part_says_so_and_measures_nothing() -> None:
+    said: list[str] = []
+    assert lean.measure_gpu(DEFAULT_BUNDLE, said.append) == {}
+    assert said[0].startswith("no GPU")
+
+
+def test_what_is_exported_anew_is_version_1_2_0() -> None:
+    assert load_bundle(lean.REFERENCE).manifest.version == "1.2.0"

@@ -18,6 +18,7 @@ leaves here: it has a card, which ``python -m training card`` rewrites once ther
 """
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,8 +26,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
+from onnx import numpy_helper
 from torch import Tensor, nn
 
 from models.bands import BANDS
@@ -44,6 +48,7 @@ from models.bundle import (
 from models.confidence import Calibration, PredictionSets
 from models.lightcurve import LightCurve, Tokens
 from models.metadata import METADATA_COLUMNS
+from models.networks.parts.moe import FeedForwardExperts, Router
 from models.networks.zoo import NetworkTask, count_parameters
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
@@ -69,6 +74,7 @@ from training.score.conformal import fit_sets
 from training.score.novelty import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty
 
 DTYPES = {"band": "int64", "mask": "bool", "query_band": "int64", "query_mask": "bool"}
+NEVER_TAKEN = -1e4  # what is added to the logit of an expert that no token shall take
 SERVED: dict[NetworkTask, type[ServedNetwork]] = {"classify": ServedNetwork, "forecast": ServedForecaster}
 
 
@@ -132,19 +138,61 @@ def check_parity(served: ServedNetwork, path: Path, batches: Sequence[Arrays]) -
     session = open_session(path)
     worst, reached = 0.0, dict[str, NDArray[np.int64]]()
     for batch in batches:
-        with torch.no_grad():
-            expected = served.outputs(*served.arguments(batch).values())
-        actual = run(session, batch)
-        for name, value in expected.items():
-            if name in LOADS:
-                reached[name] = reached.get(name, 0) + actual[name]
-            else:
-                worst = float(np.max([worst, difference(actual[name], value.numpy())]))  # max() would drop a NaN
+        differs, loads = _compare(served, session, batch)
+        worst = float(np.max([worst, differs]))  # max() would drop a NaN
+        reached = {name: reached.get(name, 0) + load for name, load in loads.items()}
+    if getattr(served.network, "answers_alone", False) and "expert_load" in reached:
+        worst = float(np.max([worst, _last_experts(served, path, batches[-1], reached["expert_load"][-1])]))
     missed = [f"{name}{list(map(int, index))}" for name, load in reached.items() for index in np.argwhere(load == 0)]
     if missed:
         raise ExportError(f"no token reached {', '.join(missed)}: parity says nothing about them; give more curves")
     if not worst <= GOLDEN_TOLERANCE:
         raise ExportError(f"torch and onnxruntime differ by {worst:.2e}")
+    return worst
+
+
+def _compare(
+    served: ServedNetwork, session: ort.InferenceSession, batch: Arrays
+) -> tuple[float, dict[str, NDArray[np.int64]]]:
+    """Return the largest difference of torch and onnxruntime on a batch, and the graph's loads."""
+    with torch.no_grad():
+        expected = served.outputs(*served.arguments(batch).values())
+    actual = run(session, batch)
+    values = [difference(actual[name], value.numpy()) for name, value in expected.items() if name not in LOADS]
+    return float(np.max(values)), {name: actual[name] for name in LOADS if name in expected}
+
+
+def _last_experts(served: ServedNetwork, path: Path, batch: Arrays, reached_E: NDArray[np.int64]) -> float:
+    """Return the largest difference with the experts of the last mixture chosen by hand, all of them in turn.
+
+    Only [CLS]s go there, which may all like the same few: so the gates are told whom to take, in torch and in the
+    graph alike. What these runs reach is added to ``reached``.
+    """
+    routers = [(name, part) for name, part in served.named_modules() if isinstance(part, Router)]
+    if not routers or not isinstance(served.network.light_curve.blocks[-1].feed_forward, FeedForwardExperts):  # type: ignore[union-attr, index]
+        return 0.0
+    name, router = routers[-1]
+    model, own_E = onnx.load(path), router.gate.bias.detach().clone()
+    gates = [node for node in model.graph.node if node.op_type == "Gemm" and node.name.startswith(f"{name}.gate/")]
+    if len(gates) != 1:
+        raise ExportError(f"{path} has not one product called {name}.gate, by which the experts behind it are checked")
+    held = model.graph.initializer.add(name=f"{name}.gate.bias/by_hand")
+    del gates[0].input[2:]  # equal biases of several gates may be one tensor, and none is kept where all are 0
+    gates[0].input.append(held.name)
+    worst, experts = 0.0, len(reached_E)
+    for first in range(0, experts, router.top_k):
+        taken_E = torch.full_like(own_E, NEVER_TAKEN)
+        taken_E[[(first + more) % experts for more in range(router.top_k)]] = 0.0
+        held.CopyFrom(numpy_helper.from_array(taken_E.numpy(), held.name))
+        with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+            onnx.save(model, Path(folder) / MODEL)
+            router.gate.bias.copy_(taken_E)
+            try:
+                differs, loads = _compare(served, open_session(Path(folder) / MODEL), batch)
+            finally:
+                router.gate.bias.copy_(own_E)
+        worst = float(np.max([worst, differs]))
+        reached_E += loads["expert_load"][-1]
     return worst
 
 

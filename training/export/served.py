@@ -72,7 +72,8 @@ class ServedNetwork(nn.Module):
 
     def outputs(self, *inputs: Tensor) -> dict[str, Tensor]:
         """Probabilities [B, C], embedding [B, E], novelty [B] when there is one, loads [layers, experts], by name."""
-        output: Output = self.network(*inputs)
+        alone = {"only_answer": True} if getattr(self.network, "answers_alone", False) else {}
+        output: Output = self.network(*inputs, **alone)
         mask_BL, logits_BC = inputs[self.input_names.index("mask")], output.logits_BC
         if self.ensemble is not None:
             logits_BC = self.ensemble(output, mask_BL, inputs[self.input_names.index("metadata")])

@@ -100,11 +100,22 @@ class LightCurveBranch(nn.Module):
 
     def encode(self, x_ND: Tensor, when: When, mask_BL: Tensor) -> tuple[Tensor, Packing, list[Routing]]:
         """Encode embedded observations to tokens [M, D]; also where they sit, and the routings."""
+        placed = self._placed(x_ND, when), mask_BL, when.kept_BL
+        x_MD, packing, routings = self.light_curve.tokens(*placed, self.time.position(when))
+        return self.time.finish(x_MD, when), packing, routings
+
+    def answer(self, x_ND: Tensor, when: When, mask_BL: Tensor) -> tuple[Tensor, list[Routing]]:
+        """Encode embedded observations to one vector per row [B, D], and nothing that it does not need."""
+        if self.time.in_blocks:
+            x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
+            return self.light_curve.pool(x_MD, packing), routings
+        return self.light_curve.answer(self._placed(x_ND, when), mask_BL, when.kept_BL)
+
+    def _placed(self, x_ND: Tensor, when: When) -> Tensor:
+        """Tokens that know their band and their time, as far as these enter before the blocks."""
         if self.band_GD is not None:
             x_ND = x_ND + self.band_GD[when.band_N]
-        x_ND = self.time.embed(x_ND, when)
-        x_MD, packing, routings = self.light_curve.tokens(x_ND, mask_BL, when.kept_BL, self.time.position(when))
-        return self.time.finish(x_MD, when), packing, routings
+        return self.time.embed(x_ND, when)
 
 
 def initialise(branch: LightCurveBranch) -> None:

@@ -57,6 +57,7 @@ class AstroMoE(LightCurveBranch):
     """See the module docstring; sizes in :class:`AstroMoEConfig`."""
 
     input_names = INPUTS
+    answers_alone = True
 
     def __init__(self, config: AstroMoEConfig) -> None:
         super().__init__(config)
@@ -107,18 +108,28 @@ class AstroMoE(LightCurveBranch):
         band_BL: Tensor,
         mask_BL: Tensor,
         metadata_BF: Tensor,
+        only_answer: bool = False,
     ) -> Output:
         """Classify padded light curves; ``models.networks.network`` describes the inputs.
 
         The prediction is that of the mixed head, or of all its copies; the other logits are those of a head on each
         part alone, and of every copy.
+
+        Parameters
+        ----------
+        only_answer : compute nothing that the prediction and the embedding do not need, as a bundle's graph does. The
+            last block then sends the [CLS]s alone through its experts, and its load says so.
         """
         kept_BL = torch.ones_like(mask_BL) if self.config.aux_counts_padding else mask_BL
         when = When(time_BL, band_BL, kept_BL, self.light_curve.leading)
         observed_N2 = when.pack(self.observations(flux_BL, flux_err_BL, mask_BL))
         x_ND, routing = self.embed_observations(observed_N2)
-        x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
-        lc_BD, tab_BD = self.light_curve.pool(x_MD, packing), self.metadata(metadata_BF)
+        if only_answer:
+            lc_BD, routings = self.answer(x_ND, when, mask_BL)
+        else:
+            x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
+            lc_BD = self.light_curve.pool(x_MD, packing)
+        tab_BD = self.metadata(metadata_BF, only_answer)
         parts, others = [tab_BD, lc_BD], [self.head_lc(lc_BD), self.head_tab(tab_BD)]
         told = None
         if self.statistics is not None and self.head_statistics is not None:

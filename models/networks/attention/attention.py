@@ -102,6 +102,23 @@ class SelfAttention(nn.Module):
         out: Tensor = self.out(mixed_MD)
         return out
 
+    @property
+    def answers_alone(self) -> bool:
+        """Whether :meth:`leading` can stand in: every kind but the exact one mixes places in its own way."""
+        return self.kind == "exact"
+
+    def leading(self, x_MD: Tensor, packing: Packing) -> Tensor:
+        """Return what :meth:`forward` without positions gives the leading place of each row, [B, D], and nothing else.
+
+        One query a row looks at all keys, which is what the last block of a classifier needs of its attention.
+        """
+        qkv_MQ, batch = self.qkv(x_MD), packing.mask_BS.shape[0]
+        _, key_BHSE, value_BHSE = packing.unpack_heads(qkv_MQ, 3, self.n_heads)
+        query_BH1E = qkv_MQ[:batch, : x_MD.shape[1]].reshape(batch, self.n_heads, 1, self.head_width)
+        mixed_BH1E = self.kernel(query_BH1E, key_BHSE, value_BHSE, packing.mask_BS)
+        out_BD: Tensor = self.out(mixed_BH1E.flatten(1))
+        return out_BD
+
     def _taken(self, qkv_MQ: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
         """As :meth:`_heads`, each taken at once from where it is: an exported graph copies nothing twice."""
         query_BHSE, key_BHSE, value_BHSE = packing.unpack_heads(qkv_MQ, 3, self.n_heads)

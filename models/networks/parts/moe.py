@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from models.networks import ranks
-from models.networks.parts.packing import apply_grouped
+from models.networks.parts.packing import apply_grouped, chosen, loads
 
 RouterSoftmax = Literal["topk", "full"]
 Activation = Literal["gelu", "gelu_tanh", "silu", "relu"]
@@ -37,9 +37,7 @@ class Routing(NamedTuple):
 
     def load_E(self) -> Tensor:
         """Tokens sent to each expert, int64 [E]; sums to N * K."""
-        n_experts = self.logits_NE.shape[1]
-        one_hot_NKE = self.expert_NK[..., None] == torch.arange(n_experts, device=self.expert_NK.device)
-        return one_hot_NKE.sum((0, 1))
+        return loads(chosen(self.expert_NK, self.logits_NE.shape[1]))
 
     def balance_loss(self) -> Tensor:
         """Auxiliary load-balance loss, Astro-MoE eq 5: E * sum_e(mean softmax_e * share of tokens sent to e).
@@ -98,8 +96,8 @@ class FeedForwardExperts(nn.Module):
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Routing]:
         """Weighted sum of the chosen experts, [N, D], and the routing."""
         routing: Routing = self.router(x_ND)
-        y_NKD = apply_grouped(x_ND, routing.expert_NK, self.n_experts, self._expert)
-        return (y_NKD * routing.weight_NK[..., None].to(y_NKD.dtype)).sum(1), routing
+        y_KND = apply_grouped(x_ND, routing.expert_NK, self.n_experts, self._expert)
+        return (y_KND * routing.weight_NK.t()[..., None].to(y_KND.dtype)).sum(0), routing
 
     def _expert(self, expert: int, x_ND: Tensor) -> Tensor:
         hidden_NF = self.activation(torch.addmm(self.b1_EF[expert], x_ND, self.w1_EDF[expert]))

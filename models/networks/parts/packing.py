@@ -27,12 +27,14 @@ class Packing(NamedTuple):
 
     Attributes
     ----------
-    place_M : flat place (b * S + s) of each packed token; with a [CLS] token the first B packed tokens are the [CLS]s.
+    row_M : row of each packed token; with a [CLS] token the first B packed tokens are the [CLS]s.
+    place_M : its flat place (b * S + s).
     token_BS : packed token of each place, 0 where the place is empty.
     mask_BS : True where the place holds a token that attention may look at.
     leading : whether each row begins with a [CLS] token, hence whether there is any token at all.
     """
 
+    row_M: Tensor
     place_M: Tensor
     token_BS: Tensor
     mask_BS: Tensor
@@ -48,16 +50,16 @@ class Packing(NamedTuple):
         kept_BL = mask_BL if kept_BL is None else kept_BL
         batch, length = mask_BL.shape
         width, first = length + int(leading), batch * int(leading)
-        row_N, column_N = kept_BL.nonzero(as_tuple=True)
-        place_M = row_N * width + column_N + int(leading)
-        token_BS = ((kept_BL.flatten().cumsum(0) - 1).view(batch, length) + first) * kept_BL
-        mask_BS = mask_BL
+        row_M, column_N = kept_BL.nonzero(as_tuple=True)
+        kept = kept_BL.long()
+        token_BS = (kept.flatten().cumsum(0).view(batch, length) + (first - 1)) * kept
+        place_M, mask_BS = row_M * width + (column_N + int(leading)), mask_BL
         if leading:
             row_B = torch.arange(batch, device=mask_BL.device)
-            place_M = torch.cat([row_B * width, place_M])
+            row_M, place_M = torch.cat([row_B, row_M]), torch.cat([row_B * width, place_M])
             token_BS = torch.cat([row_B[:, None], token_BS], dim=1)
-            mask_BS = torch.cat([torch.ones_like(mask_BL[:, :1]), mask_BL], dim=1)
-        return cls(place_M, token_BS, mask_BS, leading)
+            mask_BS = F.pad(mask_BL, (1, 0), value=True)
+        return cls(row_M, place_M, token_BS, mask_BS, leading)
 
     def unpack(self, x_MD: Tensor) -> Tensor:
         """Return packed tokens as a padded grid [B, S, D]; empty places hold some token's values and must be masked."""
@@ -78,7 +80,7 @@ class Packing(NamedTuple):
     def pack_heads(self, x_BHSE: Tensor) -> Tensor:
         """Packed tokens [M, H * E] of padded grids of heads."""
         _, heads, width, _ = x_BHSE.shape
-        first_M = self.place_M + self.place_M // width * ((heads - 1) * width)
+        first_M = self.place_M + self.row_M * ((heads - 1) * width)
         place_MH = first_M[:, None] + torch.arange(heads, device=x_BHSE.device) * width
         return F.embedding(place_MH, x_BHSE.flatten(0, 2)).flatten(1)
 
@@ -88,8 +90,9 @@ class Packing(NamedTuple):
 
 
 def pack_values(values_BL: Tensor, mask_BL: Tensor) -> Tensor:
-    """Values of the real tokens, [N], in row-major order."""
-    return values_BL[mask_BL.nonzero(as_tuple=True)]
+    """Values of the real tokens, [N], in row-major order; a third axis stays."""
+    row_N, column_N = mask_BL.nonzero(as_tuple=True)
+    return values_BL.flatten(0, 1).index_select(0, row_N * mask_BL.shape[1] + column_N)
 
 
 GroupFunction = Callable[[int, Tensor], Tensor]
@@ -108,18 +111,28 @@ def apply_grouped(x_ND: Tensor, group_NK: Tensor, n_groups: int, function: Group
 
     Returns
     -------
-    Results by row and choice, [N, K, D'].
+    Results by choice and row, [K, N, D'].
     """
     n_rows, n_choices = group_NK.shape
-    group_G = torch.arange(n_groups, device=x_ND.device)
-    chosen_GNK = group_G[:, None, None] == group_NK
-    index_A3 = chosen_GNK.nonzero()
+    chosen_GKN = chosen(group_NK, n_groups)
+    index_A3 = chosen_GKN.nonzero()
     _check(index_A3.shape[0] == n_rows * n_choices)
-    row_A, slot_A = index_A3[:, 1], index_A3[:, 1] * n_choices + index_A3[:, 2]
-    counts = _sizes(chosen_GNK.sum((1, 2)), n_rows * n_choices)
-    parts = torch.split(x_ND.index_select(0, row_A), counts)
+    row_A = index_A3[:, 2]
+    slot_A = index_A3[:, 1] * n_rows + row_A if n_choices > 1 else row_A
+    parts = torch.split(F.embedding(row_A, x_ND), _sizes(loads(chosen_GKN), n_rows * n_choices))
     y_AD = torch.cat([function(group, part) for group, part in enumerate(parts)])
-    return F.embedding(_inverse(slot_A).view(n_rows, n_choices), y_AD)
+    place_A = slot_A.scatter(0, slot_A, torch.arange(n_rows * n_choices, device=x_ND.device))
+    return F.embedding(place_A.view(n_choices, n_rows), y_AD)
+
+
+def chosen(group_NK: Tensor, n_groups: int) -> Tensor:
+    """Tell which of the choices are each group, bool [G, K, N]."""
+    return torch.arange(n_groups, device=group_NK.device)[:, None, None] == group_NK.t()
+
+
+def loads(chosen_GKN: Tensor) -> Tensor:
+    """Count the choices of each group, int64 [G]: exact up to 16 million, added as the numbers that add up fastest."""
+    return chosen_GKN.float().sum((1, 2)).long()
 
 
 def _sizes(count_G: Tensor, limit: int) -> list[int]:
@@ -128,8 +141,3 @@ def _sizes(count_G: Tensor, limit: int) -> list[int]:
         _check(count >= 0)
         _check(count <= limit)
     return counts
-
-
-def _inverse(permutation_A: Tensor) -> Tensor:
-    position_A = torch.arange(permutation_A.shape[0], device=permutation_A.device)
-    return torch.zeros_like(permutation_A).scatter(0, permutation_A, position_A)

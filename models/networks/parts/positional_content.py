@@ -52,11 +52,17 @@ class TimeEncoding(nn.Module):
     Attributes
     ----------
     content_width : width of the tokens that ``embed`` expects; the width of the network but for ``concat``.
+    in_blocks : whether time enters in the blocks or behind them, too.
     """
 
     def __init__(self, content_width: int) -> None:
         super().__init__()
         self.content_width = content_width
+
+    @property
+    def in_blocks(self) -> bool:
+        """See the class docstring."""
+        return type(self).position is not TimeEncoding.position or type(self).finish is not TimeEncoding.finish
 
     def embed(self, x_ND: Tensor, when: When) -> Tensor:
         """Tokens for the first block, [N, D], of embedded observations [N, content_width]."""
@@ -193,7 +199,7 @@ class TimeModulation(TimeEncoding):
         """Modulate each token by the series of its band at its time."""
         angle_NH = (2.0 * math.pi / self.t_max) * when.time_N[:, None] * self.harmonic_H
         wave_NP = torch.cat([angle_NH.sin(), angle_NH.cos()], dim=1)
-        gammas_NQ = apply_grouped(wave_NP, when.band_N[:, None], self.n_bands, self._series)[:, 0]
+        gammas_NQ = apply_grouped(wave_NP, when.band_N[:, None], self.n_bands, self._series).squeeze(0)
         gamma1_ND, gamma2_ND = gammas_NQ.chunk(2, dim=1)
         return x_ND * gamma1_ND + gamma2_ND
 

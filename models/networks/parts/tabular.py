@@ -85,8 +85,8 @@ class TabularTransformer(nn.Module):
         self.bias_CD = nn.Parameter(torch.randn(n_columns, width))
         self.encoder = encoder
 
-    def forward(self, metadata_BC: Tensor) -> Tensor:
-        """Encode to [B, D]."""
+    def forward(self, metadata_BC: Tensor, only_answer: bool = False) -> Tensor:
+        """Encode to [B, D]; with ``only_answer`` no more of the last block is computed than that needs."""
         present_BC = metadata_BC == metadata_BC  # not NaN
         is_first_C = torch.arange(present_BC.shape[1], device=present_BC.device) == 0
         column_P = (present_BC.any(0) | is_first_C).nonzero()[:, 0]  # never empty: an empty axis does not export
@@ -97,5 +97,5 @@ class TabularTransformer(nn.Module):
         column_BP = column_P.expand(mask_BP.shape)
         column_N = pack_values(column_BP, mask_BP)
         x_ND = pack_values(score_BP, mask_BP)[:, None] * self.weight_CD[column_N] + self.bias_CD[column_N]
-        embedding_BD: Tensor = self.encoder(x_ND, mask_BP)[0]
+        embedding_BD = (self.encoder.answer if only_answer else self.encoder)(x_ND, mask_BP)[0]
         return embedding_BD

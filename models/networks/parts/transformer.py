@@ -57,11 +57,21 @@ class Block(nn.Module):
         self, x_MD: Tensor, packing: Packing, position: Position | None = None
     ) -> tuple[Tensor, Routing | None]:
         """Packed tokens in and out, and the routing when the feed-forward part is a mixture."""
+        mixed_MD = self.attention(self.norm1(x_MD) if self.order == "pre" else x_MD, packing, position)
+        return self._finished(x_MD, mixed_MD)
+
+    def leading(self, x_MD: Tensor, packing: Packing) -> tuple[Tensor, Routing | None]:
+        """Return what :meth:`forward` makes of the leading tokens [B, D], and the routing of those alone."""
+        mixed_BD = self.attention.leading(self.norm1(x_MD) if self.order == "pre" else x_MD, packing)
+        return self._finished(x_MD[: packing.mask_BS.shape[0]], mixed_BD)
+
+    def _finished(self, x_MD: Tensor, mixed_MD: Tensor) -> tuple[Tensor, Routing | None]:
+        """Add what attention mixed, and what the feed-forward part makes of that."""
+        x_MD = x_MD + self.dropout(mixed_MD)
         if self.order == "pre":
-            x_MD = x_MD + self.dropout(self.attention(self.norm1(x_MD), packing, position))
             y_MD, routing = self.feed_forward(self.norm2(x_MD))
             return x_MD + self.dropout(y_MD), routing
-        x_MD = self.norm1(x_MD + self.dropout(self.attention(x_MD, packing, position)))
+        x_MD = self.norm1(x_MD)
         y_MD, routing = self.feed_forward(x_MD)
         return self.norm2(x_MD + self.dropout(y_MD)), routing
 
@@ -94,14 +104,39 @@ class Encoder(nn.Module):
         ``position`` is for the padded grid [B, S], [CLS] place included.
         """
         packing = Packing.of(mask_BL, self.leading, kept_BL)
-        if self.cls_1D is not None:
-            x_ND = torch.cat([self.cls_1D.expand(mask_BL.shape[0], -1).to(x_ND.dtype), x_ND])
+        x_MD, routings = self._through(self._led(x_ND, mask_BL), packing, len(self.blocks), position)
+        return x_MD, packing, routings
+
+    def answer(self, x_ND: Tensor, mask_BL: Tensor, kept_BL: Tensor | None = None) -> tuple[Tensor, list[Routing]]:
+        """Encode as :meth:`forward`, with no more of the last block than the answer needs: that of the [CLS]s.
+
+        They look at all tokens, but no other token goes on, so the last routing is that of the [CLS]s alone.
+        """
+        last = self.blocks[-1]
+        assert isinstance(last, Block)
+        if not self.leading or not last.attention.answers_alone:
+            return self(x_ND, mask_BL, kept_BL)  # type: ignore[no-any-return]  # a module's call is untyped
+        packing = Packing.of(mask_BL, self.leading, kept_BL)
+        x_MD, routings = self._through(self._led(x_ND, mask_BL), packing, len(self.blocks) - 1)
+        x_BD, routing = last.leading(x_MD, packing)
+        return x_BD, [*routings, *([] if routing is None else [routing])]
+
+    def _led(self, x_ND: Tensor, mask_BL: Tensor) -> Tensor:
+        """Tokens [M, D] with the [CLS]s in front, where there are any."""
+        if self.cls_1D is None:
+            return x_ND
+        return torch.cat([self.cls_1D.expand(mask_BL.shape[0], -1).to(x_ND.dtype), x_ND])
+
+    def _through(
+        self, x_MD: Tensor, packing: Packing, blocks: int, position: Position | None = None
+    ) -> tuple[Tensor, list[Routing]]:
+        """Send tokens through the first so many blocks."""
         routings = []
-        for block in self.blocks:
-            x_ND, routing = block(x_ND, packing, position)
+        for block in list(self.blocks)[:blocks]:  # a slice would be a list of modules of another name
+            x_MD, routing = block(x_MD, packing, position)
             if routing is not None:
                 routings.append(routing)
-        return x_ND, packing, routings
+        return x_MD, routings
 
     def pool(self, x_MD: Tensor, packing: Packing) -> Tensor:
         """One vector per row [B, D]: its [CLS], or the mean of its tokens."""

@@ -139,9 +139,8 @@ class RoMAEBlock(nn.Module):
         """Stochastic depth (Huang et al. 2016): whole rows lose the branch, the others are scaled up."""
         if not self.training or self.drop_path == 0.0:
             return branch_MD
-        batch, places = packing.mask_BS.shape
-        kept_B = branch_MD.new_empty(batch).bernoulli_(1.0 - self.drop_path) / (1.0 - self.drop_path)
-        return branch_MD * kept_B[packing.place_M // places, None]
+        kept_B = branch_MD.new_empty(packing.mask_BS.shape[0]).bernoulli_(1.0 - self.drop_path) / (1.0 - self.drop_path)
+        return branch_MD * kept_B[packing.row_M, None]
 
 
 class RoMAEEncoder(nn.Module):

@@ -34,23 +34,33 @@ CURVE_STATISTICS: Final = (
 _SHORTEST: Final = 0.01  # days
 
 
-class _Extremes(NamedTuple):
-    """Largest and smallest of the points of every group, [B, X]: squashed flux, signal to noise, time, flux."""
+# Largest of the points of a group, in this order of quantities: squashed flux, flux, signal to noise, and minus the
+# smallest squashed flux, minus the start, the end.
+_SOFT, _FLUX, _SNR, _LEAST, _START, _END = range(6)
+# Minus the starts of all points and of all detections, the ends of both, the maximum: how much of each is in the
+# duration, the days to the first detection, between detections, and since the maximum.
+_DAYS_OF_TIMES: Final = ((1, 1, 0, 0), (0, -1, 1, 0), (1, 0, 0, 1), (0, 0, 1, 0), (0, 0, 0, -1))
 
-    soft: Tensor
-    least_soft: Tensor
-    snr: Tensor
-    end: Tensor
-    start: Tensor
-    flux: Tensor
+
+class _Extremes(NamedTuple):
+    """The largest of the quantities above over the points of every group: bands [B, 6, G], and all points and all
+    detections [B, 6, 2].
+    """
+
+    bands: Tensor
+    whole: Tensor
 
 
 class _Places(NamedTuple):
-    """Times when every band is brightest, first and last above half of that [B, G], and the light curve's [B, 1]."""
+    """Times of the highest points of every band [B, 1, G], and of the light curve [B, 1, 1].
 
-    peak: Tensor
+    ``before_peak`` is minus the time of the highest, ``before_bright`` minus that of the first above half of it,
+    ``bright_end`` that of the last such one.
+    """
+
+    before_peak: Tensor
+    before_bright: Tensor
     bright_end: Tensor
-    bright_start: Tensor
     maximum: Tensor
 
 
@@ -70,16 +80,13 @@ def statistics(points: Points, redshift_B: Tensor) -> Statistics:
     detected_B1L = snr_B1L >= DETECTION_SNR
     group_BXL = torch.cat([points.here_BGL, points.mask_B1L, detected_B1L], dim=1)
     time_B1L, soft_B1L = points.time_B1L, points.soft_B1L
-    values_BQL = torch.cat([soft_B1L, -soft_B1L, snr_B1L, time_B1L, -time_B1L, points.flux_B1L], dim=1)
-    found = largest(values_BQL, group_BXL).unbind(1)
-    most = _Extremes(found[0], -found[1], found[2], found[3], -found[4], found[5])
-    places = _places(points, most, group_BXL)
-    sums_BQG = _sums(points, most, detected_B1L.to(soft_B1L.dtype))
+    values_BQL = torch.cat([soft_B1L, points.flux_B1L, snr_B1L, -soft_B1L, -time_B1L, time_B1L], dim=1)
+    most = _Extremes(*torch.split(largest(values_BQL, group_BXL), [points.number_B1G.shape[2], 2], dim=2))
+    places = _places(values_BQL, points, most, group_BXL)
+    sums_BQG = _sums(values_BQL, points, most, detected_B1L.to(soft_B1L.dtype))
     bands = _bands(points, most, places, sums_BQG)
-    curves = _curves(
-        most, sums_BQG[:, 0].sum(1, keepdim=True), points.number_BG.sum(1, keepdim=True), places, redshift_B
-    )
-    seen_BG, bluest_BG = points.number_BG > 0, most.soft[:, : points.number_BG.shape[1]]
+    curves = _curves(most, sums_BQG[:, 0].sum(1, keepdim=True), points.number_B1G.sum(2), places, redshift_B)
+    seen_BG, bluest_BG = points.number_B1G[:, 0] > 0, most.bands[:, _SOFT]
     colours = (bluest_BG[:, :-1] - bluest_BG[:, 1:], seen_BG[:, :-1] & seen_BG[:, 1:])
     value_BK, known_BK = (
         torch.cat(parts, dim=1) for parts in zip(bands, curves, colours, _sampling(points, places), strict=True)
@@ -92,79 +99,79 @@ def _log_days(days: Tensor) -> Tensor:
     return days.sign() * days.abs().clamp(max=FAR).log1p() / 3
 
 
-def _places(points: Points, most: _Extremes, group_BXL: Tensor) -> _Places:
-    n_bands = points.number_BG.shape[1]
-    own_B2L = points.to_points(torch.stack([most.soft[:, :n_bands], most.flux[:, :n_bands] / 2], dim=1))
-    of_all_BX = most.soft[:, n_bands:]
-    detected_B1 = of_all_BX[:, 1:] > -FAR
-    brightest_B1 = torch.where(detected_B1, of_all_BX[:, 1:], of_all_BX[:, :1])
-    peak_B1L, bright_B1L = points.soft_B1L >= own_B2L[:, :1], points.flux_B1L >= own_B2L[:, 1:]
-    wanted_B4L = torch.cat([peak_B1L, bright_B1L, bright_B1L, points.soft_B1L >= brightest_B1[:, None]], dim=1)
-    time_B4L = torch.cat([-points.time_B1L, points.time_B1L, -points.time_B1L, -points.time_B1L], dim=1)
-    when_B4X = largest(torch.where(wanted_B4L, time_B4L, -FAR), group_BXL)
-    of_bands, of_all_B1X = when_B4X[:, :3, :n_bands].unbind(1), when_B4X[:, 3, n_bands:]
-    maximum_B1 = torch.where(detected_B1, of_all_B1X[:, 1:], of_all_B1X[:, :1])
-    return _Places(-of_bands[0], of_bands[1], -of_bands[2], -maximum_B1)
+def _column(like: Tensor, *numbers: float) -> Tensor:
+    """Numbers [K, 1], one for every row of something [B, K, X]."""
+    return torch.tensor(numbers, device=like.device, dtype=like.dtype)[:, None]
 
 
-def _sums(points: Points, most: _Extremes, detected_B1L: Tensor) -> Tensor:
+def _places(values_BQL: Tensor, points: Points, most: _Extremes, group_BXL: Tensor) -> _Places:
+    own_B2L = points.to_points(most.bands[:, : _FLUX + 1] * _column(most.bands, 1.0, 0.5))
+    of_all_B11, of_detected_B11 = torch.split(most.whole[:, : _SOFT + 1], 1, dim=2)
+    detected_B11 = of_detected_B11 > -FAR
+    brightest_B11 = torch.where(detected_B11, of_detected_B11, of_all_B11)
+    high_B2L = values_BQL[:, : _FLUX + 1] >= own_B2L
+    wanted_B4L = torch.cat([high_B2L, high_B2L[:, _FLUX:], points.soft_B1L >= brightest_B11], dim=1)
+    times_B4L = points.time_B1L * _column(most.bands, -1.0, -1.0, 1.0, -1.0)
+    when_B4X = largest(torch.where(wanted_B4L, times_B4L, -FAR), group_BXL)
+    of_bands_B4G, of_whole_B42 = torch.split(when_B4X, [points.number_B1G.shape[2], 2], dim=2)
+    of_all_B11, of_detected_B11 = torch.split(of_whole_B42[:, 3:], 1, dim=2)
+    maximum_B11 = -torch.where(detected_B11, of_detected_B11, of_all_B11)
+    before_peak, before_bright, bright_end, _ = torch.split(of_bands_B4G, 1, dim=1)
+    return _Places(before_peak, before_bright, bright_end, maximum_B11)
+
+
+def _sums(values_BQL: Tensor, points: Points, most: _Extremes, detected_B1L: Tensor) -> Tensor:
     """Return sums [B, Q, G]: detections, cubes of deviations, squared pulls, number and flux of a band's ends."""
-    n_bands = points.number_BG.shape[1]
     weight_B1L = points.flux_err_B1L.pow(-2)
-    level_B2G = points.sums(torch.cat([weight_B1L * points.flux_B1L, weight_B1L], dim=1))
-    level_BG = level_B2G[:, 0] / level_B2G[:, 1].clamp(min=1e-30)
-    own = torch.stack([level_BG, most.start[:, :n_bands], most.end[:, :n_bands]], dim=1)
-    level_B1L, start_B1L, end_B1L = torch.split(points.to_points(own), 1, dim=1)
+    level_B1G, weight_B1G = torch.split(
+        points.sums(torch.cat([weight_B1L * points.flux_B1L, weight_B1L], dim=1)), 1, dim=1
+    )
+    level_B1G = level_B1G / weight_B1G.clamp(min=1e-30)
+    level_B1L, ends_B2L = torch.split(
+        points.to_points(torch.cat([level_B1G, most.bands[:, _START:]], dim=1)), [1, 2], dim=1
+    )
     pulls_B1L = ((points.flux_B1L - level_B1L) / points.flux_err_B1L).clamp(-FAR, FAR)
-    outer_B2L = torch.cat([points.time_B1L <= start_B1L, points.time_B1L >= end_B1L], dim=1).to(weight_B1L.dtype)
+    outer_B2L = (values_BQL[:, _START:] >= ends_B2L).to(weight_B1L.dtype)
     columns = [detected_B1L, points.away_B1L.pow(3), pulls_B1L.square(), outer_B2L, outer_B2L * points.soft_B1L]
     return points.sums(torch.cat(columns, dim=1))
 
 
 def _bands(points: Points, most: _Extremes, places: _Places, sums_BQG: Tensor) -> tuple[Tensor, Tensor]:
     """Values and where they are defined, each [B, K], in the order of :data:`BAND_STATISTICS`."""
-    number_BG, n_bands = points.number_BG, points.number_BG.shape[1]
-    soft, least, snr, end, start, _ = (part[:, :n_bands] for part in most)
-    detections_BG, cubes_BG, squares_BG, *_ = sums_BQG.unbind(1)
-    first_BG, last_BG = (sums_BQG[:, 5:] / sums_BQG[:, 3:5].clamp(min=1)).unbind(1)
-    per_BG, scatter_BG = number_BG.clamp(min=1), points.variance_BG.sqrt()
-    skewness_BG = cubes_BG / per_BG / (scatter_BG.pow(3) + 1e-6)
-    excess_BG = (1e-3 + squares_BG / (number_BG - 1).clamp(min=1)).log10()
-    rise, fall = places.peak - start, end - places.peak
-    change_BQ = torch.cat([soft - first_BG, last_BG - soft], dim=1) / torch.cat([rise, fall], dim=1).clamp(
-        min=_SHORTEST
-    )
-    detected_BG = most.start[:, n_bands + 1 :]
-    first_detection_B1 = torch.where(detected_BG < FAR, detected_BG, 0.0)
-    days_BQ = _log_days(
-        torch.cat([places.peak - first_detection_B1, end - start, places.bright_end - places.bright_start], dim=1)
-    )
-    value_BK = torch.cat(
-        [
-            torch.cat([number_BG, detections_BG], dim=1).log1p() / 2,
-            torch.cat([soft, least, points.mean_BG, last_BG, snr.asinh()], dim=1) / 3,
-            *(scatter_BG, excess_BG / 2, skewness_BG.clamp(-5, 5) / 2),
-            *(days_BQ[:, : 2 * n_bands], (20 * change_BQ).asinh() / 2, days_BQ[:, 2 * n_bands :]),
-        ],
-        dim=1,
-    )
-    seen_BG, several_BG, always_BG = number_BG > 0, number_BG > 2, number_BG > -1
-    outer = (seen_BG & (rise > 0), seen_BG & (fall > 0), places.bright_end > -FAR)
-    known = [always_BG] * 2 + [seen_BG] * 5 + [several_BG] * 3 + [seen_BG] * 2
-    return value_BK, torch.cat([*known, *outer], dim=1)
+    number_B1G = points.number_B1G
+    soft, _, snr, before_least, before_start, end = torch.split(most.bands, 1, dim=1)
+    detections_B1G, cubes_B1G, squares_B1G, outer_B2G, fluxes_B2G = torch.split(sums_BQG, [1, 1, 1, 2, 2], dim=1)
+    first, last = torch.split((fluxes_B2G / outer_B2G.clamp(min=1)), 1, dim=1)
+    scatter = points.variance_B1G.sqrt()
+    skewness = (cubes_B1G / number_B1G.clamp(min=1) / (scatter.pow(3) + 1e-6)).clamp(-5, 5)
+    excess = (1e-3 + squares_B1G / (number_B1G - 1).clamp(min=1)).log10()
+    slopes_B2G = torch.cat([before_start - places.before_peak, end + places.before_peak], dim=1)
+    change_B2G = torch.cat([soft - first, last - soft], dim=1) / slopes_B2G.clamp(min=_SHORTEST)
+    before_first_B11 = most.whole[:, _START : _START + 1, 1:]
+    before_first_B11 = torch.where(before_first_B11 > -FAR, before_first_B11, 0.0)
+    delays = [before_first_B11 - places.before_peak, end + before_start, places.bright_end + places.before_bright]
+    days_B2G, width = torch.split(_log_days(torch.cat(delays, dim=1)), [2, 1], dim=1)
+    counts_B2G = torch.cat([number_B1G, detections_B1G], dim=1).log1p()
+    levels = (soft, -before_least, points.mean_B1G, last, snr.asinh())
+    rows = [counts_B2G, *levels, scatter, excess, skewness, days_B2G, (20 * change_B2G).asinh(), width]
+    scale_K1 = _column(number_B1G, 2, 2, 3, 3, 3, 3, 3, 1, 2, 2, 1, 1, 2, 2, 1)
+    value_BKG = torch.cat(rows, dim=1) / scale_K1
+    enough_BKG = number_B1G > _column(number_B1G, *[-1] * 2, *[0] * 5, *[2] * 3, *[0] * 2)
+    outer = ((slopes_B2G > 0) & (number_B1G > 0), places.bright_end > -FAR)
+    return value_BKG.flatten(1), torch.cat([enough_BKG, *outer], dim=1).flatten(1)
 
 
 def _curves(
     most: _Extremes, detections_B1: Tensor, number_B1: Tensor, places: _Places, redshift_B: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Values and where they are defined, each [B, K], in the order of :data:`CURVE_STATISTICS`."""
-    (start_B1, first_B1), (end_B1, last_B1) = (torch.split(part[:, -2:], 1, dim=1) for part in (most.start, most.end))
-    days = [end_B1 - start_B1, first_B1 - start_B1, last_B1 - first_B1, end_B1 - places.maximum]
-    days_BQ = _log_days(torch.cat(days, dim=1))
+    times_B5 = torch.cat([most.whole[:, _START:].flatten(1), places.maximum[:, 0]], dim=1)
+    days_54 = torch.tensor(_DAYS_OF_TIMES, device=times_B5.device, dtype=times_B5.dtype)
+    days_B4 = _log_days(times_B5 @ days_54)
     redshift_B1 = redshift_B[:, None]
     far_B1 = redshift_B1 > 0  # false for NaN
     log_B1 = torch.where(far_B1, redshift_B1, 1.0).clamp(min=1e-3).log() / 2
-    value = [number_B1.log1p() / 3, days_BQ[:, :1], detections_B1 / number_B1, days_BQ[:, 1:], log_B1]
+    value = [number_B1.log1p() / 3, days_B4[:, :1], detections_B1 / number_B1, days_B4[:, 1:], log_B1]
     always_B1, detected_B1 = number_B1 > 0, detections_B1 > 0
     known = [always_B1] * 3 + [detected_B1] * 2 + [always_B1, far_B1]
     return torch.cat(value, dim=1), torch.cat(known, dim=1)
@@ -172,9 +179,8 @@ def _curves(
 
 def _sampling(points: Points, places: _Places) -> tuple[Tensor, Tensor]:
     """Mean flux of every band between days before and after the maximum, and where there is one; [B, K]."""
-    days_B1L = points.time_B1L - places.maximum[:, None]
-    edges_K1 = torch.tensor(EDGES, device=days_B1L.device, dtype=days_B1L.dtype)[:, None]
-    after_BKL = (days_B1L >= edges_K1).to(days_B1L.dtype)
-    inside_BIL = after_BKL[:, :-1] - after_BKL[:, 1:]
+    days_B1L = points.time_B1L - places.maximum
+    inside_BIL = (days_B1L >= _column(days_B1L, *EDGES[:-1])) & (days_B1L < _column(days_B1L, *EDGES[1:]))
+    inside_BIL = inside_BIL.to(days_B1L.dtype)
     number_BIG, sum_BIG = points.sums(inside_BIL), points.sums(inside_BIL * points.soft_B1L)
     return (sum_BIG / number_BIG.clamp(min=1) / 3).flatten(1), (number_BIG > 0).flatten(1)

@@ -58,9 +58,9 @@ def lag_statistics(points: Points) -> Statistics:
 
 def _scores(points: Points) -> Tensor:
     """Return standard scores of points among those of their band, 0 where there is none, and 1 where there is one."""
-    scatter_BG = points.variance_BG.sqrt()
-    scored_BG = ((points.number_BG >= FEWEST_POINTS) & (scatter_BG > LEAST_SCATTER)).to(scatter_BG.dtype)
-    scale_B2G = torch.stack([scored_BG / scatter_BG.clamp(min=LEAST_SCATTER), scored_BG], dim=1)
+    scatter_B1G = points.variance_B1G.sqrt()
+    scored_B1G = ((points.number_B1G >= FEWEST_POINTS) & (scatter_B1G > LEAST_SCATTER)).to(scatter_B1G.dtype)
+    scale_B2G = torch.cat([scored_B1G / scatter_B1G.clamp(min=LEAST_SCATTER), scored_B1G], dim=1)
     scale_BL2 = points.share_BGL.transpose(1, 2) @ scale_B2G.transpose(1, 2)
     away_BL1 = points.away_B1L.transpose(1, 2)
     return torch.cat([scale_BL2[..., :1] * away_BL1, scale_BL2[..., 1:]], dim=2)

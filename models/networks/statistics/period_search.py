@@ -18,7 +18,6 @@ Legend: B batch, S light curves searched, R searches (two of one of many years),
 frequencies, I intervals of J frequencies, K candidates, P waves and the values they are fitted to, O octaves.
 """
 
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import torch
@@ -29,13 +28,13 @@ from models.networks.statistics.periodogram import (
     FINE,
     FREQUENCIES,
     INTERVALS,
-    OCTAVES,
     SLOWEST,
     STEP,
     TILT,
     Peaks,
     Scores,
     added,
+    octaves,
     power_around,
     turning,
     waves,
@@ -85,6 +84,11 @@ class _Searches(NamedTuple):
     first_S: Tensor
     second_S: Tensor
 
+    @property
+    def both(self) -> tuple[Tensor, Tensor]:
+        """First and second search of every light curve."""
+        return self.first_S, self.second_S
+
     @classmethod
     def of(cls, scored_SL: Tensor, time_SL: Tensor) -> "_Searches":
         last_S = torch.where(scored_SL, time_SL, -torch.inf).amax(1)
@@ -111,7 +115,10 @@ def search(points: Scores) -> Peaks:
     power_RIJ, most_RI = _sums(score_RL, time_RL, searches.shift_R1)
     frequency_SK = _finer(score_SL, time_SL, _candidates(power_RIJ, most_RI, searches))
     left_SKH = _fits(score_SL, trust_SL, points.share, time_SL, frequency_SK)
-    return Peaks(_octaves(power_RIJ, most_RI, searches), *_best(left_SKH, trust_SL, frequency_SK))
+    place_J = FINE - 1 - torch.arange(FINE, device=time_SL.device)
+    octaves_RO = octaves(power_RIJ[:, 0], place_J, most_RI, _interval(time_SL.device))
+    octaves_SO = torch.maximum(*(octaves_RO.index_select(0, row_S) for row_S in searches.both))
+    return Peaks(octaves_SO, *_best(left_SKH, trust_SL, frequency_SK))
 
 
 def _sums(score_RL: Tensor, time_RL: Tensor, shift_R1: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,9 +159,9 @@ def _candidates(power_RIJ: Tensor, most_RI: Tensor, searches: _Searches) -> Tens
     """Return the frequencies [S, K] with the highest power, one of an interval, strongest first."""
     interval_I = _interval(most_RI.device)
     most_RI = most_RI * (1 - TILT / INTERVALS * interval_I)
-    twice_2SI = torch.stack([most_RI.index_select(0, searches.first_S), most_RI.index_select(0, searches.second_S)])
-    place_SK = twice_2SI.amax(0).topk(CANDIDATES, dim=1).indices
-    again_SK = twice_2SI[1].gather(1, place_SK) > twice_2SI[0].gather(1, place_SK)
+    first_SI, second_SI = (most_RI.index_select(0, row_S) for row_S in searches.both)
+    place_SK = torch.maximum(first_SI, second_SI).topk(CANDIDATES, dim=1).indices
+    again_SK = second_SI.gather(1, place_SK) > first_SI.gather(1, place_SK)
     search_SK = torch.where(again_SK, searches.second_S[:, None], searches.first_S[:, None])
     near_NJ = power_RIJ.flatten(0, 1).index_select(0, (search_SK * INTERVALS + place_SK).flatten())
     fine_SK = near_NJ.argmax(1).view(-1, CANDIDATES).clamp(max=FINE - 1 - SLOWEST * (place_SK == 0).long())
@@ -165,24 +172,6 @@ def _interval(device: torch.device) -> Tensor:
     """Return the number of every interval [I], from the slowest, in the order of :func:`_sums`."""
     coarse_A = torch.arange(COARSE, device=device) * 2
     return torch.cat([coarse_A, coarse_A + 1])
-
-
-def _octaves(power_RIJ: Tensor, most_RI: Tensor, searches: _Searches) -> Tensor:
-    """Highest power [S, O] between the edges of ``OCTAVES``; those beyond the first interval are whole intervals."""
-    device = power_RIJ.device
-    place_J = FINE - 1 - torch.arange(FINE, device=device)
-    edges = list(pairwise(OCTAVES))
-    narrow = [(place_J >= start) & (place_J < stop) for start, stop in edges if stop <= FINE]
-    start_I = _interval(device) * FINE
-    wide = [(start_I >= start) & (start_I < stop) for start, stop in edges if stop > FINE]
-    octaves_RO = torch.cat(
-        [
-            torch.where(torch.stack(narrow), power_RIJ[:, :1], 0.0).amax(2),
-            torch.where(torch.stack(wide), most_RI[:, None], 0.0).amax(2),
-        ],
-        dim=1,
-    )
-    return torch.maximum(octaves_RO.index_select(0, searches.first_S), octaves_RO.index_select(0, searches.second_S))
 
 
 def _finer(score_SL: Tensor, time_SL: Tensor, frequency_SK: Tensor) -> Tensor:
@@ -220,15 +209,15 @@ def _fits(score_SL: Tensor, trust_SL: Tensor, share_SGL: Tensor, time_SL: Tensor
     return (torch.cat(left, dim=2) / total_SK1).clamp(_LEAST_LEFT, 1.0)
 
 
-def _best(left_SKH: Tensor, trust_SL: Tensor, frequency_SK: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Frequency and power [S, 1] of the likeliest candidate, and of the likeliest elsewhere."""
+def _best(left_SKH: Tensor, trust_SL: Tensor, frequency_SK: Tensor) -> tuple[Tensor, Tensor]:
+    """Frequency and power [S, 2] of the likeliest candidate, and of the likeliest elsewhere."""
     alike_S11 = (trust_SL.sum(1).square() / trust_SL.square().sum(1).clamp(min=_TINY))[:, None, None]
     paid_H = torch.tensor([2.0, 4.0], device=left_SKH.device)
     gain_SKH = (-alike_S11 * left_SKH.log() - paid_H * alike_S11.clamp(min=1).log()).clamp(min=0)
     likely_SK = gain_SKH.amax(2) * (1 - TILT / _FASTEST * frequency_SK)
     power_SK = (1 - left_SKH[:, :, 1]) * alike_S11[..., 0] / 2
     first_S1 = likely_SK.argmax(1, keepdim=True)
-    first = frequency_SK.gather(1, first_S1)
-    elsewhere_SK = (frequency_SK - first).abs() > FINE * STEP
+    elsewhere_SK = (frequency_SK - frequency_SK.gather(1, first_S1)).abs() > FINE * STEP
     other_S1 = torch.where(elsewhere_SK, likely_SK, -1.0).argmax(1, keepdim=True)
-    return first, power_SK.gather(1, first_S1), frequency_SK.gather(1, other_S1), power_SK.gather(1, other_S1)
+    place_S2 = torch.cat([first_S1, other_S1], dim=1)
+    return frequency_SK.gather(1, place_S2), power_SK.gather(1, place_S2)

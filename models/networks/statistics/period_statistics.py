@@ -18,7 +18,17 @@ import torch
 from torch import Tensor
 
 from models.networks.statistics.period_search import Searched, search
-from models.networks.statistics.periodogram import OCTAVES, STEP, Peaks, Scores, peaks, periodogram, scores, waves
+from models.networks.statistics.periodogram import (
+    OCTAVES,
+    STEP,
+    Peaks,
+    Scores,
+    added,
+    peaks,
+    periodogram,
+    scores,
+    waves,
+)
 from models.networks.statistics.points import Points, Statistics
 
 FEWEST_SCORED: Final = 8  # points of a light curve: to fewer, many periods fit perfectly
@@ -35,11 +45,13 @@ PeriodSearch = Literal["summed", "fitted"]
 
 
 class _Turn(NamedTuple):
-    """One period: its frequency [B, 1], and the sums of scores times cosine and sine [B, K] at multiples of it."""
+    """One period: the sums of scores times cosine and sine [B, K] at multiples of its frequency, and half the
+    peak-to-peak of the wave in every band [B, G], in asinh of flux.
+    """
 
-    frequency: Tensor
     cos: Tensor
     sin: Tensor
+    amplitude: Tensor
 
 
 def count(n_bands: int) -> int:
@@ -72,49 +84,50 @@ def _told(points: Scores, how: PeriodSearch) -> Tensor:
     else:
         best = peaks(periodogram(points.score, points.time))
         frequency_B1 = _refined(points.score, points.time, best.first)
-    turn = _turn(points.score, points.time, frequency_B1)
-    return torch.cat([*_strength(best), *_multiples(points, turn), _shape(turn), _amplitudes(points, frequency_B1)], 1)
+    turn = _turn(points, frequency_B1)
+    return torch.cat([_strength(best), *_multiples(points, turn), _shape(turn), turn.amplitude], 1)
 
 
-def _strength(best: Peaks) -> tuple[Tensor, ...]:
+def _strength(best: Peaks) -> Tensor:
     """Power by octave, and frequency and power of the two highest peaks."""
-    power_B1 = best.first_power.log1p()
-    first_BK, other_BK = _hats(best.first), _hats(best.other)
-    logs = [best.first.log10(), best.other.log10(), power_B1, best.other_power.log1p()]
-    return (best.octaves.log1p(), first_BK, first_BK * power_B1, other_BK, *logs)
+    place_B2 = best.frequency.log10()
+    octaves_BO, power_B2 = torch.split(
+        torch.cat([best.octaves, best.power], dim=1).log1p(), [best.octaves.shape[1], 2], dim=1
+    )
+    hats_B2K = _hats(place_B2)
+    sure_B1K = hats_B2K[:, :1] * power_B2[:, :1, None]
+    hats_BK = torch.cat([hats_B2K[:, :1], sure_B1K, hats_B2K[:, 1:]], dim=1).flatten(1)
+    return torch.cat([octaves_BO, hats_BK, place_B2, power_B2], dim=1)
 
 
-def _hats(frequency_B1: Tensor) -> Tensor:
-    places_K = torch.tensor(HATS, device=frequency_B1.device, dtype=frequency_B1.dtype)
-    return (1 - (frequency_B1.log10() - places_K).abs() / _WIDTH).clamp(min=0)
+def _hats(place_B2: Tensor) -> Tensor:
+    places_K = torch.tensor(HATS, device=place_B2.device, dtype=place_B2.dtype)
+    return (1 - (place_B2[..., None] - places_K).abs() / _WIDTH).clamp(min=0)
 
 
-def _turn(score_BL: Tensor, time_BL: Tensor, frequency_B1: Tensor) -> _Turn:
-    """Take the light curve apart at multiples of a frequency."""
-    multiples_K = torch.tensor(MULTIPLES, device=time_BL.device, dtype=time_BL.dtype)
-    return _Turn(frequency_B1, *_sums(score_BL, *waves(time_BL, frequency_B1 * multiples_K)))
+def _turn(points: Scores, frequency_B1: Tensor) -> _Turn:
+    """Take the light curve apart at multiples of a frequency: one product of scores and bands with all waves."""
+    multiples_K = torch.tensor(MULTIPLES, device=points.time.device, dtype=points.time.dtype)
+    wave_BL2K = torch.cat(waves(points.time, frequency_B1 * multiples_K), dim=2)
+    rows_BXL = torch.cat([points.score[:, None], points.share * points.away[:, None]], dim=1)
+    sums_BX2K = (rows_BXL @ wave_BL2K).view(-1, rows_BXL.shape[1], 2, len(MULTIPLES))
+    cos_BK, sin_BK = sums_BX2K[:, 0].unbind(1)
+    of_bands_BG2 = sums_BX2K[:, 1:, :, MULTIPLES.index(1.0)]
+    return _Turn(cos_BK, sin_BK, 2 * of_bands_BG2.square().sum(2).sqrt() / points.points.clamp(min=1))
 
 
 def _refined(score_BL: Tensor, time_BL: Tensor, frequency_B1: Tensor) -> Tensor:
     """Return the frequency near one of the periodogram's with the most power in itself and two overtones."""
     steps_K = torch.arange(-_FINER, _FINER + 1, device=time_BL.device)
     near_BK = frequency_B1 + steps_K * (STEP / _FINER)
-    cos_BLK, sin_BLK = once = waves(time_BL, near_BK)
-    power_BK = _power(score_BL, *once)
-    for _ in range(2):
-        cos_BLK, sin_BLK = cos_BLK * once[0] - sin_BLK * once[1], sin_BLK * once[0] + cos_BLK * once[1]
-        power_BK = power_BK + _power(score_BL, cos_BLK, sin_BLK)
+    once = waves(time_BL, near_BK)
+    twice = added(once, once)
+    thrice = added(twice, once)
+    cos_BLX, sin_BLX = (torch.cat(parts, dim=2) for parts in zip(once, twice, thrice, strict=True))
+    power_B1X = (score_BL[:, None] @ cos_BLX).square() + (score_BL[:, None] @ sin_BLX).square()
+    power_BK = power_B1X.view(-1, 3, len(steps_K)).sum(1)
     place_B1 = (power_BK * (1 - _TILT * torch.arange(2 * _FINER + 1, device=time_BL.device))).argmax(1, keepdim=True)
     return near_BK.gather(1, place_B1)
-
-
-def _sums(score_BL: Tensor, cos_BLK: Tensor, sin_BLK: Tensor) -> tuple[Tensor, Tensor]:
-    return (score_BL[:, None] @ cos_BLK)[:, 0], (score_BL[:, None] @ sin_BLK)[:, 0]
-
-
-def _power(score_BL: Tensor, cos_BLK: Tensor, sin_BLK: Tensor) -> Tensor:
-    cos_BK, sin_BK = _sums(score_BL, cos_BLK, sin_BLK)
-    return cos_BK.square() + sin_BK.square()
 
 
 def _multiples(points: Scores, turn: _Turn) -> tuple[Tensor, Tensor]:
@@ -131,19 +144,11 @@ def _shape(turn: _Turn) -> Tensor:
     amplitude_BK = (turn.cos.square() + turn.sin.square()).sqrt()
     once_B1 = amplitude_BK[:, first : first + 1].clamp(min=_TINY)
     cos_BK, sin_BK = turn.cos / once_B1, turn.sin / once_B1
-    cos_B1, sin_B1 = cos_BK[:, first : first + 1], sin_BK[:, first : first + 1]
-    turned = [(cos_B1, sin_B1)]
-    for _ in OVERTONES:
-        cos, sin = turned[-1]
-        turned.append((cos * cos_B1 - sin * sin_B1, sin * cos_B1 + cos * sin_B1))
-    start_BK, start_sin_BK = (torch.cat(parts, dim=1) for parts in zip(*turned[1:], strict=True))
+    once = cos_BK[:, first : first + 1], sin_BK[:, first : first + 1]
+    twice = added(once, once)
+    more = added((twice[0], twice[1]), (torch.cat([once[0], twice[0]], 1), torch.cat([once[1], twice[1]], 1)))
+    start_BK, start_sin_BK = (torch.cat(parts, dim=1) for parts in zip(twice, more, strict=True))
     cos_BK, sin_BK = cos_BK[:, -len(OVERTONES) :], sin_BK[:, -len(OVERTONES) :]
     ratio_BK = amplitude_BK[:, -len(OVERTONES) :] / once_B1
     parts = (cos_BK * start_BK + sin_BK * start_sin_BK, sin_BK * start_BK - cos_BK * start_sin_BK, ratio_BK)
     return torch.stack(parts, dim=2).flatten(1).clamp(-LARGEST_RATIO, LARGEST_RATIO)
-
-
-def _amplitudes(points: Scores, frequency_B1: Tensor) -> Tensor:
-    """Half of the peak-to-peak of the wave in every band [B, G], in asinh of flux."""
-    wave_BL2 = torch.cat(waves(points.time, frequency_B1), dim=2) * points.away[..., None]
-    return 2 * (points.share @ wave_BL2).square().sum(2).sqrt() / points.points.clamp(min=1)

@@ -58,13 +58,16 @@ class Scores(NamedTuple):
 
 
 class Peaks(NamedTuple):
-    """The highest power in each octave [B, O]; frequency (cycles a day) and power of the two highest peaks [B, 1]."""
+    """The highest power in each octave [B, O]; frequency (cycles a day) and power of the two highest peaks [B, 2]."""
 
     octaves: Tensor
-    first: Tensor
-    first_power: Tensor
-    other: Tensor
-    other_power: Tensor
+    frequency: Tensor
+    power: Tensor
+
+    @property
+    def first(self) -> Tensor:
+        """Frequency of the highest peak, [B, 1]."""
+        return self.frequency[:, :1]
 
 
 def frequencies(place: Tensor) -> Tensor:
@@ -74,18 +77,19 @@ def frequencies(place: Tensor) -> Tensor:
 
 def scores(points: Points) -> Scores:
     """Weigh the points of light curves."""
-    signal_BG = torch.maximum(points.spread_BG - points.expected_BG, _LEAST_SIGNAL * points.spread_BG)
-    varies_BG = (points.number_BG >= FEWEST_POINTS) & (points.spread_BG > LEAST_SCATTER**2)
-    varies_BG = varies_BG.to(signal_BG.dtype)
-    scale_BG = varies_BG / points.spread_BG.clamp(min=LEAST_SCATTER**2).sqrt()
-    own_B3L = points.to_points(torch.stack([signal_BG * varies_BG, scale_BG, varies_BG], dim=1))
+    spread_B1G = points.spread_B1G
+    signal_B1G = torch.maximum(spread_B1G - points.expected_B1G, _LEAST_SIGNAL * spread_B1G)
+    varies_B1G = (points.number_B1G >= FEWEST_POINTS) & (spread_B1G > LEAST_SCATTER**2)
+    varies_B1G = varies_B1G.to(signal_B1G.dtype)
+    scale_B1G = varies_B1G / spread_B1G.clamp(min=LEAST_SCATTER**2).sqrt()
+    own_B3L = points.to_points(torch.cat([signal_B1G * varies_B1G, scale_B1G, varies_B1G], dim=1))
     signal_B1L, scale_B1L, varies_B1L = torch.split(own_B3L, 1, dim=1)
     trust_B1L = signal_B1L / (signal_B1L + points.noise_B1L).clamp(min=1e-30)
     score_B1L = trust_B1L * points.pull_B1L * scale_B1L
     away_B1L, time_B1L = points.pull_B1L * varies_B1L, points.time_B1L
-    share_BGL = points.share_BGL * varies_BG[..., None]
+    share_BGL = points.share_BGL * varies_B1G.transpose(1, 2)
     rows = (score_B1L[:, 0], trust_B1L[:, 0], away_B1L[:, 0], time_B1L[:, 0])
-    return Scores(*rows, points.number_BG * varies_BG, share_BGL)
+    return Scores(*rows, (points.number_B1G * varies_B1G)[:, 0], share_BGL)
 
 
 def waves(time_BL: Tensor, frequency_BK: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,38 +142,38 @@ def periodogram(score_BL: Tensor, time_BL: Tensor) -> Tensor:
 
 def peaks(power_BF: Tensor) -> Peaks:
     """Highest places of a periodogram: the best, and the best of those in other parts of it."""
-    half = FREQUENCIES // 2
+    half, device = FREQUENCIES // 2, power_BF.device
     overtone_BF = torch.nn.functional.max_pool1d(power_BF[:, None], 4, stride=2, padding=1)[:, 0]  # around 2 f, at f
     slow_BF = power_BF[:, :half] + torch.minimum(overtone_BF, OVERTONE * power_BF[:, :half])
-    most_BI = torch.cat([power_BF[:, SLOWEST:FINE].amax(1, keepdim=True), _most(power_BF[:, FINE:])], dim=1)
-    best_BI = torch.cat(
-        [slow_BF[:, SLOWEST:FINE].amax(1, keepdim=True), _most(slow_BF[:, FINE:]), most_BI[:, COARSE:]], 1
-    )
-    interval_I = torch.arange(INTERVALS, device=power_BF.device)
-    best_BI = best_BI * (1 - TILT / INTERVALS * interval_I)
+    slow_BF = slow_BF * (torch.arange(half, device=device) >= SLOWEST)
+    each_BIJ = torch.cat([slow_BF, power_BF[:, half:]], dim=1).view(-1, INTERVALS, FINE)
+    interval_I, place_J = torch.arange(INTERVALS, device=device), torch.arange(FINE, device=device)
+    best_BI = each_BIJ.amax(2) * (1 - TILT / INTERVALS * interval_I)
     first_B1 = best_BI.argmax(1, keepdim=True)
     other_B1 = torch.where((interval_I - first_B1).abs() > 1, best_BI, 0.0).argmax(1, keepdim=True)
-    places = [_place(interval_B1, slow_BF, power_BF) for interval_B1 in (first_B1, other_B1)]
-    found = [part for place_B1 in places for part in (frequencies(place_B1), power_BF.gather(1, place_B1))]
-    return Peaks(_octaves(power_BF, most_BI), *found)
+    interval_B21 = torch.cat([first_B1, other_B1], dim=1)[..., None]
+    place_B2J = interval_B21 * FINE + place_J
+    tilted_B2J = each_BIJ.gather(1, interval_B21.expand(-1, -1, FINE)) * (1 - TILT / FREQUENCIES * place_B2J)
+    place_B2 = place_B2J.gather(2, tilted_B2J.argmax(2, keepdim=True))[..., 0]
+    most_BI = power_BF.view(-1, INTERVALS, FINE).amax(2)
+    octaves_BO = octaves(power_BF[:, :FINE], place_J, most_BI, interval_I)
+    return Peaks(octaves_BO, frequencies(place_B2), power_BF.gather(1, place_B2))
 
 
-def _most(power_BF: Tensor) -> Tensor:
-    return power_BF.reshape(-1, power_BF.shape[1] // FINE, FINE).amax(2)
+def octaves(slowest_BJ: Tensor, place_J: Tensor, most_BI: Tensor, interval_I: Tensor) -> Tensor:
+    """Highest power [B, O] between the edges of :data:`OCTAVES`.
 
-
-def _place(interval_B1: Tensor, slow_BF: Tensor, power_BF: Tensor) -> Tensor:
-    """Return the place of the most in an interval, by what :func:`peaks` compares."""
-    place_BJ = interval_B1 * FINE + torch.arange(FINE, device=power_BF.device)
-    half = slow_BF.shape[1]
-    low_BJ = slow_BF.gather(1, place_BJ.clamp(max=half - 1))
-    both_BJ = torch.where(place_BJ < half, low_BJ, power_BF.gather(1, place_BJ))
-    tilted_BJ = both_BJ * (1 - TILT / FREQUENCIES * place_BJ)
-    return place_BJ.gather(1, torch.where(place_BJ >= SLOWEST, tilted_BJ, 0.0).argmax(1, keepdim=True))
-
-
-def _octaves(power_BF: Tensor, most_BI: Tensor) -> Tensor:
-    """Highest power between the edges of :data:`OCTAVES`; those beyond the first interval are whole intervals."""
-    narrow = [power_BF[:, start:stop] for start, stop in pairwise(OCTAVES) if stop <= FINE]
-    wide = [most_BI[:, start // FINE : stop // FINE] for start, stop in pairwise(OCTAVES) if stop > FINE]
-    return torch.stack([octave.amax(1) for octave in (*narrow, *wide)], dim=1)
+    Parameters
+    ----------
+    slowest_BJ, place_J : power in the first interval, and which place each is; for octaves that lie within it.
+    most_BI, interval_I : the most of every interval, and which one each is; for octaves of whole intervals.
+    """
+    edges = list(pairwise(OCTAVES))
+    narrow = [(place_J >= start) & (place_J < stop) for start, stop in edges if stop <= FINE]
+    start_I = interval_I * FINE
+    wide = [(start_I >= start) & (start_I < stop) for start, stop in edges if stop > FINE]
+    found = (
+        torch.where(torch.stack(inside), power_BP[:, None], 0.0).amax(2)
+        for inside, power_BP in ((narrow, slowest_BJ), (wide, most_BI))
+    )
+    return torch.cat(list(found), dim=1)

@@ -35,10 +35,10 @@ class Points(NamedTuple):
     share_BGL : the latter as numbers, for products.
     soft_B1L : asinh(flux / SOFT).
     noise_B1L : variance of that by the stated errors.
-    number_BG, mean_BG, variance_BG : of the points of a band, and of their squashed flux (0 where there are none).
+    number_B1G, mean_B1G, variance_B1G : of the points of a band, and of their squashed flux (0 where there are none).
     away_B1L : squashed flux of a point less the mean of its band.
-    pull_B1L, spread_BG : the same with the mean weighted by errors, and the mean of its square.
-    expected_BG : mean of ``noise``.
+    pull_B1L, spread_B1G : the same with the mean weighted by errors, and the mean of its square.
+    expected_B1G : mean of ``noise``.
     """
 
     flux_B1L: Tensor
@@ -49,13 +49,13 @@ class Points(NamedTuple):
     share_BGL: Tensor
     soft_B1L: Tensor
     noise_B1L: Tensor
-    number_BG: Tensor
-    mean_BG: Tensor
-    variance_BG: Tensor
+    number_B1G: Tensor
+    mean_B1G: Tensor
+    variance_B1G: Tensor
     away_B1L: Tensor
     pull_B1L: Tensor
-    spread_BG: Tensor
-    expected_BG: Tensor
+    spread_B1G: Tensor
+    expected_B1G: Tensor
 
     def sums(self, values_BQL: Tensor) -> Tensor:
         """Sum over the points of every band, [B, Q, G]; the values are finite, in padding too."""
@@ -80,17 +80,17 @@ def points(
     noise_B1L = flux_err_B1L.square() / (flux_B1L.square() + SOFT**2)
     weight_B1L = 1 / (noise_B1L + SYSTEMATIC**2)
     columns_BQL = torch.cat([soft_B1L, noise_B1L, weight_B1L * soft_B1L, weight_B1L], dim=1)
-    sums_BQG, number_BG = columns_BQL @ share_BGL.transpose(1, 2), share_BGL.sum(2)
-    per_BG = number_BG.clamp(min=1)
-    means_B2G = sums_BQG[:, :2] / per_BG[:, None]
-    weighted_B1G = sums_BQG[:, 2:3] / sums_BQG[:, 3:].clamp(min=1e-30)
-    away_B2L = soft_B1L - torch.cat([means_B2G[:, :1], weighted_B1G], dim=1) @ share_BGL
-    squares_B2G = (away_B2L.square() @ share_BGL.transpose(1, 2)) / per_BG[:, None]
+    sums_BQG, number_B1G = columns_BQL @ share_BGL.transpose(1, 2), share_BGL.sum(2)[:, None]
+    soft_B1G, noise_B1G, weighted_B1G, weight_B1G = torch.split(sums_BQG, 1, dim=1)
+    per_B1G = number_B1G.clamp(min=1)
+    mean_B1G, expected_B1G = soft_B1G / per_B1G, noise_B1G / per_B1G
+    means_B2G = torch.cat([mean_B1G, weighted_B1G / weight_B1G.clamp(min=1e-30)], dim=1)
+    away_B2L = soft_B1L - means_B2G @ share_BGL
+    squares_B2G = (away_B2L.square() @ share_BGL.transpose(1, 2)) / per_B1G
     away_B1L, pull_B1L = torch.split(away_B2L, 1, dim=1)
-    variance_BG, spread_BG = squares_B2G.unbind(1)
+    variance_B1G, spread_B1G = torch.split(squares_B2G, 1, dim=1)
     columns = (flux_B1L, flux_err_B1L, time_B1L, mask_B1L, here_BGL, share_BGL, soft_B1L, noise_B1L)
-    mean_BG, expected_BG = means_B2G.unbind(1)
-    return Points(*columns, number_BG, mean_BG, variance_BG, away_B1L, pull_B1L, spread_BG, expected_BG)
+    return Points(*columns, number_B1G, mean_B1G, variance_B1G, away_B1L, pull_B1L, spread_B1G, expected_B1G)
 
 
 def largest(values_BQL: Tensor, group_BXL: Tensor) -> Tensor:

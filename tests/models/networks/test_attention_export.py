@@ -33,7 +33,8 @@ class EveryKind(nn.Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         x_BSD, mask_BS = inputs
         place_BS = torch.arange(mask_BS.shape[0] * mask_BS.shape[1]).view(mask_BS.shape)
-        packing = Packing(place_BS.flatten(), place_BS, mask_BS, leading=True)  # every place holds a token
+        row_M = torch.arange(mask_BS.shape[0])[:, None].expand(mask_BS.shape).flatten()
+        packing = Packing(row_M, place_BS.flatten(), place_BS, mask_BS, leading=True)  # every place holds a token
         x_MD = x_BSD.flatten(0, 1)
         return tuple(attention(x_MD, packing).view(x_BSD.shape) * mask_BS[..., None] for attention in self.layers)
 

@@ -64,15 +64,15 @@ def test_statistics_agree_with_sums_written_out(row: int) -> None:
     weighed = searched(columns)
     time = np.where(columns["mask"], columns["time"], 0.0)
     best = peaks(periodogram(weighed.score, torch.from_numpy(time)))
-    first, other = float(best.first[row]), float(best.other[row])
+    first, other = float(best.first[row]), float(best.frequency[row, 1])
     cycles = refined(columns, row, first)
     sums, square = waves_of(columns, row, cycles), float(weighed.score[row].square().sum())
     trust = weighed.trust[row].numpy()
     power = np.abs(sums) ** 2 / square
     shape = [ratio for overtone in OVERTONES for ratio in ratios(sums, overtone)]
     near = [[max(0.0, 1 - abs(np.log10(one) - hat) / 0.15) for hat in HATS] for one in (first, other)]
-    sure = np.log1p(float(best.first_power[row]))
-    logs = [np.log10(first), np.log10(other), sure, np.log1p(float(best.other_power[row]))]
+    sure = np.log1p(float(best.power[row, 0]))
+    logs = [np.log10(first), np.log10(other), sure, np.log1p(float(best.power[row, 1]))]
     bands = np.exp(2j * np.pi * cycles * time[row]) * weighed.away[row].numpy() * weighed.share[row].numpy()
     expected = np.concatenate(
         [

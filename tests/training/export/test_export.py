@@ -29,6 +29,7 @@ def test_the_graph_computes_only_chosen_experts(tiny_bundle: Path) -> None:
     """One Split by measured load per expert layer, and a Gemm pair per expert behind it: nothing is computed twice."""
     model = onnx.load(tiny_bundle / "model.onnx")
     counted = {output for node in model.graph.node if node.op_type == "ReduceSum" for output in node.output}
+    counted |= {node.output[0] for node in model.graph.node if node.op_type == "Cast" and node.input[0] in counted}
     by_load = [node for node in model.graph.node if node.op_type == "Split" and {*node.input} & counted]
     assert sorted(len(node.output) for node in by_load) == [4, 4, 6]  # experts of two layers, bands
     assert {node.domain for node in model.graph.node} <= {"", "ai.onnx"}
@@ -61,14 +62,35 @@ def test_a_dense_network_exports_without_loads(tmp_path: Path) -> None:
 def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
     network = tiny_network()
     with torch.no_grad():
-        gate = network.light_curve.blocks[1].feed_forward.router.gate  # type: ignore[union-attr]
+        gate = network.light_curve.blocks[0].feed_forward.router.gate  # type: ignore[union-attr]
         gate.bias[2] = -1e6  # type: ignore[union-attr, operator]
     batches = parity_batches(random_tokens(1))
     served = ServedNetwork(network).eval()
     names = ["probabilities", "embedding", "input_expert_load", "expert_load"]
     write_graph(served, served.arguments(batches[0]), AXES, names, tmp_path / "model.onnx")
-    with pytest.raises(ExportError, match=r"no token reached expert_load\[1, 2\]"):
+    with pytest.raises(ExportError, match=r"no token reached expert_load\[0, 2\]"):
         check_parity(served, tmp_path / "model.onnx", batches)
+
+
+def test_an_expert_that_only_a_cls_token_could_reach_is_compared_as_well(tmp_path: Path) -> None:
+    """One that no [CLS] of the batches chooses, wrong in the graph alone."""
+    network, path = tiny_network(), tmp_path / "model.onnx"
+    gate = network.light_curve.blocks[-1].feed_forward.router.gate  # type: ignore[union-attr]
+    with torch.no_grad():
+        gate.bias[2] = -100.0  # type: ignore[union-attr, operator]
+    batches = parity_batches(random_tokens(1))
+    served = ServedNetwork(network).eval()
+    names = ["probabilities", "embedding", "input_expert_load", "expert_load"]
+    write_graph(served, served.arguments(batches[0]), AXES, names, path)
+    assert check_parity(served, path, batches) < 1e-4
+    model = onnx.load(path)
+    module = "network.light_curve.blocks.1.feed_forward/Gemm"
+    products = [node for node in model.graph.node if node.name.startswith(module)]
+    assert len(products) == 8  # two of each expert, in their order
+    next(attribute for attribute in products[5].attribute if attribute.name == "alpha").f = 1.5
+    onnx.save(model, path)
+    with pytest.raises(ExportError, match="differ by"):
+        check_parity(served, path, batches)
 
 
 class Looked(torch.nn.Module):

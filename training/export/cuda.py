@@ -1,0 +1,248 @@
+"""The same graph for CUDA: without operators that onnxruntime has no CUDA kernel for, checked against its table.
+
+onnxruntime quietly runs on the CPU what its CUDA provider has no kernel for, which costs two copies and a wait for each
+such node. The table of kernels (``cuda_kernels.json``) is made from onnxruntime's own documentation::
+
+    curl -LO https://raw.githubusercontent.com/microsoft/onnxruntime/v1.22.0/docs/OperatorKernels.md
+    python -m training cuda-kernels OperatorKernels.md v1.22.0
+
+so that the claim that a graph runs on CUDA can fail without a GPU. It stays a claim until a GPU has run it.
+
+Notable: lengths of axes are another matter. ``Shape`` has a kernel for CUDA whose answer lies in the memory of the CPU,
+and onnxruntime leaves small arithmetic on it to the CPU, which a session that forbids the fall-back refuses. Where the
+axes are fixed when the session is opened, it folds that away; what depends on the data (how many points there are)
+stays. :func:`shape_arithmetic` lists it.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypedDict
+
+import onnx
+from onnx import TensorProto, helper, shape_inference
+
+from models.bundle import load_bundle
+from training.export.graph import walk
+
+TABLE: Final = Path(__file__).with_name("cuda_kernels.json")
+ASINH: Final = "asinh"
+_SECTION: Final = '<a name="cudaexecutionprovider"/>'
+_ROW: Final = re.compile(
+    r"^\|(?P<operator>[^|]*)\|(?P<inputs>[^|]*)\|(?P<opsets>\[\d+, \d+\]|\d+\+?)\|(?P<types>.*)\|$"
+)
+_MAKE_SHAPES: Final = {"Shape", "Size"}
+
+
+class Kernel(TypedDict):
+    """Opsets that a kernel is for, ``until`` None where it is the newest, and element types of its main input."""
+
+    since: int
+    until: int | None
+    types: list[str]
+
+
+class Table(TypedDict):
+    """The kernels of one version of onnxruntime by operator of the domain ``ai.onnx``."""
+
+    source: str
+    version: str
+    operators: dict[str, list[Kernel]]
+
+
+def kernels() -> Table:
+    """Read the table that is kept."""
+    table: Table = json.loads(TABLE.read_text())
+    return table
+
+
+def without_kernel(model: onnx.ModelProto, table: Table | None = None) -> list[str]:
+    """Nodes that the CUDA provider has no kernel for, each with the reason; those under conditions as well."""
+    operators = (kernels() if table is None else table)["operators"]
+    opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
+    inferred = shape_inference.infer_shapes(model, data_prop=True)
+    types = _types(inferred.graph)
+    return [
+        f"{node.name or node.output[0]}: {reason}"
+        for node in walk(inferred.graph)
+        if (reason := _reason(node, operators, opsets, types))
+    ]
+
+
+def _reason(
+    node: onnx.NodeProto,
+    operators: Mapping[str, Sequence[Kernel]],
+    opsets: Mapping[str, int],
+    types: Mapping[str, str],
+) -> str:
+    """Why a node has no kernel; empty where it has one."""
+    if node.domain not in ("", "ai.onnx"):
+        return f"{node.domain}.{node.op_type} is no standard operator"
+    if node.op_type == "Constant":
+        return ""  # folded when the session is opened
+    opset = opsets["ai.onnx"]
+    found = operators.get(node.op_type, [])
+    version = onnx.defs.get_schema(node.op_type, opset, "").since_version
+    fitting = [one for one in found if one["since"] <= version and (one["until"] is None or version <= one["until"])]
+    if not fitting:
+        return f"{node.op_type}, defined in opset {version}, has no kernel"
+    main = _main_type(node, types)
+    if main and not any(main in one["types"] for one in fitting):
+        return f"{node.op_type} has no kernel for {main}"
+    return ""
+
+
+def _main_type(node: onnx.NodeProto, types: Mapping[str, str]) -> str:
+    """Element type by which a kernel is chosen: that of the first input, of the values of a Where, not known: empty."""
+    if not node.input or node.op_type == "If":
+        return ""
+    place = 1 if node.op_type == "Where" else 0
+    return types.get(node.input[place], "")
+
+
+def _types(graph: onnx.GraphProto) -> dict[str, str]:
+    """Element types by value, those of inner graphs as well."""
+    graphs = [graph, *_inner(graph)]
+    told = (value for one in graphs for value in (*one.input, *one.output, *one.value_info))
+    types = {value.name: value.type.tensor_type.elem_type for value in told}
+    types |= {tensor.name: tensor.data_type for one in graphs for tensor in one.initializer}
+    return {name: TensorProto.DataType.Name(kind).lower() for name, kind in types.items() if kind}
+
+
+def _inner(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield attribute.g
+                yield from _inner(attribute.g)
+
+
+def shape_arithmetic(model: onnx.ModelProto) -> list[str]:
+    """Nodes that work out lengths of axes from nothing but lengths and constants: those that the CPU keeps."""
+    constant = {tensor.name for tensor in model.graph.initializer}
+    on_cpu: set[str] = set()
+    found = []
+    for node in model.graph.node:
+        inputs = [name for name in node.input if name]
+        if node.op_type == "Constant":
+            constant.update(node.output)
+        elif node.op_type in _MAKE_SHAPES or (
+            any(name in on_cpu for name in inputs) and all(name in on_cpu or name in constant for name in inputs)
+        ):
+            on_cpu.update(node.output)
+            found.append(f"{node.name or node.output[0]}: {node.op_type}")
+    return found
+
+
+def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a graph with every Asinh, which has no CUDA kernel, written out.
+
+    asinh(x) = sign(x) log1p(z) with z = |x| + x^2 / (1 + sqrt(x^2 + 1)), which loses no digits near 0 as
+    log(|x| + sqrt(x^2 + 1)) does; and log1p(z) = log(1 + z) z / ((1 + z) - 1), z itself where 1 + z is 1 (Kahan). Good
+    for |x| up to 1e19, where the square of a single number ends.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    written = False
+    for graph in (copy.graph, *_inner(copy.graph)):
+        for node in list(graph.node):
+            if node.op_type != "Asinh":
+                continue
+            place = list(graph.node).index(node)
+            graph.node.remove(node)
+            for offset, step in enumerate(_asinh(node.input[0], node.output[0], node.name or node.output[0])):
+                graph.node.insert(place + offset, step)
+            written = True
+    if written:
+        copy.graph.initializer.append(helper.make_tensor(f"{ASINH}/one", TensorProto.FLOAT, [], [1.0]))
+    return copy
+
+
+def _asinh(x: str, y: str, name: str) -> list[onnx.NodeProto]:
+    """Nodes of :func:`cuda_graph`."""
+    one = f"{ASINH}/one"
+    steps = (
+        ("Abs", [x], "size"),
+        ("Mul", [x, x], "square"),
+        ("Add", ["square", one], "raised"),
+        ("Sqrt", ["raised"], "root"),
+        ("Add", ["root", one], "below"),
+        ("Div", ["square", "below"], "more"),
+        ("Add", ["size", "more"], "z"),
+        ("Add", ["z", one], "beyond"),
+        ("Sub", ["beyond", one], "seen"),
+        ("Equal", ["seen", "zero"], "tiny"),
+        ("Where", ["tiny", one, "seen"], "divisor"),
+        ("Log", ["beyond"], "log"),
+        ("Mul", ["log", "z"], "product"),
+        ("Div", ["product", "divisor"], "quotient"),
+        ("Where", ["tiny", "z", "quotient"], "positive"),
+        ("Sign", [x], "sign"),
+        ("Mul", ["sign", "positive"], y),
+    )
+    inner = {told for _, _, told in steps} - {y} | {"zero"}
+
+    def named(value: str) -> str:
+        return f"{name}/{value}" if value in inner else value
+
+    nodes = [helper.make_node("Sub", [one, one], [named("zero")], name=f"{name}/{ASINH}_zero")]
+    for number, (operator, inputs, output) in enumerate(steps):
+        held = [named(value) for value in inputs]
+        nodes.append(helper.make_node(operator, held, [named(output)], name=f"{name}/{ASINH}_{number}"))
+    return nodes
+
+
+def write_cuda(bundle: Path, out: Path) -> dict[str, Any]:
+    """Write the graph of a bundle as CUDA can run it; how many nodes it has, and which stay on the CPU.
+
+    Raises
+    ------
+    ValueError
+        When a node has no CUDA kernel by the table.
+    """
+    model = cuda_graph(onnx.load(load_bundle(bundle).model))
+    if missing := without_kernel(model):
+        raise ValueError(f"{bundle} has nodes without a CUDA kernel: {'; '.join(missing)}")
+    onnx.save(model, out)
+    return {"nodes": sum(1 for _ in walk(model.graph)), "on_the_cpu": shape_arithmetic(model)}
+
+
+def write_table(documentation: Path, version: str) -> None:
+    """Make :data:`TABLE` anew, one operator a line."""
+    table = read_documentation(documentation.read_text(), version)
+    rows = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(found)}" for name, found in sorted(table["operators"].items())
+    )
+    head = "\n".join(f" {json.dumps(key)}: {json.dumps(table[key])}," for key in ("source", "version"))
+    TABLE.write_text(f'{{\n{head}\n "operators": {{\n{rows}\n }}\n}}\n')
+
+
+def read_documentation(text: str, version: str) -> Table:
+    """Take the standard operators of the CUDA provider out of onnxruntime's ``docs/OperatorKernels.md``."""
+    section = text.partition(_SECTION)[2].partition("<a name=")[0]
+    operators: dict[str, list[Kernel]] = {}
+    operator = inputs = ""
+    for line in section.splitlines():
+        if "Operator Domain" in line and "ai.onnx" not in line:
+            break  # operators of onnxruntime's own
+        row = _ROW.match(line)
+        if row is None:
+            continue
+        operator = row["operator"] or operator
+        inputs = row["inputs"] or inputs
+        opsets = [int(number) for number in re.findall(r"\d+", row["opsets"])]
+        until = None if row["opsets"].endswith("+") else opsets[-1]
+        operators.setdefault(operator, []).append(
+            {"since": opsets[0], "until": until, "types": _types_of(row["types"], inputs)}
+        )
+    source = "onnxruntime docs/OperatorKernels.md, CUDAExecutionProvider"
+    return {"source": source, "version": version, "operators": operators}
+
+
+def _types_of(constraints: str, inputs: str) -> list[str]:
+    """Element types of the constraint called T, the main one, or else of that of the first input."""
+    first = re.search(r"\*in\* \w+:\*\*(\w+)\*\*", inputs)
+    told = dict(re.findall(r"\*\*(\w+)\*\* = ((?:tensor\(\w+\)(?:, )?)+)", constraints))
+    chosen = told.get("T") or told.get(first[1] if first else "", "")
+    return sorted(re.findall(r"tensor\((\w+)\)", chosen))
