@@ -5,13 +5,14 @@ its own controller as well and listens at five ports: plain, SASL, TLS, both, an
 """
 
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 START_SECONDS: Final = 400  # on a machine with much else to do; a few otherwise
 OLDEST_JAVA: Final = 17
+PORTS: Final = (12_000, 32_000)
 _JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LOGGING: Final = """
 appender.console.type=Console
@@ -60,11 +62,18 @@ def _java_version() -> int:
 
 
 def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody has, below those that systems give to clients: none of these takes one meanwhile.
+
+    A client that tries a port of that range again and again while its broker is away may even get itself as an answer.
+    """
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        found: list[int] = []
+        while len(found) < count:
+            one, port = stack.enter_context(socket.socket()), random.randrange(*PORTS)
+            with suppress(OSError):
+                one.bind((HOST, port))
+                found.append(port)
+        return found
 
 
 class Brokers:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.stream.addresses import AddressError
-from support.kafka_brokers import PASSWORD, USER, Brokers, make_certificate, needs_brokers
+from support.kafka_brokers import PASSWORD, USER, Brokers, brokers, make_certificate, needs_brokers
 from support.kafka_trial import Trial, trial
 from support.stream import eventually, running
 
@@ -18,12 +18,8 @@ pytestmark = needs_brokers
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     """A broker with users and a certificate."""
-    cluster = Brokers(tmp_path_factory.mktemp("guarded"), secure=True)
-    try:
-        cluster.start()
+    with brokers(tmp_path_factory.mktemp("guarded"), secure=True) as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 def options(listener: str, password: str = PASSWORD, mechanism: str = "SCRAM-SHA-512", **more: str) -> dict[str, str]:
