@@ -19,7 +19,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -295,6 +295,7 @@ class Answers:
 
         config = {"bootstrap.servers": hosts, "group.id": "bench", "isolation.level": "read_committed", "log_level": 0}
         self._consumer = Consumer(config)
+        until(lambda: bool(self._consumer.list_topics(topic, 30).topics[topic].partitions))  # it may be new
         partitions = self._consumer.list_topics(topic, 30).topics[topic].partitions
         self._consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
         self._keys: Counter[bytes] = Counter()
@@ -400,7 +401,8 @@ def main() -> None:
     """Measure one tree alone and print the numbers."""
     from models.bundle import DEFAULT_BUNDLE
 
-    print(json.dumps(measure(DEFAULT_BUNDLE, float(sys.argv[1]), print, sys.argv[2:]), indent=1))
+    say = partial(print, flush=True)
+    print(json.dumps(measure(DEFAULT_BUNDLE, float(sys.argv[1]), say, sys.argv[2:]), indent=1))
 
 
 if __name__ == "__main__":
