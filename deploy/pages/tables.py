@@ -150,6 +150,26 @@ BEFORE = (
     Figure("before.msgpack_64.throughput_ratio.high", "to", "at least 0.97"),
     Figure("before.msgpack_64.cpu_ratio", "msgpack by 64: processor time, now / then"),
 )
+LEAN = (
+    Figure("lean.lone30_vs_1_2_0", "1 of 30 points", "at most 0.45"),
+    Figure("lean.lone100_vs_1_2_0", "1 of 100", "at most 0.5"),
+    Figure("lean.b32_l60_vs_1_2_0", "32 of 60", "at most 0.6"),
+    Figure("lean.b8_l390_vs_1_2_0", "8 of 390", "at most 0.6"),
+    Figure("lean.nodes", "operations in a run", "at most 600"),
+    Figure("lean.products_b32_l60", "matrix products, share of the time at 32 of 60", "at least 0.6"),
+)
+LEAN_SHIPPED = (
+    Figure("lean.shipped_lone30", "1 of 30 points"),
+    Figure("lean.shipped_lone100", "1 of 100"),
+    Figure("lean.shipped_b32_l60", "32 of 60"),
+    Figure("lean.shipped_b8_l390", "8 of 390"),
+)
+KERNELS = (
+    Figure("kernels.moe_over_dense.b16_l128_t1", "over dense, 16 of 128", "at most 1.4"),
+    Figure("kernels.moe_over_dense.b16_l390_t1", "16 of 390", "at most 1.25"),
+    Figure("kernels.moe_over_dense.b1_l128_t1", "1 of 128", "at most 1.7"),
+    Figure("kernels.moe_over_all_experts.b16_l128_t1", "over all experts, 16 of 128", "at most 0.33"),
+)
 TWIN = (
     Figure("twin.ratio.b1_l50", "1 curve of 50 points"),
     Figure("twin.ratio.b16_l128", "16 of 128"),
@@ -169,6 +189,9 @@ TABLES: dict[str, Sequence[Figure]] = {
     "before": BEFORE,
     "hostile": HOSTILE,
     "hostile-stream": HOSTILE_STREAM,
+    "kernels": KERNELS,
+    "lean": LEAN,
+    "lean-shipped": LEAN_SHIPPED,
     "twin": TWIN,
 }
 MEASURED = "commit, machine, date"

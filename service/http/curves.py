@@ -14,7 +14,7 @@ from service.http.body.forms import Answers, ForecastOptions, Options
 from service.http.body.requests import Asked, InvalidCurve
 from service.http.edge import errors
 from service.http.edge.errors import ProblemError
-from service.http.endpoint import INLINE_BYTES, Call
+from service.http.endpoint import INLINE_BYTES, LARGE_BYTES, Call
 from service.registry.live import Lease
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ async def parsed(
 ) -> Asked[ItemT, OptionsT]:
     """Items and options of a body in a format, here or, where it takes long, in a thread."""
     work = partial(_parse, data, sent, read, call)
-    return await call.here_or_there(work, sent.slow_start or len(data) > INLINE_BYTES)
+    return await call.here_or_there(work, sent.slow_start or len(data) > INLINE_BYTES, len(data) > LARGE_BYTES)
 
 
 def _parse(

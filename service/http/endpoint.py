@@ -210,6 +210,7 @@ T = TypeVar("T")
 ItemT = TypeVar("ItemT", bound=Sized)
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Response]])
 
+LARGE_BYTES = 1024 * 1024  # a body of JSON takes up to sixteen times as much while it is parsed
 INLINE_BYTES = 64 * 1024  # parsing more than this would keep the event loop from everybody else for over a millisecond
 EVERY_PROBLEM = (
     errors.MALFORMED, errors.NOT_FOUND, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
@@ -256,9 +257,9 @@ class Call:
         """Until when and how urgently, as :func:`service.http.endpoint.terms_of`."""
         return terms_of(self.request, self.settings, self.arrived, milliseconds, **more)
 
-    async def here_or_there(self, work: Callable[[], T], there: bool) -> T:
-        """Do ``work`` on the event loop or in a thread, and return its result."""
-        return await self.service.off_loop(work) if there else work()
+    async def here_or_there(self, work: Callable[[], T], there: bool, large: bool = False) -> T:
+        """Do ``work`` on the event loop or in a thread, alone if it is ``large``, and return its result."""
+        return await self.service.off_loop(work, large) if there else work()
 
 
 Understand = Callable[[Call, bytes], Awaitable[Inquiry[ItemT]]]

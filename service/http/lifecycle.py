@@ -70,6 +70,7 @@ class Service:
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared)
         self.decoders = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
+        self.large_decoder = ThreadPoolExecutor(1, thread_name_prefix="decode-large")
         self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio, VERSION)
         self.models = ModelRepository(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
         self.state = State.STARTING
@@ -117,7 +118,8 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.models.stop()
         await self.quotas.close()
-        self.decoders.shutdown(wait=False, cancel_futures=True)
+        for threads in (self.decoders, self.large_decoder):
+            threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.tracer.close)
 
     @property
@@ -178,12 +180,18 @@ class Service:
         except NotReady:
             raise self.not_ready() from None
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
+    async def off_loop(self, work: Callable[[], T], large: bool = False) -> T:
         """Do ``work`` in one of a few threads: a burst waits for its turn instead of filling memory.
 
         What is logged there carries the id of the request that it is done for.
+
+        Parameters
+        ----------
+        large : whether it fills so much memory that only one such work is done at a time. Nothing is lost by that:
+            parsing JSON holds the interpreter's lock, so that two would not be quicker than one after the other.
         """
-        return await asyncio.get_running_loop().run_in_executor(self.decoders, copy_context().run, work)
+        threads = self.large_decoder if large else self.decoders
+        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
 
     def not_ready(self) -> ProblemError:
         """Return the problem that says where the process is in its life."""

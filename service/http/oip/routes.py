@@ -22,7 +22,7 @@ from service.http.curves import checked_prior
 from service.http.edge import errors
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from service.http.edge.receive import CODINGS, media_type
-from service.http.endpoint import Call, Endpoint, Inquiry, Reply, Stopwatch, sticky_key
+from service.http.endpoint import LARGE_BYTES, Call, Endpoint, Inquiry, Reply, Stopwatch, sticky_key
 from service.http.lifecycle import service_of
 from service.http.oip.forms import (
     InferRequest,
@@ -74,7 +74,7 @@ async def _answer(request: Request, model: ModelOfTensors) -> Response:
 
     async def understand(call: Call, data: bytes) -> Inquiry[Any]:
         read = partial(_understand, data, header_length, model, settings, call.stopwatch)
-        asked = await call.here_or_there(read, len(data) > INLINE_BYTES)
+        asked = await call.here_or_there(read, len(data) > INLINE_BYTES, len(data) > LARGE_BYTES)
         terms = call.terms(asked.milliseconds, urgency=asked.request.parameters.urgency)
         writer = _writer(model, asked.request.parameters, settings)
         items = asked.received.items

@@ -42,6 +42,8 @@ SLICE_SECONDS: Final = 0.05
 """How long the consumer is waited for before other work is looked at; commits and journals come by this way."""
 HURRY_SECONDS: Final = 0.005
 """The same while messages in the hand wait for an answer of the broker."""
+FULL_SECONDS: Final = 0.5
+"""How long the hand is full before partitions are paused; until then it grows by one message for each look."""
 MAX_DELIVERIES: Final = 5
 OWN: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
@@ -105,6 +107,7 @@ class KafkaSource:
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._dry = False  # whether the client had nothing when it was asked last
         self._paused: set[Partition] = set()
+        self._full_since: float | None = None
         self._offsets = Offsets()
         self._apart = Apart() if transactional else None
         self._asked = threading.Lock()  # held while another thread asks the consumer; it is closed after that
@@ -189,8 +192,16 @@ class KafkaSource:
             self._inbox.put(partial(self._commits.open, place, metadata))
 
     def _pause_or_resume(self) -> None:
-        """Pause everything while the hand is full, nothing otherwise."""
-        full = self._hand.full
+        """Pause everything once the hand has been full for a while, nothing otherwise.
+
+        A pause makes the client throw away what it has fetched ahead and ask for it again. So a hand that is emptied
+        at once, as it is after each full batch, must not pause anything: a backlog would be fetched many times over.
+        """
+        if not self._hand.full:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = monotonic()
+        full = self._full_since is not None and monotonic() - self._full_since >= FULL_SECONDS
         assigned = set(self._commits.partitions)
         self._say(self._consumer.pause, assigned - self._paused if full else set())
         self._say(self._consumer.resume, set() if full else assigned & self._paused)

@@ -1,13 +1,20 @@
 """Every limit on what may be sent, in every format in which it can be sent, at a real service."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from service.http import curves as curves_of_bodies
 from service.http.body.formats import ARROW_TYPE, LINES_TYPE
 from service.http.body.forms import MAX_ID_LENGTH
+from service.http.edge import errors
+from service.http.edge.errors import ProblemError
+from service.http.endpoint import LARGE_BYTES
+from service.http.oip import routes as oip
 from support.edge import Live, Network, curve, live, loader, wait_until
 
 pytest.importorskip("pyarrow", reason="the [arrow] extra")
@@ -121,6 +128,28 @@ def test_bytes_of_all_bodies_at_once(name: str) -> None:
         problem = refused(edge, kind, body, 429)
         assert problem["retry_after"] >= 1
         assert edge.service.budget.held == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/classify", "/v2/models/echo/infer"])
+def test_large_bodies_are_parsed_one_at_a_time(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two at once would take twice the memory and, as parsing holds the interpreter's lock, no less time."""
+    parsing, most = 0, 0
+
+    def watched(*given: Any) -> Any:
+        nonlocal parsing, most
+        parsing += 1
+        most = max(most, parsing)
+        time.sleep(0.05)
+        parsing -= 1
+        raise ProblemError(errors.MALFORMED)
+
+    monkeypatch.setattr(curves_of_bodies, "_parse", watched)
+    monkeypatch.setattr(oip, "_understand", watched)
+    body = b"{" + b" " * LARGE_BYTES + b"}"
+    with live(loader(Network())) as edge, ThreadPoolExecutor() as pool:
+        asked = [pool.submit(edge.ask, "POST", path, body, {"Content-Type": JSON_TYPE}) for _ in range(4)]
+        assert {one.result()[0] for one in asked} == {400}
+    assert most == 1
 
 
 DEEP = {
