@@ -37,7 +37,7 @@ METADATA_COLUMNS: tuple[str, ...] = (
 )
 
 CONTEXT_COLUMNS: Final = ("zspec", "zspec_err", "parallax", "parallax_err", "star_score", "star_distance")
-"""What may be known of an object besides, and no network is given (:mod:`models.context`): the redshift of the object
+"""Columns of :mod:`models.context`, which weigh the answer and are given to no network: the redshift of the object
 itself, spectroscopic without an error or with a small one; parallax (mas); how star-like the source is that a catalogue
 has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec)."""
 

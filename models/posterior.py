@@ -99,7 +99,7 @@ def class_shares(name: str, classes: Sequence[str]) -> dict[str, float] | None:
 
 
 SMALLEST: float = float(np.finfo(np.float32).tiny)
-"""What a probability that the graph rounded to zero is taken for, where factors are applied."""
+"""Stand-in for a probability that the graph rounded to zero, where factors are applied."""
 
 
 class PriorError(ValueError):

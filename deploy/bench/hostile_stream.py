@@ -59,7 +59,7 @@ class Flood(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What one kind did, in milliseconds and megabytes (10**6 bytes); ages are those of good alerts."""
+    """Harm done by one kind of message, in milliseconds and megabytes (10**6 bytes); ages are those of good alerts."""
 
     flood: str
     sent_mb: float

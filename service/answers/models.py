@@ -42,7 +42,7 @@ class _Description(Provenance):
 
 
 class ClassifierDescription(_Description, ClassifierProvenance):
-    """What a classifier is, what it wants and what it gives."""
+    """Description of a classifier: its name and version, its inputs and its answers."""
 
     task: Literal["classification"]
     classes: list[ClassName]
@@ -55,7 +55,7 @@ class ClassifierDescription(_Description, ClassifierProvenance):
 
 
 class ForecasterDescription(_Description):
-    """What a forecaster is and what it wants; it gives a flux and its error wherever it is asked in ``bands``."""
+    """Description of a forecaster and its inputs; it gives a flux and its error wherever it is asked in ``bands``."""
 
     task: Literal["forecast"]
 

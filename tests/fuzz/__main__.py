@@ -97,7 +97,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.one:
         try:
-            import atheris  # noqa: F401
+            import atheris  # noqa: F401  # only whether it is installed matters
         except ImportError:
             by_mutation(options.one, options.seconds, options.folder)
         else:

@@ -95,7 +95,9 @@ def _data(manifest: Manifest) -> str:
     data = manifest.data
     classes = ", ".join(f"{name} {count:,}" for name, count in data.get("classes", {}).items())
     mixture = ", ".join(f"{share:.0%} {name}" for name, share in data.get("mixture", {}).items())
-    counted = fill(f"- light curves that the heads were fitted on, by class: {classes}", 120, subsequent_indent="  ")
+    counted = fill(
+        f"- light curves that the heads were last fitted on, by class: {classes}", 120, subsequent_indent="  "
+    )
     return f"""## Training data
 
 Real light curves of many surveys, real objects seen as other surveys would have seen them, and simulated ones; half of

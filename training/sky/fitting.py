@@ -121,6 +121,7 @@ class Ship(_Step):
     run: CliPositionalArg[Path] = Field(description="run folder of `heads`")
     out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
     tables: Path = Field(description="folder of `ask` and `tell` that the heads were fitted on")
+    more: list[Path] = Field(default=[], description="further folders that the heads were fitted on; repeatable")
     trees: Path | None = Field(default=None, description="npz file of `boost`, to answer beside the heads")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
     name: str = Field(default="astro-moe-elasticc", description="of the bundle")
@@ -132,7 +133,14 @@ class Ship(_Step):
 
         about: dict[str, Any] = {} if self.about is None else json.loads(self.about.read_text(encoding="utf-8"))
         bundle = ship(
-            self.run, self.tables, self.out, name=self.name, version=self.version, about=about, trees=self.trees
+            self.run,
+            self.tables,
+            self.out,
+            name=self.name,
+            version=self.version,
+            about=about,
+            trees=self.trees,
+            more=self.more,
         )
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
 

@@ -70,7 +70,15 @@ class Fitted(NamedTuple):
 
 
 def ship(
-    run: Path, folder: Path, out: Path, *, name: str, version: str, about: dict[str, Any], trees: Path | None = None
+    run: Path,
+    folder: Path,
+    out: Path,
+    *,
+    name: str,
+    version: str,
+    about: dict[str, Any],
+    trees: Path | None = None,
+    more: Sequence[Path] = (),
 ) -> Bundle:
     """Write a bundle of a run of ``sky heads``.
 
@@ -79,6 +87,7 @@ def ship(
     folder : of light curves and what was told of them, that the heads were fitted on.
     about : further provenance for the manifest: sources and their shares.
     trees : file of ``sky boost``, trees to answer beside the heads.
+    more : further folders that the heads were fitted on; their light curves are counted with those of ``folder``.
 
     Raises
     ------
@@ -99,7 +108,7 @@ def ship(
         name=name,
         version=version,
         calibration=fitted.calibration,
-        data={"source": "training.sky", "classes": _counts(folder), **about},
+        data={"source": "training.sky", "classes": counts((folder, *more)), **about},
         metrics=fitted.metrics,
         taxonomy=taxonomy_of(classes_of(folder)),
         novelty=fitted.novelty,
@@ -239,10 +248,11 @@ def _by_survey(p_NC: Float64, label_N: Any, strata: Strata, sets: PredictionSets
     return found
 
 
-def _counts(folder: Path) -> dict[str, int]:
-    classes = classes_of(folder)
-    count_C = np.bincount(read_asked(folder / "train.npz").label, minlength=len(classes))
-    return dict(zip(classes, count_C.tolist(), strict=True))
+def counts(folders: Sequence[Path]) -> dict[str, int]:
+    """Count the training light curves of each class in some folders of the same classes."""
+    classes = classes_of(folders[0])
+    label_N = np.concatenate([read_asked(folder / "train.npz").label for folder in folders])
+    return dict(zip(classes, np.bincount(label_N, minlength=len(classes)).tolist(), strict=True))
 
 
 def parity_tokens(

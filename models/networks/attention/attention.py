@@ -104,7 +104,7 @@ class SelfAttention(nn.Module):
 
     @property
     def answers_alone(self) -> bool:
-        """Whether :meth:`leading` can stand in: every kind but the exact one mixes places in its own way."""
+        """True where :meth:`leading` answers alike: every kind but the exact one mixes places in its own way."""
         return self.kind == "exact"
 
     def leading(self, x_MD: Tensor, packing: Packing) -> Tensor:

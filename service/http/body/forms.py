@@ -184,7 +184,7 @@ class LightCurveIn(_Strict):
 
 
 class ForecastIn(_Strict):
-    """Where the flux is wanted: columns of equal length, in any order, also before or within the light curve."""
+    """Times and bands of a forecast: columns of equal length, in any order, also before or within the light curve."""
 
     mjd: Annotated[list[Number], _LISTED] = Field(description="times, MJD (TAI), days")
     band: Annotated[list[BandName], _LISTED] = Field(description="filters by name; y and Y are the same")
@@ -197,7 +197,7 @@ class ForecastCurveIn(LightCurveIn):
 
 
 class ForecastOptions(_Strict):
-    """What the caller wants besides the forecast."""
+    """Options of a forecast."""
 
     deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
 
@@ -236,7 +236,7 @@ PRIOR_TEXT = (
 
 
 class Options(ForecastOptions):
-    """What the caller wants besides the classification."""
+    """Options of a classification."""
 
     prior: AskedPrior = Field(None, description=PRIOR_TEXT)
 
@@ -259,7 +259,7 @@ class Options(ForecastOptions):
 
 
 class ClassifyQuery(Options):
-    """The same as parameters of the address: what holds where a body has no ``options``, or leaves one out."""
+    """Options as parameters of the address; they hold where a body has no ``options``, or leaves one out."""
 
     model_config = ConfigDict(strict=False)  # parameters are text
 

@@ -284,7 +284,7 @@ async def model_configuration(request: Request) -> Response:
     responses={200: openapi.reply(ModelReady, "It answers."), **openapi.problems(errors.NOT_FOUND, errors.UNAVAILABLE)},
 )
 async def model_ready(request: Request) -> Response:
-    """Whether a model answers; a model that is served is ready whenever the service is."""
+    """Say that a model is ready, which one that is served is whenever the service is."""
     service, model = service_of(request), _model(request)
     if service.unready:
         raise service.not_ready()
@@ -298,7 +298,7 @@ async def model_ready(request: Request) -> Response:
     responses={200: openapi.reply(ModelMetadata, "Names, datatypes and shapes of tensors."), **_LOOK_UP},
 )
 async def model_metadata(request: Request) -> Response:
-    """Which tensors a model takes and gives."""
+    """Describe the tensors that a model takes and gives."""
     return _json(metadata(_model(request)))
 
 
