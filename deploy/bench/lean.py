@@ -27,7 +27,7 @@ from torch import Tensor
 from deploy.bench.report import Numbers, spread
 from models.bundle import Manifest, load_bundle
 from models.lightcurve import LightCurve, RaggedBatch, featurise
-from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
+from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.moe import FeedForwardExperts, Routing
 from models.networks.parts.transformer import Block
 from models.runtime import Run, open_session, run, session_options

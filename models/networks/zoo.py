@@ -12,12 +12,11 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
-from models.networks.astro_moe.pretraining import AstroMoEPretraining
-from models.networks.astromer.network import Astromer, AstromerConfig, AstromerPretraining
+from models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
+from models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining
 from models.networks.informer.network import InformerClassifier, InformerConfig, InformerForecaster
 from models.networks.parts.moe import FeedForwardExperts, InputExperts
-from models.networks.romae.network import RoMAE, RoMAEConfig, RoMAEPretraining
+from models.networks.romae import RoMAE, RoMAEConfig, RoMAEPretraining
 
 
 def count_parameters(network: nn.Module) -> dict[str, int | dict[str, int]]:

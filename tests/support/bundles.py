@@ -10,7 +10,7 @@ from models.bundle import Bundle
 from models.confidence import Calibration, PredictionSets, SetThresholds
 from models.lightcurve import LightCurve, RaggedBatch, Tokens
 from models.metadata import METADATA_COLUMNS
-from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
+from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from training.data.batches import to_tokens
 from training.export.bundle import Release, export_bundle
 from training.fit.checkpoints import DataSource, RunConfig

@@ -43,8 +43,7 @@ from sklearn.model_selection import StratifiedKFold, train_test_split
 from torch import Tensor
 
 from models.lightcurve import Int64, Limits
-from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
-from models.networks.astro_moe.pretraining import AstroMoEPretraining
+from models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
 from models.networks.zoo import transfer
 from models.taxonomy import ELASTICC
 from training.data.augment import LSST, AugmentationConfig, View

@@ -45,8 +45,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from models.lightcurve import Int64
-from models.networks.astromer.layers import LstmHead, PoolHead, Window
-from models.networks.astromer.network import AstromerConfig, AstromerPretraining
+from models.networks.astromer import AstromerConfig, AstromerPretraining, LstmHead, PoolHead, Window
 from models.networks.network import Reconstruction
 from training.data.batches import Batch, draw_indices
 from training.data.targets import MaskingConfig, draw_masking

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.romae.encoder import TINY, TINY_SHALLOW, MaskedAutoencoder, masked_mse
+from models.networks.romae import TINY, TINY_SHALLOW, MaskedAutoencoder, masked_mse
 from training.experiments import interpolation, spirals
 from training.experiments.runs import Plan, epochs, fit_config
 from training.fit.loop import Step, Task

@@ -76,7 +76,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from models.lightcurve import Int64
-from models.networks.romae.encoder import TINY, Readout, RoMAEEncoderConfig, SequenceModel
+from models.networks.romae import TINY, Readout, RoMAEEncoderConfig, SequenceModel
 from training.experiments.options import (
     PENDULUM_BATCH,
     PENDULUM_EPOCHS,

@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from models.lightcurve import Float32, Int64
-from models.networks.romae.encoder import (
+from models.networks.romae import (
     BASE,
     SMALL,
     TINY,

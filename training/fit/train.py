@@ -33,7 +33,7 @@ from torch import nn
 
 from models.bundle import sha256_of
 from models.lightcurve import Int64
-from models.networks.astro_moe.network import AstroMoE
+from models.networks.astro_moe import AstroMoE
 from models.networks.statistics.points import Statistics
 from models.networks.zoo import NetworkTask, build, transfer
 from training.data.batches import Batch, batches_of_pool, collate, draw_examples, draw_pool, pooled

@@ -9,7 +9,7 @@ the first two with a mixture file (`training.data.mixture`) and ``--pretrained``
 ``default-periods`` or a bundle unpacked; ``sky-heads`` is fitted by ``sky heads`` on tables of what that body says.
 """
 
-from models.networks.astro_moe.network import AstroMoEConfig
+from models.networks.astro_moe import AstroMoEConfig
 from training.data.augment import AugmentationConfig, DegradeConfig
 from training.data.targets import MaskingConfig
 from training.recipes.schema import BatchConfig, OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig

@@ -18,7 +18,7 @@ Pretrain, then classify from its weights::
 
 from models.bands import BANDS
 from models.lightcurve import Limits
-from models.networks.astromer.network import AstromerConfig
+from models.networks.astromer import AstromerConfig
 from training.data.augment import AugmentationConfig
 from training.data.targets import MaskingConfig
 from training.recipes.schema import (

@@ -12,7 +12,7 @@ Departures:
   expectation, without the rare classes' occasional very large steps;
 - their cosine counts its phase from step 0 and is chained to a warm-up that stops two steps early, so that the peak is
   0.2 % lower; ours begins where the warm-up ends, at the peak;
-- flux and error enter through asinh (see ``romae.network``), and fine-tuning copies the input projection;
+- flux and error enter through asinh (see ``models.networks.romae``), and fine-tuning copies the input projection;
 - every class, object and fold is whatever the data file holds: they trained on the first fold.
 
 ``romae-default`` trains the smallest network as the shipped model is trained (views of real alerts, an hour on a CPU
@@ -23,8 +23,7 @@ Run::
     python -m training train romae-tiny-pretraining --data build/sim.parquet
 """
 
-from models.networks.romae.encoder import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEEncoderConfig
-from models.networks.romae.network import RoMAEConfig
+from models.networks.romae import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEConfig, RoMAEEncoderConfig
 from training.data.augment import AugmentationConfig
 from training.data.targets import MaskingConfig
 from training.recipes.astro_moe import default

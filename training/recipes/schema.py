@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.bands import BANDS
 from models.lightcurve import Limits
-from models.networks.astro_moe.network import AstroMoEConfig
+from models.networks.astro_moe import AstroMoEConfig
 from models.networks.zoo import NetworkConfig, NetworkTask
 from models.units import FluxUnit
 from training.data.augment import AugmentationConfig

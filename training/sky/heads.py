@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from models.lightcurve import Bool, Float32, Int64
-from models.networks.astro_moe.network import AstroMoE
+from models.networks.astro_moe import AstroMoE
 from models.networks.statistics.points import Statistics
 from models.networks.zoo import build, transfer
 from training.common import write_atomic

@@ -18,7 +18,7 @@ from models.bands import BANDS
 from models.bundle import Bundle, Manifest, load_bundle, write_manifest
 from models.confidence import Calibration, Ensemble, PredictionSets
 from models.lightcurve import Float64, RaggedBatch, Tokens
-from models.networks.astro_moe.network import AstroMoE
+from models.networks.astro_moe import AstroMoE
 from models.networks.parts.trees import BoostedTrees, Forest
 from models.posterior import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
 from models.posterior import rates as named_rates

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from models.lightcurve import Bool, Int64
-from models.networks.astro_moe.network import AstroMoE
+from models.networks.astro_moe import AstroMoE
 from models.networks.zoo import build
 from models.taxonomy import ELASTICC
 from training.data.mixture import read_mixture, sky_dataset

@@ -8,7 +8,7 @@ import torch
 
 from models.lightcurve import Limits, RaggedBatch, featurise
 from models.metadata import METADATA_COLUMNS
-from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
+from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.attention.attention import AttentionKind
 from models.networks.network import INPUTS, Output
 from models.networks.parts.positional import TimeEncodingName

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.networks.astro_moe.branch import AstroMoEConfig, LightCurveBranch
+from models.networks.astro_moe import AstroMoEConfig, LightCurveBranch
 from models.networks.network import INPUTS
 from models.networks.parts.positional_content import When
 from models.runtime import open_session, run

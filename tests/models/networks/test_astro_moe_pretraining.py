@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from models.lightcurve import Limits, RaggedBatch, featurise
-from models.networks.astro_moe.branch import AstroMoEConfig
-from models.networks.astro_moe.network import AstroMoE
-from models.networks.astro_moe.pretraining import AstroMoEPretraining
+from models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
 from models.networks.network import Masking, Reconstruction
 from support.bundles import random_curves, tiny_network
 from training.data.targets import MaskingConfig, draw_masking

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from models.networks.astromer.layers import Window, value_of
-from models.networks.astromer.network import Astromer, AstromerConfig, AstromerPretraining
+from models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining, Window, value_of
 from models.networks.attention.attention import AttentionKind
 from models.networks.network import Masking, Output, Reconstruction
 from models.networks.parts.positional import TimeEncodingName

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.astromer.network import Astromer
+from models.networks.astromer import Astromer
 from models.runtime import open_session, run
 from support.astromer import curves, tiny
 from training.export.graph import write_graph

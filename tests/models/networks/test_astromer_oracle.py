@@ -6,8 +6,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from models.networks.astromer.layers import LAYER_NORM_EPS, LstmHead, PoolHead, reconstruction_head
-from models.networks.astromer.network import AstromerConfig, AstromerEncoder
+from models.networks.astromer import (
+    LAYER_NORM_EPS,
+    AstromerConfig,
+    AstromerEncoder,
+    LstmHead,
+    PoolHead,
+    reconstruction_head,
+)
 from support.astromer import tiny
 
 Array = NDArray[np.float64]

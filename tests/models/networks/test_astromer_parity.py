@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.astromer.layers import AstromerBlock, LayerMix, reconstruction_head
-from models.networks.astromer.network import AstromerConfig, AstromerEncoder
+from models.networks.astromer import AstromerBlock, AstromerConfig, AstromerEncoder, LayerMix, reconstruction_head
 from models.networks.parts.positional_content import Fourier, Recurrent, Sinusoids
 from support.shared import needs_shared, shared
 

@@ -10,8 +10,16 @@ import torch
 
 from models.lightcurve import RaggedBatch
 from models.networks.network import Masking, Output, Reconstruction
-from models.networks.romae.encoder import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEEncoderConfig
-from models.networks.romae.network import RoMAE, RoMAEConfig, RoMAEPretraining
+from models.networks.romae import (
+    BASE,
+    SMALL,
+    TINY,
+    TINY_SHALLOW,
+    RoMAE,
+    RoMAEConfig,
+    RoMAEEncoderConfig,
+    RoMAEPretraining,
+)
 from models.networks.zoo import count_parameters, transfer
 from support.bundles import random_tokens
 from support.romae_oracle import autoencode, sequence, weights_of

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from models.networks.parts.packing import Packing
-from models.networks.romae.encoder import (
+from models.networks.romae import (
     MaskedAutoencoder,
     Readout,
     RoMAEBlock,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.astro_moe.network import AstroMoE
+from models.networks.astro_moe import AstroMoE
 from models.networks.network import INPUTS
 from models.networks.statistics.branch import LEAST_SPREAD, StatisticsBranch
 from models.networks.statistics.curve_statistics import count

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.astromer.network import Astromer, AstromerPretraining
+from models.networks.astromer import Astromer, AstromerPretraining
 from models.networks.parts.positional import TimeEncodingName
 from models.networks.zoo import transfer
 from support.catalina import days, write_catalina

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.romae.encoder import RoMAEEncoderConfig, SequenceModel
+from models.networks.romae import RoMAEEncoderConfig, SequenceModel
 from training.experiments.options import VARIANCE, Position, draw_positions
 from training.experiments.records import read_records
 from training.experiments.regression import Examples, Regression, position_plan

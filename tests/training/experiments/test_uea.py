@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.romae.encoder import RoMAEEncoderConfig
+from models.networks.romae import RoMAEEncoderConfig
 from training.experiments import series
 from training.experiments.commands import run_experiment
 from training.experiments.options import SETS, UEA, Setting

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from models.networks.astro_moe.network import AstroMoEConfig
+from models.networks.astro_moe import AstroMoEConfig
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import read_dataset, split_indices
 from training.fit.checkpoints import DataSource, RunConfig, read_log

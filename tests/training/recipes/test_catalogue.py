@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from models.networks.astro_moe.network import AstroMoEConfig
+from models.networks.astro_moe import AstroMoEConfig
 from models.networks.zoo import build, count_parameters
 from training.recipes.astro_moe import debug, default
 from training.recipes.catalogue import RECIPES

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from models.bands import BANDS
-from models.networks.astro_moe.network import AstroMoE, AstroMoEConfig
+from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from support.pipeline import Pipeline
 from support.toy_dataset import write_toy_dataset
 from training.data.augment import View

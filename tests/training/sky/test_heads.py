@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from models.bundle import verify_golden
-from models.networks.astro_moe.network import AstroMoE
+from models.networks.astro_moe import AstroMoE
 from models.networks.zoo import build
 from models.runtime import open_session
 from models.taxonomy import ELASTICC

@@ -1,4 +1,4 @@
-"""RoMAE for any modality (Zivanovic et al. 2025): the encoder, outputs by row or by token, the masked autoencoder.
+"""RoMAE (Zivanovic et al. 2025): a transformer for any modality, its masked autoencoder, and both on light curves.
 
 Any values at any real-valued positions, one row per object::
 
@@ -24,30 +24,40 @@ Use::
     autoencoder = MaskedAutoencoder(n_values=2, n_axes=1, encoder=TINY, decoder=TINY_SHALLOW)
     prediction_BLK = autoencoder(values_BLK, position_BLA, mask_BL, hidden_BL)
 
-Values and positions may be those of patches of images or of points in time. The networks for light curves are in
-``models.networks.romae.network``.
+Values and positions may be those of patches of images or of points in time.
 
-The autoencoder is asymmetric (He et al. 2022): the encoder never sees a hidden token; the decoder, smaller and with its
-own rotation, sees the encoded visible tokens and, after them, one shared token (zero at first) at the position of each
-hidden one.
+On light curves (:class:`RoMAE`, :class:`RoMAEPretraining`) flux and error are values, band and time are positions::
 
-Notable: the released code averages the loss over a rectangle of B times the largest number of hidden tokens of a row,
-in which missing ones count as zeros, so a row's weight depends on its batch-mates; :func:`masked_mse` averages over
-the hidden values unless asked to do the same.
+    (flux, flux_err) at (band index, days since the first observation) -> encoder -> mean of the tokens -> classes
 
-Legend: B batch, L length, V visible and W hidden tokens of the fullest row, S places (L plus
-a leading [CLS]), M packed tokens, K values of a
-token, A axes, D width, O outputs.
+There is no band embedding and no metadata. A band is a position on an axis of its own, so its rotations tell pairs of
+observations how far apart they are in band index as in days. Without a [CLS] token, the default and what the authors
+ran on ELAsTiCC, only these differences are known: "g then r" looks like "r then i".
+
+Notable, where we depart from the run as coded:
+
+- flux and error pass through asinh(x / flux_scale). The released code computes band means and deviations and then feeds
+  the raw FLUXCAL values, which span decades: a linear layer followed by a norm keeps little more of a large flux than
+  its ratio to its error. ``flux_transform="none"`` is the released behaviour;
+- pretraining and classification share the input projection, so it moves with the encoder; the released code
+  re-initialises it.
+
+Legend: B batch, L length, V visible and W hidden tokens of the fullest row, S places (L plus a leading [CLS]), M packed
+tokens, K values of a token (2 of an observation), A axes (2 of a light curve), D width, O outputs, C classes, N
+objects, F metadata columns.
 """
 
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from models.networks.attention.attention import AttentionConfig, Position, SelfAttention
+from models.networks.network import Masking, Output, Reconstruction
 from models.networks.parts.packing import Packing, pack_values
 from models.networks.parts.positional import AxialRotary, Keep, Rotation
 
@@ -297,7 +307,11 @@ class Chosen(NamedTuple):
 
 
 class MaskedAutoencoder(nn.Module):
-    """Reconstruct hidden tokens of any modality; see the module docstring."""
+    """Reconstruct hidden tokens of any modality, asymmetrically (He et al. 2022).
+
+    The encoder never sees a hidden token. The decoder, smaller and with its own rotation, sees the encoded visible
+    tokens and, after them, one shared token (zero at first) at the position of each hidden one.
+    """
 
     def __init__(
         self,
@@ -348,9 +362,106 @@ def masked_mse(
 ) -> Tensor:
     """Mean squared error of the hidden tokens' values, a scalar.
 
-    ``mean_over="rectangle"`` divides by B times the largest number of hidden tokens of a row, as released.
+    ``mean_over="rectangle"`` divides, as the released code does, by B times the largest number of hidden tokens of a
+    row: missing ones count as zeros, so a row's weight depends on its batch-mates.
     """
     squares_BL = (prediction_BLK - target_BLK).square().mean(-1) * hidden_BL
     count_B = hidden_BL.sum(1)
     count = count_B.sum() if mean_over == "hidden" else count_B.max() * len(count_B)
     return squares_BL.sum() / count.clamp(min=1)
+
+
+INPUT_NAMES = ("flux", "flux_err", "time", "band", "mask")
+N_VALUES, N_AXES = 2, 2
+FluxTransform = Literal["asinh", "none"]
+
+
+class RoMAEConfig(BaseModel):
+    """Sizes and readings; the defaults are the authors' ELAsTiCC model, RoMAE-tiny with a tiny-shallow decoder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    architecture: Literal["romae"] = "romae"
+    n_classes: int = Field(default=20, ge=2)
+    n_bands: int = Field(default=6, ge=1, description="known to the data; the network has no weights per band")
+    encoder: RoMAEEncoderConfig = TINY
+    decoder: RoMAEEncoderConfig = Field(default=TINY_SHALLOW, description="pretraining only")
+    pooling: Pooling = Field(default="mean", description="cls adds a token at band 0, day 0: positions become absolute")
+    head_dropout: float = Field(default=0.0, ge=0, lt=1)
+    flux_transform: FluxTransform = Field(default="asinh", description="none: raw flux, as released")
+    flux_scale: float = Field(default=1.0, gt=0, description="s of asinh(flux / s), in the network's flux unit")
+
+
+class RoMAE(nn.Module):
+    """The classifier; its embedding is the pooled encoder output, before the head's norm."""
+
+    input_names = INPUT_NAMES
+
+    def __init__(self, config: RoMAEConfig) -> None:
+        super().__init__()
+        width = config.encoder.d_model
+        self.config, self.n_classes, self.embedding_dim = config, config.n_classes, width
+        self.embedding = Embedding(N_VALUES, width, config.pooling == "cls")
+        self.encoder = RoMAEEncoder(config.encoder, N_AXES)
+        self.head = make_head(width, config.n_classes, config.head_dropout)
+        self.apply(init_classifier)
+
+    def fit_inputs(self, metadata_NF: NDArray[np.floating]) -> None:
+        """Nothing to learn from metadata."""
+
+    def forward(
+        self, flux_BL: Tensor, flux_err_BL: Tensor, time_BL: Tensor, band_BL: Tensor, mask_BL: Tensor
+    ) -> Output:
+        """Classify padded light curves, given as ``models.networks.network`` says."""
+        values_BLK = observed_values(flux_BL, flux_err_BL, self.config)
+        embedded = self.embedding(values_BLK, positions(time_BL, band_BL), mask_BL)
+        pooled_BD = pool(self.encoder(*embedded), embedded.packing, self.config.pooling)
+        return Output(self.head(pooled_BD), pooled_BD)
+
+
+def observed_values(flux_BL: Tensor, flux_err_BL: Tensor, config: RoMAEConfig) -> Tensor:
+    """Return the values [B, L, 2] of the observations' tokens, which pretraining reconstructs."""
+    values_BLK = torch.stack([flux_BL, flux_err_BL], dim=-1)
+    return torch.asinh(values_BLK / config.flux_scale) if config.flux_transform == "asinh" else values_BLK
+
+
+def positions(time_BL: Tensor, band_BL: Tensor) -> Tensor:
+    """Band index and days since the first observation, [B, L, 2]."""
+    return torch.stack([band_BL.to(time_BL.dtype), time_BL], dim=-1)
+
+
+class RoMAEPretraining(nn.Module):
+    """Masked pretraining on light curves: the flux and error of observations whose time and band alone are given.
+
+    The recipe's masking decides what is hidden. RoMAE hides all it probes: the released ELAsTiCC run half of a light
+    curve (its text says 0.75, a config field that nothing reads 0.4). Observations that are probed but not hidden, as
+    in ASTROMER's scheme, stay visible to the encoder with the values the masking shows for them.
+
+    Notable: the parts shared with :class:`RoMAE` bear the same names, ``embedding`` and ``encoder``.
+    """
+
+    input_names = INPUT_NAMES
+
+    def __init__(self, config: RoMAEConfig) -> None:
+        super().__init__()
+        width, dropout = config.encoder.d_model, config.encoder.position_dropout
+        self.config = config
+        self.embedding = Embedding(N_VALUES, width, config.pooling == "cls", dropout)
+        self.encoder = RoMAEEncoder(config.encoder, N_AXES)
+        self.decoder = MaskDecoder(width, N_VALUES, N_AXES, config.decoder, config.head_dropout, dropout)
+
+    def forward(
+        self,
+        flux_BL: Tensor,
+        flux_err_BL: Tensor,
+        time_BL: Tensor,
+        band_BL: Tensor,
+        mask_BL: Tensor,
+        masking: Masking,
+    ) -> Reconstruction:
+        """Values of every real observation, of hidden ones from their times and bands alone; targets beside them."""
+        target_BLK = observed_values(flux_BL, flux_err_BL, self.config)
+        shown_BLK = target_BLK.take_along_dim(masking.source_BL[..., None], dim=1)
+        batch = Masked(shown_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)
+        prediction_BLK = reconstruct(self.embedding, self.encoder, self.decoder, batch)
+        return Reconstruction(prediction_BLK, target_BLK)

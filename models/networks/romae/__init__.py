@@ -1,1 +1,0 @@
-"""RoMAE: a masked autoencoder with rotary embeddings of continuous positions."""
