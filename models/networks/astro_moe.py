@@ -39,8 +39,7 @@ from models.networks.parts.positional import TimeEncodingFields, TimeEncodingNam
 from models.networks.parts.positional_content import When
 from models.networks.parts.tabular import TabularTransformer
 from models.networks.parts.transformer import Block, DenseFeedForward, Encoder, NormOrder, Pooling
-from models.networks.statistics.branch import Function, StatisticsBranch
-from models.networks.statistics.curve_statistics import count, statistics
+from models.networks.statistics.curve_statistics import Function, StatisticsBranch, count, statistics
 from models.networks.statistics.lag_statistics import COUNT, lag_statistics
 from models.networks.statistics.period_statistics import PeriodSearch, period_statistics
 from models.networks.statistics.period_statistics import count as count_of_periods

@@ -2,7 +2,7 @@
 
 Whatever a message makes of a stage costs that message alone: a batch that breaks one is read again message by message,
 and who breaks it alone becomes a dead letter. A batch is told to the source when every alert of it is settled, and not
-before: an alert without an end is an error (:class:`~service.stream.accounts.LostAlertError`), after which the worker
+before: an alert without an end is an error (:class:`~service.stream.batches.LostAlertError`), after which the worker
 stops.
 """
 
@@ -19,8 +19,7 @@ from models.limits import milliseconds
 from models.units import SECONDS_PER_DAY, tai_minus_utc
 from service.engine.batch import EngineFailure
 from service.observe.metrics import Metrics
-from service.stream.accounts import Accounts, UnbalancedError
-from service.stream.batches import Batch
+from service.stream.batches import Accounts, Batch, UnbalancedError
 from service.stream.classifying import Classifying, now_ms
 from service.stream.decoding import Decoding
 from service.stream.exactly_once import ExactlyOnce

@@ -28,17 +28,16 @@ from service.observe.metrics import Metrics
 from service.observe.tracer import tracer_of
 from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
-from service.stream.accounts import Accounts, UnbalancedError
 from service.stream.addresses import AddressError
+from service.stream.batches import Accounts, UnbalancedError
 from service.stream.classifying import Classifying
 from service.stream.decoding import Decoding
 from service.stream.ends import Ends, open_ends, reads_letters
 from service.stream.exactly_once import BATCHES_AHEAD, ExactlyOnce
 from service.stream.letters import restored
 from service.stream.messages import Message, Source, TransientError
-from service.stream.movement import Movement
 from service.stream.pipeline import Pipeline
-from service.stream.probes import Probes
+from service.stream.probes import Movement, Probes
 from service.stream.publishing import Publishing
 from service.stream.retries import Troubles, pauses
 from service.version import VERSION

@@ -1,7 +1,7 @@
 """Messages between the client's queue and the worker, and which of them may go: those whose journal the broker has.
 
 While the worker has no room some are taken into the hand, as the client calls the group's callbacks only when it is
-asked for messages. A message that is to be tried alone (:mod:`service.stream.kafka.journal`) keeps all others back.
+asked for messages. A message that is to be tried alone (:mod:`service.stream.kafka.commits`) keeps all others back.
 """
 
 from collections.abc import Collection

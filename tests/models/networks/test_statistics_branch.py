@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from models.networks.astro_moe import AstroMoE
 from models.networks.network import INPUTS
-from models.networks.statistics.branch import LEAST_SPREAD, StatisticsBranch
-from models.networks.statistics.curve_statistics import count
+from models.networks.statistics.curve_statistics import LEAST_SPREAD, StatisticsBranch, count
 from models.networks.statistics.points import Statistics
 from models.runtime import open_session, run
 from support.bundles import random_tokens, tiny_network

@@ -15,8 +15,7 @@ redis = pytest.importorskip("redis", reason="the [stream] extra is not installed
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
 from service.observe.metrics import Metrics
-from service.stream.accounts import OTHER, TOPICS, Accounts, LostAlertError
-from service.stream.batches import Batch
+from service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
 from service.stream.classifying import Classifying
 from service.stream.decoding import Decoding
 from service.stream.letters import Death

@@ -21,9 +21,8 @@ from confluent_kafka import KafkaError
 
 from service.observe.metrics import Metrics
 from service.stream import retries
-from service.stream.accounts import Accounts
 from service.stream.addresses import AddressError, parse_address
-from service.stream.batches import Batch
+from service.stream.batches import Accounts, Batch
 from service.stream.ends import open_ends
 from service.stream.exactly_once import ExactlyOnce
 from service.stream.kafka import transactions

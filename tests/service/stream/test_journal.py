@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.stream.kafka.journal import ALONE_AFTER, UNNAMED, Entry, Journal
+from service.stream.kafka.commits import ALONE_AFTER, UNNAMED, Entry, Journal
 
 MAX = 5
 NUMBERS = st.integers(0, 2**63 - 1)

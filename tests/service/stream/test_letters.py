@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.observe.metrics import Metrics
-from service.stream.accounts import Accounts, UnbalancedError
+from service.stream.batches import Accounts, UnbalancedError
 from service.stream.letters import PREFIX, Death, letter, restored
 from service.stream.messages import Message
 

@@ -17,8 +17,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from service.observe.metrics import Metrics
 from service.stream import worker as worker_room
-from service.stream.accounts import Accounts
-from service.stream.batches import Batch
+from service.stream.batches import Accounts, Batch
 from service.stream.ends import Ends, reads_letters
 from service.stream.kafka.hand import message_of as of_kafka
 from service.stream.kafka.transactions import LetterTopic
