@@ -5,25 +5,30 @@
     python -m deploy.structure --static         without starting a service
     python -m deploy.structure --names          with the names behind the figures
 
-Importing is read from the source, imports within functions included. Crossing is observed: a service process runs under
-:mod:`deploy.crossing`, which notes every function of ours that runs, in any thread, between one request and its reply.
+Importing is read from the source, imports within functions included. Crossing is observed: a service process notes
+every function of ours that runs, in any thread, between one request and its reply; reading a module in is not counted.
+The stretch below the function that chooses the model of a request is noted besides; it is known by its name, in this
+checkout and in older ones.
 """
 
 import argparse
 import ast
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
+from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("models", "service", "training", "deploy")
@@ -138,7 +143,7 @@ def crossed(tree: Path) -> dict[str, list[str]]:
         }  # fmt: skip
         environment = {key: text for key, text in os.environ.items() if not key.startswith("NIGHTJAR_")}
         environment |= {f"NIGHTJAR_{key}": text for key, text in settings.items()} | {"PYTHONPATH": str(tree)}
-        command = [sys.executable, str(ROOT / "deploy" / "crossing.py"), str(tree), str(folder / "crossed.json")]
+        command = [sys.executable, __file__, "--tree", str(tree), "--observe", str(folder / "crossed.json")]
         process = subprocess.Popen(command, env=environment, cwd=tree, stderr=subprocess.DEVNULL)
         try:
             _wait_ready(process, ports[0])
@@ -158,7 +163,7 @@ def crossed(tree: Path) -> dict[str, list[str]]:
 
 
 class _Observed:
-    """A process under :mod:`deploy.crossing` that is asked which files it has crossed since the last time."""
+    """An observed process that is asked which files it has crossed since the last time."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", told: Path) -> None:
         self._process, self._told = process, told
@@ -172,6 +177,68 @@ class _Observed:
             time.sleep(0.05)
         found: dict[str, list[str]] = json.loads(self._told.read_text())
         return found
+
+
+CHOOSE = frozenset({"lease_classifier", "classifier"})
+SERVED = ("models", "service")
+
+
+class Crossing:
+    """The files of a tree in which functions ran."""
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self._names: dict[CodeType, str | None] = {}
+        self._below = threading.local()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was noted."""
+        self.all: set[str] = set()
+        self.choose: set[str] = set()
+
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
+        """Take a call or return; the form of :func:`sys.setprofile`."""
+        if event not in ("call", "return"):
+            return
+        name = self._name(frame.f_code)
+        if name is None:
+            return
+        depth: int = getattr(self._below, "depth", 0)
+        entry = frame.f_code.co_name in CHOOSE
+        self._below.depth = depth - entry if event == "return" else depth + entry
+        if event == "call" and self._below.depth:
+            self.choose.add(name)
+        if event == "call":
+            self.all.add(name)
+
+    def _name(self, code: CodeType) -> str | None:
+        """Return the file of a function relative to the tree, None for a module's own code and for foreign files."""
+        if code not in self._names:
+            path = Path(code.co_filename)
+            ours = path.is_relative_to(self._tree) and path.relative_to(self._tree).parts[0] in SERVED
+            counted = ours and code.co_name != "<module>"
+            self._names[code] = str(path.relative_to(self._tree)) if counted else None
+        return self._names[code]
+
+
+def serve_observed(tree: Path, told: Path) -> None:
+    """Run the service of a tree; on SIGUSR2 what was noted since the last one is written to ``told``."""
+    crossing = Crossing(tree)
+
+    def tell(signum: int, frame: FrameType | None) -> None:
+        found = {name: sorted(getattr(crossing, name)) for name in ("all", "choose")}
+        crossing.reset()
+        part = told.with_suffix(".part")
+        part.write_text(json.dumps(found))
+        part.rename(told)
+
+    signal.signal(signal.SIGUSR2, tell)
+    threading.setprofile(crossing.note)
+    sys.setprofile(crossing.note)
+    sys.argv = ["nightjar", "serve"]
+    sys.path[0] = str(tree)
+    runpy.run_module("service", run_name="__main__")
 
 
 def _free_port() -> int:
@@ -233,8 +300,12 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=ROOT, help="another checkout")
     parser.add_argument("--static", action="store_true", help="start no service")
     parser.add_argument("--names", action="store_true", help="the names behind the figures as well")
+    parser.add_argument("--observe", type=Path, metavar="TOLD", help=argparse.SUPPRESS)
     options = parser.parse_args()
     tree = options.tree.resolve()
+    if options.observe:
+        serve_observed(tree, options.observe)
+        return
     plan = read_plan(tree)
     ways = None if options.static else crossed(tree)
     _write(["| figure | |", "|---|---|", *_table(plan, ways)])

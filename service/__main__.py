@@ -1,6 +1,288 @@
-"""``python -m service``: the same as the command ``nightjar``."""
+"""The command line: ``nightjar serve | classify | worker | replay | check | demo | settings``.
 
-from service.commands.cli import main
+``python -m service ...`` is the same.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliPositionalArg,
+    CliSubCommand,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from models.bundle import DEFAULT_BUNDLE, BundleError
+from models.runtime import Provider, ProviderError
+from service.client import SAMPLES, Answer, Client, ClientError, packets_in
+from service.engine.load import Checked, check_bundle
+from service.http.server import serve
+from service.observe.tracer import TracingError
+from service.registry.cache import RedisUnavailable
+from service.settings import ENV_PREFIX, ClientSettings, Settings, StreamSettings, settings_table
+from service.stream.worker import work
+
+TOP = 3
+OBJECT_WIDTH = 20
+SURVEY_WIDTH = 8
+POINTS_WIDTH = 32
+CLASSES_WIDTH = 56
+
+
+def _heading() -> str:
+    """Names of the columns."""
+    return _line("object", "survey", "points per band", "most probable classes", "ms")
+
+
+def _row(answer: Answer) -> str:
+    """One alert."""
+    result = answer.result
+    name = result["object_id"] or result["alert_id"] or answer.source
+    told = _classes(result) if result["status"] == "classified" else f"{result['status']}: {result['reason']}"
+    return _line(name, result["survey"], _points(result), told, f"{answer.milliseconds:.1f}")
+
+
+def _summary(answers: Sequence[Answer]) -> str:
+    """Count the alerts by status and summarise their latencies."""
+    kinds = Counter((answer.result["status"], answer.result.get("reason", "")) for answer in answers)
+    fates = [f"{count} {status}{f' ({reason})' if reason else ''}" for (status, reason), count in kinds.most_common()]
+    times = sorted(answer.milliseconds for answer in answers)
+    return (
+        f"{len(answers)} alerts: {', '.join(fates)}; {median(times):.1f} ms at the median, {times[-1]:.1f} ms at most"
+    )
+
+
+def _report(checked: Checked) -> str:
+    """Describe a bundle that passed its check."""
+    manifest = checked.bundle.manifest
+    lines = [
+        f"{manifest.name} {manifest.version}  sha256 {checked.bundle.sha256}",
+        f"{len(manifest.files)} files match their hashes",
+        f"golden outputs reproduced, largest difference {checked.golden_error:.1e}",
+        "",
+        f"{'curves':>8}{'points':>8}{'ms a run':>12}{'ms a curve':>12}",
+    ]
+    for timing in checked.timings:
+        milliseconds = 1000 * timing.seconds
+        per_curve = milliseconds / timing.batch
+        lines.append(f"{timing.batch:>8}{timing.length:>8}{milliseconds:>12.2f}{per_curve:>12.2f}")
+    return "\n".join(lines)
+
+
+def _line(*cells: str) -> str:
+    widths = (OBJECT_WIDTH, SURVEY_WIDTH, POINTS_WIDTH, CLASSES_WIDTH)
+    left = "  ".join(_fit(cell, width) for cell, width in zip(cells, widths, strict=False))
+    return f"{left}  {cells[-1]:>8}"
+
+
+def _fit(text: str, width: int) -> str:
+    return f"{text[: width - 1]}…" if len(text) > width else text.ljust(width)
+
+
+def _points(result: dict[str, Any]) -> str:
+    points: Iterable[tuple[str, int]] = result.get("points_per_band", {}).items()
+    return " ".join(f"{band}:{count}" for band, count in points if count)
+
+
+def _classes(result: dict[str, Any]) -> str:
+    ranked = sorted(result["probabilities"].items(), key=lambda item: -item[1])[:TOP]
+    return ", ".join(f"{name} {probability:.2f}" for name, probability in ranked)
+
+
+HOST = "127.0.0.1"
+START_SECONDS = 60.0
+STOP_SECONDS = 30.0
+SETTINGS = {"HOST": HOST, "DRAIN_DELAY": "0", "API_KEYS": "[]", "LOG_LEVEL": "info"}
+
+
+@contextmanager
+def demo_service() -> Iterator[str]:
+    """Address of a service that is ready, for the length of a ``with`` block; ClientError with its log if it is not.
+
+    The process is the command a user starts, with its log in a file, so that a full pipe can never block it.
+    """
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port = int(probe.getsockname()[1])
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
+        log = Path(folder) / "service.log"
+        chosen = {f"NIGHTJAR_{name}": text for name, text in (SETTINGS | {"PORT": str(port)}).items()}
+        with log.open("wb") as sink:
+            command = [sys.executable, "-m", "service", "serve"]
+            process = subprocess.Popen(command, env=os.environ | chosen, stdout=sink, stderr=subprocess.STDOUT)
+        try:
+            _wait(process, port, log)
+            yield f"http://{HOST}:{port}"
+        finally:
+            process.terminate()
+            process.wait(STOP_SECONDS)
+
+
+def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
+    give_up = time.monotonic() + START_SECONDS
+    while time.monotonic() < give_up:
+        if process.poll() is not None:
+            raise ClientError(f"ended with {process.returncode} before it was ready\n{log.read_text()}")
+        if _is_ready(port):
+            return
+        time.sleep(0.01)
+    raise ClientError(f"not ready after {START_SECONDS:.0f} s\n{log.read_text()}")
+
+
+def _is_ready(port: int) -> bool:
+    connection = HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):  # it does not listen yet
+        return False
+    finally:
+        connection.close()
+
+
+_PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
+
+
+class Serve(Settings):
+    """Serve a model over HTTP until told to stop."""
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        sys.exit(serve(self))
+
+
+class Classify(ClientSettings):
+    """Send alert packets to a running service and print what it makes of them."""
+
+    paths: CliPositionalArg[list[Path]] = Field(description="files, archives (.tar.gz) or folders of .avro packets")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        _classify(self, self.paths)
+
+
+class Check(BaseModel):
+    """Verify a bundle without serving it: hashes, golden vectors, timings."""
+
+    bundle: CliPositionalArg[Path] = Field(DEFAULT_BUNDLE, description="folder of the bundle")
+    provider: Provider = Field("cpu", description="onnxruntime execution provider")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        print(_report(check_bundle(self.bundle, self.provider)))
+
+
+class Demo(BaseModel):
+    """Start a service, classify the sample alerts (and yours), stop it."""
+
+    paths: CliPositionalArg[list[Path]] = Field([], description="more files, archives or folders of packets")
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        started = perf_counter()
+        with demo_service() as url:
+            print(f"service ready at {url} after {perf_counter() - started:.1f} s\n")
+            _classify(ClientSettings(url=url, api_key=""), [SAMPLES, *self.paths])
+        print("service stopped")
+
+
+class StreamWorker(StreamSettings):
+    """Classify a stream of alerts: from Kafka, Redis or files to Kafka, Redis or files."""
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        sys.exit(work(self))
+
+
+class Replay(StreamSettings):
+    """Classify what a source holds now, and end: dead letters, a range of offsets or of times, files."""
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        sys.exit(work(self, replay=True))
+
+
+class ShowSettings(BaseModel):
+    """Print every setting as a Markdown table."""
+
+    def cli_cmd(self) -> None:
+        """Run the command."""
+        print(settings_table(), end="")
+
+
+class Nightjar(BaseSettings):
+    """Real-time classification of astronomical alerts."""
+
+    model_config = SettingsConfigDict(
+        cli_prog_name="nightjar", cli_kebab_case=True, cli_enforce_required=True, cli_implicit_flags=True
+    )
+
+    serve: CliSubCommand[Serve]
+    classify: CliSubCommand[Classify]
+    worker: CliSubCommand[StreamWorker]
+    replay: CliSubCommand[Replay]
+    check: CliSubCommand[Check]
+    demo: CliSubCommand[Demo]
+    settings: CliSubCommand[ShowSettings]
+
+    def cli_cmd(self) -> None:
+        """Run the subcommand."""
+        CliApp.run_subcommand(self)
+
+
+def _classify(settings: ClientSettings, paths: list[Path]) -> None:
+    answers: list[Answer] = []
+    print(_heading())
+    with closing(Client(settings)) as client:
+        for source, packet in packets_in(paths):
+            for answer in client.classify(source, packet):
+                print(_row(answer))
+                answers.append(answer)
+    if not answers:
+        raise ClientError(f"no packets in {', '.join(map(str, paths))}")
+    print(f"\n{_summary(answers)}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a failure that is not a bug ends with a sentence and status 1, wrong usage with 2."""
+    if any(_PASSWORD.search(argument) for argument in (sys.argv[1:] if arguments is None else arguments)):
+        print(
+            "nightjar: a password in an argument is shown to every user of this machine by `ps`: give the address in "
+            "the environment (NIGHTJAR_SOURCE, NIGHTJAR_SINK, ...)",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    try:
+        CliApp.run(Nightjar, arguments)
+    except ValidationError as error:
+        for wrong in error.errors():
+            name = [step for step in wrong["loc"] if isinstance(step, str)][-1]
+            print(f"nightjar: {ENV_PREFIX}{name.upper()}: {wrong['msg']}", file=sys.stderr)
+        sys.exit(2)
+    except SettingsError as error:
+        print(f"nightjar: {error}", file=sys.stderr)
+        sys.exit(2)
+    except (BundleError, ProviderError, ClientError, TracingError, RedisUnavailable) as error:
+        print(f"nightjar: {error}", file=sys.stderr)
+        sys.exit(1)
+
 
 if __name__ == "__main__":
     main()

@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 from deploy.bench import engine, hostile, hostile_stream, kafka, lean, memory, peers, report, stream, throughput, wire
 from models.bundle import DEFAULT_BUNDLE
 from models.networks.astro_moe import AstroMoEConfig
-from service.commands.client import SAMPLES, packets_in
+from service.client import SAMPLES, packets_in
 
 Part = Literal[
     "throughput", "engine", "coldstart", "memory", "stream", "kafka", "peers", "packets", "twin", "hostile",

@@ -25,7 +25,7 @@ from deploy.bench.load import request, run_in_process, write_plan
 from deploy.bench.process import running, start
 from deploy.bench.report import Numbers, spread
 from deploy.bench.workload import OCTETS, requests
-from service.commands.client import packets_in
+from service.client import packets_in
 
 
 def measure_starts(bundle: Path, repeats: int, say: Callable[[str], None]) -> Numbers:

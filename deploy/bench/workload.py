@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from deploy.bench.load import Request, request
 from deploy.bench.simulation.traffic import draw_lengths
-from models.alerts import shipped
+from models.alerts import avro
 from models.alerts.avro import bare
 from models.bands import BANDS
 from models.bundle import Manifest
@@ -122,7 +122,7 @@ def packet(number: int, detections: int, forced: int, rng: np.random.Generator) 
     }
     stream = io.BytesIO()
     stream.write(b"\0" + SCHEMA_ID.to_bytes(4, "big"))
-    fastavro.schemaless_writer(stream, shipped.load(SCHEMA).parsed, record)
+    fastavro.schemaless_writer(stream, avro.load(SCHEMA).parsed, record)
     return stream.getvalue()
 
 
@@ -134,7 +134,7 @@ def _photometry(time: float, rng: np.random.Generator) -> dict[str, Any]:
 @cache
 def _record(path: str) -> dict[str, Any]:
     """Fill nearly every field of a record, as the survey sends them; lists and records are null."""
-    schema = shipped.load(SCHEMA)
+    schema = avro.load(SCHEMA)
     root = schema.fields(schema.root)
     fields = schema.fields(root[path]) if path else root
     return {name: _FILL.get(str(bare(kind))) if isinstance(bare(kind), str) else None for name, kind in fields.items()}

@@ -1,18 +1,41 @@
-"""Avro records, read through a projection.
+"""Avro: schemas that are safe to use, schemas at hand, and records read through a projection.
 
-:func:`project` makes a reader schema with only the fields that are wanted, and :func:`read_record` decodes through it,
-so that cutouts (98 % of an LSST packet) are skipped and never become objects; it is as fast as a full read. fastavro
-decodes in C without bounds: only a schema that :mod:`models.alerts.schema_safety` has admitted may be used here.
+**Records.** :func:`project` makes a reader schema with only the fields that are wanted, and :func:`read_record` decodes
+through it, so that cutouts (98 % of an LSST packet) are skipped and never become objects; it is as fast as a full read.
+fastavro decodes in C without bounds: only a schema that :func:`parse` has admitted may be used here.
+
+**Safety.** A schema that arrives inside a packet could make fastavro overflow the C stack (a recursive record: the
+process dies), loop for hours (an array of zero-byte items with a huge count) or build gigabytes. :func:`parse` admits a
+schema only when reading it visits at most ``VISITS_PER_BYTE`` values for each encoded byte plus a constant, and
+rebuilds it from names, field order and types alone, so that no default, alias or logical type of the sender's is ever
+evaluated.
+
+Named types make a schema short and what it stands for long: sixteen records that each hold all of the sixteen before
+are 16**n types after n steps. What is built from a schema later (a plan, regular expressions) may write references
+out, so the size and depth of the whole are computed first, every named type once.
+
+**Schemas at hand** (:func:`load`) serve packets that do not bring their own: those shipped here and, optionally, a
+folder of more. A schema's name is ``<survey>/<version>`` and its file ``<survey>/<version>.avsc``. The shipped files
+hold record names, field names, order and types, which is all that decoding needs. Rubin frames its messages with the id
+``major * 100 + minor``, so LSST 12.1 becomes readable by placing its schema (one ordinary Avro JSON file with every
+record inline) as ``lsst/12.1.avsc`` in the extra folder. Files are read once per process; an extra file never replaces
+a shipped one.
 """
 
 import io
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import fastavro
 
 from models.alerts.packet import PacketError, RejectReason
+from models.alerts.surveys import NAMED, SURVEYS
+from models.limits import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES
 
 AvroType = Any  # a JSON value: "long", ["null", ...] or {"type": ...}
 
@@ -104,3 +127,222 @@ def read_record(stream: io.BytesIO, schema: Schema, reader: AvroType) -> dict[st
             raise PacketError(RejectReason.TRUNCATED_AVRO, f"the bytes end inside a {schema.name} record") from None
         raise PacketError(RejectReason.MALFORMED_AVRO, f"the bytes contradict the schema {schema.name}") from None
     return record
+
+
+PRIMITIVE_BYTES: Final[Mapping[str, int]] = {
+    "null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1,
+}  # fmt: skip
+VISITS_PER_BYTE: Final = 3  # a record of nullable fields needs just under 3: itself, and union and value for each byte
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}")
+
+
+def parse(text: bytes) -> Schema:
+    """Admit a schema given as JSON.
+
+    Raises
+    ------
+    PacketError
+        ``unsafe_schema``.
+    """
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise _unsafe(f"the schema has {len(text)} bytes, more than {MAX_SCHEMA_BYTES}")
+    try:
+        source = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _unsafe("the schema is not JSON") from None
+    builder = _Builder()
+    root = builder.build(source, "", 0)
+    if not isinstance(root, dict) or root["type"] != "record":
+        raise _unsafe("the schema is not a record")
+    _Costs().of(root)
+    return Schema(root, builder.named, _fastavro_parse(root))
+
+
+def _fastavro_parse(root: AvroType) -> AvroType:
+    try:
+        return fastavro.parse_schema(root)
+    except Exception:  # SchemaParseException, UnknownType, KeyError, RecursionError, ...: all mean the same here
+        raise _unsafe("the schema breaks the Avro specification") from None
+
+
+def _unsafe(detail: str) -> PacketError:
+    return PacketError(RejectReason.UNSAFE_SCHEMA, detail)
+
+
+class _Builder:
+    """Rebuilds a schema from names, order and types; refuses recursion, unknown types and great depth."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, AvroType] = {}
+        self.open: set[str] = set()
+
+    def build(self, source: AvroType, space: str, depth: int) -> AvroType:
+        if depth > MAX_SCHEMA_DEPTH:
+            raise _unsafe(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH}")
+        if isinstance(source, str):
+            return source if source in PRIMITIVE_BYTES else self._reference(source, space)
+        if isinstance(source, list) and source:
+            return [self.build(branch, space, depth + 1) for branch in source]
+        if not isinstance(source, dict):
+            raise _unsafe("the schema holds something that is not a type")
+        match source.get("type"):
+            case "record":
+                return self._record(source, space, depth)
+            case "enum" | "fixed":
+                return self._leaf(source, space)
+            case "array":
+                return {"type": "array", "items": self.build(source.get("items"), space, depth + 1)}
+            case "map":
+                return {"type": "map", "values": self.build(source.get("values"), space, depth + 1)}
+            case kind:
+                return self.build(kind, space, depth + 1)
+
+    def _reference(self, name: str, space: str) -> str:
+        full = name if "." in name or not space else f"{space}.{name}"
+        if full in self.open or full not in self.named:
+            raise _unsafe("the schema refers to itself or to a type it does not define")
+        return full
+
+    def _define(self, source: dict[str, Any], space: str) -> str:
+        name, space = source.get("name"), source.get("namespace", space)
+        if not isinstance(name, str) or not isinstance(space, str):
+            raise _unsafe("the schema holds a type without a name")
+        full = name if "." in name or not space else f"{space}.{name}"
+        if not _NAME.fullmatch(full) or full in self.named or full in self.open:
+            raise _unsafe("the schema holds a bad name, or defines one twice")
+        return full
+
+    def _record(self, source: dict[str, Any], space: str, depth: int) -> AvroType:
+        full, fields = self._define(source, space), source.get("fields")
+        if not isinstance(fields, list) or not all(
+            isinstance(f, dict) and isinstance(f.get("name"), str) for f in fields
+        ):
+            raise _unsafe("the schema holds a record without proper fields")
+        if len({field["name"] for field in fields}) != len(fields):
+            raise _unsafe("the schema holds a record with a field twice")
+        self.open.add(full)
+        inner = full.rpartition(".")[0]
+        built = [{"name": f["name"], "type": self.build(f.get("type"), inner, depth + 1)} for f in fields]
+        self.open.remove(full)
+        self.named[full] = {"type": "record", "name": full, "fields": built}
+        return self.named[full]
+
+    def _leaf(self, source: dict[str, Any], space: str) -> AvroType:
+        full = self._define(source, space)
+        match source:
+            case {"type": "enum", "symbols": [_, *_] as symbols}:
+                self.named[full] = {"type": "enum", "name": full, "symbols": symbols}
+            case {"type": "fixed", "size": int(size)} if 0 < size < 1 << 31:
+                self.named[full] = {"type": "fixed", "name": full, "size": size}
+            case _:
+                raise _unsafe("the schema holds an enum without symbols or a fixed without a size")
+        return self.named[full]
+
+
+class _Cost(NamedTuple):
+    """Bounds of what a type may cost.
+
+    Attributes
+    ----------
+    unpaid : visits left after every encoded byte has paid for its share.
+    size : types that it stands for, references written out and all branches of unions counted; reading a record visits
+        no more values besides the items of its arrays.
+    depth : of the same.
+    """
+
+    unpaid: int
+    size: int = 1
+    depth: int = 1
+
+
+class _Costs:
+    """Bounds the work of reading a type whatever the bytes, and of building something from it.
+
+    For every encoding, visits <= ``VISITS_PER_BYTE`` * bytes + ``unpaid``. An array repeats its items as often as the
+    bytes say, so it is bounded exactly when an item leaves nothing unpaid; ``size`` bounds what is not repeated.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, _Cost] = {}
+
+    def of(self, kind: AvroType) -> _Cost:
+        if isinstance(kind, str):
+            return self.known[kind] if kind in self.known else _Cost(1 - VISITS_PER_BYTE * PRIMITIVE_BYTES[kind])
+        if isinstance(kind, list):
+            branches = [self.of(branch) for branch in kind]
+            return _around(branches, 1 - VISITS_PER_BYTE + max(branch.unpaid for branch in branches))
+        return self._complex(kind)
+
+    def _complex(self, kind: dict[str, Any]) -> _Cost:
+        match kind["type"]:
+            case "array":
+                return self._repeated([self.of(kind["items"])])
+            case "map":
+                return self._repeated([self.of("string"), self.of(kind["values"])])
+            case "record":
+                fields = [self.of(field["type"]) for field in kind["fields"]]
+                cost = _around(fields, 1 + sum(field.unpaid for field in fields))
+            case "fixed":
+                cost = _Cost(1 - VISITS_PER_BYTE * int(kind["size"]))
+            case _:
+                cost = _Cost(1 - VISITS_PER_BYTE)
+        self.known[kind["name"]] = cost
+        return cost
+
+    def _repeated(self, item: Sequence[_Cost]) -> _Cost:
+        if sum(part.unpaid for part in item) > 0:
+            raise _unsafe("the schema allows unbounded data in next to no bytes")
+        return _around(item, 1 - VISITS_PER_BYTE)
+
+
+def _around(parts: Sequence[_Cost], unpaid: int) -> _Cost:
+    """Cost of a type made of others, refused as soon as it is too much: what holds the type costs more."""
+    size = 1 + sum(part.size for part in parts)
+    depth = 1 + max((part.depth for part in parts), default=0)
+    if size > MAX_SCHEMA_NODES:
+        raise _unsafe(f"the schema stands for more than {MAX_SCHEMA_NODES} types, its references written out")
+    if depth > MAX_SCHEMA_DEPTH:
+        raise _unsafe(f"the schema is nested deeper than {MAX_SCHEMA_DEPTH}, its references written out")
+    return _Cost(unpaid, size, depth)
+
+
+FOLDER: Final = Path(__file__).parent / "schemas"
+_SHIPPED: Final = re.compile(rf"({'|'.join(map(re.escape, NAMED))})/\d{{1,3}}(\.\d{{1,3}}){{1,2}}")
+_FRAMED: Final = next(survey.name for survey in SURVEYS if survey.framed)
+
+
+def schema_names() -> tuple[str, ...]:
+    """Names of the shipped schemas."""
+    return tuple(sorted(str(path.relative_to(FOLDER).with_suffix("")) for path in FOLDER.glob("*/*.avsc")))
+
+
+def confluent_name(schema_id: int) -> str:
+    """Name of the LSST schema with a Confluent id: 704 is ``lsst/7.4``."""
+    return f"{_FRAMED}/{schema_id // 100}.{schema_id % 100}"
+
+
+def exists(name: str, extra: Path | None = None) -> bool:
+    """Return whether :func:`load` would find a file."""
+    return _path(name, extra) is not None
+
+
+@lru_cache(maxsize=64)
+def load(name: str, extra: Path | None = None) -> Schema:
+    """Return a schema by name.
+
+    Raises
+    ------
+    PacketError
+        ``unknown_schema`` when there is none, ``unsafe_schema`` when an extra file is not fit for use.
+    """
+    path = _path(name, extra)
+    if path is None:
+        raise PacketError(RejectReason.UNKNOWN_SCHEMA, f"no schema {name[:40]!r}; at hand: {', '.join(schema_names())}")
+    return parse(path.read_bytes())
+
+
+def _path(name: str, extra: Path | None) -> Path | None:
+    if not _SHIPPED.fullmatch(name):  # names come from clients: nothing but digits and dots may reach the file system
+        return None
+    folders = (FOLDER,) if extra is None else (FOLDER, extra)
+    return next((path for folder in folders if (path := folder / f"{name}.avsc").is_file()), None)

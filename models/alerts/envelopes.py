@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import orjson
 
-from models.alerts import containers, plans, schema_safety
+from models.alerts import avro, containers, plans
 from models.alerts.adapters import build_packet
 from models.alerts.decoder import Table, Values
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
@@ -48,7 +48,7 @@ class MessageReader:
 
     Attributes
     ----------
-    extra : folder with more schemas (see :mod:`models.alerts.shipped`).
+    extra : folder with more schemas (see :mod:`models.alerts.avro`).
     """
 
     registry: SchemaRegistry
@@ -152,7 +152,7 @@ def read_packet(
     ----------
     schema : name of a schema at hand (``elasticc/0.9.1``) when ``data`` is known to be one bare record of it, without
         any framing; nothing is sniffed then.
-    extra_schemas : folder with more schemas (see :mod:`models.alerts.shipped`).
+    extra_schemas : folder with more schemas (see :mod:`models.alerts.avro`).
 
     Returns
     -------
@@ -194,7 +194,7 @@ def read_document(data: bytes) -> tuple[Values, Plan]:
 @lru_cache(maxsize=64)
 def _plan(schema: bytes) -> Plan:
     """Plan for a schema that a document was given; nearly all documents of a topic are given the same."""
-    return plans.resolve(schema_safety.parse(schema), known=False)
+    return plans.resolve(avro.parse(schema), known=False)
 
 
 class _Describer:

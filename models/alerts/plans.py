@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from models.alerts import avro, schema_safety, shipped
+from models.alerts import avro
 from models.alerts.decoder import Decoder
 from models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Columns, Layout, Observations, Survey
 from models.alerts.layouts import Path as FieldPath
@@ -118,15 +118,15 @@ def for_text(schema: bytes, new: NewSchemas | None = None) -> Plan:
 
 def _judge(schema: bytes) -> Plan | PacketError:
     try:
-        return resolve(schema_safety.parse(schema), known=False)
+        return resolve(avro.parse(schema), known=False)
     except PacketError as error:
         return error.with_traceback(None)
 
 
 @lru_cache(maxsize=64)
 def for_name(name: str, extra: Path | None = None) -> Plan:
-    """Plan for a schema at hand, by name (see :mod:`models.alerts.shipped`); raises PacketError as above."""
-    return resolve(shipped.load(name, extra))
+    """Plan for a schema at hand, by name (see :mod:`models.alerts.avro`); raises PacketError as above."""
+    return resolve(avro.load(name, extra))
 
 
 def resolve(schema: avro.Schema, known: bool = True) -> Plan:

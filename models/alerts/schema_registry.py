@@ -26,7 +26,7 @@ from time import monotonic
 from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from models.alerts import plans, schema_safety, shipped
+from models.alerts import avro, plans
 from models.alerts.packet import PacketError, RejectReason
 from models.alerts.plans import Plan
 from models.limits import MAX_SCHEMA_BYTES
@@ -54,7 +54,7 @@ class SchemaRegistry:
     ----------
     url : of the registry, with ``user:password@`` where it wants them; None to use the schemas at hand alone.
     folder : keeps fetched schemas as ``<id>.avsc``.
-    extra : folder with more schemas at hand (see :mod:`models.alerts.shipped`).
+    extra : folder with more schemas at hand (see :mod:`models.alerts.avro`).
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class SchemaRegistry:
         try:
             text = self._fetch(schema_id)
         except SchemaUnavailableError:
-            if shipped.exists(shipped.confluent_name(schema_id), self._extra):
+            if avro.exists(avro.confluent_name(schema_id), self._extra):
                 return self._at_hand(schema_id)
             raise
         plan = _plan(text)
@@ -140,7 +140,7 @@ class SchemaRegistry:
         return plan
 
     def _at_hand(self, schema_id: int) -> Plan:
-        return plans.for_name(shipped.confluent_name(schema_id), self._extra)
+        return plans.for_name(avro.confluent_name(schema_id), self._extra)
 
     def _fetch(self, schema_id: int) -> bytes:
         now = self._clock()
@@ -184,7 +184,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _plan(text: bytes) -> Plan:
-    return plans.resolve(schema_safety.parse(text))
+    return plans.resolve(avro.parse(text))
 
 
 def _schema_text(schema_id: int, reply: bytes) -> bytes:

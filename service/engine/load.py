@@ -5,11 +5,12 @@ Measuring takes one to three seconds. What is recalled is held against two quick
 was throttled then, or is now, would make every prediction wrong.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from time import monotonic, thread_time
+from statistics import median
+from time import monotonic, perf_counter, thread_time
 from typing import NamedTuple
 
 import onnxruntime as ort
@@ -231,3 +232,52 @@ def _check_outputs(bundle: Bundle, session: ort.InferenceSession, inputs: Arrays
         if name not in outputs or outputs[name].shape != (RAGGED.batch, *row):
             width = f" of width {row[0]}" if row else ", one number for each light curve"
             raise BundleError(f"{bundle.path}: the graph does not answer {name}{width}")
+
+
+BATCHES = (1, 4, 16)
+LENGTHS = (16, 64, 256)
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median seconds of one run of ``batch`` light curves of ``length`` observations."""
+
+    batch: int
+    length: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A bundle that passed: its golden error and its timings."""
+
+    bundle: Bundle
+    golden_error: float
+    timings: tuple[Timing, ...]
+
+
+def check_bundle(path: Path, provider: Provider, threads: int = 1) -> Checked:
+    """Verify a bundle and time it.
+
+    Raises
+    ------
+    BundleError, ProviderError
+        When it must not be served, or not on this provider.
+    """
+    bundle, session, program, error = open_model(path, provider, threads)
+    return Checked(bundle, error, tuple(_timings(partial(run, session), program)))
+
+
+def _timings(graph: RunGraph, program: TaskProgram) -> Iterator[Timing]:
+    for batch in BATCHES:
+        for length in LENGTHS:
+            inputs = program.assemble(probe(program, Shape(batch, length, others=length)))
+            graph(inputs)  # the first run of a shape allocates
+            yield Timing(batch, length, median(_run_seconds(graph, inputs) for _ in range(REPEATS)))
+
+
+def _run_seconds(graph: RunGraph, inputs: Arrays) -> float:
+    started = perf_counter()
+    graph(inputs)
+    return perf_counter() - started

@@ -26,6 +26,7 @@ from service.http.edge.middleware import Places
 from service.http.edge.receive import BodyBudget
 from service.observe.metrics import Metrics
 from service.observe.tracer import tracer_of
+from service.process import VERSION
 from service.registry.cache import RedisUnavailable
 from service.registry.leading import Leading
 from service.registry.live import Lease, Served, ServedClassifier
@@ -33,7 +34,6 @@ from service.registry.load import LoadOne, load_one
 from service.registry.names import FORECAST, UnknownModel
 from service.registry.repository import LoadModels, ModelRepository, NotReady
 from service.settings import Settings
-from service.version import VERSION
 
 T = TypeVar("T")
 

@@ -37,10 +37,8 @@ from service.http.edge.protocol import EdgeConfig
 from service.http.lifecycle import Service
 from service.http.oip import routes as oip
 from service.http.routes import about, alerts, light_curves
-from service.memory import fix_thresholds
-from service.observe import logs
+from service.process import VERSION, configure_log, fix_thresholds
 from service.settings import Settings, is_loopback, unknown_settings
-from service.version import VERSION
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
 embeddings out. With a forecasting model it also says what flux to expect. Every problem is an
@@ -171,7 +169,7 @@ class Server(uvicorn.Server):
 
 def serve(settings: Settings) -> int:
     """Serve until told to stop; returns the exit status."""
-    logs.configure(settings)
+    configure_log(settings)
     if not _may_listen(settings):
         return 1
     fix_thresholds()

@@ -25,7 +25,7 @@ from service.engine.batch import EngineClosed, Overloaded
 from service.engine.engine import Engine
 from service.engine.load import LoadedModel
 from service.engine.programs import ForecastItem
-from service.memory import give_memory_back
+from service.process import give_memory_back
 from service.registry.names import DEFAULT, FALLBACK, Reference, Role, UnknownModel
 from service.registry.shadow import Shadow
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import orjson
 
-from service.commands.client import ClientError, packets_in
+from service.client import ClientError, packets_in
 from service.stream.messages import Message, PermanentError, Record, Standing, TransientError
 
 RECORD_SUFFIX = ".record.json"

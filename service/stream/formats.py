@@ -18,10 +18,10 @@ import numpy as np
 import orjson
 
 from service.answers.writers import usual_writer
+from service.process import VERSION
 from service.settings import SinkFormat
 from service.stream.messages import PermanentError, Record
 from service.stream.results import Result
-from service.version import VERSION
 
 BROKER: Final = "Nightjar"
 RESIDUAL, NOT_CLASSIFIED = 200, 300  # of the ELAsTiCC taxonomy; no bundle has classes of these ids

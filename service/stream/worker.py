@@ -22,10 +22,9 @@ from models.alerts.schema_registry import SchemaRegistry
 from models.bundle import BundleError
 from models.runtime import ProviderError
 from service.engine.batch import EngineFailure
-from service.memory import fix_thresholds
-from service.observe import logs
 from service.observe.metrics import Metrics
 from service.observe.tracer import tracer_of
+from service.process import VERSION, configure_log, fix_thresholds
 from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
 from service.stream.addresses import AddressError
@@ -40,7 +39,6 @@ from service.stream.pipeline import Pipeline
 from service.stream.probes import Movement, Probes
 from service.stream.publishing import Publishing
 from service.stream.retries import Troubles, pauses
-from service.version import VERSION
 
 POLL_SECONDS: Final = 0.5
 REST_SECONDS: Final = 0.05
@@ -284,7 +282,7 @@ async def supervise(worker: Worker) -> int:
 
 def work(settings: StreamSettings, replay: bool = False) -> int:
     """Run a worker until it ends; returns the exit status."""
-    logs.configure(settings)
+    configure_log(settings)
     fix_thresholds()
     for name in unknown_settings(os.environ):
         log.warning("unknown setting", name=name)

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from models.alerts import plans, schema_registry, shipped
+from models.alerts import avro, plans, schema_registry
 from models.alerts.envelopes import MessageReader
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
 from models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
@@ -44,7 +44,7 @@ Target = Callable[[bytes], None]
 SETTINGS = settings(max_points=2000, max_curves=50, max_json_bytes=1 << 20)
 LIMITS = ReadLimits(max_decompressed_bytes=4 << 20, max_records=50)
 MANIFEST_OF_CURVES = echo_manifest()
-OTHERS = [name for name in shipped.schema_names() if name in ("lsst/11.1", "ztf/4.02", "elasticc/0.9.1", "lsst/7.4")]
+OTHERS = [name for name in avro.schema_names() if name in ("lsst/11.1", "ztf/4.02", "elasticc/0.9.1", "lsst/7.4")]
 
 
 @cache

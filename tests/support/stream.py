@@ -17,7 +17,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from service.observe import logs
+from service.process import configure_log
 from service.settings import ENV_PREFIX, StreamSettings
 from service.stream.addresses import AddressError
 from service.stream.worker import Worker, supervise
@@ -233,7 +233,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 60.0, pause: float = 
 
 def main() -> int:
     settings = StreamSettings()
-    logs.configure(settings)
+    configure_log(settings)
     network = Network()
     if deadly := os.environ.get("TEST_DEADLY_FLUX"):  # an alert that kills whoever looks at it
         network.on_marker = {float(deadly): lambda: os.kill(os.getpid(), signal.SIGKILL)}

@@ -20,7 +20,7 @@ from service.http.edge.middleware import Edge
 from service.http.edge.protocol import EdgeConfig
 from service.http.lifecycle import Service
 from service.http.routes import about
-from service.version import VERSION
+from service.process import VERSION
 
 
 def create_admin_app(service: Service) -> FastAPI:

@@ -5,7 +5,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from models.alerts import avro, schema_safety
+from models.alerts import avro
 from models.alerts.packet import PacketError, RejectReason
 from support import alerts
 
@@ -23,7 +23,7 @@ def array(items: Any) -> dict[str, Any]:
 
 
 def parse(schema: Any) -> avro.Schema:
-    return schema_safety.parse(json.dumps(schema).encode())
+    return avro.parse(json.dumps(schema).encode())
 
 
 @pytest.mark.parametrize("kind", ["int", ["null", "int"], ["int", "null"], ["int"]])

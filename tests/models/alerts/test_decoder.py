@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.alerts import containers, plans, schema_safety, shipped
+from models.alerts import avro, containers, plans
 from models.alerts.avro import Schema, bare
 from models.alerts.decoder import Decoder, Table
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
@@ -90,7 +90,7 @@ def same(found: Any, expected: Any) -> bool:
     return type(found) is type(expected) and (found == expected or (found != found and expected != expected))
 
 
-@pytest.mark.parametrize("name", shipped.schema_names())
+@pytest.mark.parametrize("name", avro.schema_names())
 def test_every_shipped_schema_is_read_fast(name: str) -> None:
     assert plans.for_name(name).decoder.fast
 
@@ -136,7 +136,7 @@ def random_record(schema: Schema, draw: random.Random) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("name", shipped.schema_names())
+@pytest.mark.parametrize("name", avro.schema_names())
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_random_packets_of_every_survey(name: str, seed: int) -> None:
@@ -195,7 +195,7 @@ def any_keep(schema: Schema, draw: random.Random) -> dict[str, frozenset[str]]:
 def any_decoder(kinds: list[Json], draw: random.Random) -> Decoder | None:
     kind = spelled_out({"type": "record", "kinds": kinds}, [0])
     try:
-        schema = schema_safety.parse(json.dumps(kind).encode())
+        schema = avro.parse(json.dumps(kind).encode())
     except PacketError:
         return None
     return Decoder(schema, any_keep(schema, draw))
@@ -263,7 +263,7 @@ HOSTILE = {
 
 
 def small_decoder() -> Decoder:
-    schema = schema_safety.parse(json.dumps(SMALL).encode())
+    schema = avro.parse(json.dumps(SMALL).encode())
     return Decoder(schema, {"top": frozenset({"rows", "name"}), "row": frozenset({"x"})})
 
 
@@ -302,7 +302,7 @@ def test_two_blocks_of_an_array_are_joined() -> None:
 def test_a_schema_of_huge_fixed_fields_is_read_slowly() -> None:
     fields = [{"name": f"f{i}", "type": {"type": "fixed", "name": f"t{i}", "size": 2**31 - 1}} for i in range(3)]
     huge = {"type": "record", "name": "huge", "fields": [*fields, {"name": "x", "type": "int"}]}
-    decoder = Decoder(schema_safety.parse(json.dumps(huge).encode()), {"huge": frozenset({"x"})})
+    decoder = Decoder(avro.parse(json.dumps(huge).encode()), {"huge": frozenset({"x"})})
     assert not decoder.fast
     with pytest.raises(PacketError):
         decoder.read(b"\2" * 100)
@@ -310,7 +310,7 @@ def test_a_schema_of_huge_fixed_fields_is_read_slowly() -> None:
 
 def test_a_schema_too_large_is_read_slowly() -> None:
     wide = {"type": "record", "name": "wide", "fields": [{"name": f"f{i}", "type": "int"} for i in range(4000)]}
-    decoder = Decoder(schema_safety.parse(json.dumps(wide).encode()), {"wide": frozenset({"f7"})})
+    decoder = Decoder(avro.parse(json.dumps(wide).encode()), {"wide": frozenset({"f7"})})
     assert not decoder.fast
     assert decoder.read(b"\2" * 4000) == ({"f7": 1}, 4000)
 
@@ -324,7 +324,7 @@ def full_row(name: str, path: str, **values: Any) -> dict[str, Any]:
 
 
 def rows_of(name: str, path: str) -> list[Json]:
-    schema = shipped.load(name)
+    schema = avro.load(name)
     definition = schema.definition(schema.fields(schema.root)[path])
     assert definition is not None
     fields: list[Json] = definition["fields"]
@@ -375,7 +375,7 @@ def records_of(path: Path) -> tuple[Decoder, list[tuple[bytes, int]]]:
                 at = decoder.read_slow(block.data, at)[1]
         return decoder, places
     if data[:1] == b"\0":
-        name = shipped.confluent_name(int.from_bytes(data[1:5], "big"))
+        name = avro.confluent_name(int.from_bytes(data[1:5], "big"))
         return plans.for_name(name).decoder, [(data, 5)]
     raise PacketError(RejectReason.UNKNOWN_ENVELOPE, "another envelope")
 

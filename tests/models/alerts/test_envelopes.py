@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.alerts import shipped
+from models.alerts import avro
 from models.alerts.envelopes import MessageReader, read_packet
 from models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
 from models.alerts.schema_registry import SchemaRegistry
@@ -137,7 +137,7 @@ def test_a_rule_without_sense_is_refused(rule: dict[str, str]) -> None:
         TopicRule.model_validate(rule)
 
 
-@pytest.mark.parametrize("name", shipped.schema_names())
+@pytest.mark.parametrize("name", avro.schema_names())
 def test_json_says_the_same_as_avro(name: str) -> None:
     makers = {"lsst": alerts.lsst_alert, "elasticc": alerts.elasticc_alert, "ztf": alerts.ztf_alert}
     alert = makers[name.split("/")[0]](name)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.alerts import avro, patterns, plans, schema_safety, shipped
+from models.alerts import avro, patterns, plans
 from models.alerts.decoder import READS_BEFORE_COMPILING
 from models.alerts.envelopes import read_document
 from models.alerts.packet import PacketError, RejectReason
@@ -124,7 +124,7 @@ def test_patterns_end_with_their_plan() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(patterns.Part, "compile", compile_watched)
-        plan = plans.resolve(shipped.load("elasticc/0.9.1"))
+        plan = plans.resolve(avro.load("elasticc/0.9.1"))
         assert plan.decoder.fast
     assert compiled
     del plan
@@ -147,13 +147,13 @@ def test_a_request_brings_few_schemas_of_its_own() -> None:
 def test_a_bad_schema_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps(doubling(41)).encode()
     parsed: list[bytes] = []
-    parse = schema_safety.parse
+    parse = avro.parse
 
     def parse_watched(schema: bytes) -> avro.Schema:
         parsed.append(schema)
         return parse(schema)
 
-    monkeypatch.setattr(schema_safety, "parse", parse_watched)
+    monkeypatch.setattr(avro, "parse", parse_watched)
     for _ in range(3):
         with pytest.raises(PacketError):
             plans.for_text(text)

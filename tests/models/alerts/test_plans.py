@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from models.alerts import plans, shipped
+from models.alerts import avro, plans
 from models.alerts.packet import PacketError, RejectReason
 from support import alerts
 
@@ -23,7 +23,7 @@ def without(schema: Any, path: str, name: str) -> Any:
     return fields
 
 
-@pytest.mark.parametrize("name", shipped.schema_names())
+@pytest.mark.parametrize("name", avro.schema_names())
 def test_every_shipped_schema_resolves_completely(name: str) -> None:
     plan = plans.for_name(name)
     survey, version = name.split("/")

@@ -8,12 +8,12 @@ from typing import Any
 import fastavro
 import pytest
 
-from models.alerts import avro, shipped
+from models.alerts import avro
 from models.alerts.packet import PacketError, RejectReason
 from support import alerts
 from support.shared import needs_shared, shared
 
-LSST = [name for name in shipped.schema_names() if name.startswith("lsst/")]
+LSST = [name for name in avro.schema_names() if name.startswith("lsst/")]
 
 
 def published_lsst(name: str) -> Any:
@@ -64,7 +64,7 @@ def filled(kind: Any, named: Mapping[str, Any], rng: random.Random) -> Any:
 
 def check_same(name: str, published: Any) -> None:
     assert expanded(alerts.schema(name), {}) == expanded(published, {})
-    ours = shipped.load(name)
+    ours = avro.load(name)
     record = filled(ours.root, ours.named, random.Random(name))
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, published, record)
@@ -96,7 +96,7 @@ def test_the_older_ztf_schema_is_that_of_a_real_packet() -> None:
 
 
 def test_confluent_ids_name_versions() -> None:
-    assert [shipped.confluent_name(i) for i in (704, 1000, 1101)] == ["lsst/7.4", "lsst/10.0", "lsst/11.1"]
+    assert [avro.confluent_name(i) for i in (704, 1000, 1101)] == ["lsst/7.4", "lsst/10.0", "lsst/11.1"]
 
 
 HOSTILE_NAMES = [
@@ -114,9 +114,9 @@ HOSTILE_NAMES = [
 
 @pytest.mark.parametrize("name", [*HOSTILE_NAMES, "lsst/10.0\0", "lsst/" + "1" * 5000, "lsst/42949672.95"])
 def test_unknown_names_are_refused(name: str) -> None:
-    assert not shipped.exists(name)
+    assert not avro.exists(name)
     with pytest.raises(PacketError) as caught:
-        shipped.load(name)
+        avro.load(name)
     assert caught.value.reason is RejectReason.UNKNOWN_SCHEMA
     assert "lsst/10.0, lsst/11.0" in str(caught.value)
 
@@ -126,14 +126,14 @@ def test_an_extra_folder_adds_schemas_but_replaces_none(tmp_path: Path) -> None:
     (tmp_path / "lsst").mkdir()
     for name in ("12.0", "10.0"):
         (tmp_path / "lsst" / f"{name}.avsc").write_text(json.dumps(extra))
-    assert not shipped.exists("lsst/12.0")
-    assert shipped.load("lsst/12.0", tmp_path).root == extra
-    assert shipped.load("lsst/10.0", tmp_path).name == "lsst.v10_0.alert"
+    assert not avro.exists("lsst/12.0")
+    assert avro.load("lsst/12.0", tmp_path).root == extra
+    assert avro.load("lsst/10.0", tmp_path).name == "lsst.v10_0.alert"
 
 
 def test_an_unsafe_extra_schema_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lsst").mkdir()
     (tmp_path / "lsst" / "12.0.avsc").write_text('{"type": "record"')
     with pytest.raises(PacketError) as caught:
-        shipped.load("lsst/12.0", tmp_path)
+        avro.load("lsst/12.0", tmp_path)
     assert caught.value.reason is RejectReason.UNSAFE_SCHEMA

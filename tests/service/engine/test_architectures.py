@@ -12,8 +12,7 @@ from models.bundle import MODEL, Bundle, BundleError, write_golden, write_manife
 from models.lightcurve import Limits
 from models.metadata import METADATA_COLUMNS
 from models.runtime import open_session
-from service.commands.check import check
-from service.engine.load import load_model
+from service.engine.load import check_bundle, load_model
 from service.engine.machine import LONGEST_PROBE, Shape, measure, probe, warm_up_shapes
 from service.engine.programs import program_of
 from support.graph_bundles import HISTORY, classifier_bundle, forecaster_bundle
@@ -55,7 +54,7 @@ def test_a_forecaster_is_served_and_checked(tmp_path: Path) -> None:
     model = load_model(bundle.path, task="forecast")
     assert model.golden_error == 0
     assert model.cost.seconds(16, 64) > 0
-    assert len(check(bundle.path, "cpu").timings) == 9
+    assert len(check_bundle(bundle.path, "cpu").timings) == 9
 
 
 def test_a_bundle_for_another_task_is_refused(tmp_path: Path) -> None:

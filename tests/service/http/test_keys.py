@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from service.commands.cli import main
+from service.__main__ import main
 from service.http.edge.errors import ProblemError
 from service.http.edge.keys import ANYBODY, DAY_SECONDS, Counts, Limit, Quotas, SharedCounts, limits_of
 from service.http.edge.middleware import Places, _neighbourhood

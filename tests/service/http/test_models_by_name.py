@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from service.answers.replies import AlertsReply
-from service.commands.client import SAMPLES
+from service.client import SAMPLES
 from service.http.body.formats import LINES_TYPE
 from service.registry.names import Reference
 from support import oip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.commands.cli import main
+from service.__main__ import main
 from service.settings import settings_table
 from support import alerts
 from support.edge import HOST, Live, Network, live, loader
@@ -130,7 +130,7 @@ def test_demo(
     tiny_bundle: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NIGHTJAR_BUNDLE", str(tiny_bundle))
-    monkeypatch.setattr("service.commands.cli.SAMPLES", folder / "deep")
+    monkeypatch.setattr("service.__main__.SAMPLES", folder / "deep")
     assert run("demo", str(folder / "night.tar.gz")) == 0
     out = capfd.readouterr().out
     assert "service ready" in out

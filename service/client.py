@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from service.settings import ClientSettings
 
-SAMPLES = Path(__file__).resolve().parents[1] / "samples"
+SAMPLES = Path(__file__).resolve().parent / "samples"
 PACKET_SUFFIX = ".avro"
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
 MAX_MEMBER_BYTES = 64 * 1024 * 1024

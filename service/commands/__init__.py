@@ -1,1 +1,0 @@
-"""The command line: classify, check, demo, and the client they share."""

@@ -1,0 +1,86 @@
+"""The process itself: the version that it runs, how it writes its log, how it holds its memory.
+
+**Log.** One JSON object a line on standard error, with the request id, never with a body. Libraries that use the
+standard ``logging`` (uvicorn) come out in the same form.
+
+**Memory.** Blocks that are freed go back to the system (Linux with glibc; elsewhere nothing).
+
+Notable: glibc raises the size from which a block is mapped by itself, and can be unmapped by itself, whenever a large
+one is freed, up to 32 MB. Networks that come and go then leave holes in arenas of many threads, which no trim gives
+back: a service that loaded and left a network once a minute grew by a megabyte each time. Fixed where glibc starts,
+the same service stays as it is after dozens of changes, and is no slower.
+"""
+
+import ctypes
+import logging
+import os
+import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import structlog
+
+from service.settings import Settings
+
+
+def _version() -> str:
+    try:
+        return version("nightjar-alerts")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "0"
+
+
+VERSION = _version()
+
+
+_SHARED: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+]
+
+
+_TEXT = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+_JSON: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def configure_log(settings: Settings) -> None:
+    """Send everything, ours and the libraries', through one formatter at the level asked for."""
+    text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_SHARED,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *([_TEXT] if text else _JSON),
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=settings.log_level.upper(), force=True)
+    structlog.configure(
+        processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(settings.log_level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+LARGE_BYTES: Final = 128 * 1024  # where glibc starts, see mallopt(3)
+_THRESHOLDS: Final = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+
+
+def fix_thresholds() -> None:
+    """Keep the size of a large block from growing; to be called before threads start. The environment goes first."""
+    with suppress(AttributeError, OSError):  # another C library
+        library = ctypes.CDLL(None)
+        for name, parameter in _THRESHOLDS.items():
+            if name not in os.environ:
+                library.mallopt(parameter, LARGE_BYTES)
+
+
+def give_memory_back() -> None:
+    """Return to the system what a freed model has left behind, tens of megabytes; glibc would keep it for itself."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
