@@ -121,7 +121,7 @@ def read_record(stream: io.BytesIO, schema: Schema, reader: AvroType) -> dict[st
         ``truncated_avro`` or ``malformed_avro``.
     """
     try:
-        record: dict[str, Any] = fastavro.schemaless_reader(stream, schema.parsed, reader)  # type: ignore[assignment]
+        record: dict[str, Any] = fastavro.schemaless_reader(stream, schema.parsed, reader)  # type: ignore[assignment]  # the root is a record: a dict
     except Exception as error:  # fastavro raises whatever its C code met: EOFError, IndexError, UnicodeDecodeError, ...
         if isinstance(error, EOFError) or not stream.read(1):
             raise PacketError(RejectReason.TRUNCATED_AVRO, f"the bytes end inside a {schema.name} record") from None

@@ -41,7 +41,7 @@ def mean(total: Tensor, count: Tensor | int) -> Tensor:
     if not _joined:
         # In an export the number of tokens is a symbol, which max() cannot compare; torch leaves sym_max unannotated.
         least: Tensor | int
-        least = count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1)  # type: ignore[no-untyped-call]
+        least = count.clamp(min=1) if isinstance(count, Tensor) else torch.sym_max(count, 1)
         return total / least
     count_1 = torch.as_tensor(count, dtype=torch.float64, device=total.device).reshape(1)
     whole = torch.cat([total.detach().double().flatten(), count_1])

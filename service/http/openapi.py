@@ -124,7 +124,7 @@ def document(app: FastAPI, settings: Settings) -> Document:
 
 def _schemas() -> Document:
     models = [(model, "validation") for model in _REQUESTS] + [(model, "serialization") for model in _REPLIES]
-    schemas: Document = models_json_schema(models, ref_template=REF)[1]["$defs"]  # type: ignore[arg-type]
+    schemas: Document = models_json_schema(models, ref_template=REF)[1]["$defs"]  # type: ignore[arg-type]  # pydantic wants the literals, a list widens them
     return schemas
 
 

@@ -59,7 +59,7 @@ def _edit_manifest(folder: Path, change: Callable[[dict[str, object]], None]) ->
         (lambda folder: _edit_manifest(folder, lambda m: m.update(surprise=1)), "no readable manifest"),
         (lambda folder: _edit_manifest(folder, lambda m: m.update(files={})), "does not list model.onnx"),
         (
-            lambda folder: _edit_manifest(folder, lambda m: m["files"].update({"../x": "0"})),  # type: ignore[attr-defined]
+            lambda folder: _edit_manifest(folder, lambda m: m["files"].update({"../x": "0"})),  # type: ignore[attr-defined]  # files are a dict
             "not a plain file name",
         ),
     ],

@@ -52,7 +52,7 @@ def test_packets_of_ztf_have_a_model_of_their_own_beside_the_bundled_one() -> No
 )
 def test_a_wrong_value_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        Settings(**wrong)  # type: ignore[arg-type]
+        Settings(**wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def gradients(network: nn.Module, task: Task, batch: Any, ranks: Ranks) -> tuple
     network.zero_grad()
     with ranks.joined():
         step = task.loss(network, ranks.share(batch))
-    step.loss.backward()  # type: ignore[no-untyped-call]
+    step.loss.backward()
     loss = ranks.average_gradients(network, step.loss)
     return step, loss, [None if each.grad is None else each.grad.clone() for each in network.parameters()]
 

@@ -173,7 +173,7 @@ def _cpu_peak(run: Callable[[], None]) -> int:
     return live.peak
 
 
-class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LiveTensors(TorchDispatchMode):
     """Bytes of the tensors that operators make while this is active, and their peak.
 
     A storage counts once, from the operator that returns it until it is freed; what an operator allocates and frees
@@ -181,7 +181,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.peak, self._live = 0, 0
         self._storages: dict[int, int] = {}
 

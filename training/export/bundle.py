@@ -169,7 +169,7 @@ def _last_experts(served: ServedNetwork, path: Path, batch: Arrays, reached_E: N
     graph alike. What these runs reach is added to ``reached``.
     """
     routers = [(name, part) for name, part in served.named_modules() if isinstance(part, Router)]
-    if not routers or not isinstance(served.network.light_curve.blocks[-1].feed_forward, FeedForwardExperts):  # type: ignore[union-attr, index]
+    if not routers or not isinstance(served.network.light_curve.blocks[-1].feed_forward, FeedForwardExperts):  # type: ignore[union-attr, index]  # one that routes has blocks
         return 0.0
     name, router = routers[-1]
     model, own_E = onnx.load(path), router.gate.bias.detach().clone()

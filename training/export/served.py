@@ -94,7 +94,7 @@ class ServedNetwork(nn.Module):
     @property
     def input_names(self) -> tuple[str, ...]:
         """Inputs of the network, in the order of its arguments."""
-        names: tuple[str, ...] = self.network.input_names  # type: ignore[assignment]
+        names: tuple[str, ...] = self.network.input_names  # type: ignore[assignment]  # every network declares it; nn.Module does not
         return names
 
     def arguments(self, batch: Arrays) -> dict[str, Tensor]:

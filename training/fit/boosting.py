@@ -148,10 +148,10 @@ def fit_ensemble(
         weight_N = (fitted[0] + fitted[1] * log_length_N + fitted[2] * known_N).sigmoid()
         both_NC = one_NC + weight_N[:, None] * (other_NC - one_NC)
         value = cross_entropy(both_NC * fitted[3].exp(), label) + RIDGE * fitted[:3].square().sum()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    optimiser.step(loss)
     constant, per_length, redshift, _ = fitted.tolist()
     return Ensemble(
         trees=len(forest.root_T),
@@ -183,4 +183,4 @@ def read_forest(path: Path) -> Forest:
     """Read what :func:`save_forest` wrote."""
     with np.load(path, allow_pickle=False) as told:
         tables: dict[str, NDArray[Any]] = {name: told[name] for name in Forest._fields}
-    return Forest(**{name: table if table.ndim else int(table) for name, table in tables.items()})  # type: ignore[arg-type]
+    return Forest(**{name: table if table.ndim else int(table) for name, table in tables.items()})  # type: ignore[arg-type]  # fields are arrays or numbers, by name

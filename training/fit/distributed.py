@@ -104,7 +104,7 @@ class Ranks:
             return make()
         made = [make() if self.first else None]
         dist.broadcast_object_list(made, 0)
-        return made[0]  # type: ignore[return-value]
+        return made[0]  # type: ignore[return-value]  # None in no process once it is broadcast
 
     def means(self, own: dict[str, NDArray[np.float64]], counts: set[str]) -> dict[str, NDArray[np.float64]]:
         """Join the means of an interval: those named in ``counts`` add up, the others are averaged."""

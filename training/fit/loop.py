@@ -214,7 +214,7 @@ def train_step(run: Run, task: Task, batch: Any, interval: Interval) -> None:
     with torch.autocast(config.device, torch.bfloat16, enabled=config.bfloat16), run.ranks.joined():
         step = task.loss(run.network, to_device(run.ranks.share(batch), config.device))
     run.optimiser.zero_grad(set_to_none=True)
-    step.loss.backward()  # type: ignore[no-untyped-call]
+    step.loss.backward()
     loss = run.ranks.average_gradients(run.network, step.loss)
     if not torch.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss.item()} at step {run.step}; lower the learning rate")

@@ -334,7 +334,7 @@ def collate_questions(questions: Sequence[Question]) -> ForecastBatch:
 
 def distribution(network: nn.Module, batch: ForecastBatch) -> FluxDistribution:
     """Ask the network about the queries of a batch, in float32."""
-    likely: FluxDistribution = network.distribution(batch.history, batch.queries)  # type: ignore[operator]
+    likely: FluxDistribution = network.distribution(batch.history, batch.queries)  # type: ignore[operator]  # a forecaster has it; nn.Module does not
     return likely
 
 

@@ -115,7 +115,7 @@ def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
     torch.manual_seed(recipe.seed)
     network = build(recipe.network, recipe.task)
     if recipe.task == "classify":
-        network.fit_inputs(dataset.metadata[train_indices])  # type: ignore[operator]
+        network.fit_inputs(dataset.metadata[train_indices])  # type: ignore[operator]  # a classifier has it; nn.Module does not
         if isinstance(network, AstroMoE) and network.statistics is not None:
             network.statistics.fit(_statistics(network, recipe, dataset, train_indices))
     return network

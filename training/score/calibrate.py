@@ -218,10 +218,10 @@ def fit_by_length(logits_NC: Float, label_N: Int64, length_N: Int64, degree: int
         optimiser.zero_grad()
         log_temperature_N = (powers_NK @ coefficient_K).clamp(-np.log(LARGEST_TEMPERATURE), np.log(LARGEST_TEMPERATURE))
         value = cross_entropy(logits / log_temperature_N.exp()[:, None], label)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         return value
 
-    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    optimiser.step(loss)
     return Calibration(
         method="temperature_by_length",
         temperature=temperature,

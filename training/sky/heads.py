@@ -120,7 +120,7 @@ def fit_heads(
         network.train()
         loss = _loss(network, *told.rows(rows), torch.from_numpy(target_NC[rows]), torch.from_numpy(weight_NH[rows]))
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        loss.backward()
         optimiser.step()
         update_average(average, network, config.average, step)
     assert isinstance(average, AstroMoE)

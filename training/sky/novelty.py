@@ -228,7 +228,7 @@ def fit_strangers(
         batch_BE = torch.from_numpy(np.concatenate([known_NE[rows], strangers_ME[strange]]))
         loss = binary_cross_entropy_with_logits(score.odds(batch_BE), truth_B)
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        loss.backward()
         optimiser.step()
     score.eval()
     with torch.inference_mode():

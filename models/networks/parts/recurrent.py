@@ -41,7 +41,7 @@ class Lstm(nn.LSTM):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__(width, hidden, batch_first=True)
 
-    def forward(self, x_BSI: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x_BSI: Tensor) -> Tensor:  # type: ignore[override]  # fewer arguments and results than torch's, on purpose
         """States [B, S, H] after each step."""
         if torch.compiler.is_exporting():
             state_SBH: Tensor = lstm(x_BSI.transpose(0, 1), *self._flat_weights)
@@ -56,7 +56,7 @@ class Gru(nn.GRU):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__(width, hidden, batch_first=True)
 
-    def forward(self, x_BSI: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x_BSI: Tensor) -> Tensor:  # type: ignore[override]  # fewer arguments and results than torch's, on purpose
         """States [B, S, H] after each step."""
         if torch.compiler.is_exporting():
             state_SBH: Tensor = gru(x_BSI.transpose(0, 1), *self._flat_weights)

@@ -103,9 +103,9 @@ class Oracle:
         for number in range(self.n_blocks):
             block = f"blocks.{number}"
             parts: list[Callable[[Float], Float]] = [
-                lambda y, block=block: self.self_attention(f"{block}.self_attention", y),  # type: ignore[misc]
-                lambda y, block=block: self.cross(f"{block}.cross_attention", y, memory_KD),  # type: ignore[misc]
-                lambda y, block=block: self.feed_forward(f"{block}.feed_forward", y),  # type: ignore[misc]
+                lambda y, block=block: self.self_attention(f"{block}.self_attention", y),  # type: ignore[misc]  # default arguments of a lambda
+                lambda y, block=block: self.cross(f"{block}.cross_attention", y, memory_KD),  # type: ignore[misc]  # default arguments of a lambda
+                lambda y, block=block: self.feed_forward(f"{block}.feed_forward", y),  # type: ignore[misc]  # default arguments of a lambda
             ]
             for place, part in enumerate(parts, start=1):
                 norm = f"{block}.norm{place}"

@@ -50,11 +50,11 @@ def test_distilling_treats_every_row_as_if_it_were_alone(kind: DistillingKind) -
     layer, lengths = Distilling(6, kind).double().eval(), [9, 1, 4, 2]
     scale_D, shift_D = np.ones(6), np.zeros(6)
     if layer.norm is not None:
-        layer.norm.running_mean.normal_()  # type: ignore[union-attr]
-        layer.norm.running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr]
-        scale_D = (layer.norm.running_var + layer.norm.eps).rsqrt().numpy()  # type: ignore[union-attr, operator]
-        shift_D = -layer.norm.running_mean.numpy() * scale_D  # type: ignore[union-attr]
-    weight, bias = layer.convolution.weight.detach().numpy(), layer.convolution.bias.detach().numpy()  # type: ignore[union-attr]
+        layer.norm.running_mean.normal_()  # type: ignore[union-attr]  # of this configuration the layer has both
+        layer.norm.running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr]  # of this configuration the layer has both
+        scale_D = (layer.norm.running_var + layer.norm.eps).rsqrt().numpy()  # type: ignore[union-attr, operator]  # this network has them
+        shift_D = -layer.norm.running_mean.numpy() * scale_D  # type: ignore[union-attr]  # of this configuration the layer has both
+    weight, bias = layer.convolution.weight.detach().numpy(), layer.convolution.bias.detach().numpy()  # type: ignore[union-attr]  # of this configuration the layer has both
     for extra in (0, 3):
         x_MD, packing = ragged(lengths, 6, extra=extra)
         with torch.no_grad():

@@ -172,7 +172,7 @@ def test_every_reading_trains() -> None:
     for changes in READINGS:
         model, inputs = network(**changes).train(), padded_inputs()
         likely = distribution(model, inputs)
-        likely.negative_log_likelihood(torch.zeros_like(likely.mean_BQ))[inputs["query_mask"]].mean().backward()  # type: ignore[no-untyped-call]
+        likely.negative_log_likelihood(torch.zeros_like(likely.mean_BQ))[inputs["query_mask"]].mean().backward()
         gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
 

@@ -92,7 +92,7 @@ def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypa
     def broken(self: programs.Classification, item: object) -> object:
         if getattr(item, "object_id", "") == "507":
             raise RuntimeError("a bug")
-        return prepare(self, item)  # type: ignore[arg-type]
+        return prepare(self, item)  # type: ignore[arg-type]  # wrapped as it is called
 
     monkeypatch.setattr(programs.Classification, "prepare", broken)
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}")) as worker:

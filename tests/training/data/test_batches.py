@@ -126,5 +126,5 @@ def test_an_error_in_the_background_reaches_the_trainer(dataset: Dataset, tmp_pa
 def test_examples_are_plain_records(dataset: Dataset) -> None:
     example = view_examples(dataset, np.array([0]), recipe().data, View())[0]
     with pytest.raises(AttributeError):
-        example.label = 3  # type: ignore[misc]
+        example.label = 3  # type: ignore[misc]  # frozen: it must raise
     assert isinstance(example, Example)

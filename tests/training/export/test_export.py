@@ -62,8 +62,8 @@ def test_a_dense_network_exports_without_loads(tmp_path: Path) -> None:
 def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
     network = tiny_network()
     with torch.no_grad():
-        gate = network.light_curve.blocks[0].feed_forward.router.gate  # type: ignore[union-attr]
-        gate.bias[2] = -1e6  # type: ignore[union-attr, operator]
+        gate = network.light_curve.blocks[0].feed_forward.router.gate  # type: ignore[union-attr]  # this network has them
+        gate.bias[2] = -1e6  # type: ignore[union-attr, operator]  # this network has them
     batches = parity_batches(random_tokens(1))
     served = ServedNetwork(network).eval()
     names = ["probabilities", "embedding", "input_expert_load", "expert_load"]
@@ -75,9 +75,9 @@ def test_parity_fails_when_an_expert_was_not_reached(tmp_path: Path) -> None:
 def test_an_expert_that_only_a_cls_token_could_reach_is_compared_as_well(tmp_path: Path) -> None:
     """One that no [CLS] of the batches chooses, wrong in the graph alone."""
     network, path = tiny_network(), tmp_path / "model.onnx"
-    gate = network.light_curve.blocks[-1].feed_forward.router.gate  # type: ignore[union-attr]
+    gate = network.light_curve.blocks[-1].feed_forward.router.gate  # type: ignore[union-attr]  # this network has them
     with torch.no_grad():
-        gate.bias[2] = -100.0  # type: ignore[union-attr, operator]
+        gate.bias[2] = -100.0  # type: ignore[union-attr, operator]  # this network has them
     batches = parity_batches(random_tokens(1))
     served = ServedNetwork(network).eval()
     names = ["probabilities", "embedding", "input_expert_load", "expert_load"]

@@ -88,7 +88,7 @@ def test_without_torchrun_nothing_is_communicated(monkeypatch: pytest.MonkeyPatc
     assert ranks.share(batch) is batch
     with ranks.joined():
         loss = batch_means.mean(linear(batch["x"]).sum(), 3)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     ranks.align(linear)
     assert ranks.average_gradients(linear, loss) == loss
     assert not ranks.any(False)

@@ -22,7 +22,7 @@ PRETRAININGS = (
 @pytest.mark.parametrize("make", [*CLASSIFIERS, *PRETRAININGS])
 def test_a_history_is_cut_to_the_window(make: Callable[[], Recipe]) -> None:
     recipe = make()
-    assert recipe.data.limits.max_points_per_band == recipe.network.window  # type: ignore[union-attr]
+    assert recipe.data.limits.max_points_per_band == recipe.network.window  # type: ignore[union-attr]  # an ASTROMER: it has a window
     assert Recipe.model_validate(recipe.model_dump()) == recipe
 
 

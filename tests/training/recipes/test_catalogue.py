@@ -40,7 +40,7 @@ def test_the_default_sees_what_real_alerts_show() -> None:
 
 def test_recipes_are_frozen_and_misspelt_fields_are_errors() -> None:
     with pytest.raises(ValidationError):
-        debug().seed = 3  # type: ignore[misc]
+        debug().seed = 3  # type: ignore[misc]  # frozen: it must raise
     with pytest.raises(ValidationError):
         Recipe.model_validate({**debug().model_dump(), "sead": 3})
     with pytest.raises(ValidationError):

@@ -42,7 +42,7 @@ def test_input_experts_against_their_router(examples: list[Example], pooling: st
     for example in examples:
         batch = collate([example])
         observed = network.observations(batch.flux_BL, batch.flux_err_BL, batch.mask_BL)[0]
-        chosen = network.embed.router(observed).expert_NK  # type: ignore[operator]
+        chosen = network.embed.router(observed).expert_NK  # type: ignore[operator]  # has a router where it has experts
         for band, experts in zip(batch.band_BL[0].tolist(), chosen.tolist(), strict=True):
             counts[band, experts] += 1
     np.testing.assert_allclose(mixtures[0].by_band, counts / counts.sum(1, keepdims=True))
