@@ -51,7 +51,7 @@ class Queries:
 
 
 NO_QUERIES = Queries(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64))
-"""What a network that does not forecast is asked."""
+"""Queries of a network that does not forecast: none."""
 
 
 def check_queries(

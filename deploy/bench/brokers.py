@@ -131,7 +131,7 @@ class Brokers:
                 time.sleep(0.05)
 
     def kill(self, node: int) -> None:
-        """As a machine that loses power."""
+        """Kill a broker, as a machine that loses power would."""
         process = self._processes.pop(node, None)
         if process is not None:
             process.kill()

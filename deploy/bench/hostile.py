@@ -539,7 +539,7 @@ def _good_client(port: int, seconds: float) -> _Good:
 
 
 def _allow_many_files() -> None:
-    """As many connections as attacks need, where the system allows it."""
+    """Allow as many connections as attacks need, where the system lets us."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

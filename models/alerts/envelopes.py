@@ -91,7 +91,7 @@ class MessageReader:
         return outcomes
 
     def _sniff(self, value: bytes, key: bytes | None, new: NewSchemas | None) -> Iterable[PacketOutcome]:
-        """As the first bytes say; but a bare record may begin with any bytes."""
+        """Tell the envelope from the first bytes; but a bare record may begin with any."""
         envelope = _sniffed(value, key)
         if envelope is Envelope.CONTAINER:
             return self._read(value, key, envelope, new)

@@ -203,7 +203,7 @@ def pool(x_MD: Tensor, packing: Packing, pooling: Pooling) -> Tensor:
 
 
 def init_classifier(module: nn.Module) -> None:
-    """As released: linear weights of classifiers from N(0, 0.02) cut at +-2, biases 0; autoencoders keep PyTorch's."""
+    """Start a classifier as released: weights from N(0, 0.02) cut at +-2, biases 0; autoencoders keep PyTorch's."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=0.02)
         if module.bias is not None:

@@ -217,7 +217,7 @@ class _Prefix(NamedTuple):
 
 
 def release(queue: Sequence[QueueItem], limits: BatchLimits) -> float:
-    """When nothing may be held back any longer: the one that has waited longest has waited for ``max_delay``."""
+    """Time from which on nothing may be held back: the one that has waited longest has waited for ``max_delay``."""
     return min(item.enqueued for item in queue[: limits.window]) + limits.max_delay
 
 

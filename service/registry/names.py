@@ -30,7 +30,7 @@ class Reference(NamedTuple):
         return cls(found["name"], found["version"] or "")
 
     def __str__(self) -> str:
-        """As requests and settings have it."""
+        """Return the name as requests and settings have it."""
         return f"{self.name}@{self.version}" if self.version else self.name
 
 

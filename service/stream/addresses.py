@@ -51,7 +51,7 @@ class Address:
             raise AddressError(f"{self.scheme}://{self.hosts}: {option} is a number, not {text[:20]!r}") from None
 
     def only(self, *known: str) -> "Address":
-        """The same; raises AddressError when there is an option that is not one of these and has no dot."""
+        """Return it as well; raises AddressError when there is an option that is not one of these and has no dot."""
         for option in self.options:
             if option not in known and not (self.scheme == "kafka" and "." in option):
                 raise AddressError(

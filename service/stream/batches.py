@@ -62,7 +62,7 @@ class Accounts:
         return self._in.total() - sum(endings.total() for endings in self._out.values())
 
     def summary(self) -> dict[str, Mapping[str, int]]:
-        """What became of the alerts of each topic, reasons beside endings."""
+        """Return what became of the alerts of each topic, reasons beside endings."""
         told: dict[str, Mapping[str, int]] = {}
         for topic, count in self._in.items():
             endings = self._out.get(topic, Counter())

@@ -19,7 +19,7 @@ EXACTLY_ONCE: Final = "exactly_once"
 
 
 class Ends(NamedTuple):
-    """Where alerts come from and where answers go; with transactions, a source and sinks that take part in them."""
+    """Ends of a worker, its source and its sinks; with transactions, such as take part in them."""
 
     source: Source
     sink: Sink
@@ -59,7 +59,7 @@ def _refuse(ends: Ends) -> None:
 
 
 def reads_letters(settings: StreamSettings, replay: bool) -> bool:
-    """Whether what comes may be a letter of ours: nobody else's message is believed to be one."""
+    """Return whether what comes may be a letter of ours: nobody else's message is believed to be one."""
     source, letters = parse_address(settings.source), _parse(settings.dead_letters, "dead letters")
     same_place = source.scheme == letters.scheme and (source.names, source.path) == (letters.names, letters.path)
     return replay or (same_place and _one_cluster(source, letters))
@@ -130,7 +130,7 @@ def _broker_source(address: Address, settings: StreamSettings, replay: bool, reb
 
 
 def open_sink(settings: StreamSettings) -> Sink:
-    """Where results go; raises AddressError likewise."""
+    """Open the sink of results; raises AddressError likewise."""
     address = _parse(settings.sink, "sink")
     if address.scheme == "file" and not settings.sink.endswith("/"):
         if settings.sink_format not in TEXT_FORMATS:
@@ -140,7 +140,7 @@ def open_sink(settings: StreamSettings) -> Sink:
 
 
 def open_letters(settings: StreamSettings) -> Sink:
-    """Where dead letters go; a folder, a topic or a stream. Raises AddressError likewise."""
+    """Open the sink of dead letters: a folder, a topic or a stream. Raises AddressError likewise."""
     return _open_sink(_parse(settings.dead_letters, "dead letters"), settings)
 
 

@@ -57,7 +57,7 @@ class FileSource:
                     path.unlink()
 
     def refusal(self) -> str:
-        """Who may not read is told at the start."""
+        """Return nothing: who may not read a file is told when it is opened."""
         return ""
 
     def holds(self, message: Message) -> bool:
@@ -94,7 +94,7 @@ class FolderSink:
     trouble = ""
 
     def refusal(self) -> str:
-        """Who may not write is told when something is written."""
+        """Return nothing: who may not write is told when something is written."""
         return ""
 
     def __init__(self, folder: Path) -> None:
@@ -134,7 +134,7 @@ class LinesSink:
     trouble = ""
 
     def refusal(self) -> str:
-        """Who may not write is told when something is written."""
+        """Return nothing: who may not write is told when something is written."""
         return ""
 
     def __init__(self, path: Path) -> None:

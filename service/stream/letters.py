@@ -21,7 +21,7 @@ SHORT_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Why a message is given up: at which stage, a machine-readable reason, words for people."""
+    """Reason for which a message is given up: the stage, a machine-readable reason, words for people."""
 
     stage: str
     reason: str
@@ -92,7 +92,7 @@ def restored(message: Message) -> Message:
 
 
 def _facts(headers: Headers) -> Mapping[str, str] | None:
-    """What a letter says about itself; None when it is none, or not one of ours."""
+    """Return what a letter says about itself; None when it is none, or not one of ours."""
     facts = {name.removeprefix(PREFIX): value for name, value in headers if name.startswith(PREFIX)}
     if not {"topic", "place", "timestamp", "key"} <= facts.keys():
         return None

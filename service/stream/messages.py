@@ -1,4 +1,4 @@
-"""What moves through the worker, and the two protocols of its ends: :class:`Source` and :class:`Sink`.
+"""Messages that move through the worker, and the two protocols of its ends: :class:`Source` and :class:`Sink`.
 
 Both ends block and are used from threads: a source's ``poll``, ``rest`` and ``close`` from one, which owns it; all else
 of a source, and everything of a sink, from several at once.
@@ -45,7 +45,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a source stands with its broker.
+    """Standing of a source with its broker.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class PermanentError(Exception):
 
 
 class Source(Protocol):
-    """Where messages come from."""
+    """End of a worker that gives it messages."""
 
     finite: bool
     """Whether it ends: then ``poll`` returning nothing means that there is nothing more."""
@@ -85,13 +85,13 @@ class Source(Protocol):
         """These messages need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
 
     def refusal(self) -> str:
-        """Why the broker lets us in nowhere, in words; empty when it does, or does not answer. Asked once, at first."""
+        """Return why the broker refuses us, in words; empty when it does not, or is silent. Asked once, at first."""
 
     def holds(self, message: Message) -> bool:
-        """Whether a message is still ours to answer: not when others have been given its partition since."""
+        """Return whether a message is still ours to answer: not when others have been given its partition since."""
 
     def standing(self) -> Standing:
-        """How we stand with the broker, asked a few times a minute."""
+        """Return how we stand with the broker; asked a few times a minute."""
 
     def close(self, clean: bool = True) -> None:
         """Give back whatever was not done.
@@ -103,17 +103,17 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """Where records go."""
+    """End of a worker that takes its records."""
 
     def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
         """Hand over and wait: for each record, None once it is acknowledged, or why it was not."""
 
     def refusal(self) -> str:
-        """As a source's."""
+        """Return a refusal, as a source does."""
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be published, in words, as far as it is known before anybody tries."""
+        """Return why nothing can be published, in words, as far as it is known before anybody tries."""
 
     def close(self) -> None:
         """End; whatever was published has been acknowledged before."""

@@ -75,7 +75,7 @@ class Movement:
         metrics.stream_not_ready.set(bool(self._outside() or self.unready()))
 
     def unready(self) -> str:
-        """Why nothing is taken, in words; empty when there is nothing to take, or it is taken."""
+        """Return why nothing is taken, in words; empty when there is nothing to take, or it is taken."""
         if self.standing.trouble:
             return f"source: {self.standing.trouble}"
         since = self._clock() - self._taken_at
@@ -84,7 +84,7 @@ class Movement:
         return ""
 
     def unhealthy(self) -> str:
-        """What only a new process mends, in words; empty when nothing is known to be wrong."""
+        """Return what only a new process mends, in words; empty when nothing is known to be wrong."""
         now = self._clock()
         if self._outside() or self.standing.trouble:
             return ""
@@ -122,7 +122,7 @@ class Probes:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which it listens."""
         return self._server.server_port
 
     def close(self) -> None:

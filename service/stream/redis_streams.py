@@ -54,7 +54,7 @@ def connect(address: Address) -> redis.Redis:
 
 
 def refusal_of(client: redis.Redis) -> str:
-    """Why a server lets us in nowhere, in words; empty when it does, or does not answer."""
+    """Return why a server refuses us, in words; empty when it does not, or does not answer."""
     try:
         client.ping()
     except (AuthenticationError, NoPermissionError) as error:
@@ -82,7 +82,7 @@ class RedisSource:
         self._starts: dict[bytes, str] = {}
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """What others left behind, else what is new."""
+        """Claim messages of consumers that died, else read new ones."""
         try:
             self._prepare()
             if self._alone and self._held:
@@ -175,7 +175,7 @@ class RedisSource:
         self._held.difference_update((stream, entry) for stream, entries in by_stream.items() for entry in entries)
 
     def refusal(self) -> str:
-        """Whether the server takes our password."""
+        """Check whether the server takes our password."""
         return refusal_of(self._client)
 
     def holds(self, message: Message) -> bool:
@@ -229,7 +229,7 @@ class RedisSink:
         self._maxlen = int(address.number("maxlen", 0)) or None
 
     def refusal(self) -> str:
-        """Whether the server takes our password."""
+        """Check whether the server takes our password."""
         return refusal_of(self._client)
 
     def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:

@@ -1,4 +1,4 @@
-"""What became of one alert, and the key under which it is published."""
+"""Result of one alert, and the key under which it is published."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class Result:
 
     @property
     def bundle(self) -> Bundle:
-        """Who answered."""
+        """Model that answered."""
         return self.lease.bundle
 
     @property

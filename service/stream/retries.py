@@ -1,4 +1,4 @@
-"""How failed tries are repeated: after a pause that doubles, up to ten seconds, and is never quite the same."""
+"""Repetition of failed tries: after a pause that doubles, up to ten seconds, and is never quite the same."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ def pauses() -> Iterator[float]:
 
 
 class Troubles:
-    """What is failing now, by step of the worker, for probes and logs."""
+    """Troubles that stand now, by step of the worker, for probes and logs."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -231,7 +231,7 @@ class Worker:
             await asyncio.sleep(OBSERVE_SECONDS)
 
     def _outside(self) -> str:
-        """What is wrong outside of this process, in words."""
+        """Return what is wrong outside of this process, in words."""
         told = [str(self._troubles)]
         if self._ends is not None:
             told += [f"sink: {self._ends.sink.trouble}"] if self._ends.sink.trouble else []
@@ -260,7 +260,7 @@ class Worker:
         return engines or "; ".join(filter(None, (self._movement.unready(), self._outside())))
 
     def _verdict(self) -> int:
-        """Whether everything went well, with the account in the log."""
+        """Return whether everything went well, with the account in the log."""
         log.info("final account", topics=self.accounts.summary())
         try:
             self.accounts.check()

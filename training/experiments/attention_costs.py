@@ -181,7 +181,7 @@ class LiveTensors(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has left it without annotations
         self.peak, self._live = 0, 0
         self._storages: dict[int, int] = {}
 

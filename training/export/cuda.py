@@ -1,4 +1,4 @@
-"""The same graph for CUDA: without operators that onnxruntime has no CUDA kernel for, checked against its table.
+"""A graph for CUDA, without operators that onnxruntime has no CUDA kernel for, checked against its table of kernels.
 
 onnxruntime quietly runs on the CPU what its CUDA provider has no kernel for, which costs two copies and a wait for each
 such node. The table of kernels (``cuda_kernels.json``) is made from onnxruntime's own documentation::
@@ -76,7 +76,7 @@ def _reason(
     opsets: Mapping[str, int],
     types: Mapping[str, str],
 ) -> str:
-    """Why a node has no kernel; empty where it has one."""
+    """Reason for which a node has no kernel; empty where it has one."""
     if node.domain not in ("", "ai.onnx"):
         return f"{node.domain}.{node.op_type} is no standard operator"
     if node.op_type == "Constant":

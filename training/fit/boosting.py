@@ -98,7 +98,7 @@ def _laid(top: dict[str, Any], start: int, numbers: int) -> tuple[int, list[tupl
 
 
 def _missing_goes_left(node: dict[str, Any]) -> bool:
-    """Where LightGBM sends a missing number; where it has seen none missing, it takes it for zero."""
+    """Tell whether LightGBM sends a missing number to the left; where it saw none missing, it takes it for zero."""
     return bool(node["default_left"]) if node["missing_type"] == "NaN" else node["threshold"] >= 0
 
 

@@ -75,7 +75,7 @@ class Colours:
     series: dict[int, tuple[Series, ...]]
 
     def furthest(self, label: int) -> float:
-        """How far outside the observed wavelengths an object of a class may be told."""
+        """Return how far outside the observed wavelengths an object of a class may be told."""
         return 1.5 if ELASTICC.names[label] in ANYWHERE else FURTHEST[label in self.series]
 
     def draw(self, label: int, rng: np.random.Generator) -> "Colour":
@@ -89,7 +89,7 @@ class Colours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Colour:
-    """How one view continues beyond the edges: by a series, by a slope, or (slope NaN) by the object's own slope."""
+    """Continuation of one view beyond the edges: by a series, by a slope, or (slope NaN) by the object's own slope."""
 
     series: Series | None
     slope: float

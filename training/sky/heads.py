@@ -37,7 +37,7 @@ ASKED: Final = 4096  # rows at a time where nothing is learned
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What is known before the heads: ``embedding`` f32[N, E], ``value`` f32[N, K], ``known`` bool[N, K]."""
+    """Inputs of the heads: ``embedding`` f32[N, E], ``value`` f32[N, K], ``known`` bool[N, K]."""
 
     embedding: Float32
     value: Float32
@@ -67,7 +67,7 @@ def all_told(parts: Sequence[Told]) -> Told:
 
 
 class HeadsConfig(NamedTuple):
-    """How heads are fitted.
+    """Settings by which heads are fitted.
 
     ``taught``: share of the loss that a teacher's probabilities make, where there is one; ``go_on``: from the heads
     that the body's network holds, instead of from none.

@@ -70,7 +70,7 @@ def _six(told: Mapping[str, Any]) -> str:
 
 
 def _told(reports: Sequence[Mapping[str, Any]]) -> str:
-    """How well the source of SNe Ia is told, before and after re-observation."""
+    """Return how well the source of SNe Ia is told, before and after re-observation."""
     rows = [f"- {name}: {_number(value)}" for told in reports for name, value in told.items()]
     text = "## Source told within SNe Ia, balanced accuracy (wanted: at most 0.3 after)\n\n"
     return text + "\n".join(rows) + "\n"

@@ -276,7 +276,7 @@ def parity_tokens(
 
 @torch.inference_mode()
 def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
-    """Whether statistics in single precision are those in double, also where the last digits of the points differ."""
+    """Check that statistics in single precision are those in double, also where last digits of the points differ."""
     assert network.statistics is not None
     inputs = RaggedBatch.collate([tokens]).padded()
     single = [torch.from_numpy(inputs[name]) for name in network.input_names]
@@ -291,7 +291,7 @@ def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
 
 @torch.inference_mode()
 def _keeps_its_leaves(network: AstroMoE, exact: nn.Module, ensemble: Ensembled, tokens: Tokens) -> bool:
-    """Whether the trees say the same in double precision and where the last digits differ, told metadata or none.
+    """Check that the trees say the same in double precision and where the last digits differ, with metadata or without.
 
     With tens of thousands of thresholds some number of every light curve is near one; what counts is that rounding,
     and ten times as much, leads to the same leaves.
@@ -355,7 +355,7 @@ def _complete(out: Path, fitted: Fitted) -> Bundle:
 
 
 def _domain(bands: Sequence[str]) -> dict[str, Any]:
-    """Where the 20 classes were measured. Six types of supernovae state none, so as not to be asked about all else."""
+    """Return where the 20 classes were measured. Six types of supernovae state no domain, lest all ask them."""
     return {
         "bands": bands,
         "fewest_bands": 1,

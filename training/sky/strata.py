@@ -30,7 +30,7 @@ MARGIN: Final = 0.01  # asked for beyond the stated coverage: strata move betwee
 
 
 class Strata(NamedTuple):
-    """What a light curve's stratum is told by, each [N], and the survey that it looks like."""
+    """Measures that tell a light curve's stratum, each [N], and the survey that it looks like."""
 
     detections: Int64
     bands: Int64

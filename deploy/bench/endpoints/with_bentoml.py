@@ -16,7 +16,7 @@ class Classifier:
 
     @bentoml.api(batchable=True, max_batch_size=max(BATCH, 2), max_latency_ms=10_000)  # type: ignore[untyped-decorator]  # not installed here
     def together(self, curves: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """As many light curves as BentoML has put together."""
+        """Answer as many light curves as BentoML has put together."""
         rows = self.network.answer([self.network.read(columns) for columns in curves])
         return [{"probabilities": row} for row in rows]
 

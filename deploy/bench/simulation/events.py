@@ -268,7 +268,7 @@ def _clock(
 
 
 def _as_run(report: RunReport) -> Run:
-    """Who was in the run and when it was is not known here; how many, how long, and for what time is."""
+    """Ignore the members and the time of a run, which are not known here."""
     seconds = report.assemble_seconds + report.run_seconds + report.split_seconds
     return Run(tuple(range(report.size)), report.length, report.tokens, 0.0, seconds)
 

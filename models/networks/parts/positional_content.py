@@ -16,7 +16,7 @@ from models.networks.parts.recurrent import Gru
 
 
 class When(NamedTuple):
-    """When, and in which band, each token was observed.
+    """Times and bands at which the tokens were observed.
 
     Attributes
     ----------

@@ -86,7 +86,7 @@ class Limit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As a label of metrics and in problems: ``curves_per_day``."""
+        """Name in labels of metrics and in problems: ``curves_per_day``."""
         return f"{self.counted}_per_{'day' if self.day else 'second'}"
 
 

@@ -48,7 +48,7 @@ class _Strict(BaseModel):
 
 
 class InputParameters(_Strict):
-    """How an input is sent."""
+    """Parameters of an input: how it is sent."""
 
     binary_data_size: int | None = Field(None, ge=0, description="bytes of the tensor after the JSON part")
 
@@ -64,7 +64,7 @@ class InputTensor(_Strict):
 
 
 class OutputParameters(_Strict):
-    """How an output is wanted."""
+    """Parameters of an output: how it is wanted."""
 
     binary_data: bool | None = Field(None, description="as bytes after the JSON part; default: binary_data_output")
     classification: int = Field(0, ge=0, description="as so many texts `value:index:label`, the most probable first")
@@ -78,7 +78,7 @@ class OutputRequest(_Strict):
 
 
 class RequestParameters(_Strict):
-    """What applies to a whole request."""
+    """Parameters of a whole request."""
 
     timeout: int | None = Field(None, ge=0, description="answer within this many microseconds or not at all; 0: none")
     deadline_ms: int | None = Field(None, ge=1, description="the same in milliseconds")
@@ -105,26 +105,26 @@ class InferRequest(_Strict):
 
 
 class Live(Reply):
-    """Whether this process works."""
+    """Liveness: true while this process works."""
 
     live: Literal[True]
 
 
 class Ready(Reply):
-    """Whether requests should be sent here."""
+    """Readiness: true while requests should be sent here."""
 
     ready: Literal[True]
 
 
 class ModelReady(Reply):
-    """Whether a model answers."""
+    """Readiness of a model: true while it answers."""
 
     name: str
     ready: Literal[True]
 
 
 class ServerMetadata(Reply):
-    """What this server is."""
+    """Name, version and extensions of this server."""
 
     name: str
     version: str
@@ -140,7 +140,7 @@ class TensorMetadata(Reply):
 
 
 class ModelMetadata(Reply):
-    """What a model takes and gives."""
+    """Inputs and outputs of a model."""
 
     name: str
     versions: list[str]
@@ -197,7 +197,7 @@ class InferReply(Reply):
 
 
 class Duration(Reply):
-    """How often something was done, and how long that took in all."""
+    """Count of what was done, and the time that it took in all."""
 
     count: int
     ns: int
@@ -226,7 +226,7 @@ class InferStatistics(Reply):
 
 
 class StatisticsOfModel(Reply):
-    """What a model has done since the service started, whichever route asked for it."""
+    """Statistics of a model since the service started, whichever route asked for it."""
 
     name: str
     version: str

@@ -330,7 +330,7 @@ OUTCOME_OUTPUTS = (
 
 
 def write_outcomes(names: Collection[str], received: Received[Any], outcomes: Sequence[Outcome]) -> dict[str, Array]:
-    """Those of :data:`OUTCOME_OUTPUTS` that are among ``names``, each of shape (light curves,)."""
+    """Return those of :data:`OUTCOME_OUTPUTS` that are among ``names``, each of shape (light curves,)."""
     writers: dict[str, Callable[[], Sequence[bytes]]] = {
         "status": lambda: [outcome.status.encode() for outcome in outcomes],
         "reason": lambda: [outcome.reason.encode() for outcome in outcomes],

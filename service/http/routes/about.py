@@ -186,7 +186,7 @@ class Fine(BaseModel):
 
 
 class ReadyReply(BaseModel):
-    """What is served. A bundle of the repository that cannot be loaded is named; what it replaces goes on answering."""
+    """Models that are served. A bundle that cannot be loaded is named; what it was to replace goes on answering."""
 
     status: Literal["ready"]
     models: list[str] = Field(description="every model that answers, as `name@version`")
@@ -195,7 +195,7 @@ class ReadyReply(BaseModel):
 
 @probes.get("/healthz", summary="Liveness", responses=UNAVAILABLE)
 async def healthz(request: Request) -> Fine:
-    """Whether this process works: the event loop answers and the inference engine lives."""
+    """Tell whether this process works: the event loop answers and the inference engine lives."""
     service = service_of(request)
     if not service.alive:
         raise service.not_ready()
@@ -204,7 +204,7 @@ async def healthz(request: Request) -> Fine:
 
 @probes.get("/readyz", summary="Readiness", responses=UNAVAILABLE)
 async def readyz(request: Request) -> ReadyReply:
-    """Whether to send requests here: no while starting, draining or failed, and while an inference run hangs."""
+    """Tell whether to send requests here: not while starting, draining or failed, nor while an inference run hangs."""
     service = service_of(request)
     if service.unready:
         raise service.not_ready()
@@ -216,7 +216,7 @@ async def readyz(request: Request) -> ReadyReply:
 
 @probes.get("/startupz", summary="Startup", responses=UNAVAILABLE)
 async def startupz(request: Request) -> Fine:
-    """Whether the model has been loaded, verified and warmed up."""
+    """Tell whether the model has been loaded, verified and warmed up."""
     service = service_of(request)
     if not service.started:
         raise service.not_ready()
