@@ -3,7 +3,6 @@
 Starlette's ``BaseHTTPMiddleware`` would cost a quarter of the throughput and hide that a client has left.
 :class:`Edge` is the outermost layer: request id, trace, metrics, log, and where alone exceptions become replies.
 :class:`Gate` guards ``/v1`` and the models of ``/v2``, but for probes: API key, then a bound on requests in progress.
-:class:`Turns` keeps those who come by the hundred from taking the event loop for themselves.
 
 Innermost is a way around the framework: finding a route and reading parameters takes FastAPI a third of the time that a
 request of one light curve needs. An address that is known exactly and has no parameters needs neither. All else, wrong
@@ -12,9 +11,8 @@ methods included, goes on to the routes, which describe the same endpoints to cl
 
 import asyncio
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from ipaddress import ip_address, ip_network
 from time import monotonic
 from typing import NamedTuple
 from uuid import uuid4
@@ -27,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.engine.queue import wait
 from service.http.edge.errors import INTERNAL, OVERLOADED, ProblemError, problem_of, problem_response
 from service.http.edge.keys import ANYBODY, KeyRing, Quotas
+from service.http.edge.protocol import ARRIVED, neighbourhood
 from service.http.edge.receive import ClientGone
 from service.observe.metrics import Metrics
 from service.observe.tracer import Answered, Tracer
@@ -46,73 +45,22 @@ _ACCEPTED_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 log = structlog.get_logger(__name__)
 
 
-TURNS = 8
-"""Requests that begin in one round of the event loop; a costly one computes for one to three milliseconds."""
-
-
-class Turns:
-    """Turns of requests to begin: a few in each round of the event loop, one client after the other.
-
-    What a request computes before it first waits for anything keeps the loop from everybody else. Of five hundred that
-    come at once each would begin in the same round, and a newcomer could not even connect for a second. With turns the
-    loop looks at its sockets after every few, and a client who has asked once does not stand behind one who has asked
-    five hundred times. Of a long queue more begin at a time, so that it stays bounded by what comes.
-    """
-
-    def __init__(self) -> None:
-        self._left = TURNS
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        self._count = 0
-        self._ticking = False
-
-    async def wait(self, client: str) -> None:
-        """Return when it is the client's turn, most often at once."""
-        self._tick()
-        if self._left and not self._waiting:
-            self._left -= 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(client, deque()).append(turn)
-        self._count += 1
-        await turn
-
-    def _tick(self) -> None:
-        if not self._ticking:
-            self._ticking = True
-            asyncio.get_running_loop().call_soon(self._round)  # after the loop has looked at its sockets once more
-
-    def _round(self) -> None:
-        self._ticking, self._left = False, max(TURNS, self._count // 64)
-        while self._left and self._waiting:
-            client = next(iter(self._waiting))
-            turns = self._waiting.pop(client)
-            turn = turns.popleft()
-            self._count -= 1
-            if turns:
-                self._waiting[client] = turns  # behind all others
-            if not turn.done():  # else it was cancelled
-                turn.set_result(None)
-                self._left -= 1
-        if self._waiting:
-            self._tick()
-
-
 class Edge:
     """Names, counts, times and logs a request, and turns whatever escapes the application into a problem document."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, tracer: Tracer | None = None) -> None:
         self.app, self.metrics, self.tracer = app, metrics, tracer or Tracer()
-        self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; anything else (the lifespan) passes through."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = monotonic(), 0
+        state = scope.setdefault("state", {})
+        started, status = state.get(ARRIVED) or monotonic(), 0
         request_id, trace = _request_id(scope), self.tracer.context(scope["headers"])
         named = [(b"x-request-id", request_id.encode()), (b"traceresponse", trace.response), _NO_SNIFFING]
-        scope.setdefault("state", {})["request_id"] = request_id
+        state["request_id"] = request_id
 
         async def send_named(message: Message) -> None:
             nonlocal status
@@ -127,7 +75,6 @@ class Edge:
             self.metrics.inflight.track_inprogress(),
         ):
             try:
-                await self._turns.wait(_neighbourhood(scope))
                 await self.app(scope, receive, send_named)
             except ClientGone:
                 status = CLIENT_CLOSED_REQUEST
@@ -136,6 +83,7 @@ class Edge:
                 if not status:  # else part of a reply is out already; uvicorn closes the connection
                     await problem_response(problem, scope["path"], request_id)(scope, receive, send_named)
                 status = problem.kind.status
+                del problem  # in the frames of whose traceback it would keep itself, and the body, for a while
             ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
             self._record(scope["method"], route, status, ended - started)
             answered = Answered(scope["method"], scope["path"], route, status, request_id, started, ended)
@@ -222,7 +170,7 @@ class Gate:
             return
         key = self.keys.holder(scope)
         client = "" if key is ANYBODY else key
-        share = client or _neighbourhood(scope)
+        share = client or neighbourhood(scope.get("client"))
         if self.quotas is not None:
             await self.quotas.admit(key)
         self.places.take(share)
@@ -231,19 +179,6 @@ class Gate:
             await self.app(scope, receive, send)
         finally:
             self.places.give_back(share)
-
-
-def _neighbourhood(scope: Scope) -> str:
-    """Return the address of a client, of IPv6 the network: one house has billions of those addresses."""
-    host = scope["client"][0] if scope.get("client") else ""
-    if ":" not in host:
-        return host
-    try:
-        mapped = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    embedded = getattr(mapped, "ipv4_mapped", None)
-    return str(embedded or ip_network((int(mapped) >> 64 << 64, 64)).network_address)
 
 
 class Shortcut(NamedTuple):

@@ -5,9 +5,12 @@ import contextlib
 import inspect
 import re
 import socket
+import struct
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import requires, version
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from packaging.version import Version
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.http.edge import protocol
-from service.http.edge.protocol import MAX_AHEAD, MAX_HEADERS, LimitedProtocol, LingeringTransport
+from service.http.edge.protocol import MAX_AHEAD, MAX_HEADERS, TURNS, LimitedProtocol, LingeringTransport, Turns
 from support.edge import Live, Network, curve, live, loader, receive_all, wait_until
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -153,6 +156,114 @@ def test_a_kept_connection_makes_room_as_well(edge: Live) -> None:
             connection.close()
 
 
+RESET = struct.pack("ii", 1, 0)
+
+
+@contextlib.contextmanager
+def loop_stands_still(edge: Live) -> Iterator[None]:
+    """Nothing is accepted or read for the length of the block."""
+    begun, over = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        over.wait(30)
+
+    edge.server.servers[0].get_loop().call_soon_threadsafe(wait)
+    assert begun.wait(30)
+    try:
+        yield
+    finally:
+        over.set()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells of a connection that has ended")
+def test_nothing_is_made_for_connections_that_were_reset_before_they_were_accepted(
+    edge: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    original = HttpToolsProtocol.connection_made
+
+    def connection_made(self: HttpToolsProtocol, transport: asyncio.Transport) -> None:
+        made.append(self)
+        original(self, transport)
+
+    monkeypatch.setattr(HttpToolsProtocol, "connection_made", connection_made)
+    with loop_stands_still(edge):
+        for _ in range(50):
+            with edge.connect() as connection:
+                connection.sendall(GET)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    edge.still_well()
+    assert len(made) == 1
+    wait_until(lambda: not connections(edge))
+
+
+def test_a_request_whose_client_left_before_its_turn_never_begins(edge: Live) -> None:
+    before = edge.metric("nightjar_requests_total", route="/healthz", code="200")
+    peers = [edge.connect() for _ in range(4 * TURNS)]
+    edge.still_well()
+    with loop_stands_still(edge):
+        for peer in peers:
+            peer.sendall(GET)
+        for peer in peers[TURNS:]:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            peer.close()
+    for peer in peers[:TURNS]:
+        assert peer.recv(100).startswith(b"HTTP/1.1 200")
+        peer.close()
+    edge.still_well()
+    assert edge.metric("nightjar_requests_total", route="/healthz", code="200") < before + 4 * TURNS
+
+
+async def test_who_asks_once_does_not_stand_behind_a_crowd() -> None:
+    turns, begun = Turns(), list[str]()
+
+    def ask(client: str) -> bool:
+        begun.append(client)
+        return True
+
+    for _ in range(500):
+        turns.add("many", partial(ask, "many"))
+    assert begun == ["many"] * TURNS
+    turns.add("one", partial(ask, "one"))
+    while "one" not in begun:
+        await asyncio.sleep(0)
+    assert begun.count("many") < 5 * TURNS
+    while len(begun) < 501:
+        await asyncio.sleep(0)
+
+
+async def test_a_turn_is_given_on_by_who_has_left() -> None:
+    turns, begun = Turns(), list[str]()
+
+    def ask(client: str) -> bool:
+        begun.append(client)
+        return client == "stays"
+
+    for place in range(20 * TURNS):
+        turns.add("stays" if place < TURNS else "leaves", partial(ask, "stays" if place < TURNS else "leaves"))
+    turns.add("leaves", partial(ask, "stays"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert begun.count("leaves") == 19 * TURNS
+    assert begun.count("stays") == TURNS + 1
+
+
+async def test_a_crowd_cannot_outgrow_its_turns() -> None:
+    turns, begun, rounds = Turns(), list[bool](), 0
+
+    def begin() -> bool:
+        begun.append(True)
+        return True
+
+    for _ in range(10_000):
+        turns.add("many", begin)
+    while len(begun) < 10_000:
+        await asyncio.sleep(0)
+        rounds += 1
+    assert rounds < 1000
+
+
 class Unread(asyncio.Transport):
     """A transport whose peer reads nothing."""
 
@@ -183,11 +294,22 @@ async def test_a_reply_that_is_never_read_is_dropped(waiting: int, calls: list[s
     assert peer.calls == calls
 
 
-ATTRIBUTES = ("connections", "cycle", "flow", "headers", "loop", "parser", "pipeline", "server_state", "transport")
+ATTRIBUTES = (
+    "client",
+    "connections",
+    "cycle",
+    "flow",
+    "headers",
+    "loop",
+    "parser",
+    "pipeline",
+    "server_state",
+    "transport",
+)
 METHODS = (
     "connection_made", "connection_lost", "data_received", "on_message_begin", "on_header", "on_headers_complete",
     "on_body", "on_message_complete", "on_response_complete", "pause_writing", "resume_writing", "send_400_response",
-    "timeout_keep_alive_handler",
+    "timeout_keep_alive_handler", "_start_asgi_task",
 )  # fmt: skip
 
 
@@ -202,7 +324,7 @@ def test_the_private_class_is_still_what_it_was() -> None:
     assert set(re.findall(r"super\(\)\.(\w+)", ours)) - {"__init__"} <= set(METHODS)
     inherited = set(re.findall(r"self\.([a-z]\w*)", ours)) - set(vars(LimitedProtocol))
     assert inherited <= {*ATTRIBUTES, *METHODS}
-    for name in ("more_body", "response_complete", "body"):
+    for name in ("more_body", "response_complete", "body", "disconnected", "scope"):
         assert re.search(rf"self\.{name}\b", inspect.getsource(RequestResponseCycle)), name
     assert "self.pipeline.appendleft(" in source
     assert "self.pipeline.pop()" in source

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 from service.__main__ import main
 from service.http.edge.errors import ProblemError
 from service.http.edge.keys import ANYBODY, DAY_SECONDS, Counts, Limit, Quotas, SharedCounts, limits_of
-from service.http.edge.middleware import Places, _neighbourhood
+from service.http.edge.middleware import Places
+from service.http.edge.protocol import neighbourhood
 from service.http.server import serve
 from service.observe.metrics import Metrics
 from service.settings import KeyLimits
@@ -266,8 +267,8 @@ def test_one_address_leaves_room_for_another() -> None:
     ],
 )
 def test_a_share_is_an_address_or_a_network(host: str, share: str) -> None:
-    assert _neighbourhood({"type": "http", "client": (host, 1)}) == share
-    assert _neighbourhood({"type": "http", "client": None}) == ""
+    assert neighbourhood((host, 1)) == share
+    assert neighbourhood(None) == ""
 
 
 def test_streams_leave_places_for_requests() -> None:

@@ -1,15 +1,19 @@
 """Around every request: its name, its key, its place among the others, its line in the log."""
 
-import asyncio
+import gc
 import hashlib
 import json
+import weakref
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from service.http.edge.errors import Problem
-from service.http.edge.middleware import TURNS, Turns
+from service.http.edge import errors
+from service.http.edge.errors import Problem, ProblemError
+from service.http.edge.middleware import Edge
+from service.observe.metrics import Metrics
 from support.edge import Network, curve, live, loader, raw_post
 
 KEYS = ("correct horse", "battery staple")
@@ -110,39 +114,29 @@ def test_no_body_is_ever_logged() -> None:
     assert [entry["status"] for entry in logged if entry["event"] == "request"] == [422, 400, 422]
 
 
-async def test_who_asks_once_does_not_stand_behind_a_crowd() -> None:
-    turns, begun = Turns(), list[str]()
+async def test_what_a_refused_request_held_is_given_back_without_a_collection() -> None:
+    """A problem that its own traceback keeps alive would keep the body for as long as no cycles are looked for."""
 
-    async def ask(client: str) -> None:
-        await turns.wait(client)
-        begun.append(client)
+    class Held(bytearray):
+        pass
 
-    crowd = [asyncio.create_task(ask("many")) for _ in range(500)]
-    await asyncio.sleep(0)
-    assert begun == ["many"] * TURNS
-    await asyncio.create_task(ask("one"))
-    assert begun.count("many") < 5 * TURNS
-    await asyncio.gather(*crowd)
-    assert begun.count("many") == 500
+    held: list[weakref.ref[Held]] = []
 
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        body = Held(b"x")
+        held.append(weakref.ref(body))
+        raise ProblemError(errors.MALFORMED, f"{len(body)} bytes are no document")
 
-async def test_a_turn_is_given_on_by_who_has_left() -> None:
-    turns = Turns()
-    tasks = [asyncio.create_task(turns.wait("many")) for _ in range(20 * TURNS)]
-    await asyncio.sleep(0)
-    for task in tasks[TURNS:-1]:
-        task.cancel()
-    await tasks[-1]
-    done = await asyncio.gather(*tasks, return_exceptions=True)
-    assert done.count(None) == TURNS + 1
-    await asyncio.wait_for(turns.wait("one"), 5)
+    async def send(message: Message) -> None:
+        pass
 
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
 
-async def test_a_crowd_cannot_outgrow_its_turns() -> None:
-    turns = Turns()
-    tasks = [asyncio.create_task(turns.wait("many")) for _ in range(10_000)]
-    rounds = 0
-    while not all(task.done() for task in tasks):
-        await asyncio.sleep(0)
-        rounds += 1
-    assert rounds < 1000
+    edge = Edge(app, Metrics())
+    gc.disable()
+    try:
+        await edge({"type": "http", "method": "GET", "path": "/v1/x", "headers": []}, receive, send)
+        assert held[0]() is None
+    finally:
+        gc.enable()
