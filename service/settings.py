@@ -195,7 +195,11 @@ class Settings(BaseSettings):
     max_tensor_bytes: int = Field(
         64 * MIB, ge=1, description="most bytes in a body of tensors (/v2), also decompressed"
     )
-    max_held_bytes: int = Field(128 * MIB, ge=1, description="most bytes of all request bodies held at once")
+    max_held_bytes: int = Field(
+        128 * MIB,
+        ge=1,
+        description="most bytes of all request bodies held at once, half of them of one key or address that sends several",
+    )
     max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="most bytes of one alert packet once decompressed")
     max_curves: int = Field(1000, ge=1, description="most light curves in one request")
     max_stream_curves: int = Field(

@@ -310,12 +310,14 @@ class Endpoint:
         call = Call(request)
         service, stopwatch = call.service, call.stopwatch
         limit = self.limit(call.settings) if limit is None else limit
-        with Body(request, service.budget) as body:
+        with service.budget.share(client_of(request)) as share:
+            body = Body(request, share)
             data = await body.read(limit, call.settings.body_timeout)
             stopwatch.lap("receive")
             if coding := content_coding(request, codings):
                 data = await inflate(data, coding, limit, body.charge, service.off_loop)
             inquiry = await understand(call, data)
+            del data  # what was made of it stays charged, and is smaller
             await service.quotas.charge(key_of(request), len(inquiry.items))
             with held(dict.fromkeys(inquiry.leases)):
                 outcomes = await unless_gone(request, ask_each(inquiry.leases, inquiry.items, inquiry.terms))

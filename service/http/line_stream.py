@@ -35,7 +35,7 @@ from service.http.body.forms import ClassifyQuery
 from service.http.body.requests import InvalidCurve, read_curves
 from service.http.curves import checked_prior, classified
 from service.http.edge.errors import ProblemError, problem_document, problem_of
-from service.http.edge.receive import BodyBudget, ClientGone, LineBody
+from service.http.edge.receive import ClientGone, LineBody, Share
 from service.http.endpoint import INLINE_BYTES, Stopwatch, client_of, key_of, sticky_key, terms_of
 from service.http.lifecycle import service_of
 from service.registry.leading import refused_outside
@@ -161,7 +161,8 @@ class CurveStream(Response):
         output = _Output(send, {"type": "http.response.start", **head})
         conversation = _Conversation(LineBody(receive, settings), output, answerer, settings.max_json_bytes)
         try:
-            await conversation.run(self._service.budget)
+            with self._service.budget.share(client_of(self._request)) as share:
+                await conversation.run(share)
         except ClientGone:
             raise
         except (Exception, asyncio.CancelledError) as error:
@@ -236,16 +237,14 @@ class _Conversation:
         self._ended = False
         self._fault: ProblemError | None = None  # of the body; told when everything before it has been answered
 
-    async def run(self, budget: BodyBudget) -> None:
+    async def run(self, share: Share) -> None:
         """Until everything is answered; raises ClientGone and whatever else ends it early."""
-        charged = 0
         try:
             while not self._turn():
-                budget.take(self._held - charged)
-                charged = self._held
+                share.hold(self._held)
                 await asyncio.wait(self._pending(), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            budget.give_back(charged)
+            share.hold(0)
             await self._stop()
         if self._fault is not None:
             raise self._fault

@@ -15,8 +15,9 @@ out.
 import asyncio
 import math
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 from typing import TypeVar
@@ -38,40 +39,63 @@ class ClientGone(Exception):
 
 
 class BodyBudget:
-    """Bytes of request bodies held in memory, over all requests."""
+    """Bytes of request bodies held in memory, over all requests.
+
+    A client with several bodies has half of it at most: whoever sends many large ones shuts nobody else out.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
+        self._held_by: Counter[str] = Counter()
+        self._bodies_of: Counter[str] = Counter()
 
-    def take(self, size: int) -> None:
-        """Reserve bytes. Raises ProblemError (429) when that would exceed the limit."""
-        if self.held + size > self.limit:
-            detail = "this service holds as many request bodies as its memory allows"
-            raise ProblemError(OVERLOADED, detail, retry_after=RETRY_AFTER_FULL)
+    @contextmanager
+    def share(self, client: str) -> Iterator["Share"]:
+        """Return what one request may hold on account of a client; it is given back when the block ends."""
+        share = Share(self, client)
+        self._bodies_of[client] += 1
+        try:
+            yield share
+        finally:
+            share.hold(0)
+            self._bodies_of[client] -= 1
+            if not self._bodies_of[client]:
+                del self._bodies_of[client], self._held_by[client]
+
+    def take(self, size: int, client: str) -> None:
+        """Reserve bytes, give them back where ``size`` is negative. Raises ProblemError (429) beyond a limit."""
+        if size > 0:
+            if self.held + size > self.limit:
+                detail = "this service holds as many request bodies as its memory allows"
+                raise ProblemError(OVERLOADED, detail, retry_after=RETRY_AFTER_FULL)
+            if self._bodies_of[client] > 1 and self._held_by[client] + size > self.limit // 2:
+                detail = "this service holds as many bodies of this client's as its memory allows"
+                raise ProblemError(OVERLOADED, detail, retry_after=RETRY_AFTER_FULL)
         self.held += size
+        self._held_by[client] += size
 
-    def give_back(self, size: int) -> None:
-        """Release bytes taken before."""
-        self.held -= size
+
+class Share:
+    """Bytes that one request holds of a budget."""
+
+    def __init__(self, budget: BodyBudget, client: str) -> None:
+        self._budget, self._client = budget, client
+        self.size = 0
+
+    def hold(self, size: int) -> None:
+        """Hold so many bytes from now on. Raises ProblemError (429) when that would exceed a limit."""
+        self._budget.take(size - self.size, self._client)
+        self.size = size
 
 
 class Body:
-    """One request body, its bytes charged to the budget until the ``with`` block ends."""
+    """One request body, its bytes charged to a share of the budget."""
 
-    def __init__(self, request: Request, budget: BodyBudget) -> None:
-        self._request, self._budget = request, budget
+    def __init__(self, request: Request, share: Share) -> None:
+        self._request, self._share = request, share
         self._chunks: list[bytes] = []
         self._size = 0
-
-    def __enter__(self) -> "Body":
-        """Start with nothing read."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Give the bytes back, whatever happened."""
-        self._budget.give_back(self._size)
-        self._chunks.clear()
 
     async def read(self, limit: int, timeout: float) -> bytes:
         """Read it all.
@@ -92,11 +116,12 @@ class Body:
             raise ProblemError(TIMEOUT, f"the body did not arrive within {timeout:g} s") from None
         if not self._size:
             raise ProblemError(MALFORMED, "the body is empty")
-        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        chunks, self._chunks = self._chunks, []  # else the body would be there twice for as long as it is held
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def charge(self, size: int) -> None:
         """Charge bytes that were made of the body, its decompressed form. Raises ProblemError (429)."""
-        self._budget.take(size)
+        self._share.hold(self._size + size)
         self._size += size
 
     def _check_declared(self, limit: int) -> None:

@@ -1,6 +1,8 @@
 """Reading bodies, without a socket: what the budget and the media type decide."""
 
 import asyncio
+import tracemalloc
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -29,13 +31,14 @@ def chunk(data: bytes, more: bool = True) -> dict[str, Any]:
 
 
 async def read(messages: Messages, budget: BodyBudget, limit: int = 100, timeout: float = 5.0) -> bytes:
-    with Body(request(messages), budget) as body:
-        return await body.read(limit, timeout)
+    with budget.share("one") as share:
+        return await Body(request(messages), share).read(limit, timeout)
 
 
 async def test_chunks_are_joined_and_the_budget_is_given_back() -> None:
     budget = BodyBudget(10)
-    with Body(request([chunk(b"ab"), chunk(b""), chunk(b"cd", more=False)]), budget) as body:
+    with budget.share("one") as share:
+        body = Body(request([chunk(b"ab"), chunk(b""), chunk(b"cd", more=False)]), share)
         assert await body.read(10, 5.0) == b"abcd"
         assert budget.held == 4
     assert budget.held == 0
@@ -67,8 +70,8 @@ async def test_a_client_that_leaves_in_the_middle() -> None:
 
 @pytest.mark.parametrize("declared", ["101", "99999999999999999999"])
 async def test_a_declared_length_is_believed_when_it_is_too_long(declared: str) -> None:
-    with pytest.raises(ProblemError) as caught, Body(request([], content_length=declared), BodyBudget(1)) as body:
-        await body.read(100, 5.0)
+    with pytest.raises(ProblemError) as caught, BodyBudget(1).share("one") as share:
+        await Body(request([], content_length=declared), share).read(100, 5.0)
     assert (caught.value.kind.status, caught.value.limit) == (413, 100)
 
 
@@ -76,8 +79,47 @@ async def test_a_declared_length_is_believed_when_it_is_too_long(declared: str) 
 async def test_a_senseless_length_is_ignored(declared: str) -> None:
     sent = request([chunk(b"ok", more=False)])
     sent.scope["headers"] = [(b"content-length", declared.encode("latin-1"))]
-    with Body(sent, BodyBudget(10)) as body:
-        assert await body.read(100, 5.0) == b"ok"
+    with BodyBudget(10).share("one") as share:
+        assert await Body(sent, share).read(100, 5.0) == b"ok"
+
+
+def test_a_client_with_many_bodies_leaves_room_for_others() -> None:
+    budget = BodyBudget(100)
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(budget.share("many")) for _ in range(2))
+        first.hold(30)
+        second.hold(20)
+        for share in (first, second):
+            with pytest.raises(ProblemError) as caught:
+                share.hold(31)
+            assert caught.value.kind.status == 429
+        other = stack.enter_context(budget.share("other"))
+        other.hold(50)
+        with pytest.raises(ProblemError):
+            other.hold(51)
+    assert budget.held == 0
+
+
+def test_a_single_body_may_fill_the_budget() -> None:
+    budget = BodyBudget(100)
+    with budget.share("one") as share:
+        share.hold(100)
+    with budget.share("one") as share:
+        share.hold(100)
+        share.hold(40)
+        assert budget.held == 40
+
+
+async def test_a_body_is_there_once() -> None:
+    pieces = [b"x" * 1000 for _ in range(1000)]
+    with BodyBudget(1_000_000).share("one") as share:
+        body = Body(request([*map(chunk, pieces[:-1]), chunk(pieces[-1], more=False)]), share)
+        tracemalloc.start()
+        try:
+            data = await body.read(1_000_000, 5.0)
+            assert tracemalloc.get_traced_memory()[0] < 1.1 * len(data)
+        finally:
+            tracemalloc.stop()
 
 
 def test_media_type_is_checked_without_its_parameters() -> None:

@@ -217,8 +217,8 @@ def test_a_client_that_leaves_its_results_unread_is_held_back_and_disconnected(
     held: list[int] = []
     budget, take = edge.service.budget, edge.service.budget.take
 
-    def taken(size: int) -> None:
-        take(size)
+    def taken(size: int, client: str) -> None:
+        take(size, client)
         held.append(budget.held)
 
     monkeypatch.setattr(budget, "take", taken)
