@@ -58,8 +58,8 @@ def test_every_container_gives_up_what_it_does_not_need(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SERVICES if "build" not in SERVICES[name]])
-def test_every_pulled_image_has_a_version_and_a_healthcheck(name: str) -> None:
-    assert re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", SERVICES[name]["image"])
+def test_every_pulled_image_has_a_version_a_digest_and_a_healthcheck(name: str) -> None:
+    assert re.search(r":v?\d+\.\d+\.\d+(-\w+)?@sha256:[0-9a-f]{64}$", SERVICES[name]["image"])
     assert SERVICES[name]["healthcheck"]["test"][0] == "CMD"
 
 
@@ -81,6 +81,12 @@ def test_every_setting_named_in_a_file_exists() -> None:
     text = (ROOT / "docker-compose.yml").read_text() + (ROOT / "deploy" / "Dockerfile").read_text()
     named = set(re.findall(r"\bNIGHTJAR_[A-Z_]+", text))
     assert named <= {f"NIGHTJAR_{name.upper()}" for name in StreamSettings.model_fields}
+
+
+def test_the_base_image_is_named_by_its_digest() -> None:
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert re.search(r"^ARG BASE=python:3\.11-slim-bookworm@sha256:[0-9a-f]{64}$", dockerfile, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) == {"${BASE}"}
 
 
 def test_dockerfile_runs_a_numeric_user_that_is_not_root() -> None:
