@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
@@ -30,12 +31,13 @@ from service.http.body import arrow, formats
 from service.http.body.requests import read_classify, read_curves, read_forecast
 from service.http.edge.errors import ProblemError
 from service.http.edge.receive import Lines
-from service.http.oip import signature
 from service.http.oip.forms import InferRequest
+from service.http.oip.models import ClassifierTensors, ForecasterTensors
+from service.http.oip.signature import check_inputs, choose_outputs
 from service.http.oip.tensors import decode, split_body
 from service.http.routes.alerts import split_parts
 from service.settings import ClientSettings, StreamSettings
-from support import alerts, wire
+from support import alerts, oip, wire
 from support.edge import curve, settings
 from support.graphs import echo_manifest
 
@@ -97,12 +99,16 @@ def multipart_body(data: bytes) -> None:
 
 
 def _tensors(text: bytes, binary: memoryview) -> None:
+    """Read as a request is read, for a model that classifies and for one that forecasts."""
     try:
         request = InferRequest.model_validate(formats.read_json(text))
     except ValidationError:
         return
-    found = decode(request.inputs, binary)
-    signature.read_curves(found, MANIFEST_OF_CURVES, "nJy", SETTINGS)
+    for model in (ClassifierTensors(MANIFEST_OF_CURVES), ForecasterTensors(MANIFEST_OF_CURVES)):
+        with suppress(ProblemError):
+            choose_outputs(model.outputs, request.outputs, request.parameters.binary_data_output)
+            check_inputs(model.inputs, request.inputs)
+            model.read(decode(request.inputs, binary), request.parameters.flux_unit, SETTINGS)
 
 
 def oip_json(data: bytes) -> None:
@@ -244,12 +250,6 @@ def seeds(name: str) -> Iterator[bytes]:
     ).encode()
     row = {"midpointMjdTai": 6e4, "band": "r", "psfFlux": 1.0, "psfFluxErr": 1.0, "diaSourceId": 7, "visit": 3}
     alert = json.dumps({"alertId": 5, "diaSource": row, "prvDiaSources": [row, {}], "diaObject": None}).encode()
-    tensors = {
-        "inputs": [
-            {"name": "mjd", "datatype": "FP64", "shape": [1], "data": [6e4]},
-            {"name": "band", "datatype": "BYTES", "shape": [1], "data": ["g"]},
-        ]
-    }
     elasticc = alerts.bare("elasticc/0.9.1", alerts.elasticc_alert())
     found: dict[str, list[bytes]] = {
         "json_body": [json.dumps(one).encode(), json.dumps(many).encode(), b'{"flux":[NaN,1e999]}'],
@@ -257,8 +257,8 @@ def seeds(name: str) -> Iterator[bytes]:
         "arrow_body": [wire.arrow_stream(wire.arrow_table([curve(2)]))],
         "lines_body": [wire.lines_body([curve(2), curve(1)])],
         "multipart_body": [b"multipart/mixed; boundary=b\n--b\r\n\r\nx\r\n--b\r\nA: b\r\n\r\ny\r\n--b--\r\n"],
-        "oip_json": [json.dumps(tensors).encode()],
-        "oip_binary": [b"2\n{}", b"%d\n" % len(json.dumps(tensors)) + json.dumps(tensors).encode() + b"\0" * 8],
+        "oip_json": [_tensors_as_json(asked) for asked in (False, True)],
+        "oip_binary": [b"2\n{}", *(_tensors_as_bytes(asked) for asked in (False, True))],
         "envelope_auto": [elasticc, alert],
         "envelope_container": [alerts.header(alerts.schema("ztf/4.02")) + alerts.block(1, b"\2" * 50)],
         "envelope_confluent": [alerts.confluent(1000, alerts.lsst_alert("lsst/10.0"))[3:]],
@@ -277,6 +277,23 @@ def seeds(name: str) -> Iterator[bytes]:
     }
     yield from found[name]
     yield from (path.read_bytes() for path in sorted((Path(__file__).parent / "corpus" / name).glob("*")))
+
+
+def _arrays(asked: bool) -> dict[str, NDArray[Any]]:
+    """Two light curves, and with ``asked`` times at which their flux is wanted."""
+    query = {"query_mjd": np.array([6e4, 6.1e4]), "query_band": np.array([b"g", b"r"], dtype=object)}
+    names = {"object_id": np.array([b"a", b"b"], dtype=object)}
+    return oip.history(1.0, 2.0, points=2) | names | (query | {"query_offsets": np.array([0, 1, 2])} if asked else {})
+
+
+def _tensors_as_json(asked: bool) -> bytes:
+    outputs = [{"name": "status"}]
+    return json.dumps(oip.json_body(_arrays(asked), outputs=outputs, parameters={"timeout": 5000})).encode()
+
+
+def _tensors_as_bytes(asked: bool) -> bytes:
+    body, length = oip.binary_body(_arrays(asked))
+    return b"%d\n" % length + body
 
 
 def _golden() -> bytes:
