@@ -198,7 +198,7 @@ class Settings(BaseSettings):
     max_held_bytes: int = Field(
         128 * MIB,
         ge=1,
-        description="most bytes of all request bodies held at once, half of them of one key or address that sends several",
+        description="most bytes of all request bodies held at once, half of them of a key or address with several",
     )
     max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="most bytes of one alert packet once decompressed")
     max_curves: int = Field(1000, ge=1, description="most light curves in one request")
