@@ -1,45 +1,81 @@
 """Bytes of an alert, in whatever envelope they arrived, to packets: for requests, messages and files alike.
 
-Five envelopes are known (:mod:`models.alerts.topics`): Avro object containers (ZTF, brokers; any number of records,
-schema inside), Confluent framing (Rubin: a zero byte, a big-endian 32-bit schema id, a bare record; Rubin's own sample
-notes call it little-endian), bare records (ELAsTiCC: nothing says which schema), bare records whose schema is the
-message's key (Fink) and JSON. What is known beforehand wins over sniffing: a bare record may begin with any byte.
+Five envelopes are in use: Avro object containers (ZTF, ALeRCE, Pitt-Google; any number of records, schema inside),
+Confluent framing (Rubin: a zero byte, a big-endian 32-bit schema id, a bare record; Rubin's own sample notes call it
+little-endian), bare records (ELAsTiCC: nothing says which schema), bare records whose schema is the message's key
+(Fink) and JSON. What is known beforehand of a topic (:class:`TopicRule`) wins over sniffing: a bare record may begin
+with any byte.
 
     packets = read_packet(Path("alert.avro").read_bytes())
 
-Alerts as JSON: the same fields as in Avro, without a schema.
-
-A schema is made from the document itself, so that the one table of surveys (:mod:`models.alerts.plans`) decides here
-too which field is what and whether its type fits. Ids may be numbers or text; JSON numbers of 64 bits are read exactly.
+JSON (Lasair, hop) has the same fields as Avro, without a schema. A schema is made from the document itself, so that the
+one table of surveys (:mod:`models.alerts.plans`) decides here too which field is what and whether its type fits. Ids
+may be numbers or text; JSON numbers of 64 bits are read exactly.
 
 A list of objects becomes a table, a column for every name in any of them. A few hundred names and a few thousand empty
 objects are a short text and a huge table, so names and cells are counted before any column is made.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from models.alerts import avro, containers, plans
-from models.alerts.adapters import build_packet
 from models.alerts.decoder import Table, Values
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
 from models.alerts.plans import NewSchemas, Plan
 from models.alerts.reader import (
     CONFLUENT_HEADER_BYTES,
     PacketOutcome,
+    build_packet,
     read_bare,
     read_container,
     rejection,
     sniff_bare,
 )
 from models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
-from models.alerts.topics import ANYTHING, Envelope, TopicRule
 from models.limits import LARGEST_INT64, MAX_JSON_CELLS, MAX_JSON_DEPTH, MAX_JSON_NAMES
+
+
+class Envelope(StrEnum):
+    """Ways in which the bytes of a message hold an alert."""
+
+    AUTO = "auto"
+    CONFLUENT = "confluent"
+    CONTAINER = "container"
+    BARE = "bare"
+    KEY = "key"
+    JSON = "json"
+
+
+class TopicRule(BaseModel):
+    """Facts about the messages of a topic that are known beforehand."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    envelope: Envelope = Envelope.AUTO
+    schema_name: str | None = None
+
+    @model_validator(mode="after")
+    def _bare_needs_a_schema(self) -> Self:
+        if (self.envelope is Envelope.BARE) != (self.schema_name is not None):
+            raise ValueError("the envelope `bare`, and no other, needs a schema_name such as elasticc/0.9.1")
+        return self
+
+
+ANYTHING = TopicRule()
+
+
+def rule_for(topic: str, rules: Mapping[str, TopicRule]) -> TopicRule:
+    """Return the first rule whose pattern (``ztf_*``) fits the topic."""
+    return next((rule for pattern, rule in rules.items() if fnmatchcase(topic, pattern)), ANYTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +210,7 @@ MAX_NAME: Final = 80
 
 
 def read_document(data: bytes) -> tuple[Values, Plan]:
-    """Values of one alert in the form that :func:`models.alerts.adapters.build_packet` takes, and its plan.
+    """Values of one alert in the form that :func:`models.alerts.reader.build_packet` takes, and its plan.
 
     Raises
     ------

@@ -2,19 +2,195 @@
 
 What cannot be read becomes a :class:`PacketError` at its place, whatever went wrong: a record that breaks the reader
 costs itself, not its neighbours. Which envelope some bytes are in is the business of :mod:`models.alerts.envelopes`.
+
+A decoded record becomes a :class:`~models.alerts.packet.Packet`: ids, light curve, metadata, or the reason for none.
 """
 
 import logging
+import re
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from models.alerts import containers, plans
-from models.alerts.adapters import Alert, Record, build_alert, build_packet
-from models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
+import numpy as np
+
+from models.alerts import containers, photometry, plans
+from models.alerts.decoder import Table
+from models.alerts.layouts import Columns
+from models.alerts.layouts import Path as FieldPath
+from models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
+from models.alerts.plans import Plan
 from models.alerts.surveys import SURVEYS
+from models.lightcurve import LightCurve
 from models.limits import Allowance, TooCostly
+from models.metadata import clean_metadata
+from models.units import MAX_ABS_MJD
+
+Record = Mapping[str, Any]
+
+_VERSION: Final = re.compile(r"(?:lsst\.v)?(\d{1,3}(?:[._]\d{1,3}){0,2})")
+_FILTER: Final = re.compile(r"[!-~]+")
+MAX_FILTER_NAME: Final = 20
+MAX_FILTER_NAMES: Final = 8
+_ID: Final = re.compile(r"[!-~]{1,64}")  # printable ASCII without spaces: ids go into logs and replies
+
+
+class Part(NamedTuple):
+    """One list of observations: where it stood, converted, and its columns by role as they were."""
+
+    path: str
+    rows: photometry.Photometry
+    columns: Columns
+
+
+def build_packet(record: Record, plan: Plan, limits: ReadLimits) -> Packet:
+    """Turn a record, as the plan's decoder returns it, into a packet.
+
+    Raises
+    ------
+    PacketError
+        ``malformed_avro`` when an id is text that no survey would send, ``too_many_observations``.
+    """
+    moving_id = _first_id(record, plan.moving_id)
+    # BOOM names moving objects at the top of the packet as it names others, so only an id within counts against them.
+    object_id = _first_id(record, [path for path in plan.object_id if not moving_id or len(path) > 1])
+    packet = Packet(
+        plan.survey, _schema_version(record, plan), _first_id(record, plan.alert_id), object_id or moving_id, None,
+        source_id=_first_id(record, plan.source_id),
+    )  # fmt: skip
+    if moving_id and not object_id:
+        reason, detail = AbstainReason.SOLAR_SYSTEM_OBJECT, "the source belongs to a moving object"
+        return replace(packet, reason=reason, detail=detail)
+    parts = observations(record, plan, limits)
+    packet, rows = replace(packet, mjd=_alert_time(record, parts)), [part.rows for part in parts]
+    points = photometry.merge(rows) if rows else None
+    if points is None or len(points) == 0:
+        return replace(packet, reason=AbstainReason.NO_USABLE_POINTS, detail=_why_empty(rows))
+    curve = LightCurve(
+        points.mjd, points.flux.astype(np.float32), points.flux_err.astype(np.float32), points.band, points.detected,
+        _known(record, plan), object_id, plan.survey, unknown_filters=_unknown_filters(parts),
+    )  # fmt: skip  # merge() has made sure of every rule of the record
+    return replace(packet, curve=curve)
+
+
+class Alert(NamedTuple):
+    """An alert of an archive: of which object, when (mid-exposure, MJD TAI), and its rows, none left out."""
+
+    survey: str
+    object_id: str
+    mjd: float | None
+    parts: list[Part]
+
+
+def build_alert(record: Record, plan: Plan, limits: ReadLimits) -> Alert:
+    """Turn a record into converted rows by the rules of :func:`build_packet`; raises PacketError likewise."""
+    parts = observations(record, plan, limits)
+    return Alert(plan.survey, _first_id(record, plan.object_id), _alert_time(record, parts), parts)
+
+
+def _alert_time(record: Record, parts: Sequence[Part]) -> float | None:
+    """Mid-exposure of the detection that caused the alert: the one place that is no list."""
+    for part in parts:
+        if isinstance(record[part.path], dict) and abs(part.rows.mjd[0]) < MAX_ABS_MJD:
+            return float(part.rows.mjd[0])
+    return None
+
+
+def observations(record: Record, plan: Plan, limits: ReadLimits) -> list[Part]:
+    """Convert each list of observations that holds any, in the plan's order of preference.
+
+    Raises
+    ------
+    PacketError
+        ``too_many_observations``.
+    """
+    lists = [(place, _table(record[place.path])) for place in plan.rows]
+    total = sum(len(rows) for _, rows in lists)
+    if total > limits.max_observations:
+        detail = f"{total} observations, more than {limits.max_observations}"
+        raise PacketError(RejectReason.TOO_MANY_OBSERVATIONS, detail)
+    parts = []
+    for place, rows in lists:
+        if len(rows):
+            columns = {role: rows.columns[name] for role, name in place.names.items()}
+            parts.append(Part(place.path, place.convert(columns, place.detections, plan.filters), columns))
+    if plan.njy_per_unit is None:
+        return parts
+    unit = plan.njy_per_unit([part.columns for part in parts])
+    return [part._replace(rows=photometry.scaled(part.rows, unit)) for part in parts]
+
+
+def _unknown_filters(parts: Sequence[Part]) -> dict[str, int]:
+    """Count the rows whose filter is none of the survey's, by what the survey calls it."""
+    counts: Counter[str] = Counter()
+    for part in parts:
+        if (part.rows.band < 0).any():
+            for value, band in zip(part.columns["band"], part.rows.band.tolist(), strict=True):
+                if band < 0:
+                    name = str(value)[:MAX_FILTER_NAME]
+                    known = _FILTER.fullmatch(name) and (name in counts or len(counts) < MAX_FILTER_NAMES)
+                    counts[name if known else "other"] += 1
+    return dict(counts)
+
+
+def _table(value: Record | Table | None) -> Table:
+    """Observations in a field: a single one, a list of them, or nothing."""
+    if isinstance(value, Table):
+        return value
+    return Table(0, {}) if value is None else Table(1, {name: [one] for name, one in value.items()})
+
+
+def _known(record: Record, plan: Plan) -> dict[str, float]:
+    """Metadata and whatever else is known of the object."""
+    source = record[plan.metadata_at] if plan.metadata_at else None
+    found = clean_metadata({name: source[name] for name in plan.metadata}) if isinstance(source, dict) else {}
+    if not plan.context:
+        return found
+    values = {name: [_at(record, path) for path in paths] for name, paths in plan.context.items()}
+    first = {name: next((value for value in each if value is not None), None) for name, each in values.items()}
+    return clean_metadata(first) | found
+
+
+def _at(record: Record, path: FieldPath) -> Any:
+    value: Any = record
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value[name]
+    return value
+
+
+def _first_id(record: Record, paths: Sequence[FieldPath]) -> str:
+    """First id that is set, in decimal digits or as the survey writes it; surveys write 0 as well as null for none."""
+    for path in paths:
+        value = _at(record, path)
+        if value:
+            text = str(value)
+            if not _ID.fullmatch(text):
+                raise PacketError(RejectReason.MALFORMED_AVRO, f"{'.'.join(path)} is not an identifier")
+            return text
+    return ""
+
+
+def _schema_version(record: Record, plan: Plan) -> str:
+    if plan.version is not None:
+        return plan.version
+    stated = next((value for path in plan.version_at if (value := _at(record, path))), "")
+    match = _VERSION.fullmatch(stated)  # it becomes a label, so nothing but a version may pass
+    return match[1].replace("_", ".") if match else "unknown"
+
+
+def _why_empty(parts: Sequence[photometry.Photometry]) -> str:
+    total = sum(len(part) for part in parts)
+    placed = sum(int(np.count_nonzero(photometry.placed(part))) for part in parts)
+    return (
+        f"of {total} observations {total - placed} have no known band or no valid MJD, "
+        f"and {placed} are withdrawn, upper limits, or lack a finite flux with a positive error"
+    )
+
 
 CONFLUENT_HEADER_BYTES: Final = 5
 SNIFFED_BARE_SCHEMAS: Final = tuple(name for survey in SURVEYS for name in survey.bare)

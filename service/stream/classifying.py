@@ -18,7 +18,7 @@ from service.registry.live import Lease
 from service.registry.repository import ModelRepository
 from service.stream.batches import Alert, Batch
 from service.stream.letters import Death
-from service.stream.results import Result
+from service.stream.messages import Result
 from service.stream.retries import Troubles, pauses
 
 PASSING: Final = ("out_of_memory", "run_hung", "deadline_exceeded")

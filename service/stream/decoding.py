@@ -7,11 +7,10 @@ from typing import Literal
 
 import structlog
 
-from models.alerts.envelopes import MessageReader
+from models.alerts.envelopes import MessageReader, TopicRule, rule_for
 from models.alerts.packet import PacketError
 from models.alerts.reader import PacketOutcome
 from models.alerts.schema_registry import SchemaUnavailableError
-from models.alerts.topics import TopicRule, rule_for
 from service.stream.batches import Alert, Batch
 from service.stream.letters import Death
 from service.stream.messages import Message

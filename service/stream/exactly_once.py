@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from service.stream.batches import Batch, Buried
-from service.stream.messages import Message, TransientError
+from service.stream.messages import Message, Result, TransientError
 from service.stream.publishing import Publishing
-from service.stream.results import Result
 from service.stream.retries import Troubles, pauses
 
 if TYPE_CHECKING:  # confluent_kafka is there only where a worker needs it

@@ -20,8 +20,7 @@ import orjson
 from service.answers.writers import usual_writer
 from service.process import VERSION
 from service.settings import SinkFormat
-from service.stream.messages import PermanentError, Record
-from service.stream.results import Result
+from service.stream.messages import PermanentError, Record, Result
 
 BROKER: Final = "Nightjar"
 RESIDUAL, NOT_CLASSIFIED = 200, 300  # of the ELAsTiCC taxonomy; no bundle has classes of these ids

@@ -1,4 +1,4 @@
-"""Messages that move through the worker, and the two protocols of its ends: :class:`Source` and :class:`Sink`.
+"""Messages and results that move through the worker; the protocols of its ends, :class:`Source` and :class:`Sink`.
 
 Both ends block and are used from threads: a source's ``poll``, ``rest`` and ``close`` from one, which owns it; all else
 of a source, and everything of a sink, from several at once.
@@ -7,6 +7,12 @@ of a source, and everything of a sink, from several at once.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from models.alerts.packet import Packet
+from models.bundle import Bundle
+from models.lightcurve import LightCurve
+from service.dataplane import Outcome
+from service.registry.live import Lease
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -117,3 +123,38 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """End; whatever was published has been acknowledged before."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """An alert with its outcome, classified or abstained.
+
+    Attributes
+    ----------
+    number : of the alert in its message; a container may hold several.
+    received_ms : when the message came, milliseconds since 1970.
+    prior : name of the class shares that the answer assumes where the model has them; empty for the model's own.
+    """
+
+    message: Message
+    number: int
+    packet: Packet
+    outcome: Outcome
+    lease: Lease[LightCurve]
+    received_ms: int
+    prior: str = ""
+
+    @property
+    def bundle(self) -> Bundle:
+        """Model that answered."""
+        return self.lease.bundle
+
+    @property
+    def key(self) -> str:
+        """Topic, alert and model: the same for every delivery, another for every model version.
+
+        The topic is part of it because ELAsTiCC sends one alert id with two lengths of history, on two topics.
+        """
+        manifest = self.bundle.manifest
+        alert = self.packet.alert_id or f"{self.message.place}+{self.number}"
+        return f"{self.message.topic}/{alert}/{manifest.name}-{manifest.version}"

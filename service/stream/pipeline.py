@@ -24,9 +24,8 @@ from service.stream.classifying import Classifying, now_ms
 from service.stream.decoding import Decoding
 from service.stream.exactly_once import ExactlyOnce
 from service.stream.letters import Death
-from service.stream.messages import Message, Source, TransientError
+from service.stream.messages import Message, Result, Source, TransientError
 from service.stream.publishing import Publishing
-from service.stream.results import Result
 from service.stream.retries import Troubles, pauses
 
 MJD_OF_1970: Final = 40587.0

@@ -16,8 +16,7 @@ from service.settings import SinkFormat
 from service.stream.batches import Batch
 from service.stream.formats import record_of
 from service.stream.letters import Death, is_shortened, letter, shortened
-from service.stream.messages import Message, PermanentError, Record, Sink, TransientError
-from service.stream.results import Result
+from service.stream.messages import Message, PermanentError, Record, Result, Sink, TransientError
 from service.stream.retries import Troubles, pauses
 
 log = structlog.get_logger(__name__)

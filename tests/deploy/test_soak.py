@@ -9,18 +9,20 @@ import pytest
 
 from deploy.bench.load import Reply
 from deploy.bench.process import free_port
-from deploy.bench.soak.__main__ import Soak, Soaked, table
-from deploy.bench.soak.driver import (
+from deploy.bench.soak import (
     SHARES,
     Administrator,
     Asked,
     Driver,
     Kind,
+    Soak,
+    Soaked,
     Tally,
     drawn,
     judge,
     next_version,
     prepared,
+    table,
 )
 from models.bundle import load_bundle
 
@@ -100,7 +102,7 @@ def test_another_network_becomes_the_next_version(tiny_bundle: Path, confident_b
 def test_a_sound_service_is_soaked(
     tiny_bundle: Path, confident_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deploy.bench.soak.__main__.SATURATED_SHARE", 0.2)
+    monkeypatch.setattr("deploy.bench.soak.SATURATED_SHARE", 0.2)
     soak = Soak(minutes=0.06, load=0.4, bundle=tiny_bundle, other=confident_bundle, change_seconds=0.2)
     soaked = soak.run(tmp_path)
     assert [fault for fault in soaked.faults() if not fault.startswith("memory")] == []

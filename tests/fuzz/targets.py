@@ -20,10 +20,9 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from models.alerts import avro, plans, schema_registry
-from models.alerts.envelopes import MessageReader
+from models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
 from models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
-from models.alerts.topics import ANYTHING, Envelope, TopicRule
 from models.bands import BANDS, BandMap
 from models.bundle import GOLDEN, MANIFEST, MODEL, Bundle, BundleError, load_bundle, read_golden, sha256_of
 from models.limits import milliseconds, nesting, whole_number

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from models.bands import BANDS
-from training.sky.real import WAVELENGTH
 from training.sky.record import SkyObject
+from training.sky.surveys import WAVELENGTH
 
 
 def bump(

@@ -24,7 +24,7 @@ from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
 from models.lightcurve import Int64
 from training.common import markdown_table
 from training.export.confidence_card import confidence_sections
-from training.score.maps import confusion_figure
+from training.score.figures import confusion_figure
 
 
 def draw_confusion(path: Path, confusion_CC: Int64, classes: Sequence[str], title: str) -> None:

@@ -22,9 +22,9 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from models.alerts import photometry
-from models.alerts.adapters import Alert, Part
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
 from models.alerts.photometry import ZTF_MISSING_FLUX, ZTF_NO_WARNING, ZTF_SIGN, Photometry
+from models.alerts.reader import Alert, Part
 from models.alerts.reader import read_alerts as alerts_of
 from models.alerts.surveys import NAMED
 from models.bands import FILTERS

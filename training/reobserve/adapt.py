@@ -28,9 +28,9 @@ from training.reobserve.patterns import Library, build_library
 from training.score.conformal import fit_sets
 from training.simulate.generate import simulate_objects
 from training.sky.load import as_sent, load_sky
-from training.sky.real import WAVELENGTH
 from training.sky.record import PARTS, Sky, SkyObject, collect
 from training.sky.scores import Answers, ask_bundle, summary
+from training.sky.surveys import WAVELENGTH
 
 SURVEY: Final = "yours"
 FALSE_ALARMS: Final = 0.05

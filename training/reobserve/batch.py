@@ -19,8 +19,8 @@ from training.reobserve.patterns import ONE_BAND, Library, build_library
 from training.reobserve.pulses import PERIODIC, Flare, Pulse, made_up_pulses, pulse_of, read_flares
 from training.reobserve.views import Rules, view
 from training.sky.load import part_of
-from training.sky.real import MEASURE_ONLY
 from training.sky.record import PARTS, Sky, SkyObject, collect
+from training.sky.surveys import MEASURE_ONLY
 
 Origin = Event | Pulse | Flare
 

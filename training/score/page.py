@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from training.score import figures, maps
+from training.score import figures
 
 Report = Mapping[str, Any]
 Rows = list[list[str]]
@@ -166,7 +166,7 @@ def _drawn(report: Report, baselines: Sequence[Report]) -> dict[str, Any]:
     classes, families = report["classes"], report["families"]
     drawn: dict[str, Any] = {axis: _source(_against(report, baselines, axis)) for axis in ("days", "detections")}
     drawn |= {
-        "classes": _source(maps.class_f1_figure(report["f1_growing"], classes, families)),
+        "classes": _source(figures.class_f1_figure(report["f1_growing"], classes, families)),
         "hierarchy": _source(figures.hierarchy_figure(report)),
         "confusion": _source(_confusion(report), "png"),
         "calibration": _source(figures.reliability_figure(report["reliability_early"])),
@@ -179,11 +179,11 @@ def _drawn(report: Report, baselines: Sequence[Report]) -> dict[str, Any]:
     if report["novelty"] is not None:
         drawn["novelty"] = _source(figures.novelty_figure(report["novelty"], classes))
     if report["experts"] is not None:
-        drawn["experts"] = _source(maps.experts_figure(report["experts"], classes, families))
+        drawn["experts"] = _source(figures.experts_figure(report["experts"], classes, families))
     drawn["embedding"] = {
         name: (
-            _source(maps.embedding_figure(place, families, name), "png"),
-            _source(maps.class_map_figure(place, classes), "png"),
+            _source(figures.embedding_figure(place, families, name), "png"),
+            _source(figures.class_map_figure(place, classes), "png"),
         )
         for name, place in (report["embedding"] or {}).items()
     }
@@ -199,9 +199,9 @@ def _against(report: Report, baselines: Sequence[Report], axis: str) -> Figure:
 
 def _confusion(report: Report) -> Figure:
     section, support_C = report["confusion_runs"], np.array(report["confusion"]).sum(1)
-    order_C, borders = maps.family_order(report["families"])
+    order_C, borders = figures.family_order(report["families"])
     median, low, high = (np.array(section[k], dtype=np.float64)[order_C][:, order_C] for k in ("median", "low", "high"))
-    return maps.confusion_figure(
+    return figures.confusion_figure(
         median,
         [report["classes"][index] for index in order_C],
         support_C[order_C].tolist(),

@@ -12,12 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from training.sky.real import CONFLICTS, MEASURE_ONLY, read_real
 from training.sky.record import PARTS, Sky, SkyObject, collect, read_sky
 from training.sky.surveys import (
+    CONFLICTS,
+    MEASURE_ONLY,
     read_catalina,
     read_elasticc,
     read_mallorn,
+    read_real,
     read_rubin,
     read_ztf_periodic,
     read_ztf_supernovae,

@@ -2,7 +2,7 @@
 
 Notable:
 
-- only points in a band the networks know are here; `training.sky.real` decides which filters count as which band;
+- only points in a band the networks know are here; `training.sky.surveys` decides which filters count as which band;
 - ``flux`` is difference flux or, for variables, total flux minus a baseline, in nJy; ``total_flux`` is NaN where it is
   not known. A published upper limit has flux 0 and is not detected (`Sky.limit`);
 - a missing number is NaN, a missing label -1. Nothing but the points, and what `Sky.metadata_of` is told to reveal,

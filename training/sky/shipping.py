@@ -33,8 +33,8 @@ from training.score.calibrate import ServedSample, calibrated, fit_calibration, 
 from training.sky.card import write_sky_card
 from training.sky.heads import Told, answers, scores, shares
 from training.sky.novelty import Asked, StrangerFit, fit_strangers, judge, read_asked
-from training.sky.real import STAND_INS
 from training.sky.strata import Strata, fit_strata, measure, reweighted
+from training.sky.surveys import STAND_INS
 from training.sky.told import classes_of, read_told
 
 PARITY_CURVES: Final = 500

@@ -18,10 +18,10 @@ from models.bundle import Manifest, load_bundle
 from models.taxonomy import ZTF_SUPERNOVAE
 from training.importers.surveys import ZTF_CLASSES
 from training.score.metrics import confusion, macro_f1
-from training.sky.features import features_of
 from training.sky.load import as_sent
 from training.sky.record import PARTS, Sky
 from training.sky.scores import ask_bundle
+from training.sky.trees import features_of
 
 Int = NDArray[np.int64]
 

@@ -17,12 +17,11 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
 from models.alerts.avro import exists, schema_names
-from models.alerts.envelopes import MessageReader, rule_of
+from models.alerts.envelopes import MessageReader, TopicRule, rule_of
 from models.alerts.packet import Packet, PacketError, ReadLimits
 from models.alerts.plans import NewSchemas
 from models.alerts.schema_registry import SchemaRegistry
 from models.alerts.surveys import NAMED
-from models.alerts.topics import TopicRule
 from models.lightcurve import LightCurve, LightCurveError
 from service.answers.replies import AlertsReply, FieldError
 from service.dataplane import AskOptions, Outcome, Refusal

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.alerts import plans
-from models.alerts.adapters import build_packet
 from models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
+from models.alerts.reader import build_packet
 from support import alerts
 
 LSST_NAMES = ["lsst/7.0", "lsst/7.4", "lsst/8.0", "lsst/9.0", "lsst/10.0", "lsst/11.0", "lsst/11.1"]

@@ -9,9 +9,9 @@ import numpy as np
 import orjson
 import pytest
 
-from models.alerts.adapters import build_packet
 from models.alerts.envelopes import read_document, read_packet
 from models.alerts.packet import AbstainReason, Packet, ReadLimits
+from models.alerts.reader import build_packet
 from models.bands import FILTERS
 
 JD = 2_460_800.75

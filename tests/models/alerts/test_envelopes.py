@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.alerts import avro
-from models.alerts.envelopes import MessageReader, read_packet
+from models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule, read_packet, rule_for
 from models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
 from models.alerts.schema_registry import SchemaRegistry
-from models.alerts.topics import ANYTHING, Envelope, TopicRule, rule_for
 from support import alerts
 from support.shared import needs_shared, shared
 

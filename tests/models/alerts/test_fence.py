@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.alerts import adapters, plans, reader
-from models.alerts.envelopes import MessageReader, read_packet
+from models.alerts import plans, reader
+from models.alerts.envelopes import Envelope, MessageReader, TopicRule, read_packet
 from models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
 from models.alerts.schema_registry import SchemaRegistry
-from models.alerts.topics import Envelope, TopicRule
 from support import alerts
 
 READER = MessageReader(SchemaRegistry(), ReadLimits())
@@ -26,7 +25,7 @@ def failing(error: Exception, times: int) -> Any:
         if left[0]:
             left[0] -= 1
             raise error
-        return adapters.build_packet(*arguments)
+        return reader.build_packet(*arguments)
 
     return build
 

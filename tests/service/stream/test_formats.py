@@ -26,8 +26,7 @@ from service.engine.policy import CostModel
 from service.registry.live import Lease, Served
 from service.settings import SinkFormat
 from service.stream.formats import ALERCE_OUTPUT, ELASTICC_REPLY, NOT_CLASSIFIED, RESIDUAL, record_of
-from service.stream.messages import Message, PermanentError, Record
-from service.stream.results import Result
+from service.stream.messages import Message, PermanentError, Record, Result
 from support import alerts
 from support.graphs import EchoGraph, echo_manifest
 from support.shared import needs_shared, shared

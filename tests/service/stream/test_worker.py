@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.alerts.topics import TopicRule
+from models.alerts.envelopes import TopicRule
 from service.stream.addresses import AddressError
 from support import alerts
 from support.edge import Network, wait_until

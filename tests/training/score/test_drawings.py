@@ -5,8 +5,15 @@ import pytest
 from matplotlib.text import Text
 
 from models.taxonomy import ELASTICC
-from training.score.figures import STYLES, legend_below, reliability_figure, series_figure, wilson
-from training.score.maps import confusion_figure, family_order
+from training.score.figures import (
+    STYLES,
+    confusion_figure,
+    family_order,
+    legend_below,
+    reliability_figure,
+    series_figure,
+    wilson,
+)
 
 
 def test_wilson_by_hand_and_where_all_are_right() -> None:

@@ -13,9 +13,8 @@ from models.taxonomy import ELASTICC
 from support.shared import needs_shared, shared
 from support.sky import bump
 from training.sky.load import as_sent, assemble, group_names, load_sky, merge_duplicates, part_of, plain
-from training.sky.real import assign, read_real
 from training.sky.record import PARTS, collect
-from training.sky.surveys import read_ztf_supernovae
+from training.sky.surveys import assign, read_real, read_ztf_supernovae
 
 
 def test_native_filters_win_over_stand_ins() -> None:

@@ -7,9 +7,20 @@ import pytest
 
 from models.taxonomy import ELASTICC
 from support.sky import bump, pulsator
-from training.sky.features import DAYS, features_of
 from training.sky.record import PARTS, Sky, collect
-from training.sky.trees import GROUPS, Kitchen, Rows, asker, fingerprint, read_rows, rows_of, trees_report, weights_of
+from training.sky.trees import (
+    DAYS,
+    GROUPS,
+    Kitchen,
+    Rows,
+    asker,
+    features_of,
+    fingerprint,
+    read_rows,
+    rows_of,
+    trees_report,
+    weights_of,
+)
 
 IA, RRL = ELASTICC.names.index("Ia"), ELASTICC.names.index("RR Lyrae")
 
