@@ -28,8 +28,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from models.bands import BANDS, BandMap
 from models.confidence import Calibration, Domain, Ensemble, Novelty, PredictionSets
-from models.context import Context
 from models.lightcurve import Limits
+from models.metadata import Context
 from models.runtime import run
 from models.taxonomy import Taxonomy
 from models.units import FluxUnit
@@ -108,7 +108,7 @@ class Manifest(_Frozen):
     domain : light curves on which the quality was measured; None where that is not stated.
     prior, priors : class shares that the answers assume, and others that may be named.
     ensemble : boosted trees that answer beside the network, in the same graph.
-    context : what the network learned besides the light curve (:class:`models.context.Context`).
+    context : what the network learned besides the light curve (:class:`models.metadata.Context`).
     """
 
     format_version: Literal[1, 2] = 1

@@ -1,16 +1,23 @@
-"""The 64 metadata columns of the ELAsTiCC ``diaObject`` and the survey's ways of saying "missing".
+"""Knowledge of an object besides its light curve: metadata that networks see, context that weighs their answers.
 
-Column order follows ATAT (alphabetical by SNANA name: second host, first host, Milky Way dust, final redshift). Surveys
-write missing values as sentinels (-9 redshift, 999 magnitude, -9999 shape ...); here missing means absent, and NaN in
-arrays. Real Rubin and ZTF alerts carry none of the 64: a light curve without metadata is ordinary input.
+**Metadata.** The 64 columns of the ELAsTiCC ``diaObject``. Column order follows ATAT (alphabetical by SNANA name:
+second host, first host, Milky Way dust, final redshift). Surveys write missing values as sentinels (-9 redshift, 999
+magnitude, -9999 shape ...); here missing means absent, and NaN in arrays. Real Rubin and ZTF alerts carry none of the
+64: a light curve without metadata is ordinary input.
+
+**Context.** Three things tell stars of our Galaxy from what lies beyond it: a redshift, a parallax, and a catalogue
+that calls the source at this place a star or a galaxy. Each becomes a factor of the classes that it speaks against,
+never below a floor that allows for wrong associations and wrong catalogues; only a spectroscopic redshift of the object
+itself, away from zero, rules classes out.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
 SENTINELS = frozenset({-9.0, -99.0, -999.0, -9999.0, 999.0})
 
@@ -37,7 +44,7 @@ METADATA_COLUMNS: tuple[str, ...] = (
 )
 
 CONTEXT_COLUMNS: Final = ("zspec", "zspec_err", "parallax", "parallax_err", "star_score", "star_distance")
-"""Columns of :mod:`models.context`, which weigh the answer and are given to no network: the redshift of the object
+"""Columns of the context, which weigh the answer and are given to no network: the redshift of the object
 itself, spectroscopic without an error or with a small one; parallax (mas); how star-like the source is that a catalogue
 has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec)."""
 
@@ -58,3 +65,162 @@ def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]
 def metadata_row(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
     """Metadata as a row, shape ``(len(columns),)``, NaN where a column is missing."""
     return np.array([values.get(column, math.nan) for column in columns], dtype=np.float32)
+
+
+Kind = Literal["redshift", "star"]
+
+GALACTIC: Final = frozenset(
+    {"Cepheid", "Delta Scuti", "Dwarf Novae", "EB", "M-dwarf Flare", "RR Lyrae", "uLens", "LPV", "LPV/Mira", "Mira"}
+    | {"YSO", "CV", "Rotational", "Periodic/Other", "Nova"}
+)
+"""Classes of stars in our Galaxy and its satellites, by the names that taxonomies give them."""
+POINT_LIKE: Final = frozenset({"AGN", "QSO", "Blazar"})
+"""Classes beyond our Galaxy that catalogues take for stars as often as not."""
+
+SPECTROSCOPIC_ERROR: Final = 0.005  # ELAsTiCC gives 0.001 to redshifts from spectra, and 0.05 or more to all others
+NEAR_ZERO: Final = 0.003  # 900 km/s: beyond any star of our Galaxy and of the nearest ones
+SIGMAS: Final = 5.0
+HOST_BY_CHANCE: Final = 0.1
+"""Floor of a host's redshift: how often a star that varies is given a galaxy behind it, beside how often what lies in a
+galaxy is given the right one."""
+WRONG_SCORE: Final = 0.03
+"""Floor of a catalogue's star: galaxies that Tachibana & Miller (2018, PASP 130, 128001) score as stars, and stars in
+front of galaxies."""
+WRONG_GALAXY: Final = 0.2
+"""Floor of a catalogue's galaxy: faint and blended stars are taken for galaxies more often than the reverse."""
+WRONG_PARALLAX: Final = 1e-3
+"""Floor of a parallax: sources of Gaia whose parallax is spurious."""
+PARALLAX_SIGMAS: Final = 3.0
+MATCH_ARCSEC: Final = (1.0, 2.0)
+"""Up to the first distance a catalogue's source is this object, beyond the second it is not."""
+
+
+class Context(BaseModel):
+    """A bundle's knowledge of redshifts and stars.
+
+    Attributes
+    ----------
+    learned : what the network was trained with, so that its likelihood factors would count it twice.
+    galactic : classes of our Galaxy, where their names are not among :data:`GALACTIC`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    learned: tuple[Kind, ...] = ()
+    galactic: tuple[str, ...] | None = None
+
+
+class Factors(NamedTuple):
+    """Logarithms of likelihood factors by class, shape (C,), and what they come from, for people."""
+
+    log_C: NDArray[np.float64]
+    told: tuple[str, ...]
+
+
+class Evidence:
+    """Turns what is known of an object into factors of the classes of one taxonomy."""
+
+    def __init__(self, classes: Sequence[str], context: Context) -> None:
+        galactic = GALACTIC if context.galactic is None else frozenset(context.galactic)
+        self._galactic_C = np.array([name in galactic for name in classes])
+        self._beyond_C = ~self._galactic_C
+        self._extended_C = self._beyond_C & np.array([name not in POINT_LIKE for name in classes])
+        self._soft: list[Callable[[Mapping[str, float], NDArray[np.float64]], str]] = []
+        if "redshift" not in context.learned:
+            self._soft.append(self._host)
+        if "star" not in context.learned:
+            self._soft += [self._star, self._parallax]
+
+    def factors(self, known: Mapping[str, float]) -> Factors | None:
+        """Return the factors of an object, None where nothing that is known of it tells classes apart."""
+        if not known or not self._galactic_C.any() or self._galactic_C.all():
+            return None
+        log_C = np.zeros(len(self._galactic_C))
+        told = [self._spectrum(known, log_C), *(factor(known, log_C) for factor in self._soft)]
+        found = tuple(text for text in told if text)
+        return Factors(log_C, found) if found else None
+
+    def _spectrum(self, known: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
+        """Rule out stars where a spectroscopic redshift of the object is not near zero."""
+        redshift = spectroscopic_redshift(known)
+        if redshift is None or redshift.value <= max(NEAR_ZERO, SIGMAS * redshift.error):
+            return ""
+        log_C[self._galactic_C] = -math.inf
+        return f"spectroscopic redshift {redshift.value:.4g} excludes classes of our Galaxy"
+
+    def _host(self, known: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
+        """Weigh stars down where a photometric or a host's redshift is away from zero by more than its error."""
+        redshift = host_redshift(known)
+        if redshift is None or spectroscopic_redshift(known) is not None:
+            return ""
+        error = max(redshift.error, SPECTROSCOPIC_ERROR)
+        at_zero = math.exp(-0.5 * (redshift.value / error) ** 2) / (error * math.sqrt(2 * math.pi))
+        fits = min(1.0, at_zero / _galaxies(redshift.value))
+        factor = HOST_BY_CHANCE + (1 - HOST_BY_CHANCE) * fits
+        log_C[self._galactic_C] += math.log(factor)
+        return f"redshift {redshift.value:.3g} of the host: classes of our Galaxy times {factor:.3g}"
+
+    def _star(self, known: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
+        """Weigh galaxies' events down at a catalogue's star, and stars at a catalogue's galaxy."""
+        score, distance = known.get("star_score"), known.get("star_distance", 0.0)
+        if score is None or not 0 <= score <= 1 or distance < 0:
+            return ""
+        near, far = MATCH_ARCSEC
+        matched = min(1.0, max(0.0, (far - distance) / (far - near)))
+        if not matched:
+            return ""
+        if score >= 0.5:
+            factor = WRONG_SCORE + (1 - WRONG_SCORE) * (1 - (2 * score - 1) * matched)
+            log_C[self._extended_C] += math.log(factor)
+            return f"a catalogue's star (score {score:.2g}): events in galaxies times {factor:.3g}"
+        factor = WRONG_GALAXY + (1 - WRONG_GALAXY) * (1 - (1 - 2 * score) * matched)
+        log_C[self._galactic_C] += math.log(factor)
+        return f"a catalogue's galaxy (score {score:.2g}): classes of our Galaxy times {factor:.3g}"
+
+    def _parallax(self, known: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
+        """Weigh everything beyond our Galaxy down where the parallax is significant."""
+        parallax, error = known.get("parallax"), known.get("parallax_err")
+        if parallax is None or error is None or error <= 0 or parallax < PARALLAX_SIGMAS * error:
+            return ""
+        factor = max(WRONG_PARALLAX, math.exp(max(-50.0, -0.5 * (parallax / error) ** 2)))
+        log_C[self._beyond_C] += math.log(factor)
+        return f"parallax {parallax:.3g} +- {error:.2g} mas: classes beyond our Galaxy times {factor:.3g}"
+
+
+class Redshift(NamedTuple):
+    """A redshift and its standard error."""
+
+    value: float
+    error: float
+
+
+def spectroscopic_redshift(known: Mapping[str, float]) -> Redshift | None:
+    """Return the redshift from a spectrum of the object: ``zspec``, or ``z_final`` where its error is as small.
+
+    ``z_final`` is the photometric redshift of the host where there is no spectrum.
+    """
+    for name, without_error in (("zspec", 0.0), ("z_final", math.inf)):
+        if name in known:
+            error = known.get(f"{name}_err", without_error)
+            if 0 <= error <= SPECTROSCOPIC_ERROR:
+                return Redshift(known[name], error)
+    return None
+
+
+def host_redshift(known: Mapping[str, float]) -> Redshift | None:
+    """Return the best redshift that is not of a spectrum of the object, with its error; the host's in most cases."""
+    for name, without_error in (
+        ("zspec", None),
+        ("hostgal_zspec", SPECTROSCOPIC_ERROR),
+        ("z_final", None),
+        ("hostgal_zphot", None),
+    ):
+        error = known.get(f"{name}_err", without_error)
+        if name in known and error is not None and error > 0:
+            return Redshift(known[name], error)
+    return None
+
+
+def _galaxies(redshift: float) -> float:
+    """Density of redshifts of what surveys find beyond our Galaxy, broad on purpose: 1 / (z + 0.1) up to 3."""
+    return 1.0 / ((min(max(redshift, 0.0), 3.0) + 0.1) * math.log(31.0))

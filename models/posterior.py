@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from models.bundle import Manifest
 from models.confidence import PredictionSets
-from models.context import Evidence
+from models.metadata import Evidence
 
 UNIFORM: Final = "uniform"
 LSST_ALERTS: Final = "lsst-alerts"

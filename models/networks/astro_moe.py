@@ -37,8 +37,7 @@ from models.networks.parts.moe import ACTIVATIONS, Activation, FeedForwardExpert
 from models.networks.parts.packing import Packing
 from models.networks.parts.positional import TimeEncodingFields, TimeEncodingName, time_encoding
 from models.networks.parts.positional_content import When
-from models.networks.parts.tabular import TabularTransformer
-from models.networks.parts.transformer import Block, DenseFeedForward, Encoder, NormOrder, Pooling
+from models.networks.parts.transformer import Block, DenseFeedForward, Encoder, NormOrder, Pooling, TabularTransformer
 from models.networks.statistics.curve_statistics import Function, StatisticsBranch, count, statistics
 from models.networks.statistics.lag_statistics import COUNT, lag_statistics
 from models.networks.statistics.period_statistics import PeriodSearch, period_statistics

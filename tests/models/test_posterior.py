@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from models.bundle import AssumedPrior, Manifest, MeasuredPrior, load_bundle
 from models.confidence import Novelty, PredictionSets, SetThresholds
-from models.context import (
+from models.metadata import (
     HOST_BY_CHANCE,
     WRONG_GALAXY,
     WRONG_PARALLAX,

@@ -13,8 +13,7 @@ import numpy as np
 from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
 from models.taxonomy import ZTF_SUPERNOVAE
 from training.common import markdown_table
-from training.export.card import USE, identity
-from training.export.confidence_card import confidence_sections
+from training.export.card import USE, confidence_sections, identity
 
 # Terms are those that the source states; sets without a licence serve weights and figures alone.
 SOURCES: Final[Mapping[str, str]] = {

@@ -13,7 +13,7 @@ import pytest
 
 from models.bundle import AssumedPrior, Bundle, load_bundle, write_manifest
 from models.confidence import Domain
-from models.context import Context
+from models.metadata import Context
 from models.posterior import Posterior
 from models.taxonomy import ELASTICC
 from service.answers.replies import AlertsReply, ClassifyReply

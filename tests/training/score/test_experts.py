@@ -14,8 +14,8 @@ from training.data.augment import View
 from training.data.batches import Example, collate, view_examples
 from training.data.dataset import read_dataset
 from training.recipes.schema import DataConfig
-from training.score.experts import shares_by_batch, shares_by_token, specialisation
 from training.score.predictions import open_model, outputs_of
+from training.score.sections import shares_by_batch, shares_by_token, specialisation
 
 SMALL = {"d_model": 16, "n_heads": 2, "n_blocks": 2, "d_ff": 16, "n_experts": 4, "n_input_experts": 3, "tab_blocks": 1}
 
