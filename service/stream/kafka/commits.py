@@ -16,7 +16,7 @@ Deaths are forgotten once all suspects are done, and a batch more of what nobody
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Final
@@ -273,16 +273,18 @@ class Commits:
                 quiet = caught_up and not self._offsets.unfinished([partition])
                 held.journal.done_before(front, quiet)
 
-    def send(self, consumer: Consumer, wanted: bool = False) -> None:
+    def send(self, consumer: Consumer, wanted: Collection[Partition] = ()) -> None:
         """Commit what has moved.
 
         Parameters
         ----------
-        wanted : whether messages wait for it; otherwise it has time, and transactions see to it where there are any.
+        wanted : partitions of which messages wait for it. Otherwise it has time, and where there are transactions they
+            see to the rest.
         """
         now = monotonic()
         pressing = wanted or (now >= self._next_at and self._apart is None)
-        positions = (self.position(place) for place in self._held) if pressing else ()
+        places = (self._held if self._apart is None else wanted) if pressing else ()
+        positions = map(self.position, places)
         moved = [one for one in positions if one is not None and self._moved(one)]
         if not moved:
             if self._apart is not None:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from service.stream.addresses import Address, AddressError
+from service.stream.kafka.complaints import Complaints
 
 ClientT = TypeVar("ClientT")
 
@@ -19,6 +20,8 @@ COMMON: Final[Mapping[str, Any]] = {
     "log_level": 0,  # errors come by a callback
     "reconnect.backoff.max.ms": 2000,  # how much later than a broker's return it is noticed
 }
+MEMBER: Final = ("group.instance.id", "partition.assignment.strategy")
+"""Properties that are a member's alone."""
 # What stops being true by itself. Everything that librdkafka calls retriable is added to it.
 _TRANSIENT: Final = frozenset({
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT,
@@ -32,6 +35,12 @@ def properties(address: Address, extra: Mapping[str, Any], own: Mapping[str, Any
     """Properties for librdkafka: ours, those of the file, those of the address, each over those before."""
     given = {name: value for name, value in address.options.items() if "." in name}
     return {**COMMON, **own, **extra, **given, "bootstrap.servers": address.hosts}
+
+
+def asking(config: Mapping[str, Any], complaints: Complaints) -> dict[str, Any]:
+    """Return properties of a client that asks questions about a consumer's group, and is no member of it."""
+    kept = {name: value for name, value in config.items() if name not in MEMBER}
+    return kept | {"error_cb": complaints.note, "log_level": 0}
 
 
 def made(client: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) -> ClientT:

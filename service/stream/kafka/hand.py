@@ -21,12 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class Hand:
-    """Messages taken from the client and not handed on. For the consumer's thread alone.
-
-    Attributes
-    ----------
-    waiting : whether some wait until the broker has acknowledged what is said of them.
-    """
+    """Messages taken from the client and not handed on. For the consumer's thread alone."""
 
     def __init__(self, offsets: Offsets, commits: Commits) -> None:
         self._offsets = offsets
@@ -34,7 +29,6 @@ class Hand:
         self._messages: list[KafkaMessage] = []
         self._bytes = 0
         self._alone: Token | None = None  # what is under way with nothing beside it
-        self.waiting = False
 
     def __len__(self) -> int:
         """Messages in the hand."""
@@ -64,9 +58,6 @@ class Hand:
         self._alone = None
         if (suspect := self._first_suspect()) is not None:
             return self._hand_on_alone(suspect)
-        if not self._messages:
-            self.waiting = False
-            return []
         first = self._messages[:limit]
         for one in first:
             if (journal := self._commits.journal(partition_of(one))) is not None:
@@ -82,27 +73,38 @@ class Hand:
             else:
                 behind.add(place)
                 kept.append(one)
-        self.waiting = bool(kept)
         self._keep(kept + self._messages[limit:])
         return [self._message(one) for one in chosen]
 
+    @property
+    def waiting(self) -> frozenset[Partition]:
+        """Partitions of which messages wait until the broker has acknowledged what is said of them."""
+        found = set()
+        for place, one in self._firsts():
+            journal = self._commits.journal(place)
+            if journal is None or not journal.may_go(offset_of(one)):
+                found.add(place)
+        return frozenset(found)
+
     def _first_suspect(self) -> KafkaMessage | None:
-        """The message that is to be tried alone next, None when there is none."""
-        seen: set[Partition] = set()
-        for one in self._messages:
-            place = partition_of(one)
-            if place not in seen:
-                seen.add(place)
-                journal = self._commits.journal(place)
-                if journal is not None and journal.wants_alone(offset_of(one)):
-                    return one
+        """Return the message that is to be tried alone next, None when there is none."""
+        for place, one in self._firsts():
+            journal = self._commits.journal(place)
+            if journal is not None and journal.wants_alone(offset_of(one)):
+                return one
         return None
+
+    def _firsts(self) -> list[tuple[Partition, KafkaMessage]]:
+        """Return the first message in the hand of each partition, with its partition."""
+        found: dict[Partition, KafkaMessage] = {}
+        for one in self._messages:
+            found.setdefault(partition_of(one), one)
+        return list(found.items())
 
     def _hand_on_alone(self, suspect: KafkaMessage) -> list[Message]:
         """Hand on one message once nothing else is under way and the broker knows of it."""
         place, offset = partition_of(suspect), offset_of(suspect)
         journal = self._commits.journal(place)
-        self.waiting = True
         if journal is None or self._offsets.unfinished():
             return []
         journal.name_alone(offset)

@@ -1,9 +1,12 @@
 """Alerts from Kafka, by a consumer group.
 
 One thread owns the consumer, that of ``poll``, ``rest`` and ``close``: it alone takes, pauses, commits and answers the
-group's callbacks. Everybody else hands it work (:meth:`KafkaSource.done`) and never waits for it; it waits for nobody,
-except at a revocation, for :data:`REVOKE_SECONDS` at most, for what is about to be done. What is not done by then is
-the next owner's, and nothing that is published later can be ours by mistake (:meth:`KafkaSource.holds`).
+group's callbacks. The client lets one thread in at a time and is fair to none: whoever else calls it waits until the
+owner happens to be outside, which may be seconds. So everybody else hands the owner work (:meth:`KafkaSource.done`),
+reads what it noted last (:meth:`KafkaSource.claim`) or asks by another client (:meth:`KafkaSource.committed`). The
+owner waits for nobody, except at a revocation, for :data:`REVOKE_SECONDS` at most, for what is about to be done. What
+is not done by then is the next owner's, and nothing that is published later can be ours by mistake
+(:meth:`KafkaSource.holds`).
 
 What is paused follows from how many messages lie in the hand, between the client's queue and the worker, and is said
 again for every partition that comes.
@@ -12,7 +15,6 @@ In transactions the producer commits the offsets, as :meth:`KafkaSource.claim` s
 """
 
 import struct
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,7 +28,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from service.stream.addresses import Address
 from service.stream.kafka.commits import Apart, Commits
 from service.stream.kafka.complaints import Complaints
-from service.stream.kafka.config import GROUP, made, properties
+from service.stream.kafka.config import GROUP, asking, made, properties
 from service.stream.kafka.hand import Hand, offset_of, partition_of
 from service.stream.kafka.offsets import Offsets, Partition, Token
 from service.stream.kafka.watch import Watch
@@ -110,12 +112,14 @@ class KafkaSource:
         self._full_since: float | None = None
         self._offsets = Offsets()
         self._apart = Apart() if transactional else None
-        self._asked = threading.Lock()  # held while another thread asks the consumer; it is closed after that
+        self._leaving = False
+        self._group: object = None  # our membership as the owner noted it last, for transactions
         self._commits = Commits(self._offsets, max_deliveries, self._apart)
         self._hand = Hand(self._offsets, self._commits)
         self.complaints = Complaints("source")
         self._consumer = made(Consumer, {**config, "error_cb": self.complaints.note, "on_commit": self._committed})
-        self._watch = Watch(config, address.names, self.complaints)
+        self._asks = asking(config, self.complaints)
+        self._watch = Watch(self._asks, address.names, self.complaints)
         self._consumer.subscribe(
             list(address.names), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
@@ -157,17 +161,23 @@ class KafkaSource:
             with suppress(KafkaException):
                 self._consumer.consume(1, SLICE_SECONDS)
         self._watch.close()
-        with self._asked:
-            self._consumer.close()
+        self._leaving = True
+        self._consumer.close()
 
     def _serve(self) -> None:
         """Do what others have handed us; commit; let pauses follow."""
+        self._note_group()
         with suppress(Empty):
             while True:
                 self._inbox.get_nowait()()
         self._commits.review(caught_up=self._dry and not len(self._hand))
         self._commits.send(self._consumer, self._hand.waiting)
         self._pause_or_resume()
+
+    def _note_group(self) -> None:
+        """Note our membership; costs microseconds, as the client asks nobody. One that is closing has none to tell."""
+        if self._apart is not None and not self._leaving:
+            self._group = self._consumer.consumer_group_metadata()
 
     def _fetch(self, limit: int, timeout: float) -> None:
         """Take messages of the client's into the hand; this is where its callbacks run."""
@@ -218,6 +228,7 @@ class KafkaSource:
         began = monotonic()
         places = [(str(p.topic), p.partition) for p in partitions]
         consumer.incremental_assign(partitions)
+        self._note_group()
         self._commits.begin(places)
         self._paused.difference_update(places)
         # The client remembers pauses of a partition's former life: each begins with an order of its own.
@@ -228,6 +239,7 @@ class KafkaSource:
         began = monotonic()
         places = [(str(p.topic), p.partition) for p in partitions]
         self._hand.forget(places)
+        self._note_group()  # with the former generation no transaction would end while we wait for it
         self._finish_quickly(places, began + REVOKE_SECONDS)
         left = self._offsets.unfinished(places)
         self._commits.farewell(consumer, places, clean=True, patience=REVOKE_SECONDS / 2)
@@ -247,6 +259,7 @@ class KafkaSource:
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Others may have read them already: nothing of theirs counts any more."""
         began = monotonic()
+        self._group = None
         self._drop([(str(p.topic), p.partition) for p in partitions])
         with suppress(KafkaException):
             consumer.incremental_unassign(partitions)
@@ -296,12 +309,12 @@ class KafkaSource:
     def claim(self, messages: Sequence[Message]) -> Claim:
         """What of these messages may be committed now. Raises TransientError when we are no member of the group.
 
-        The generation is asked for first: partitions that are lost after the question are lost to a later one. A
-        member that was expelled has none, and the broker would take its offsets without a question.
+        The generation is looked at first: partitions that are lost after that are lost to a later one, and the broker
+        refuses offsets in the name of one that is over. A member that was expelled has none, and the broker would take
+        its offsets without a question.
         """
-        with self._asked:
-            group = self._consumer.consumer_group_metadata()
-        if _generation_of(group) == _NO_GENERATION:
+        group = self._group
+        if group is None or _generation_of(group) == _NO_GENERATION:
             raise TransientError("not a member of the group at the moment")
         owned, ahead = self._offsets.ahead(m.token for m in messages if isinstance(m.token, Token))
         positions = []
@@ -311,14 +324,22 @@ class KafkaSource:
         return Claim(owned, positions, group)
 
     def committed(self, claim: Claim) -> bool:
-        """Whether the group already reads on from where the claim ends. Raises TransientError."""
+        """Whether the group already reads on from where the claim ends. Raises TransientError.
+
+        Rarely asked, and by a client for this one question: it waits for transactions that are about to move offsets,
+        which the watch's does not.
+        """
         wanted = [TopicPartition(p.topic, p.partition) for p in claim.positions]
+        if not wanted:
+            return False
+        client = made(Consumer, self._asks | {"isolation.level": "read_committed"})
         try:
-            with self._asked:
-                found = self._consumer.committed(wanted, COMMITTED_SECONDS) if wanted else []
-        except (KafkaException, RuntimeError) as error:
+            found = client.committed(wanted, COMMITTED_SECONDS)
+        except KafkaException as error:
             raise TransientError(str(error)) from error
-        return bool(found) and [p.offset for p in found] == [p.offset for p in claim.positions]
+        finally:
+            client.close()
+        return [p.offset for p in found] == [p.offset for p in claim.positions]
 
     def refusal(self) -> str:
         """Why the cluster lets us in nowhere, in words; empty when it does, or nobody answers."""

@@ -48,7 +48,7 @@ class Watch:
 
     Parameters
     ----------
-    config : properties of the consumer that takes the alerts.
+    config : properties of a client that asks for the consumer that takes the alerts.
     topics : what it subscribes to; names that begin with ``^`` are patterns, of which nothing is asked.
     """
 
@@ -56,9 +56,7 @@ class Watch:
         self._topics = [topic for topic in topics if not topic.startswith("^")]
         self._complaints = complaints
         # Offsets as the tools of Kafka tell them: also those that an open transaction is about to move.
-        own = {"isolation.level": "read_uncommitted", "error_cb": complaints.note, "log_level": 0}
-        dropped = ("on_commit", "group.instance.id", "partition.assignment.strategy")
-        self._client = made(Consumer, {n: v for n, v in config.items() if n not in dropped} | own)
+        self._client = made(Consumer, {**config, "isolation.level": "read_uncommitted"})
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._assigned: tuple[Partition, ...] = ()
         self._lows: dict[Partition, int] = {}

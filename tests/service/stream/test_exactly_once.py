@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from confluent_kafka import KafkaError
+from confluent_kafka import Consumer, KafkaError
 
 from service.observe.metrics import Metrics
 from service.stream import retries
@@ -25,7 +25,7 @@ from service.stream.addresses import AddressError, parse_address
 from service.stream.batches import Accounts, Batch
 from service.stream.ends import open_ends
 from service.stream.exactly_once import ExactlyOnce
-from service.stream.kafka import transactions
+from service.stream.kafka import source, transactions
 from service.stream.kafka.offsets import Offsets, Token
 from service.stream.kafka.source import Claim, KafkaSource
 from service.stream.letters import Death
@@ -98,6 +98,45 @@ def test_a_claim_begins_where_the_last_transaction_has_ended(cluster: KafkaClust
         assert position.offset == end
         member.done(taken[end - 2 : end])
     member.close()
+
+
+def test_who_doubts_a_commit_asks_the_group(cluster: KafkaCluster) -> None:
+    cluster.produce("alerts", [b"1", b"2"], partition=0)
+    member = KafkaSource(parse_address(f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}"), {}, transactional=True)
+    taken: list[Message] = []
+    while len(taken) < 2:
+        taken += member.poll(2 - len(taken), 1.0)
+    claim = member.claim(taken)
+    assert not member.committed(claim)
+    member.done(taken)
+    member.close()  # which commits
+    assert member.committed(claim)  # it asks by a client of its own, so even now
+
+
+class Guest:
+    """Kafka's consumer; notes which threads call it, and what."""
+
+    called: ClassVar[set[tuple[str, int]]] = set()
+
+    def __init__(self, config: Any) -> None:
+        self._real = Consumer(config)
+
+    def __getattr__(self, name: str) -> Any:
+        self.called.add((name, threading.get_ident()))
+        return getattr(self._real, name)
+
+
+@pytest.mark.parametrize("once", ["", "?exactly_once=yes"], ids=["at least once", "exactly once"])
+def test_one_thread_alone_calls_the_consumer(
+    cluster: KafkaCluster, tmp_path: Path, once: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client lets one thread in at a time: a claim that called it came to stand still behind its owner."""
+    monkeypatch.setattr(source, "Consumer", Guest)
+    monkeypatch.setattr(Guest, "called", set())
+    totals = answered(cluster, tmp_path, sink=f"kafka://{cluster.hosts}/results{once}")
+    assert totals["classified"] == 60
+    assert {"subscribe", "consume", "commit", "close"} <= {name for name, _ in Guest.called}
+    assert len({thread for _, thread in Guest.called}) == 1
 
 
 @pytest.mark.parametrize(
