@@ -180,7 +180,7 @@ def _wall_seconds(session: ort.InferenceSession, inputs: Arrays) -> float:
     return time.perf_counter() - started
 
 
-SHAPES: Final = {"lone30": (1, 30), "lone100": (1, 100), "b32_l60": (32, 60), "b8_l390": (8, 390)}
+SHAPES: Final = {"lone6": (1, 6), "lone30": (1, 30), "lone100": (1, 100), "b32_l60": (32, 60), "b8_l390": (8, 390)}
 ROUNDS: Final = 9
 SECONDS: Final = 0.3  # of processor time, of each graph in a round
 COMPARED: Final = 2000
@@ -225,7 +225,7 @@ def _write(served: ServedNetwork, path: Path) -> None:
     arguments = served.arguments(random_inputs(3, 40, metadata=True))
     with torch.no_grad():
         outputs = list(served.outputs(*arguments.values()))
-    write_graph(served, arguments, AXES, outputs, path, served.answers_to_nothing())
+    write_graph(served, arguments, AXES, outputs, path, served.answers_to_nothing(), served.works_on_rows())
 
 
 def _novelty(graph: Path) -> NoveltyScore | None:
@@ -243,12 +243,9 @@ def _novelty(graph: Path) -> NoveltyScore | None:
 
 
 def nodes_run(graph: Path) -> int:
-    """Operations of a graph as onnxruntime runs it; what stands under a condition counts as one."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = session_options(1)
-        options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
-        ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
-        return len(onnx.load(options.optimized_model_filepath).graph.node)
+    """Operations that onnxruntime runs for a light curve of 30 points, with those under conditions that hold."""
+    nodes: int = profile_graph(graph, 1, 30, rounds=3)["nodes"]
+    return nodes
 
 
 def differences(old: ort.InferenceSession, new: ort.InferenceSession) -> tuple[float, float]:

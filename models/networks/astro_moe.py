@@ -40,7 +40,7 @@ from models.networks.parts.positional_content import When
 from models.networks.parts.transformer import Block, DenseFeedForward, Encoder, NormOrder, Pooling, TabularTransformer
 from models.networks.statistics.curve_statistics import Function, StatisticsBranch, count, statistics
 from models.networks.statistics.lag_statistics import COUNT, lag_statistics
-from models.networks.statistics.period_statistics import PeriodSearch, period_statistics
+from models.networks.statistics.period_statistics import PeriodSearch, period_statistics, told_of_period
 from models.networks.statistics.period_statistics import count as count_of_periods
 from models.networks.statistics.points import Statistics, points
 
@@ -163,7 +163,7 @@ def balance_loss(routings: list[Routing]) -> Tensor | None:
 
 def stack_loads(routings: list[Routing]) -> Tensor | None:
     """Tokens sent to each expert of each mixture, int64; None without mixtures."""
-    return torch.stack([routing.load_E() for routing in routings]) if routings else None
+    return torch.cat([routing.load_E() for routing in routings]).view(len(routings), -1) if routings else None
 
 
 def _standardise(observed_BL2: Tensor, mask_BL: Tensor) -> Tensor:
@@ -209,6 +209,7 @@ _TOLD: dict[str, Callable[..., Any]] = {
     "curves": statistics,
     "lags": lag_statistics,
     "periods": period_statistics,
+    "period": told_of_period,
 }
 REDSHIFT = METADATA_COLUMNS.index("z_final")
 
@@ -237,6 +238,11 @@ class AstroMoE(LightCurveBranch):
         """Fit the quantile transform on training rows [N, F], NaN where missing."""
         self.metadata.quantiles.fit(metadata_NF)
 
+    def works_on_rows(self) -> dict[str, int]:
+        """Modules that are given some rows of a batch, or none, and the width of their answer."""
+        asked = self.statistics is not None and self.config.period_statistics
+        return {"told.period": count_of_periods(self.config.n_bands)} if asked else {}
+
     def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
         """Modules whose answer [D] to an input without a number is always the same: which input, and that answer."""
         with torch.no_grad():
@@ -257,7 +263,7 @@ class AstroMoE(LightCurveBranch):
         if self.config.lag_statistics:
             told.append(self.told["lags"](seen))
         if self.config.period_statistics:
-            told.append(self.told["periods"](seen, self.config.period_search))
+            told.append(self.told["periods"](seen, self.config.period_search, self.told["period"]))
         return Statistics(*(torch.cat(parts, dim=1) for parts in zip(*told, strict=True)))
 
     def forward(

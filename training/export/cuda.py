@@ -18,14 +18,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper, shape_inference
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from models.bundle import load_bundle
 from training.export.graph import walk
 
+Numbers = NDArray[Any]
 TABLE: Final = Path(__file__).with_name("cuda_kernels.json")
 ASINH: Final = "asinh"
 _SECTION: Final = '<a name="cudaexecutionprovider"/>'
@@ -136,7 +139,7 @@ def shape_arithmetic(model: onnx.ModelProto) -> list[str]:
 
 
 def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a graph with every Asinh, which has no CUDA kernel, written out.
+    """Copy a graph with what has no CUDA kernel written out: every Asinh, and boosted trees (:func:`_trees`).
 
     asinh(x) = sign(x) log1p(z) with z = |x| + x^2 / (1 + sqrt(x^2 + 1)), which loses no digits near 0 as
     log(|x| + sqrt(x^2 + 1)) does; and log1p(z) = log(1 + z) z / ((1 + z) - 1), z itself where 1 + z is 1 (Kahan). Good
@@ -144,6 +147,13 @@ def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    for node in [node for node in copy.graph.node if node.op_type == "TreeEnsemble"]:
+        place = list(copy.graph.node).index(node)
+        copy.graph.node.remove(node)
+        steps, tables = _trees(node)
+        copy.graph.initializer.extend(tables)
+        for offset, step in enumerate(steps):
+            copy.graph.node.insert(place + offset, step)
     written = False
     for graph in (copy.graph, *_inner(copy.graph)):
         for node in list(graph.node):
@@ -191,6 +201,111 @@ def _asinh(x: str, y: str, name: str) -> list[onnx.NodeProto]:
         held = [named(value) for value in inputs]
         nodes.append(helper.make_node(operator, held, [named(output)], name=f"{name}/{ASINH}_{number}"))
     return nodes
+
+
+class _Places(NamedTuple):
+    """The nodes and leaves of all trees in one table; a leaf leads to itself.
+
+    Attributes
+    ----------
+    look_M : number of the row that is compared, in two copies of it: one goes left where it is missing, one right.
+    threshold_M, value_M : at most it goes left; what a leaf adds to its class.
+    child_2M : the left one and the right one of every place.
+    root_T, class_T : where every tree begins, and what class it is for.
+    """
+
+    look_M: Numbers
+    threshold_M: Numbers
+    value_M: Numbers
+    child_2M: Numbers
+    root_T: Numbers
+    class_T: Numbers
+    depth: int
+
+
+def _places(told: Mapping[str, Any]) -> _Places:
+    """Read the attributes of a TreeEnsemble; ValueError where it is no sum of trees of one class each."""
+    splits, weights = (numpy_helper.to_array(told[name]) for name in ("nodes_splits", "leaf_weights"))
+    inner, leaves = len(splits), len(weights)
+    if numpy_helper.to_array(told["nodes_modes"]).any() or told.get("aggregate_function", 1) != 1:
+        raise ValueError("trees that compare otherwise than by at most, or that are not added up")
+    children = [
+        np.array(told[f"nodes_{side}nodeids"]) + inner * np.array(told[f"nodes_{side}leafs"])
+        for side in ("true", "false")
+    ]
+    itself = np.arange(inner, inner + leaves)
+    child_2M = np.stack([np.concatenate([side, itself]) for side in children], axis=1).ravel()
+    root_T = np.array(told["tree_roots"])
+    place_T, depth = root_T, 0
+    reached = root_T[:, None]
+    while (reached < inner).any():
+        reached = np.unique(child_2M.reshape(-1, 2)[reached], axis=None)[None]
+        depth += 1
+    for _ in range(depth):
+        place_T = child_2M[2 * place_T]
+    classes = np.array(told["leaf_targetids"])
+    missing_right = 1 - np.array(told["nodes_missing_value_tracks_true"])
+    none = np.zeros(leaves, dtype=np.int64)
+    return _Places(
+        look_M=np.concatenate([2 * np.array(told["nodes_featureids"]) + missing_right, none]),
+        threshold_M=np.concatenate([splits, np.full(leaves, np.inf, dtype=np.float32)]),
+        value_M=np.concatenate([np.zeros(inner, dtype=np.float32), weights]),
+        child_2M=child_2M,
+        root_T=root_T,
+        class_T=classes[place_T - inner],
+        depth=depth,
+    )
+
+
+def _trees(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[TensorProto]]:
+    """Nodes and tables of a TreeEnsemble: all trees one level at a time (tree traversal of Nakandala et al. 2020)."""
+    told = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    forest, name = _places(told), node.name or node.output[0]
+    share_TC = np.eye(told["n_targets"], dtype=np.float32)[forest.class_T]
+    constants = {
+        "look": forest.look_M, "threshold": forest.threshold_M, "value": forest.value_M, "child": forest.child_2M,
+        "root": forest.root_T[None], "share": share_TC, "two": np.array(2), "last": np.array([-1]),
+        "less": np.array(-np.inf, dtype=np.float32), "more": np.array(np.inf, dtype=np.float32),
+    }  # fmt: skip
+    steps: list[tuple[str, list[str], str, dict[str, Any]]] = [
+        ("IsNaN", [node.input[0]], "missing", {}),
+        ("Where", ["missing", "less", node.input[0]], "left", {}),
+        ("Where", ["missing", "more", node.input[0]], "right", {}),
+        ("Unsqueeze", ["left", "last"], "left_1", {}),
+        ("Unsqueeze", ["right", "last"], "right_1", {}),
+        ("Concat", ["left_1", "right_1"], "twice", {"axis": 2}),
+        ("Flatten", ["twice"], "row", {"axis": 1}),
+        ("Gather", ["look", "root"], "look_0", {}),
+        ("Squeeze", ["look_0"], "look_root", {}),
+        ("Gather", ["row", "look_root"], "number_0", {"axis": 1}),
+    ]
+    place = "root"
+    for level in range(forest.depth):
+        look, number, least, beyond, step, twice, at = (
+            f"{part}_{level}" for part in ("look", "number", "threshold", "beyond", "step", "twice", "at")
+        )
+        if level:
+            steps += [("Gather", ["look", place], look, {}), ("GatherElements", ["row", look], number, {"axis": 1})]
+        steps += [
+            ("Gather", ["threshold", place], least, {}),
+            ("Greater", [number, least], beyond, {}),
+            ("Cast", [beyond], step, {"to": TensorProto.INT64}),
+            ("Mul", [place, "two"], twice, {}),
+            ("Add", [twice, step], at, {}),
+            ("Gather", ["child", at], f"place_{level}", {}),
+        ]
+        place = f"place_{level}"
+    steps += [("Gather", ["value", place], "added", {}), ("MatMul", ["added", "share"], node.output[0], {})]
+    outside = {node.input[0], node.output[0]}
+
+    def named(value: str) -> str:
+        return value if value in outside else f"{name}/{value}"
+
+    nodes = [
+        helper.make_node(operator, [named(one) for one in inputs], [named(output)], f"{name}/{number}", **attributes)
+        for number, (operator, inputs, output, attributes) in enumerate(steps)
+    ]
+    return nodes, [numpy_helper.from_array(table, named(key)) for key, table in constants.items()]
 
 
 def write_cuda(bundle: Path, out: Path) -> dict[str, Any]:

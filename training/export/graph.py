@@ -92,22 +92,70 @@ def only_where_present(model: onnx.ModelProto, module: str, column: str, otherwi
         helper.make_node("Concat", [batch, width.name], [whole], axis=0, name=f"{module}/Concat_missing"),
         helper.make_node("Expand", [vector.name, whole], [f"{answer}/missing"], name=f"{module}/Expand_missing"),
     ]
-    ends = (f"{answer}/told", f"{answer}/missing")
-    inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ends]
+    asked = _any_number(model, module, column)
+    _under(graph, module, inside, asked, (missing, [vector, width], f"{answer}/missing"))
+    return True
+
+
+def only_with_rows(model: onnx.ModelProto, module: str, width: int) -> bool:
+    """Put a module's nodes under the condition that it is given any rows; return whether there were any nodes.
+
+    Parameters
+    ----------
+    module : whose nodes; they are named after it, all it is given has the same rows, and one value of theirs, a vector
+        per row, is used outside.
+    width : of that vector.
+    """
+    graph = model.graph
+    inside = [node for node in graph.node if node.name.startswith((f"{module}/", f"{module}."))]
+    if not inside:
+        return False
+    inside = _answering(graph, inside)
+    answer = inside[-1].output[0]
+    own = {name for node in inside for name in node.output} | {tensor.name for tensor in graph.initializer}
+    cut = {name for node in graph.node if node.op_type == "Split" for name in node.output}
+    given = next(name for node in inside for name in node.input if name in cut - own)
+    nothing = numpy_helper.from_array(np.zeros((0, width), dtype=np.float32), f"{module}/nothing")
+    zero = numpy_helper.from_array(np.array([0], dtype=np.int64), f"{module}/zero")
+    graph.initializer.append(zero)
+    asked = [
+        helper.make_node("Shape", [given], [f"{module}/rows"], start=0, end=1, name=f"{module}/Shape_rows"),
+        helper.make_node("Greater", [f"{module}/rows", zero.name], [f"{module}/any"], name=f"{module}/Greater_rows"),
+    ]
+    none = [helper.make_node("Identity", [nothing.name], [f"{answer}/nothing"], name=f"{module}/Identity_nothing")]
+    _under(graph, module, inside, asked, (none, [nothing], f"{answer}/nothing"))
+    return True
+
+
+def _under(
+    graph: onnx.GraphProto,
+    module: str,
+    inside: Sequence[Node],
+    asked: Sequence[Node],
+    otherwise: tuple[Sequence[Node], Sequence[TensorProto], str],
+) -> None:
+    """Move nodes, the last of which answers, under a condition; ``otherwise`` answers where it is false.
+
+    Parameters
+    ----------
+    asked : nodes, the last of which is the condition.
+    otherwise : nodes, their constants, and the name of what they answer.
+    """
+    answer = inside[-1].output[0]
     for node in inside:
         for names in (node.input, node.output):
             names[:] = [f"{answer}/told" if name == answer else name for name in names]
+    nodes, constants, other = otherwise
+    inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (f"{answer}/told", other)]
     told = helper.make_graph(inside, f"{module}/told", [], inner[:1])
-    without = helper.make_graph(missing, f"{module}/missing", [], inner[1:], [vector, width])
-    asked = _any_number(model, module, column)
-    place = list(graph.node).index(inside[-1])
+    without = helper.make_graph(nodes, f"{module}/otherwise", [], inner[1:], constants)
     branches = {"then_branch": told, "else_branch": without}
+    place = list(graph.node).index(inside[-1])
     chosen = helper.make_node("If", [asked[-1].output[0]], [answer], name=f"{module}/If", **branches)
     for offset, node in enumerate([*asked, chosen]):
         graph.node.insert(place + 1 + offset, node)
     for node in inside:
         graph.node.remove(node)
-    return True
 
 
 def _any_number(model: onnx.ModelProto, module: str, column: str) -> list[Node]:
@@ -159,6 +207,7 @@ def write_graph(
     outputs: Sequence[str],
     path: Path,
     missing: Mapping[str, tuple[str, Tensor]] | None = None,
+    rows: Mapping[str, int] | None = None,
 ) -> None:
     """Trace ``network(*inputs)`` and save it.
 
@@ -169,6 +218,8 @@ def write_graph(
     outputs : names of the outputs, in order.
     missing : modules whose answer is known where an input holds no number (:func:`tidy.only_where_present`): the input,
         and that answer.
+    rows : modules that are left out where they are given no rows (:func:`only_with_rows`), and the width of what they
+        answer.
     """
     sizes = {name: torch.export.Dim(name, min=1) for names in axes.values() for name in names}
     shapes = tuple({place: sizes[name] for place, name in enumerate(axes[key])} for key in inputs)
@@ -193,6 +244,8 @@ def write_graph(
     take_one(model)
     for module, (column, answer_D) in (missing or {}).items():
         only_where_present(model, module, column, answer_D.numpy())
+    for module, width in (rows or {}).items():
+        only_with_rows(model, module, width)
     optimizer.remove_unused_nodes(model)
     onnx.checker.check_model(model)
     onnx.save(model, path)

@@ -91,6 +91,11 @@ class ServedNetwork(nn.Module):
         told = getattr(self.network, "answers_to_nothing", None)
         return {} if told is None else {f"network.{name}": answer for name, answer in told().items()}
 
+    def works_on_rows(self) -> dict[str, int]:
+        """Modules, by their names in here, that are given some rows of a batch, or none: the width of their answer."""
+        told = getattr(self.network, "works_on_rows", None)
+        return {} if told is None else {f"network.{name}": width for name, width in told().items()}
+
     @property
     def input_names(self) -> tuple[str, ...]:
         """Inputs of the network, in the order of its arguments."""

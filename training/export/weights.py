@@ -101,7 +101,9 @@ def _tabular(model: onnx.ModelProto, held: dict[str, Array]) -> dict[str, Array]
     looked = dict.fromkeys(
         node.input[0] for node in walk(model.graph) if node.op_type.startswith("Gather") and node.input[0] in held
     )
+    columns = [node.type.tensor_type.shape.dim[1].dim_value for node in model.graph.input if node.name == "metadata"]
     tables = [held[name] for name in looked if held[name].ndim == 2 and held[name].dtype == np.float32]
+    tables = [table for table in tables if [len(table)] == columns]
     if len(tables) != len(names):
         return {}
     return {f"metadata.{name}": table for name, table in zip(names, tables, strict=True)}

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
@@ -112,9 +113,12 @@ class SelfAttention(nn.Module):
 
         One query a row looks at all keys, which is what the last block of a classifier needs of its attention.
         """
-        qkv_MQ, batch = self.qkv(x_MD), packing.mask_BS.shape[0]
-        _, key_BHSE, value_BHSE = packing.unpack_heads(qkv_MQ, 3, self.n_heads)
-        query_BH1E = qkv_MQ[:batch, : x_MD.shape[1]].reshape(batch, self.n_heads, 1, self.head_width)
+        batch, width = packing.mask_BS.shape[0], self.n_heads * self.head_width
+        weight_QD, bias_Q = self.qkv.weight, self.qkv.bias
+        query_BD = F.linear(x_MD[:batch], weight_QD[:width], None if bias_Q is None else bias_Q[:width])
+        key_value_MQ = F.linear(x_MD, weight_QD[width:], None if bias_Q is None else bias_Q[width:])
+        key_BHSE, value_BHSE = packing.unpack_heads(key_value_MQ, 2, self.n_heads)
+        query_BH1E = query_BD.view(batch, self.n_heads, 1, self.head_width)
         mixed_BH1E = self.kernel(query_BH1E, key_BHSE, value_BHSE, packing.mask_BS)
         out_BD: Tensor = self.out(mixed_BH1E.flatten(1))
         return out_BD

@@ -9,6 +9,7 @@ would cost more than it saves.
 Legend: N tokens, D width, E experts, K kept experts, F hidden width, I input features.
 """
 
+import functools
 from typing import Literal, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class Routing(NamedTuple):
 
     def load_E(self) -> Tensor:
         """Tokens sent to each expert, int64 [E]; sums to N * K."""
-        return loads(chosen(self.expert_NK, self.logits_NE.shape[1]))
+        return loads(chosen(self.expert_NK.t(), self.logits_NE.shape[1]))
 
     def balance_loss(self) -> Tensor:
         """Auxiliary load-balance loss, Astro-MoE eq 5: E * sum_e(mean softmax_e * share of tokens sent to e).
@@ -96,8 +97,10 @@ class FeedForwardExperts(nn.Module):
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Routing]:
         """Weighted sum of the chosen experts, [N, D], and the routing."""
         routing: Routing = self.router(x_ND)
-        y_KND = apply_grouped(x_ND, routing.expert_NK, self.n_experts, self._expert)
-        return (y_KND * routing.weight_NK.t()[..., None].to(y_KND.dtype)).sum(0), routing
+        kept = apply_grouped(x_ND, routing.expert_NK.t(), self.n_experts, self._expert)
+        weights = torch.split(routing.weight_NK.to(kept[0].dtype), 1, dim=1)
+        weighed = [y_ND * weight_N1 for y_ND, weight_N1 in zip(kept, weights, strict=True)]
+        return functools.reduce(torch.add, weighed), routing
 
     def _expert(self, expert: int, x_ND: Tensor) -> Tensor:
         hidden_NF = self.activation(torch.addmm(self.b1_EF[expert], x_ND, self.w1_EDF[expert]))
@@ -128,5 +131,7 @@ class InputExperts(nn.Module):
         """Embed observations [N, I] as [N, D], and the routing."""
         routing: Routing = self.router(x_NI)
         gate_NE = torch.zeros_like(routing.logits_NE).scatter(1, routing.expert_NK, routing.weight_NK)
-        gated_NEI = gate_NE[:, :, None] * x_NI[:, None, :]
-        return gated_NEI.flatten(1) @ self.weight_EID.flatten(0, 1), routing
+        experts, inputs, _ = self.weight_EID.shape  # the outer product, by two of matrices: broadcasting costs more
+        each_EX = torch.eye(experts).repeat_interleave(inputs, dim=1).to(x_NI)
+        every_IX = torch.eye(inputs).repeat(1, experts).to(x_NI)
+        return ((gate_NE.to(x_NI) @ each_EX) * (x_NI @ every_IX)) @ self.weight_EID.flatten(0, 1), routing

@@ -29,7 +29,7 @@ class Packing(NamedTuple):
     ----------
     row_M : row of each packed token; with a [CLS] token the first B packed tokens are the [CLS]s.
     place_M : its flat place (b * S + s).
-    token_BS : packed token of each place, 0 where the place is empty.
+    token_BS : packed token of each place, another one of the batch where the place is empty.
     mask_BS : True where the place holds a token that attention may look at.
     leading : whether each row begins with a [CLS] token, hence whether there is any token at all.
     """
@@ -52,13 +52,16 @@ class Packing(NamedTuple):
         width, first = length + int(leading), batch * int(leading)
         row_M, column_N = kept_BL.nonzero(as_tuple=True)
         kept = kept_BL.long()
-        token_BS = (kept.flatten().cumsum(0).view(batch, length) + (first - 1)) * kept
-        place_M, mask_BS = row_M * width + (column_N + int(leading)), mask_BL
+        token_BS, mask_BS = kept.flatten().cumsum(0).view(batch, length) + (first - 1), mask_BL
+        place_M = row_M * length + column_N  # as pack_values has it
         if leading:
             row_B = torch.arange(batch, device=mask_BL.device)
-            row_M, place_M = torch.cat([row_B, row_M]), torch.cat([row_B * width, place_M])
+            place_M = torch.cat([row_B * width, place_M + (row_M + 1)])
+            row_M = torch.cat([row_B, row_M])
             token_BS = torch.cat([row_B[:, None], token_BS], dim=1)
             mask_BS = F.pad(mask_BL, (1, 0), value=True)
+        else:
+            token_BS = token_BS * kept  # before the first token there is none
         return cls(row_M, place_M, token_BS, mask_BS, leading)
 
     def unpack(self, x_MD: Tensor) -> Tensor:
@@ -70,7 +73,10 @@ class Packing(NamedTuple):
         return x_BSD.flatten(0, 1).index_select(0, self.place_M)
 
     def unpack_heads(self, x_MQ: Tensor, parts: int, heads: int) -> list[Tensor]:
-        """Return parts of packed tokens as padded grids [B, H, S, E]; each number is moved once, to its use."""
+        """Return parts of packed tokens as padded grids [B, H, S, E]; each number is moved once, to its use.
+
+        Side by side in a token lie the heads of the first part, then those of the next.
+        """
         per_token = parts * heads
         x_NE = self._at_least_one(x_MQ).view(-1, x_MQ.shape[1] // per_token)
         first_B1S = (self.token_BS * per_token)[:, None]
@@ -100,34 +106,45 @@ GroupFunction = Callable[[int, Tensor], Tensor]
 _check: Callable[[bool], None] = torch._check
 
 
-def apply_grouped(x_ND: Tensor, group_NK: Tensor, n_groups: int, function: GroupFunction) -> Tensor:
+def apply_grouped(
+    x_ND: Tensor,
+    group_KN: Tensor,
+    n_groups: int,
+    function: GroupFunction,
+    prepare: Callable[[Tensor], Tensor] | None = None,
+) -> list[Tensor]:
     """Send row n through ``function(group, rows)`` for each of its K groups.
 
     Parameters
     ----------
     x_ND : rows, [N, D].
-    group_NK : integer group of each choice, [N, K], in ``range(n_groups)``.
+    group_KN : integer group of each choice, [K, N], in ``range(n_groups)``.
     function : maps (group, [rows, D]) to [rows, D'].
+    prepare : maps all rows, sorted by group, before the function does: what is wide is then made where it is used.
 
     Returns
     -------
-    Results by choice and row, [K, N, D'].
+    Results of each choice, K times [N, D'].
     """
-    n_rows, n_choices = group_NK.shape
-    chosen_GKN = chosen(group_NK, n_groups)
+    n_choices, n_rows = group_KN.shape
+    chosen_GKN = chosen(group_KN, n_groups)
     index_A3 = chosen_GKN.nonzero()
     _check(index_A3.shape[0] == n_rows * n_choices)
     row_A = index_A3[:, 2]
     slot_A = index_A3[:, 1] * n_rows + row_A if n_choices > 1 else row_A
-    parts = torch.split(F.embedding(row_A, x_ND), _sizes(loads(chosen_GKN), n_rows * n_choices))
+    sorted_AD = F.embedding(row_A, x_ND)
+    sorted_AD = sorted_AD if prepare is None else prepare(sorted_AD)
+    parts = torch.split(sorted_AD, _sizes(loads(chosen_GKN), n_rows * n_choices))
     y_AD = torch.cat([function(group, part) for group, part in enumerate(parts)])
     place_A = slot_A.scatter(0, slot_A, torch.arange(n_rows * n_choices, device=x_ND.device))
-    return F.embedding(place_A.view(n_choices, n_rows), y_AD)
+    if n_choices == 1:
+        return [F.embedding(place_A, y_AD)]
+    return [F.embedding(place_N, y_AD) for place_N in place_A.view(n_choices, n_rows).unbind()]
 
 
-def chosen(group_NK: Tensor, n_groups: int) -> Tensor:
+def chosen(group_KN: Tensor, n_groups: int) -> Tensor:
     """Tell which of the choices are each group, bool [G, K, N]."""
-    return torch.arange(n_groups, device=group_NK.device)[:, None, None] == group_NK.t()
+    return torch.arange(n_groups, device=group_KN.device)[:, None, None] == group_KN
 
 
 def loads(chosen_GKN: Tensor) -> Tensor:

@@ -197,11 +197,14 @@ class TimeModulation(TimeEncoding):
 
     def embed(self, x_ND: Tensor, when: When) -> Tensor:
         """Modulate each token by the series of its band at its time."""
-        angle_NH = (2.0 * math.pi / self.t_max) * when.time_N[:, None] * self.harmonic_H
-        wave_NP = torch.cat([angle_NH.sin(), angle_NH.cos()], dim=1)
-        gammas_NQ = apply_grouped(wave_NP, when.band_N[:, None], self.n_bands, self._series).squeeze(0)
+        time_N1, band_1N = when.time_N[:, None], when.band_N[None]
+        (gammas_NQ,) = apply_grouped(time_N1, band_1N, self.n_bands, self._series, self._waves)
         gamma1_ND, gamma2_ND = gammas_NQ.chunk(2, dim=1)
         return x_ND * gamma1_ND + gamma2_ND
+
+    def _waves(self, time_N1: Tensor) -> Tensor:
+        angle_NH = (2.0 * math.pi / self.t_max) * time_N1 * self.harmonic_H
+        return torch.cat([angle_NH.sin(), angle_NH.cos()], dim=1)
 
     def _series(self, band: int, wave_NP: Tensor) -> Tensor:
         return wave_NP @ self.weight_GPQ[band]

@@ -14,13 +14,15 @@ Legend: B batch, L length, G bands, X groups (the bands, all points, all detecti
 statistics, D width.
 """
 
+import math
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from models.networks.statistics.points import FAR, Points, Statistics, largest
+from models.networks.statistics.points import FAR, Points, Statistics
 from models.units import DETECTION_SNR
 
 EDGES: Final = (-100.0, -40.0, -20.0, -10.0, -4.0, 4.0, 10.0, 20.0, 40.0, 80.0, 160.0, 400.0)  # days from the maximum
@@ -38,31 +40,15 @@ _SHORTEST: Final = 0.01  # days
 # Largest of the points of a group, in this order of quantities: squashed flux, flux, signal to noise, and minus the
 # smallest squashed flux, minus the start, the end.
 _SOFT, _FLUX, _SNR, _LEAST, _START, _END = range(6)
-# Minus the starts of all points and of all detections, the ends of both, the maximum: how much of each is in the
-# duration, the days to the first detection, between detections, and since the maximum.
-_DAYS_OF_TIMES: Final = ((1, 1, 0, 0), (0, -1, 1, 0), (1, 0, 0, 1), (0, 0, 1, 0), (0, 0, 0, -1))
-
-
-class _Extremes(NamedTuple):
-    """The largest of the quantities above over the points of every group: bands [B, 6, G], and all points and all
-    detections [B, 6, 2].
-    """
-
-    bands: Tensor
-    whole: Tensor
-
-
-class _Places(NamedTuple):
-    """Times of the highest points of every band [B, 1, G], and of the light curve [B, 1, 1].
-
-    ``before_peak`` is minus the time of the highest, ``before_bright`` minus that of the first above half of it,
-    ``bright_end`` that of the last such one.
-    """
-
-    before_peak: Tensor
-    before_bright: Tensor
-    bright_end: Tensor
-    maximum: Tensor
+_QUANTITIES: Final = 6
+_SIGNS: Final = (1.0, 1.0, 1.0, -1.0, -1.0, 1.0)
+# A point is high that reaches this share of the largest. Then the largest of times among the highest (minus the first)
+# and among those above half of the flux (minus the first, the last) are rows like those before.
+_HIGH: Final = (1.0, 0.5)
+_PEAK, _BRIGHT, _BRIGHT_END = range(_QUANTITIES, _QUANTITIES + 3)
+_HIGH_OF: Final = (0, 1, 1)
+_TIME_OF: Final = (_START, _START, _END)
+_FIRST, _LAST = range(_BRIGHT_END + 1, _BRIGHT_END + 3)  # squashed flux at both ends
 
 
 def count(n_bands: int) -> int:
@@ -77,27 +63,34 @@ def statistics(points: Points, redshift_B: Tensor) -> Statistics:
     ----------
     redshift_B : NaN where unknown.
     """
+    n_bands = points.number_B1G.shape[2]
     snr_B1L = points.flux_B1L / points.flux_err_B1L
     detected_B1L = snr_B1L >= DETECTION_SNR
     group_BXL = torch.cat([points.here_BGL, points.mask_B1L, detected_B1L], dim=1)
-    time_B1L, soft_B1L = points.time_B1L, points.soft_B1L
-    values_BQL = torch.cat([soft_B1L, points.flux_B1L, snr_B1L, -soft_B1L, -time_B1L, time_B1L], dim=1)
-    most = _Extremes(*torch.split(largest(values_BQL, group_BXL), [points.number_B1G.shape[2], 2], dim=2))
-    places = _places(values_BQL, points, most, group_BXL)
-    sums_BQG = _sums(values_BQL, points, most, detected_B1L.to(soft_B1L.dtype))
-    bands = _bands(points, most, places, sums_BQG)
-    curves = _curves(most, sums_BQG[:, 0].sum(1, keepdim=True), points.number_B1G.sum(2), places, redshift_B)
-    seen_BG, bluest_BG = points.number_B1G[:, 0] > 0, most.bands[:, _SOFT]
-    colours = (bluest_BG[:, :-1] - bluest_BG[:, 1:], seen_BG[:, :-1] & seen_BG[:, 1:])
-    value_BK, known_BK = (
-        torch.cat(parts, dim=1) for parts in zip(bands, curves, colours, _sampling(points, places), strict=True)
+    soft_B1L, time_B1L = points.soft_B1L, points.time_B1L
+    values_BQL = torch.cat([soft_B1L, points.flux_B1L, snr_B1L, soft_B1L, time_B1L, time_B1L], dim=1)
+    values_BQL = values_BQL * _column(soft_B1L, *_SIGNS)
+    most_BQG, most_BQ2 = torch.split(_extremes(values_BQL, group_BXL), [n_bands, 2], dim=2)
+    sums_BQG = _sums(values_BQL, points, most_BQG, detected_B1L.to(soft_B1L.dtype))
+    counts_B2G = torch.cat([points.number_B1G, sums_BQG[:, :1]], dim=1)
+    number_B1, detections_B1 = torch.split(counts_B2G.sum(2), 1, dim=1)
+    whole_BQ = most_BQ2.flatten(1)  # of all points and of the detections, in turn
+    before_B1 = torch.where(
+        detections_B1 > 0, whole_BQ[:, 2 * _PEAK + 1 : 2 * _PEAK + 2], whole_BQ[:, 2 * _PEAK : 2 * _PEAK + 1]
     )
-    return Statistics(torch.where(known_BK, value_BK, 0.0), known_BK)
+    rows_BRG, delays_B3G = _bands(points, most_BQG, whole_BQ, sums_BQG, detections_B1)
+    days_B4 = torch.cat([whole_BQ, before_B1], dim=1) @ _days(whole_BQ)
+    logs_BK = _log(torch.cat([delays_B3G.flatten(1), counts_B2G.flatten(1), days_B4, number_B1], dim=1))
+    redshift_B1 = redshift_B[:, None]
+    log_B1 = torch.where(redshift_B1 > 0, redshift_B1, 1.0).clamp(min=1e-3).log()  # false for NaN
+    curve = [detections_B1 / number_B1, log_B1, detections_B1, number_B1, redshift_B1]
+    pairs = *_colours(points, most_BQG), *_sampling(points, before_B1)
+    return _in_order(torch.cat([rows_BRG.flatten(1), logs_BK, *curve, *pairs], dim=1), n_bands)
 
 
-def _log_days(days: Tensor) -> Tensor:
-    """Squash a duration or, with its sign, a delay."""
-    return days.sign() * days.abs().clamp(max=FAR).log1p() / 3
+def _log(days: Tensor) -> Tensor:
+    """Log of a duration, or of a number, plus one; with its sign for a delay."""
+    return days.sign() * days.abs().clamp(max=FAR).log1p()
 
 
 def _column(like: Tensor, *numbers: float) -> Tensor:
@@ -105,86 +98,147 @@ def _column(like: Tensor, *numbers: float) -> Tensor:
     return torch.tensor(numbers, device=like.device, dtype=like.dtype)[:, None]
 
 
-def _places(values_BQL: Tensor, points: Points, most: _Extremes, group_BXL: Tensor) -> _Places:
-    own_B2L = points.to_points(most.bands[:, : _FLUX + 1] * _column(most.bands, 1.0, 0.5))
-    of_all_B11, of_detected_B11 = torch.split(most.whole[:, : _SOFT + 1], 1, dim=2)
-    detected_B11 = of_detected_B11 > -FAR
-    brightest_B11 = torch.where(detected_B11, of_detected_B11, of_all_B11)
-    high_B2L = values_BQL[:, : _FLUX + 1] >= own_B2L
-    wanted_B4L = torch.cat([high_B2L, high_B2L[:, _FLUX:], points.soft_B1L >= brightest_B11], dim=1)
-    times_B4L = points.time_B1L * _column(most.bands, -1.0, -1.0, 1.0, -1.0)
-    when_B4X = largest(torch.where(wanted_B4L, times_B4L, -FAR), group_BXL)
-    of_bands_B4G, of_whole_B42 = torch.split(when_B4X, [points.number_B1G.shape[2], 2], dim=2)
-    of_all_B11, of_detected_B11 = torch.split(of_whole_B42[:, 3:], 1, dim=2)
-    maximum_B11 = -torch.where(detected_B11, of_detected_B11, of_all_B11)
-    before_peak, before_bright, bright_end, _ = torch.split(of_bands_B4G, 1, dim=1)
-    return _Places(before_peak, before_bright, bright_end, maximum_B11)
+def _extremes(values_BQL: Tensor, group_BXL: Tensor) -> Tensor:
+    """Largest of all quantities over the points of every group, and of the times of the high ones, [B, Q, X].
+
+    Minus :data:`FAR` where there are none.
+    """
+    values_BQ1L, group_B1XL = values_BQL[:, :, None], group_BXL[:, None]
+    inside_BQXL = torch.where(group_B1XL, values_BQ1L, -FAR)
+    most_BQX = inside_BQXL.amax(3)
+    high_B2XL = inside_BQXL[:, : len(_HIGH)] >= (most_BQX[:, : len(_HIGH)] * _column(most_BQX, *_HIGH))[..., None]
+    high_of, time_of = (torch.tensor(places, device=values_BQL.device) for places in (_HIGH_OF, _TIME_OF))
+    times_B3XL = torch.where(high_B2XL.index_select(1, high_of), values_BQ1L.index_select(1, time_of), -FAR)
+    return torch.cat([most_BQX, times_B3XL.amax(3)], dim=1)
 
 
-def _sums(values_BQL: Tensor, points: Points, most: _Extremes, detected_B1L: Tensor) -> Tensor:
-    """Return sums [B, Q, G]: detections, cubes of deviations, squared pulls, number and flux of a band's ends."""
-    weight_B1L = points.flux_err_B1L.pow(-2)
-    level_B1G, weight_B1G = torch.split(
-        points.sums(torch.cat([weight_B1L * points.flux_B1L, weight_B1L], dim=1)), 1, dim=1
-    )
-    level_B1G = level_B1G / weight_B1G.clamp(min=1e-30)
-    level_B1L, ends_B2L = torch.split(
-        points.to_points(torch.cat([level_B1G, most.bands[:, _START:]], dim=1)), [1, 2], dim=1
-    )
-    pulls_B1L = ((points.flux_B1L - level_B1L) / points.flux_err_B1L).clamp(-FAR, FAR)
-    outer_B2L = (values_BQL[:, _START:] >= ends_B2L).to(weight_B1L.dtype)
-    columns = [detected_B1L, points.away_B1L.pow(3), pulls_B1L.square(), outer_B2L, outer_B2L * points.soft_B1L]
+def _sums(values_BQL: Tensor, points: Points, most_BQG: Tensor, detected_B1L: Tensor) -> Tensor:
+    """Return sums [B, Q, G]: detections, cubes of deviations, number and squashed flux of a band's ends."""
+    ends_B2L = points.to_points(most_BQG[:, _START : _END + 1])
+    outer_B2L = (values_BQL[:, _START:] >= ends_B2L).to(detected_B1L.dtype)
+    columns = [detected_B1L, points.away_B1L.pow(3), outer_B2L, outer_B2L * points.soft_B1L]
     return points.sums(torch.cat(columns, dim=1))
 
 
-def _bands(points: Points, most: _Extremes, places: _Places, sums_BQG: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and where they are defined, each [B, K], in the order of :data:`BAND_STATISTICS`."""
+# Minus the starts of all points and of all detections, the ends of both, minus the time of the maximum: how much of
+# each is in the duration, the days to the first detection, between detections, and since the maximum.
+_DAYS_OF_TIMES: Final = (
+    *((2 * _START, (1, 1, 0, 0)), (2 * _START + 1, (0, -1, 1, 0)), (2 * _END, (1, 0, 0, 1))),
+    *((2 * _END + 1, (0, 0, 1, 0)), (2 * (_BRIGHT_END + 1), (0, 0, 0, 1))),
+)
+# The same of a band's rows: the days of the rise, of the fall, what flux rose and fell by, minus the time of the
+# maximum, the span, the width.
+_BAND_SUMS: Final = (
+    *({_START: 1, _PEAK: -1}, {_END: 1, _PEAK: 1}, {_SOFT: 1, _FIRST: -1}, {_LAST: 1, _SOFT: -1}),
+    *({_PEAK: -1}, {_END: 1, _START: 1}, {_BRIGHT_END: 1, _BRIGHT: 1}),
+)
+
+
+def _days(like: Tensor) -> Tensor:
+    days_Q4 = torch.zeros(2 * _BRIGHT_END + 3, 4, device=like.device, dtype=like.dtype)
+    for row, share in _DAYS_OF_TIMES:
+        days_Q4[row] = torch.tensor(share, device=like.device, dtype=like.dtype)
+    return days_Q4
+
+
+def _bands(
+    points: Points, most_BQG: Tensor, whole_BQ: Tensor, sums_BQG: Tensor, detections_B1: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rows [B, R, G] that :data:`_ROWS` names, and the delays of every band [B, 3, G], days."""
     number_B1G = points.number_B1G
-    soft, _, snr, before_least, before_start, end = torch.split(most.bands, 1, dim=1)
-    detections_B1G, cubes_B1G, squares_B1G, outer_B2G, fluxes_B2G = torch.split(sums_BQG, [1, 1, 1, 2, 2], dim=1)
-    first, last = torch.split((fluxes_B2G / outer_B2G.clamp(min=1)), 1, dim=1)
+    _, cubes_B1G, outer_B2G, fluxes_B2G = torch.split(sums_BQG, [1, 1, 2, 2], dim=1)
+    rows_BRG = torch.cat([most_BQG, fluxes_B2G / outer_B2G.clamp(min=1)], dim=1)
+    share_7R = torch.zeros(len(_BAND_SUMS), _LAST + 1, device=rows_BRG.device, dtype=rows_BRG.dtype)
+    for row, shares in enumerate(_BAND_SUMS):
+        for quantity, share in shares.items():
+            share_7R[row, quantity] = share
+    slopes_B2G, changes_B2G, delays_B3G = torch.split(share_7R @ rows_BRG, [2, 2, 3], dim=1)
+    before_first_B1 = torch.where(detections_B1 > 0, whole_BQ[:, 2 * _START + 1 : 2 * _START + 2], 0.0)
+    delays_B3G = delays_B3G + before_first_B1[..., None] * _column(delays_B3G, 1, 0, 0)
+    changes_B2G = (20 * changes_B2G / slopes_B2G.clamp(min=_SHORTEST)).asinh()
     scatter = points.variance_B1G.sqrt()
     skewness = (cubes_B1G / number_B1G.clamp(min=1) / (scatter.pow(3) + 1e-6)).clamp(-5, 5)
-    excess = (1e-3 + squares_B1G / (number_B1G - 1).clamp(min=1)).log10()
-    slopes_B2G = torch.cat([before_start - places.before_peak, end + places.before_peak], dim=1)
-    change_B2G = torch.cat([soft - first, last - soft], dim=1) / slopes_B2G.clamp(min=_SHORTEST)
-    before_first_B11 = most.whole[:, _START : _START + 1, 1:]
-    before_first_B11 = torch.where(before_first_B11 > -FAR, before_first_B11, 0.0)
-    delays = [before_first_B11 - places.before_peak, end + before_start, places.bright_end + places.before_bright]
-    days_B2G, width = torch.split(_log_days(torch.cat(delays, dim=1)), [2, 1], dim=1)
-    counts_B2G = torch.cat([number_B1G, detections_B1G], dim=1).log1p()
-    levels = (soft, -before_least, points.mean_B1G, last, snr.asinh())
-    rows = [counts_B2G, *levels, scatter, excess, skewness, days_B2G, (20 * change_B2G).asinh(), width]
-    scale_K1 = _column(number_B1G, 2, 2, 3, 3, 3, 3, 3, 1, 2, 2, 1, 1, 2, 2, 1)
-    value_BKG = torch.cat(rows, dim=1) / scale_K1
-    enough_BKG = number_B1G > _column(number_B1G, *[-1] * 2, *[0] * 5, *[2] * 3, *[0] * 2)
-    outer = ((slopes_B2G > 0) & (number_B1G > 0), places.bright_end > -FAR)
-    return value_BKG.flatten(1), torch.cat([enough_BKG, *outer], dim=1).flatten(1)
+    excess = (1e-3 + points.chi_square_B1G / (number_B1G - 1).clamp(min=1)).log()
+    own = [points.mean_B1G, most_BQG[:, _SNR : _SNR + 1].asinh(), scatter, excess, skewness, changes_B2G]
+    return torch.cat([rows_BRG, *own, number_B1G, torch.minimum(slopes_B2G, number_B1G)], dim=1), delays_B3G
 
 
-def _curves(
-    most: _Extremes, detections_B1: Tensor, number_B1: Tensor, places: _Places, redshift_B: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Values and where they are defined, each [B, K], in the order of :data:`CURVE_STATISTICS`."""
-    times_B5 = torch.cat([most.whole[:, _START:].flatten(1), places.maximum[:, 0]], dim=1)
-    days_54 = torch.tensor(_DAYS_OF_TIMES, device=times_B5.device, dtype=times_B5.dtype)
-    days_B4 = _log_days(times_B5 @ days_54)
-    redshift_B1 = redshift_B[:, None]
-    far_B1 = redshift_B1 > 0  # false for NaN
-    log_B1 = torch.where(far_B1, redshift_B1, 1.0).clamp(min=1e-3).log() / 2
-    value = [number_B1.log1p() / 3, days_B4[:, :1], detections_B1 / number_B1, days_B4[:, 1:], log_B1]
-    always_B1, detected_B1 = number_B1 > 0, detections_B1 > 0
-    known = [always_B1] * 3 + [detected_B1] * 2 + [always_B1, far_B1]
-    return torch.cat(value, dim=1), torch.cat(known, dim=1)
+def _colours(points: Points, most_BQG: Tensor) -> tuple[Tensor, Tensor]:
+    """Differences of the maxima of neighbouring bands [B, G - 1], and a number that is not 0 where both were seen."""
+    number_BG, bluest_BG = points.number_B1G[:, 0], most_BQG[:, _SOFT]
+    return bluest_BG[:, :-1] - bluest_BG[:, 1:], number_BG[:, :-1] * number_BG[:, 1:]
 
 
-def _sampling(points: Points, places: _Places) -> tuple[Tensor, Tensor]:
-    """Mean flux of every band between days before and after the maximum, and where there is one; [B, K]."""
-    days_B1L = points.time_B1L - places.maximum
+def _sampling(points: Points, before_B1: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean flux of every band between days before and after the maximum, and of how many points; [B, K]."""
+    days_B1L = points.time_B1L + before_B1[..., None]
     inside_BIL = (days_B1L >= _column(days_B1L, *EDGES[:-1])) & (days_B1L < _column(days_B1L, *EDGES[1:]))
     inside_BIL = inside_BIL.to(days_B1L.dtype)
     number_BIG, sum_BIG = points.sums(inside_BIL), points.sums(inside_BIL * points.soft_B1L)
-    return (sum_BIG / number_BIG.clamp(min=1) / 3).flatten(1), (number_BIG > 0).flatten(1)
+    return (sum_BIG / number_BIG.clamp(min=1)).flatten(1), number_BIG.flatten(1)
+
+
+# What is worked out, in this order: rows of G bands each, logs of as many, what is of the curve. Then, for every
+# statistic as it is told: where its value is, what it is divided by, where the number is that has to be more than the
+# last one for it to be known.
+_ROWS: Final = (
+    *("soft", "flux", "snr", "before_least", "before_start", "end", "before_peak", "before_bright", "bright_end"),
+    *("first", "last", "mean", "best_snr", "scatter", "excess", "skewness", "rise", "fall"),
+    *("number", "rising", "falling", "delay", "days", "width", "points", "detections"),
+)
+_CURVE: Final = (
+    "duration",
+    "to_detection",
+    "detected",
+    "since",
+    "points",
+    "share",
+    "redshift",
+    "detections",
+    "number",
+    "far",
+)
+_TOLD_OF_BANDS: Final = (
+    *(("points", 2.0, "number", -1), ("detections", 2.0, "number", -1), ("soft", 3.0, "number", 0)),
+    *(("before_least", -3.0, "number", 0), ("mean", 3.0, "number", 0), ("last", 3.0, "number", 0)),
+    *(("best_snr", 3.0, "number", 0), ("scatter", 1.0, "number", 2), ("excess", 2.0 * math.log(10), "number", 2)),
+    *(("skewness", 2.0, "number", 2), ("delay", 3.0, "number", 0), ("days", 3.0, "number", 0)),
+    *(("rise", 2.0, "rising", 0), ("fall", 2.0, "falling", 0), ("width", 3.0, "bright_end", -FAR)),
+)
+_TOLD_OF_CURVES: Final = (
+    *(("points", 3.0, "number", 0), ("duration", 3.0, "number", 0), ("share", 1.0, "number", 0)),
+    *(("to_detection", 3.0, "detections", 0), ("detected", 3.0, "detections", 0), ("since", 3.0, "number", 0)),
+    ("redshift", 2.0, "far", 0),
+)
+
+
+@cache
+def _places(n_bands: int) -> tuple[list[int], list[float], list[int], list[float]]:
+    """Of every statistic: where its value is among what is worked out, its scale, where its evidence is, how much."""
+    first = len(_ROWS) * n_bands
+    behind = first + len(_CURVE)
+    told: list[tuple[int, float, int, float]] = [
+        (_ROWS.index(value) * n_bands + band, scale, _ROWS.index(known) * n_bands + band, least)
+        for value, scale, known, least in _TOLD_OF_BANDS
+        for band in range(n_bands)
+    ]
+    told += [
+        (first + _CURVE.index(value), scale, first + _CURVE.index(known), least)
+        for value, scale, known, least in _TOLD_OF_CURVES
+    ]
+    for number, scale in ((n_bands - 1, 1.0), ((len(EDGES) - 1) * n_bands, 3.0)):
+        told += [(behind + place, scale, behind + number + place, 0) for place in range(number)]
+        behind += 2 * number
+    return [one[0] for one in told], [one[1] for one in told], [one[2] for one in told], [one[3] for one in told]
+
+
+def _in_order(told_BK: Tensor, n_bands: int) -> Statistics:
+    """Take every statistic to its place."""
+    value, scale, known, least = _places(n_bands)
+    value_K, known_K = (torch.tensor(places, device=told_BK.device) for places in (value, known))
+    scale_K, least_K = (torch.tensor(numbers, device=told_BK.device, dtype=told_BK.dtype) for numbers in (scale, least))
+    known_BK = told_BK.index_select(1, known_K) > least_K
+    return Statistics(torch.where(known_BK, told_BK.index_select(1, value_K) / scale_K, 0.0), known_BK)
 
 
 LEAST_SPREAD = 0.05  # of a statistic: below, differences are rounding

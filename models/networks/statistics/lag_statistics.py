@@ -39,14 +39,14 @@ def lag_statistics(points: Points) -> Statistics:
 
     A lag of no more than one pair is not known.
     """
-    scores_BL2, time_BL = _scores(points), points.time_B1L[:, 0]
-    lag_B1LL = (time_BL[:, :, None] - time_BL[:, None]).abs()[:, None]
-    ends_K11 = torch.tensor(LAGS[1:], device=time_BL.device, dtype=time_BL.dtype)[:, None, None]
-    sums_BKL2 = torch.cat(
-        [(lag_B1LL < some).to(time_BL.dtype) @ scores_BL2[:, None] for some in torch.split(ends_K11, _AT_ONCE)], dim=1
+    scores_B12L, time_B1L = _scores(points)[:, None], points.time_B1L
+    lag_B1LL = (time_B1L.transpose(1, 2) - time_B1L).abs()[:, None]
+    ends_K11 = torch.tensor(LAGS[1:], device=time_B1L.device, dtype=time_B1L.dtype)[:, None, None]
+    sums_BK2L = torch.cat(
+        [scores_B12L @ (lag_B1LL < some).to(time_B1L.dtype) for some in torch.split(ends_K11, _AT_ONCE)], dim=1
     )
-    nearer_BKL2 = torch.cat([scores_BL2[:, None], sums_BKL2[:, :-1]], dim=1)  # nearest is the point itself
-    pairs_BK2 = (scores_BL2[:, None] * (sums_BKL2 - nearer_BKL2)).sum(2)  # every pair twice
+    nearer_BK2L = torch.cat([scores_B12L, sums_BK2L[:, :-1]], dim=1)  # nearest is the point itself
+    pairs_BK2 = (scores_B12L * (sums_BK2L - nearer_BK2L)).sum(3)  # every pair twice
     product_BK, number_BK = pairs_BK2[..., 0], pairs_BK2[..., 1]
     known_BK = number_BK > 2 * FEWEST_PAIRS - 1
     correlation_BK = torch.where(known_BK, product_BK / number_BK.clamp(min=1), 0.0)
@@ -57,10 +57,9 @@ def lag_statistics(points: Points) -> Statistics:
 
 
 def _scores(points: Points) -> Tensor:
-    """Return standard scores of points among those of their band, 0 where there is none, and 1 where there is one."""
+    """Return the standard score of every point within its band, 0 where there is none, and 1 where there is one."""
     scatter_B1G = points.variance_B1G.sqrt()
     scored_B1G = ((points.number_B1G >= FEWEST_POINTS) & (scatter_B1G > LEAST_SCATTER)).to(scatter_B1G.dtype)
     scale_B2G = torch.cat([scored_B1G / scatter_B1G.clamp(min=LEAST_SCATTER), scored_B1G], dim=1)
-    scale_BL2 = points.share_BGL.transpose(1, 2) @ scale_B2G.transpose(1, 2)
-    away_BL1 = points.away_B1L.transpose(1, 2)
-    return torch.cat([scale_BL2[..., :1] * away_BL1, scale_BL2[..., 1:]], dim=2)
+    each_B2L = torch.cat([points.away_B1L, points.mask_B1L.to(scatter_B1G.dtype)], dim=1)
+    return points.to_points(scale_B2G) * each_B2L

@@ -36,7 +36,6 @@ from models.networks.statistics.periodogram import (
     added,
     octaves,
     power_around,
-    turning,
     waves,
 )
 
@@ -108,7 +107,7 @@ def search(points: Scores) -> Peaks:
     The powers of both peaks are half the points times the share of the variance that the better fit explains; that of
     the octaves is of the sums.
     """
-    score_SL, trust_SL, time_SL = points.score, points.trust, points.time
+    score_SL, trust_SL, time_SL = (rows_S1L[:, 0] for rows_S1L in (points.score, points.trust, points.time))
     searches = _Searches.of(trust_SL > 0, time_SL)
     sized_SL = score_SL / score_SL.square().sum(1, keepdim=True).clamp(min=_TINY).sqrt()
     score_RL, time_RL = (x.index_select(0, searches.row_R) for x in (sized_SL, time_SL))
@@ -127,7 +126,7 @@ def _sums(score_RL: Tensor, time_RL: Tensor, shift_R1: Tensor) -> tuple[Tensor, 
     The first half of the intervals are those below the coarse frequencies, whose frequencies fall, the others those
     above. What is slower than ``SLOWEST`` is not compared.
     """
-    below_RAJ, above_RAJ = power_around(time_RL, *_coarse(score_RL, time_RL, shift_R1))
+    below_RAJ, above_RAJ = power_around(time_RL[:, :, None], *_coarse(score_RL, time_RL, shift_R1))
     power_RIJ = torch.cat([below_RAJ, above_RAJ], dim=1)
     slowest_R1 = below_RAJ[:, 0, : FINE - SLOWEST].amax(1, keepdim=True)
     return power_RIJ, torch.cat([slowest_R1, power_RIJ[:, 1:].amax(2)], dim=1)
@@ -141,9 +140,9 @@ def _coarse(score_RL: Tensor, time_RL: Tensor, shift_R1: Tensor) -> tuple[Tensor
     """
     part_1K = (torch.arange(_PER_DAY, device=time_RL.device)[None] * 2 + 1) / (2 * _PER_DAY)
     whole_1K = torch.arange(COARSE // _PER_DAY, device=time_RL.device)[None].to(part_1K.dtype)
-    cos_RKL, sin_RKL = turning(time_RL, part_1K + shift_R1)
+    cos_RKL, sin_RKL = waves((part_1K + shift_R1)[:, :, None] * time_RL[:, None])
     parts = ((cos_RKL * score_RL[:, None])[:, None], (sin_RKL * score_RL[:, None])[:, None])
-    cos_RKL, sin_RKL = turning(time_RL - time_RL.floor(), whole_1K)
+    cos_RKL, sin_RKL = waves(whole_1K[:, :, None] * (time_RL - time_RL.floor())[:, None])
     cos_RAL, sin_RAL = added((cos_RKL[:, :, None], sin_RKL[:, :, None]), parts)
     return cos_RAL.flatten(1, 2), sin_RAL.flatten(1, 2)
 
@@ -177,8 +176,8 @@ def _interval(device: torch.device) -> Tensor:
 def _finer(score_SL: Tensor, time_SL: Tensor, frequency_SK: Tensor) -> Tensor:
     """Move every candidate to where the sums around it are largest."""
     away_J = torch.tensor(_FINER, device=time_SL.device) * STEP
-    cos_SKL, sin_SKL = (wave * score_SL[:, None] for wave in turning(time_SL, frequency_SK))
-    cos_SLJ, sin_SLJ = waves(time_SL, away_J[None])
+    cos_SKL, sin_SKL = (wave * score_SL[:, None] for wave in waves(frequency_SK[:, :, None] * time_SL[:, None]))
+    cos_SLJ, sin_SLJ = waves(time_SL[:, :, None] * away_J)
     power_SKJ = (cos_SKL @ cos_SLJ - sin_SKL @ sin_SLJ).square() + (sin_SKL @ cos_SLJ + cos_SKL @ sin_SLJ).square()
     return frequency_SK + away_J[power_SKJ.argmax(2)]
 
@@ -189,7 +188,7 @@ def _fits(score_SL: Tensor, trust_SL: Tensor, share_SGL: Tensor, time_SL: Tensor
     Weighted least squares by elimination: what is left of the last diagonal element, that of the values, is the sum of
     squares of what is not explained.
     """
-    once = turning(time_SL, frequency_SK)
+    once = waves(frequency_SK[:, :, None] * time_SL[:, None])
     value_SL = score_SL / trust_SL.clamp(min=_TINY)
     all_SPKL = torch.stack([*once, *added(once, once), value_SL[:, None].expand_as(once[0])], dim=1)
     weight_SGL = share_SGL * trust_SL[:, None]

@@ -12,6 +12,7 @@ Amplitudes are sums over the points, no fit: irregular times let one part in the
 Legend: B batch, L length, G bands, K frequencies or statistics.
 """
 
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 import torch
@@ -21,9 +22,8 @@ from models.networks.statistics.period_search import Searched, search
 from models.networks.statistics.periodogram import (
     OCTAVES,
     STEP,
-    Peaks,
     Scores,
-    added,
+    angles,
     peaks,
     periodogram,
     scores,
@@ -42,15 +42,16 @@ _TILT: Final = 1e-4
 _TINY: Final = 1e-6
 
 PeriodSearch = Literal["summed", "fitted"]
+Told = Callable[[Scores, PeriodSearch], Tensor]
 
 
 class _Turn(NamedTuple):
-    """One period: the sums of scores times cosine and sine [B, K] at multiples of its frequency, and half the
-    peak-to-peak of the wave in every band [B, G], in asinh of flux.
+    """One period: sums of scores times cosine and sine [B, K, 2] at multiples of its frequency, and the length of each
+    [B, K]; half the peak-to-peak of the wave in every band [B, G], in asinh of flux.
     """
 
-    cos: Tensor
-    sin: Tensor
+    wave: Tensor
+    length: Tensor
     amplitude: Tensor
 
 
@@ -59,96 +60,99 @@ def count(n_bands: int) -> int:
     return len(OCTAVES) - 1 + 3 * len(HATS) + 4 + 2 * len(MULTIPLES) + 3 * len(OVERTONES) + n_bands
 
 
-def period_statistics(points: Points, how: PeriodSearch = "summed") -> Statistics:
+def period_statistics(points: Points, how: PeriodSearch = "summed", told: Told | None = None) -> Statistics:
     """Statistics [B, K] of the periods of light curves; unknown with fewer than :data:`FEWEST_SCORED` points in bands
     that vary.
 
     Parameters
     ----------
     how : ``summed``, the best of all sums and of their overtones; ``fitted``, the best fit (``period_search``).
+    told : :func:`told_of_period`, or a module that calls it: so that a graph can leave it out where no light curve has
+        enough points.
     """
     scored = scores(points)
     enough_B1 = scored.points.sum(1, keepdim=True) >= FEWEST_SCORED
     rows = Searched.of(enough_B1[:, 0])
-    value_BK = rows.back(_told(Scores(*map(rows.take, scored)), how))
+    value_BK = rows.back((told or told_of_period)(scored.take(rows.row_S), how))
     n_bands = scored.points.shape[1]
     known_BK = torch.cat([enough_B1.expand(-1, value_BK.shape[1] - n_bands), enough_B1 & (scored.points > 0)], dim=1)
     return Statistics(torch.where(known_BK, value_BK, 0.0), known_BK)
 
 
-def _told(points: Scores, how: PeriodSearch) -> Tensor:
-    """All statistics [B, K] of the best frequencies."""
+def told_of_period(points: Scores, how: PeriodSearch) -> Tensor:
+    """All statistics [B, K] of the best frequencies, of light curves that have enough points."""
     if how == "fitted":
         best = search(points)
         frequency_B1 = best.first
     else:
         best = peaks(periodogram(points.score, points.time))
-        frequency_B1 = _refined(points.score, points.time, best.first)
+        frequency_B1 = _refined(points, best.first)
     turn = _turn(points, frequency_B1)
-    return torch.cat([_strength(best), *_multiples(points, turn), _shape(turn), turn.amplitude], 1)
-
-
-def _strength(best: Peaks) -> Tensor:
-    """Power by octave, and frequency and power of the two highest peaks."""
+    power_BK, share_BK = _multiples(points, turn)
+    logs_BK = torch.cat([best.octaves, best.power, power_BK], dim=1).log1p()
+    octaves_BO, power_B2, over_noise_BK = torch.split(logs_BK, [best.octaves.shape[1], 2, power_BK.shape[1]], dim=1)
     place_B2 = best.frequency.log10()
-    octaves_BO, power_B2 = torch.split(
-        torch.cat([best.octaves, best.power], dim=1).log1p(), [best.octaves.shape[1], 2], dim=1
-    )
-    hats_B2K = _hats(place_B2)
-    sure_B1K = hats_B2K[:, :1] * power_B2[:, :1, None]
-    hats_BK = torch.cat([hats_B2K[:, :1], sure_B1K, hats_B2K[:, 1:]], dim=1).flatten(1)
-    return torch.cat([octaves_BO, hats_BK, place_B2, power_B2], dim=1)
+    found = [octaves_BO, _hats(place_B2, power_B2), place_B2, power_B2, over_noise_BK, share_BK]
+    return torch.cat([*found, _shape(turn), turn.amplitude], 1)
 
 
-def _hats(place_B2: Tensor) -> Tensor:
-    places_K = torch.tensor(HATS, device=place_B2.device, dtype=place_B2.dtype)
-    return (1 - (place_B2[..., None] - places_K).abs() / _WIDTH).clamp(min=0)
+def _hats(place_B2: Tensor, power_B2: Tensor) -> Tensor:
+    """Hats [B, 3 K] over both frequencies; those of the first also times its power, which come second."""
+    hats_K = torch.tensor(HATS, device=place_B2.device, dtype=place_B2.dtype)
+    which_3 = torch.tensor([0, 0, 1], device=place_B2.device)
+    hats_B3K = (1 - (place_B2.index_select(1, which_3)[..., None] - hats_K).abs() / _WIDTH).clamp(min=0)
+    sure_23 = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]).to(power_B2)
+    once_3 = torch.tensor([1.0, 0.0, 1.0]).to(power_B2)
+    return (hats_B3K * torch.addmm(once_3, power_B2, sure_23)[..., None]).flatten(1)
 
 
 def _turn(points: Scores, frequency_B1: Tensor) -> _Turn:
     """Take the light curve apart at multiples of a frequency: one product of scores and bands with all waves."""
     multiples_K = torch.tensor(MULTIPLES, device=points.time.device, dtype=points.time.dtype)
-    wave_BL2K = torch.cat(waves(points.time, frequency_B1 * multiples_K), dim=2)
-    rows_BXL = torch.cat([points.score[:, None], points.share * points.away[:, None]], dim=1)
-    sums_BX2K = (rows_BXL @ wave_BL2K).view(-1, rows_BXL.shape[1], 2, len(MULTIPLES))
-    cos_BK, sin_BK = sums_BX2K[:, 0].unbind(1)
-    of_bands_BG2 = sums_BX2K[:, 1:, :, MULTIPLES.index(1.0)]
-    return _Turn(cos_BK, sin_BK, 2 * of_bands_BG2.square().sum(2).sqrt() / points.points.clamp(min=1))
+    cycles_BKL = (frequency_B1 * multiples_K)[..., None] * points.time
+    wave_B2KL = torch.cat(waves(cycles_BKL), dim=1)
+    rows_BXL = torch.cat([points.score, points.share * points.away], dim=1)
+    sums_BX2K = (rows_BXL @ wave_B2KL.transpose(1, 2)).view(-1, rows_BXL.shape[1], 2, len(MULTIPLES))
+    length_BXK = sums_BX2K.square().sum(2).sqrt()
+    amplitude_BG = 2 * length_BXK[:, 1:, MULTIPLES.index(1.0)] / points.points.clamp(min=1)
+    return _Turn(sums_BX2K[:, 0].transpose(1, 2), length_BXK[:, 0], amplitude_BG)
 
 
-def _refined(score_BL: Tensor, time_BL: Tensor, frequency_B1: Tensor) -> Tensor:
+def _refined(points: Scores, frequency_B1: Tensor) -> Tensor:
     """Return the frequency near one of the periodogram's with the most power in itself and two overtones."""
-    steps_K = torch.arange(-_FINER, _FINER + 1, device=time_BL.device)
+    score_B1L, time_BL1 = points.score, points.time.transpose(1, 2)
+    steps_K = torch.arange(-_FINER, _FINER + 1, device=time_BL1.device)
     near_BK = frequency_B1 + steps_K * (STEP / _FINER)
-    once = waves(time_BL, near_BK)
-    twice = added(once, once)
-    thrice = added(twice, once)
-    cos_BLX, sin_BLX = (torch.cat(parts, dim=2) for parts in zip(once, twice, thrice, strict=True))
-    power_B1X = (score_BL[:, None] @ cos_BLX).square() + (score_BL[:, None] @ sin_BLX).square()
-    power_BK = power_B1X.view(-1, 3, len(steps_K)).sum(1)
-    place_B1 = (power_BK * (1 - _TILT * torch.arange(2 * _FINER + 1, device=time_BL.device))).argmax(1, keepdim=True)
+    multiple_KX = torch.cat([times * torch.eye(len(steps_K)) for times in (1, 2, 3)], dim=1).to(time_BL1)
+    angle_BLX = angles(time_BL1 * near_BK[:, None]) @ multiple_KX
+    sums_B1X = score_B1L @ torch.cat([angle_BLX.cos(), angle_BLX.sin()], dim=2)
+    power_BK = sums_B1X.square().view(-1, 6, len(steps_K)).sum(1)
+    place_B1 = (power_BK * (1 - _TILT * torch.arange(2 * _FINER + 1, device=time_BL1.device))).argmax(1, keepdim=True)
     return near_BK.gather(1, place_B1)
 
 
 def _multiples(points: Scores, turn: _Turn) -> tuple[Tensor, Tensor]:
-    """Power at multiples of the frequency, over the noise and as a share of the variance."""
-    square_B1 = points.score.square().sum(1, keepdim=True).clamp(min=_TINY)
-    alike_B1 = points.trust.sum(1, keepdim=True).square() / points.trust.square().sum(1, keepdim=True).clamp(min=_TINY)
-    power_BK = (turn.cos.square() + turn.sin.square()) / square_B1
-    return power_BK.log1p(), 2 * power_BK / alike_B1.clamp(min=1)
+    """Power at multiples of the frequency, over the noise and as a share of the variance, [B, K]."""
+    square_B1 = points.score.square().sum(2).clamp(min=_TINY)
+    alike_B1 = points.trust.sum(2).square() / points.trust.square().sum(2).clamp(min=_TINY)
+    power_BK = turn.length.square() / square_B1
+    return power_BK, 2 * power_BK / alike_B1.clamp(min=1)
 
 
 def _shape(turn: _Turn) -> Tensor:
-    """Of every overtone: its phase against the frequency, by cosine and sine, and its ratio of amplitudes, [B, 3 K]."""
-    first = MULTIPLES.index(1.0)
-    amplitude_BK = (turn.cos.square() + turn.sin.square()).sqrt()
-    once_B1 = amplitude_BK[:, first : first + 1].clamp(min=_TINY)
-    cos_BK, sin_BK = turn.cos / once_B1, turn.sin / once_B1
-    once = cos_BK[:, first : first + 1], sin_BK[:, first : first + 1]
-    twice = added(once, once)
-    more = added((twice[0], twice[1]), (torch.cat([once[0], twice[0]], 1), torch.cat([once[1], twice[1]], 1)))
-    start_BK, start_sin_BK = (torch.cat(parts, dim=1) for parts in zip(twice, more, strict=True))
-    cos_BK, sin_BK = cos_BK[:, -len(OVERTONES) :], sin_BK[:, -len(OVERTONES) :]
-    ratio_BK = amplitude_BK[:, -len(OVERTONES) :] / once_B1
-    parts = (cos_BK * start_BK + sin_BK * start_sin_BK, sin_BK * start_BK - cos_BK * start_sin_BK, ratio_BK)
-    return torch.stack(parts, dim=2).flatten(1).clamp(-LARGEST_RATIO, LARGEST_RATIO)
+    """Of every overtone: its phase against the frequency, by cosine and sine, and its ratio of amplitudes, [B, 3 K].
+
+    Turning back by the angle of the frequency, as often as the overtone says, is a product of matrices.
+    """
+    first, over = MULTIPLES.index(1.0), slice(-len(OVERTONES), None)
+    once_B1 = turn.length[:, first : first + 1].clamp(min=_TINY)
+    wave_BK2 = turn.wave / once_B1[..., None]
+    back_4 = torch.tensor([0, 1, 1, 0], device=once_B1.device)
+    sign_4 = torch.tensor([1.0, -1.0, 1.0, 1.0], device=once_B1.device, dtype=once_B1.dtype)
+    once_B22 = (wave_BK2[:, first].index_select(1, back_4) * sign_4).view(-1, 2, 2)
+    twice_B22 = once_B22 @ once_B22
+    more_B42 = torch.cat([once_B22, twice_B22], dim=1) @ twice_B22
+    back_BK22 = torch.cat([twice_B22, more_B42], dim=1).view(-1, len(OVERTONES), 2, 2)
+    phase_BK2 = (wave_BK2[:, over, None] @ back_BK22)[:, :, 0]
+    shape_BK3 = torch.cat([phase_BK2, (turn.length[:, over] / once_B1)[..., None]], dim=2)
+    return shape_BK3.flatten(1).clamp(-LARGEST_RATIO, LARGEST_RATIO)

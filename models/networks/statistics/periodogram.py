@@ -44,17 +44,24 @@ _LEAST_SIGNAL: Final = 0.02  # of a band's variance
 class Scores(NamedTuple):
     """Standard scores that are searched for periods; 0 where a band has too few points, or does not vary.
 
-    ``score`` [B, L]: standard scores times ``trust`` [B, L], the share of signal in their variance. ``away`` [B, L]:
-    difference to the band's mean, asinh. ``points`` [B, G]: how many of a band are searched, ``share`` [B, G, L]: 1
-    where one of them is. ``time`` [B, L]: days, 0 in padding.
+    ``score`` [B, 1, L]: standard scores times ``trust`` [B, 1, L], the share of signal in their variance. ``away``
+    [B, 1, L]: difference to the band's mean, asinh. ``time`` [B, 1, L]: days, 0 in padding. ``share`` [B, G, L]: 1
+    where a point is in a band. ``points`` [B, G]: how many of a band are searched.
     """
 
     score: Tensor
     trust: Tensor
     away: Tensor
     time: Tensor
-    points: Tensor
     share: Tensor
+    points: Tensor
+
+    def take(self, row_S: Tensor) -> "Scores":
+        """Return those of some rows."""
+        all_BXL = torch.cat([self.score, self.trust, self.away, self.time, self.share], dim=1)
+        sizes = [1, 1, 1, 1, self.share.shape[1]]
+        score, trust, away, time, share = torch.split(all_BXL.index_select(0, row_S), sizes, dim=1)
+        return Scores(score, trust, away, time, share, self.points.index_select(0, row_S))
 
 
 class Peaks(NamedTuple):
@@ -83,27 +90,22 @@ def scores(points: Points) -> Scores:
     varies_B1G = varies_B1G.to(signal_B1G.dtype)
     scale_B1G = varies_B1G / spread_B1G.clamp(min=LEAST_SCATTER**2).sqrt()
     own_B3L = points.to_points(torch.cat([signal_B1G * varies_B1G, scale_B1G, varies_B1G], dim=1))
-    signal_B1L, scale_B1L, varies_B1L = torch.split(own_B3L, 1, dim=1)
+    signal_B1L, of_band_B2L = torch.split(own_B3L, [1, 2], dim=1)
+    scaled_B1L, away_B1L = torch.split(points.pull_B1L * of_band_B2L, 1, dim=1)
     trust_B1L = signal_B1L / (signal_B1L + points.noise_B1L).clamp(min=1e-30)
-    score_B1L = trust_B1L * points.pull_B1L * scale_B1L
-    away_B1L, time_B1L = points.pull_B1L * varies_B1L, points.time_B1L
-    share_BGL = points.share_BGL * varies_B1G.transpose(1, 2)
-    rows = (score_B1L[:, 0], trust_B1L[:, 0], away_B1L[:, 0], time_B1L[:, 0])
-    return Scores(*rows, (points.number_B1G * varies_B1G)[:, 0], share_BGL)
+    searched_BG = (points.number_B1G * varies_B1G)[:, 0]
+    return Scores(trust_B1L * scaled_B1L, trust_B1L, away_B1L, points.time_B1L, points.share_BGL, searched_BG)
 
 
-def waves(time_BL: Tensor, frequency_BK: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [B, L, K] of points in time (days) at frequencies [B, K] or [1, K] (cycles a day)."""
-    cycles_BLK = time_BL[:, :, None] * frequency_BK[:, None]
-    angle_BLK = (cycles_BLK - cycles_BLK.floor()) * (2 * torch.pi)
-    return angle_BLK.cos(), angle_BLK.sin()
+def waves(cycles: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of angles, in turns."""
+    angle = angles(cycles)
+    return angle.cos(), angle.sin()
 
 
-def turning(time_BL: Tensor, frequency_BK: Tensor) -> tuple[Tensor, Tensor]:
-    """As :func:`waves`, but [B, K, L]."""
-    cycles_BKL = frequency_BK[:, :, None] * time_BL[:, None]
-    angle_BKL = (cycles_BKL - cycles_BKL.floor()) * (2 * torch.pi)
-    return angle_BKL.cos(), angle_BKL.sin()
+def angles(cycles: Tensor) -> Tensor:
+    """Return angles in turns as radians within one."""
+    return (cycles - cycles.floor()) * (2 * torch.pi)
 
 
 def added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -111,53 +113,56 @@ def added(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Ten
     return one[0] * other[0] - one[1] * other[1], one[1] * other[0] + one[0] * other[1]
 
 
-def coarse_waves(time_BL: Tensor) -> tuple[Tensor, Tensor]:
+def coarse_waves(time_B1L: Tensor) -> tuple[Tensor, Tensor]:
     """Cosine and sine [B, A, L] at the coarse frequencies."""
-    coarse_1A = (torch.arange(COARSE, device=time_BL.device)[None] * 2 + 1) * (FINE * STEP)
-    return turning(time_BL, coarse_1A)
+    coarse_A1 = (torch.arange(COARSE, device=time_B1L.device)[:, None] * 2 + 1) * (FINE * STEP)
+    return waves(coarse_A1 * time_B1L)
 
 
-def power_around(time_BL: Tensor, cos_BAL: Tensor, sin_BAL: Tensor) -> tuple[Tensor, Tensor]:
+def power_around(time_BL1: Tensor, cos_BAL: Tensor, sin_BAL: Tensor) -> tuple[Tensor, Tensor]:
     """Squared sums [B, A, J] at the frequencies below and above every coarse one, nearest first.
 
     Cosine and sine are those of the coarse frequencies, times the scores.
     """
-    cos_BLJ, sin_BLJ = waves(time_BL, frequencies(torch.arange(FINE, device=time_BL.device)[None]))
+    cos_BLJ, sin_BLJ = waves(time_BL1 * frequencies(torch.arange(FINE, device=time_BL1.device)))
     cc_BAJ, ss_BAJ, sc_BAJ, cs_BAJ = cos_BAL @ cos_BLJ, sin_BAL @ sin_BLJ, sin_BAL @ cos_BLJ, cos_BAL @ sin_BLJ
     above_BAJ = (cc_BAJ - ss_BAJ).square() + (sc_BAJ + cs_BAJ).square()
     below_BAJ = (cc_BAJ + ss_BAJ).square() + (sc_BAJ - cs_BAJ).square()
     return below_BAJ, above_BAJ
 
 
-def periodogram(score_BL: Tensor, time_BL: Tensor) -> Tensor:
+def periodogram(score_B1L: Tensor, time_B1L: Tensor) -> Tensor:
     """Power [B, F] at every frequency, about 1 where there is nothing but noise; half the points is the most.
 
     ``time`` in days, finite where the score is 0, too.
     """
-    score_BL = score_BL / score_BL.square().sum(1, keepdim=True).sqrt().clamp(min=1e-9)
-    cos_BAL, sin_BAL = (wave * score_BL[:, None] for wave in coarse_waves(time_BL))
-    below_BAJ, above_BAJ = power_around(time_BL, cos_BAL, sin_BAL)
+    score_B1L = score_B1L / score_B1L.square().sum(2, keepdim=True).sqrt().clamp(min=1e-9)
+    cos_BAL, sin_BAL = (wave * score_B1L for wave in coarse_waves(time_B1L))
+    below_BAJ, above_BAJ = power_around(time_B1L.transpose(1, 2), cos_BAL, sin_BAL)
     return torch.cat([below_BAJ.flip(2), above_BAJ], dim=2).flatten(1)
 
 
 def peaks(power_BF: Tensor) -> Peaks:
     """Highest places of a periodogram: the best, and the best of those in other parts of it."""
-    half, device = FREQUENCIES // 2, power_BF.device
-    overtone_BF = torch.nn.functional.max_pool1d(power_BF[:, None], 4, stride=2, padding=1)[:, 0]  # around 2 f, at f
-    slow_BF = power_BF[:, :half] + torch.minimum(overtone_BF, OVERTONE * power_BF[:, :half])
-    slow_BF = slow_BF * (torch.arange(half, device=device) >= SLOWEST)
-    each_BIJ = torch.cat([slow_BF, power_BF[:, half:]], dim=1).view(-1, INTERVALS, FINE)
-    interval_I, place_J = torch.arange(INTERVALS, device=device), torch.arange(FINE, device=device)
+    half, device, dtype = FREQUENCIES // 2, power_BF.device, power_BF.dtype
+    slow_B1F, fast_B1F = torch.split(power_BF[:, None], half, dim=2)
+    overtone_B1F = torch.nn.functional.max_pool1d(power_BF[:, None], 4, stride=2, padding=1)  # around 2 f, at f
+    slow_B1F = slow_B1F + torch.minimum(overtone_B1F, OVERTONE * slow_B1F)
+    slow_B1F = slow_B1F * (torch.arange(half, device=device) >= SLOWEST)
+    each_BIJ = torch.cat([slow_B1F, fast_B1F], dim=2).view(-1, INTERVALS, FINE)
+    interval_I = torch.arange(INTERVALS, device=device)
     best_BI = each_BIJ.amax(2) * (1 - TILT / INTERVALS * interval_I)
     first_B1 = best_BI.argmax(1, keepdim=True)
-    other_B1 = torch.where((interval_I - first_B1).abs() > 1, best_BI, 0.0).argmax(1, keepdim=True)
-    interval_B21 = torch.cat([first_B1, other_B1], dim=1)[..., None]
-    place_B2J = interval_B21 * FINE + place_J
-    tilted_B2J = each_BIJ.gather(1, interval_B21.expand(-1, -1, FINE)) * (1 - TILT / FREQUENCIES * place_B2J)
-    place_B2 = place_B2J.gather(2, tilted_B2J.argmax(2, keepdim=True))[..., 0]
-    most_BI = power_BF.view(-1, INTERVALS, FINE).amax(2)
-    octaves_BO = octaves(power_BF[:, :FINE], place_J, most_BI, interval_I)
-    return Peaks(octaves_BO, frequencies(place_B2), power_BF.gather(1, place_B2))
+    elsewhere_II = (interval_I[:, None] - interval_I).abs() > 1
+    other_B1 = torch.where(elsewhere_II[first_B1[:, 0]], best_BI, 0.0).argmax(1, keepdim=True)
+    interval_B2 = torch.cat([first_B1, other_B1], dim=1)
+    tilt_IJ = (1 - TILT / FREQUENCIES * torch.arange(FREQUENCIES, device=device).to(dtype)).view(INTERVALS, FINE)
+    tilted_B2J = each_BIJ.gather(1, interval_B2[..., None].expand(-1, -1, FINE)) * tilt_IJ[interval_B2]
+    place_B2 = interval_B2 * FINE + tilted_B2J.argmax(2)
+    return Peaks(
+        octaves(power_BF[:, :FINE], torch.arange(FINE, device=device), power_BF.view_as(each_BIJ).amax(2), interval_I),
+        *(frequencies(place_B2), power_BF.gather(1, place_B2)),
+    )
 
 
 def octaves(slowest_BJ: Tensor, place_J: Tensor, most_BI: Tensor, interval_I: Tensor) -> Tensor:
@@ -168,12 +173,9 @@ def octaves(slowest_BJ: Tensor, place_J: Tensor, most_BI: Tensor, interval_I: Te
     slowest_BJ, place_J : power in the first interval, and which place each is; for octaves that lie within it.
     most_BI, interval_I : the most of every interval, and which one each is; for octaves of whole intervals.
     """
-    edges = list(pairwise(OCTAVES))
-    narrow = [(place_J >= start) & (place_J < stop) for start, stop in edges if stop <= FINE]
-    start_I = interval_I * FINE
-    wide = [(start_I >= start) & (start_I < stop) for start, stop in edges if stop > FINE]
-    found = (
-        torch.where(torch.stack(inside), power_BP[:, None], 0.0).amax(2)
-        for inside, power_BP in ((narrow, slowest_BJ), (wide, most_BI))
-    )
-    return torch.cat(list(found), dim=1)
+    start_P = torch.cat([place_J, interval_I * FINE])
+    edges = torch.tensor([*pairwise(OCTAVES)], device=place_J.device)
+    narrow_P = torch.arange(len(start_P), device=place_J.device) < len(place_J)
+    low_O1, high_O1 = edges[:, :1], edges[:, 1:]
+    inside_OP = (start_P >= low_O1) & (start_P < high_O1) & (narrow_P == (high_O1 <= FINE))
+    return torch.where(inside_OP, torch.cat([slowest_BJ, most_BI], dim=1)[:, None], 0.0).amax(2)

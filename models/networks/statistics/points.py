@@ -39,6 +39,7 @@ class Points(NamedTuple):
     away_B1L : squashed flux of a point less the mean of its band.
     pull_B1L, spread_B1G : the same with the mean weighted by errors, and the mean of its square.
     expected_B1G : mean of ``noise``.
+    chi_square_B1G : squared deviations of flux from its mean weighted by errors, in units of the errors, added up.
     """
 
     flux_B1L: Tensor
@@ -56,6 +57,7 @@ class Points(NamedTuple):
     pull_B1L: Tensor
     spread_B1G: Tensor
     expected_B1G: Tensor
+    chi_square_B1G: Tensor
 
     def sums(self, values_BQL: Tensor) -> Tensor:
         """Sum over the points of every band, [B, Q, G]; the values are finite, in padding too."""
@@ -77,22 +79,24 @@ def points(
     flux_err_B1L = torch.where(mask_B1L, flux_err_BL[:, None], 1.0).clamp(_LEAST_ERROR, FAR)
     time_B1L = torch.where(mask_B1L, time_BL[:, None], 0.0)
     soft_B1L = torch.asinh(flux_B1L / SOFT)
-    noise_B1L = flux_err_B1L.square() / (flux_B1L.square() + SOFT**2)
-    weight_B1L = 1 / (noise_B1L + SYSTEMATIC**2)
-    columns_BQL = torch.cat([soft_B1L, noise_B1L, weight_B1L * soft_B1L, weight_B1L], dim=1)
-    sums_BQG, number_B1G = columns_BQL @ share_BGL.transpose(1, 2), share_BGL.sum(2)[:, None]
-    soft_B1G, noise_B1G, weighted_B1G, weight_B1G = torch.split(sums_BQG, 1, dim=1)
+    square_B1L = flux_err_B1L.square()
+    noise_B1L = square_B1L / (flux_B1L.square() + SOFT**2)
+    both_B2L = torch.cat([soft_B1L, flux_B1L], dim=1)
+    weight_B2L = 1 / torch.cat([noise_B1L + SYSTEMATIC**2, square_B1L], dim=1)
+    columns_BQL = torch.cat(
+        [soft_B1L, weight_B2L * both_B2L, noise_B1L, mask_B1L.to(soft_B1L.dtype), weight_B2L], dim=1
+    )
+    share_BLG = share_BGL.transpose(1, 2)
+    sums_B3G, noise_B1G, number_B1G, weight_B2G = torch.split(columns_BQL @ share_BLG, [3, 1, 1, 2], dim=1)
     per_B1G = number_B1G.clamp(min=1)
-    mean_B1G, expected_B1G = soft_B1G / per_B1G, noise_B1G / per_B1G
-    means_B2G = torch.cat([mean_B1G, weighted_B1G / weight_B1G.clamp(min=1e-30)], dim=1)
-    away_B2L = soft_B1L - means_B2G @ share_BGL
-    squares_B2G = (away_B2L.square() @ share_BGL.transpose(1, 2)) / per_B1G
-    away_B1L, pull_B1L = torch.split(away_B2L, 1, dim=1)
-    variance_B1G, spread_B1G = torch.split(squares_B2G, 1, dim=1)
-    columns = (flux_B1L, flux_err_B1L, time_B1L, mask_B1L, here_BGL, share_BGL, soft_B1L, noise_B1L)
-    return Points(*columns, number_B1G, mean_B1G, variance_B1G, away_B1L, pull_B1L, spread_B1G, expected_B1G)
-
-
-def largest(values_BQL: Tensor, group_BXL: Tensor) -> Tensor:
-    """Largest value of the points of every group, [B, Q, X]; minus :data:`FAR` where there are none."""
-    return torch.where(group_BXL[:, None], values_BQL[:, :, None], -FAR).amax(3)
+    means_B3G = sums_B3G / torch.cat([per_B1G, weight_B2G.clamp(min=1e-30)], dim=1)
+    away_B3L = torch.cat([soft_B1L, both_B2L], dim=1) - means_B3G @ share_BGL
+    away_B1L, pull_B1L, off_B1L = torch.split(away_B3L, 1, dim=1)
+    far_B1L = (off_B1L / flux_err_B1L).clamp(-FAR, FAR)
+    squares_B3G = torch.cat([away_B1L, pull_B1L, far_B1L], dim=1).square() @ share_BLG
+    variance_B1G, spread_B1G, chi_square_B1G = torch.split(squares_B3G, 1, dim=1)
+    return Points(
+        *(flux_B1L, flux_err_B1L, time_B1L, mask_B1L, here_BGL, share_BGL, soft_B1L, noise_B1L),
+        *(number_B1G, means_B3G[:, :1], variance_B1G / per_B1G, away_B1L, pull_B1L, spread_B1G / per_B1G),
+        *(noise_B1G / per_B1G, chi_square_B1G),
+    )

@@ -82,7 +82,7 @@ def astropys(curve: Curve) -> float:
 
 def left_by(curve: Curve, weights: Scores, row: int, cycles: float, harmonics: int) -> float:
     """Share of the weighted variance that least squares leaves, with a mean for every band."""
-    trust, score = weights.trust[row].numpy(), weights.score[row].numpy()
+    trust, score = weights.trust[row, 0].numpy(), weights.score[row, 0].numpy()
     value = np.divide(score, trust, out=np.zeros_like(score), where=trust > 0)
     means = np.eye(G)[curve.band] * np.sqrt(trust)[:, None]
     angles = 2 * np.pi * cycles * curve.time[:, None] * np.arange(1, harmonics + 1)
@@ -101,7 +101,7 @@ def test_the_power_is_that_of_least_squares(number: int, bands: int) -> None:
     weights = weighed(curves)
     best = fitted(curves)
     for row, curve in enumerate(curves):
-        trust = weights.trust[row].numpy()
+        trust = weights.trust[row, 0].numpy()
         alike = trust.sum() ** 2 / np.sum(trust**2)
         for cycles, power in zip(torch.split(best.frequency, 1, dim=1), torch.split(best.power, 1, dim=1), strict=True):
             left = left_by(curve, weights, row, float(cycles[row]), 2)

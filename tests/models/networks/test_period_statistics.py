@@ -47,7 +47,7 @@ def curves(shape: object = None, seed: int = 3, points: int = 240, cycles: float
 
 def waves_of(columns: Columns, row: int, cycles: float) -> NDArray[np.complex128]:
     """The weighted sums of a light curve at all multiples of a frequency."""
-    score, time = searched(columns).score[row].numpy(), np.where(columns["mask"][row], columns["time"][row], 0.0)
+    score, time = searched(columns).score[row, 0].numpy(), np.where(columns["mask"][row], columns["time"][row], 0.0)
     return np.array([np.sum(score * np.exp(2j * np.pi * times * cycles * time)) for times in MULTIPLES])
 
 
@@ -63,11 +63,11 @@ def test_statistics_agree_with_sums_written_out(row: int) -> None:
     columns = ragged()
     weighed = searched(columns)
     time = np.where(columns["mask"], columns["time"], 0.0)
-    best = peaks(periodogram(weighed.score, torch.from_numpy(time)))
+    best = peaks(periodogram(weighed.score, torch.from_numpy(time)[:, None]))
     first, other = float(best.first[row]), float(best.frequency[row, 1])
     cycles = refined(columns, row, first)
     sums, square = waves_of(columns, row, cycles), float(weighed.score[row].square().sum())
-    trust = weighed.trust[row].numpy()
+    trust = weighed.trust[row, 0].numpy()
     power = np.abs(sums) ** 2 / square
     shape = [ratio for overtone in OVERTONES for ratio in ratios(sums, overtone)]
     near = [[max(0.0, 1 - abs(np.log10(one) - hat) / 0.15) for hat in HATS] for one in (first, other)]

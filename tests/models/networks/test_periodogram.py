@@ -55,12 +55,12 @@ def sampled(nights: int = 150, seed: int = 0) -> NDArray[np.float64]:
 
 
 def found(flux: NDArray[np.float64], time: NDArray[np.float64]) -> Peaks:
-    return peaks(periodogram(*(torch.from_numpy(values)[None] for values in (flux - flux.mean(), time))))
+    return peaks(periodogram(*(torch.from_numpy(values)[None, None] for values in (flux - flux.mean(), time))))
 
 
 def test_power_agrees_with_the_sums() -> None:
     time, score = sampled(40), np.random.default_rng(1).normal(size=80)
-    told = periodogram(torch.from_numpy(score)[None], torch.from_numpy(time)[None])
+    told = periodogram(torch.from_numpy(score)[None, None], torch.from_numpy(time)[None, None])
     assert told.shape == (1, FREQUENCIES)
     np.testing.assert_allclose(told[0], power_of(score, time), atol=1e-9)
 
@@ -68,7 +68,7 @@ def test_power_agrees_with_the_sums() -> None:
 def test_single_precision_is_enough_for_five_years() -> None:
     time, score = sampled(60) + 1000.0, np.random.default_rng(1).normal(size=120)
     time = (np.round(time * 2**13) / 2**13).astype(np.float32)  # as the network has it
-    told = periodogram(torch.from_numpy(score.astype(np.float32))[None], torch.from_numpy(time)[None])
+    told = periodogram(*(torch.from_numpy(x)[None, None] for x in (score.astype(np.float32), time)))
     np.testing.assert_allclose(told[0], power_of(score, time.astype(np.float64)), atol=0.03, rtol=0.005)
 
 
@@ -78,7 +78,7 @@ def test_scores_agree_with_their_definitions() -> None:
     for row in range(5):
         expected = np.array(weighed(columns, row)).T
         for part, values in zip((told.score, told.trust, told.away), expected, strict=True):
-            np.testing.assert_allclose(part[row], values, atol=1e-12)
+            np.testing.assert_allclose(part[row, 0], values, atol=1e-12)
         searched = [int(np.sum(expected[1][columns["band"][row] == band] > 0)) for band in range(G)]
         assert told.points[row].tolist() == searched
 
@@ -109,7 +109,7 @@ def test_an_overtone_tells_a_sawtooth_from_its_aliases() -> None:
         time, rng = sampled(50, seed), np.random.default_rng(seed)
         cycles = rng.uniform(1.2, 2.4)
         wave = -((time * cycles) % 1.0) + rng.normal(0, 0.1, len(time))
-        power = periodogram(*(torch.from_numpy(values)[None] for values in (wave - wave.mean(), time)))
+        power = periodogram(*(torch.from_numpy(values)[None, None] for values in (wave - wave.mean(), time)))
         alone += abs(CYCLES[int(power.argmax())] - cycles) < 2 * STEP
         told += abs(peaks(power).first.item() - cycles) < 2 * STEP
     assert told > alone + 5
@@ -129,6 +129,6 @@ def test_frequencies_below_the_slowest_are_no_peak() -> None:
 
 @pytest.mark.parametrize("length", [1, 30])
 def test_nothing_to_search_has_no_power(length: int) -> None:
-    power = periodogram(torch.zeros(2, length), torch.zeros(2, length))
+    power = periodogram(torch.zeros(2, 1, length), torch.zeros(2, 1, length))
     assert not power.any()
     assert all(torch.isfinite(part).all() for part in peaks(power))

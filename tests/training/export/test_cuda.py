@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from models.bundle import DEFAULT_BUNDLE, load_bundle
+from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, read_golden
 from models.runtime import open_session, run
 from training.export.cuda import (
     cuda_graph,
@@ -17,10 +17,11 @@ from training.export.cuda import (
     read_documentation,
     shape_arithmetic,
     without_kernel,
+    write_cuda,
 )
 from training.export.graph import walk
-from training.export.profile import random_inputs
 
+SHIPPED = sorted(path.parent for path in DEFAULT_BUNDLE.parents[1].glob("*/*/manifest.json"))
 DOCUMENTATION = """
 |Asinh|*in* input:**T**<br> *out* output:**T**|9+|**T** = tensor(float)|
 <a name="cudaexecutionprovider"/>
@@ -77,21 +78,18 @@ def test_networks_have_a_kernel_for_every_node(tiny_bundle: Path) -> None:
     assert without_kernel(cuda_graph(graph)) == []
 
 
-def test_the_default_bundle_has_a_kernel_for_every_node_but_its_trees() -> None:
-    """Only the CPU has the operator for trees; ``models.networks.parts.trees`` has them in another form."""
-    told = without_kernel(cuda_graph(onnx.load(load_bundle(DEFAULT_BUNDLE).model)))
-    assert {one.partition(": ")[2] for one in told} <= {"ai.onnx.ml.TreeEnsemble is no standard operator"}
-
-
-def test_the_graph_for_cuda_answers_as_the_other() -> None:
-    bundle = load_bundle(DEFAULT_BUNDLE)
-    inputs = random_inputs(3, 40, metadata=True)
-    expected = run(open_session(bundle.model), inputs)
-    written = cuda_graph(onnx.load(bundle.model))
-    assert not [node for node in walk(written.graph) if node.op_type == "Asinh"]
-    session = ort.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
-    actual = run(session, inputs)
-    np.testing.assert_allclose(actual["probabilities"], expected["probabilities"], atol=1e-5)
+@pytest.mark.parametrize("bundle", SHIPPED, ids=lambda path: path.parent.name)
+def test_every_shipped_bundle_has_a_graph_for_cuda_that_gives_its_golden_answers(bundle: Path, tmp_path: Path) -> None:
+    """On the CPU, of every node of which CUDA has a kernel by the table, boosted trees included."""
+    told = write_cuda(bundle, tmp_path / "cuda.onnx")
+    written = onnx.load(tmp_path / "cuda.onnx")
+    assert told["nodes"] > 0
+    assert without_kernel(written) == []
+    assert not [node for node in walk(written.graph) if node.op_type in ("Asinh", "TreeEnsemble")]
+    inputs, golden = read_golden(bundle)
+    actual = run(open_session(tmp_path / "cuda.onnx"), inputs)
+    for name, value in golden.items():
+        np.testing.assert_allclose(actual[name], value, atol=GOLDEN_TOLERANCE)
 
 
 def test_arithmetic_on_lengths_is_listed() -> None:
