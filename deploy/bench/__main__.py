@@ -51,7 +51,7 @@ class Bench(BaseSettings):
     reference: Path = Field(lean.REFERENCE, description="bundle whose weights the lean part exports anew")
     hostile_seconds: float = Field(10, gt=0, description="seconds of each attack of the hostile part")
     hostile_scale: float = Field(1.0, gt=0, le=1, description="share of the attacks' force, for a trial")
-    hostile_root: Path | None = Field(None, description="checkout of another commit whose service is attacked")
+    hostile_root: Path | None = Field(None, description="checkout of another commit, attacked instead")
 
     before: Path | None = Field(None, description="checkout of another commit, compared by the part of that name")
     hostile_attacks: tuple[str, ...] = Field((), description="names of the attacks to measure, as a JSON list")
@@ -127,7 +127,7 @@ class Bench(BaseSettings):
         )
         self._write_table("hostile.md", hostile.table(rows))
         self._write_table("hostile.json", json.dumps(hostile.as_json(rows), indent=1) + "\n")
-        return hostile.numbers(rows)
+        return hostile.numbers(rows, before=self.hostile_root is not None)
 
     def _hostile_stream(self) -> report.Numbers:
         rows = hostile_stream.measure(self.bundle, self.hostile_seconds, say)

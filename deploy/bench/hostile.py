@@ -9,7 +9,9 @@ event loop computed: the one figure that other work on the machine does not chan
 own, opens a new connection for each light curve and comes from another loopback address. All attacks are bounded in
 connections, bytes and time, and go to loopback only.
 
-A service of another commit is measured with ``BENCH_HOSTILE_ROOT=folder/of/its/checkout``.
+A service of another commit is measured with ``--hostile-root folder/of/its/checkout``, as ``hostile.before.*``: a
+process of its own for each attack, which may not outgrow :data:`MOST_BEFORE_BYTES` and is killed afterwards, since some
+attacks would occupy the service before the repairs for hours.
 """
 
 import argparse
@@ -21,9 +23,10 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,7 +34,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from deploy.bench.load import quantile
-from deploy.bench.process import HOST, Service, running
+from deploy.bench.process import HOST, Service, ServiceDied, running, start
 from deploy.bench.report import Numbers
 
 GOOD_ADDRESS: Final = "127.0.0.2"
@@ -41,6 +44,7 @@ REST_SECONDS: Final = 2.5  # after each attack, before memory is read again
 SETTLE_SECONDS: Final = 0.5
 START_SECONDS: Final = 300.0
 PATIENCE_SECONDS: Final = 60.0  # of the good client with one request
+MOST_BEFORE_BYTES: Final = 8 << 30  # of address space
 MB: Final = 1e6
 
 HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n"
@@ -430,19 +434,20 @@ def measure(
     ----------
     seconds : that each attack lasts.
     scale : share of the full force, for a trial.
-    root : checkout of another commit whose service is attacked.
+    root : checkout of another commit whose service is attacked instead, anew for each attack.
     only : names of the attacks to measure; all of them where none is named.
     """
     _allow_many_files()
     settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0", "NIGHTJAR_AUTOTUNE": "false"}
     if root is not None:
         settings |= {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
-    rows: list[Row] = []
-    for group in (attacks(), [lawful()]):
+    every, rows = [*attacks(), lawful()], list[Row]()
+    groups = [[each] for each in every] if root is not None else [every[:-1], every[-1:]]
+    for group in groups:
         chosen = [attack for attack in group if not only or attack.name in only]
         if not chosen:
             continue
-        with running(bundle, settings, START_SECONDS) as service:
+        with (running if root is None else _doomed)(bundle, settings, START_SECONDS) as service:
             for attack in chosen:
                 rows.append(row := _attacked(service, attack, seconds, scale))
                 say(
@@ -453,14 +458,37 @@ def measure(
     return rows
 
 
-def numbers(rows: Sequence[Row]) -> Numbers:
-    """Keys ``hostile.*``: the worst of all attacks but the flood of lawful bodies, then each attack's own figures."""
-    unlawful = [row for row in rows if row.attack != "lawful bodies"] or rows
-    own = {
-        f"hostile.attack.{row.key}.{name}": float(getattr(row, name))
-        for row in rows
-        for name in ("sent_mb", "worst_stall_ms", "p99_ms", "quiet_p99_ms", "failures", "memory_mb", "loop_busy")
+@contextlib.contextmanager
+def _doomed(bundle: Path, settings: Mapping[str, str], seconds: float) -> Iterator[Service]:
+    """Run a ready service of limited size that is killed in the end, whatever it is doing then."""
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
+        service = start(Path(folder), bundle, settings)
+        try:
+            service.wait_ready(seconds)
+            resource.prlimit(service.process.pid, resource.RLIMIT_AS, (MOST_BEFORE_BYTES, MOST_BEFORE_BYTES))
+            yield service
+        finally:
+            service.process.kill()
+            service.process.wait()
+
+
+OWN_FIGURES: Final = (
+    "sent_mb", "worst_stall_ms", "p99_ms", "quiet_p99_ms", "failures", "memory_mb", "memory_after_mb", "loop_busy"
+)  # fmt: skip
+
+
+def numbers(rows: Sequence[Row], before: bool = False) -> Numbers:
+    """Keys ``hostile.*``: the worst of all attacks but the flood of lawful bodies, then each attack's own figures.
+
+    Of another commit (``before``) the latter alone, as ``hostile.before.*``.
+    """
+    group = "before" if before else "attack"
+    own: Numbers = {
+        f"hostile.{group}.{row.key}.{name}": float(getattr(row, name)) for row in rows for name in OWN_FIGURES
     }
+    if before:
+        return own
+    unlawful = [row for row in rows if row.attack != "lawful bodies"] or rows
     return {
         "hostile.worst_stall_ms": max(row.worst_stall_ms for row in unlawful),
         "hostile.worst_memory_mb": max(row.memory_mb for row in unlawful),
@@ -491,31 +519,46 @@ def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
     return [asdict(row) for row in rows]
 
 
+def _memory(service: Service) -> int:
+    """Resident bytes; 0 once the service has died, whose clients notice by themselves."""
+    try:
+        return service.memory()
+    except (OSError, ServiceDied):
+        return 0
+
+
+def _loop_seconds(service: Service) -> float:
+    try:
+        return service.loop_seconds()
+    except OSError:
+        return 0.0
+
+
 def _attacked(service: Service, attack: Attack, seconds: float, scale: float) -> Row:
     calm = sorted(latency for latency, status in _good_client(service.port, QUIET_SECONDS).wait() if status == 200)
-    before, computed, started = service.memory(), service.loop_seconds(), time.monotonic()
+    before, computed, started = _memory(service), _loop_seconds(service), time.monotonic()
     good = _good_client(service.port, seconds + SETTLE_SECONDS)
     target = Target(service.port, scale, time.monotonic() + seconds)
     sent, peak = asyncio.run(_watched(service, attack, target))
     replies = good.wait()
-    peak = max(peak, service.memory())
-    busy = (service.loop_seconds() - computed) / (time.monotonic() - started)
+    peak = max(peak, _memory(service))
+    busy = max(0.0, _loop_seconds(service) - computed) / (time.monotonic() - started)
     time.sleep(REST_SECONDS)
     answered = sorted(latency for latency, status in replies if status == 200)
     latencies = [latency for latency, _ in replies]
     return Row(
         attack.name, sent / MB, 1e3 * max(latencies, default=PATIENCE_SECONDS), 1e3 * quantile(answered, 0.99),
         1e3 * quantile(calm, 0.99), len(answered), len(replies) - len(answered),
-        (peak - before) / MB, (service.memory() - before) / MB, busy,
+        (peak - before) / MB, (_memory(service) - before) / MB, busy,
     )  # fmt: skip
 
 
 async def _watched(service: Service, attack: Attack, target: Target) -> tuple[int, int]:
     """Bytes sent and the most memory meanwhile."""
-    peak = service.memory()
+    peak = _memory(service)
     task = asyncio.ensure_future(attack.run(target))
     while not task.done():
-        peak = max(peak, service.memory())
+        peak = max(peak, _memory(service))
         await asyncio.wait({task}, timeout=0.1)
     return task.result(), peak
 

@@ -131,9 +131,17 @@ ATTACKS = (
     Figure("quiet_p99_ms", "p99 without the attack, ms"),
     Figure("failures", "not answered"),
     Figure("memory_mb", "memory gained, MB"),
+    Figure("memory_after_mb", "not given back, MB"),
     Figure("loop_busy", "event loop computes, share of the time"),
 )
 """Figures of each attack, below ``hostile.attack.NAME``."""
+ATTACKS_BEFORE = (
+    Figure("worst_stall_ms", "before: longest wait, ms"),
+    Figure("failures", "before: not answered"),
+    Figure("memory_mb", "before: memory gained, MB"),
+    Figure("memory_after_mb", "before: not given back, MB"),
+)
+"""Figures of each attack on the service before its repairs, below ``hostile.before.NAME``."""
 HOSTILE_STREAM = (
     Figure("hostile.worker.worst_age_ms", "oldest good alert, ms"),
     Figure("hostile.worker.worst_p99_ratio", "p99 of ages / without harm"),
@@ -247,16 +255,21 @@ def peers(found: Sequence[Measurement]) -> str:
 
 
 def attacks(found: Sequence[Measurement]) -> str:
-    """Return a Markdown table of the attacks of the newest measurement that has any."""
-    for one in found:
-        names = dict.fromkeys(key.split(".")[2] for key in one if key.startswith("hostile.attack."))
-        if names:
-            rows = [["attack", *(figure.heading for figure in ATTACKS)]]
-            for name in names:
-                values = [one.get(f"hostile.attack.{name}.{figure.key}") for figure in ATTACKS]
-                rows.append([name.replace("_", " "), *map(_figure_cell, values)])
-            return markdown_table(rows[0], rows[1:]) + "\n"
-    return "*Not measured yet.*\n"
+    """Return a Markdown table of the attacks of the newest measurement that has any, beside the newest from before."""
+    now, before = (
+        next((one for one in found if any(key.startswith(f"hostile.{group}.") for key in one)), {})
+        for group in ("attack", "before")
+    )
+    if not now:
+        return "*Not measured yet.*\n"
+    names = dict.fromkeys(key.split(".")[2] for key in now if key.startswith("hostile.attack."))
+    columns = [(figure.heading, now, f"hostile.attack.{{}}.{figure.key}") for figure in ATTACKS]
+    columns += [(figure.heading, before, f"hostile.before.{{}}.{figure.key}") for figure in ATTACKS_BEFORE]
+    shown = [column for column in columns if any(column[2].format(name) in column[1] for name in names)]
+    rows = [
+        [name.replace("_", " "), *(_figure_cell(one.get(key.format(name))) for _, one, key in shown)] for name in names
+    ]
+    return markdown_table(["attack", *(heading for heading, _, _ in shown)], rows) + "\n"
 
 
 def _version(one: Measurement) -> str:

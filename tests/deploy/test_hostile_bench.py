@@ -8,6 +8,7 @@ import pytest
 
 from deploy.bench import hostile
 from deploy.bench.hostile import Row, Target, attacks, numbers, table
+from deploy.pages import tables
 from support.edge import Live, Network, live, loader, wait_until
 
 ATTACKS = {attack.name: attack for attack in attacks()}
@@ -51,6 +52,17 @@ def test_the_worst_is_told() -> None:
     assert (found["hostile.attack.lawful_bodies.memory_mb"], found["hostile.attack.idle.loop_busy"]) == (80.0, 0.25)
     assert table(rows).count("\n") == 5
     assert "| idle | 0.1 | 20 | 15 (5) | 1 of 100 | +12 | +2 | 25% |" in table(rows)
+
+
+def test_the_service_before_its_repairs_stands_beside() -> None:
+    row = Row("slow headers", 0.1, 20.0, 15.0, 5.0, 99, 1, 12.0, 2.0, 0.25)
+    old = numbers([row], before=True)
+    assert set(old) == {f"hostile.before.slow_headers.{name}" for name in hostile.OWN_FIGURES}
+    lines = tables.attacks([dict(numbers([row])), dict(old)]).splitlines()
+    heads, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], lines[2]))
+    found = dict(zip(heads, cells, strict=True))
+    assert found["attack"] == "slow headers"
+    assert found["not given back, MB"] == found["before: not given back, MB"] == "2"
 
 
 def test_bombs_are_what_they_say() -> None:
