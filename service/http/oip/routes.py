@@ -202,6 +202,11 @@ def _of_model(method: str, suffix: str, **described: Any) -> Callable[[Handler],
     return add
 
 
+def _told_of_model(suffix: str, summary: str, reply: type[BaseModel], what: str) -> Callable[[Handler], Handler]:
+    """Register a handler that tells something of a model; it fails where there is no such model, or no service."""
+    return _of_model("GET", suffix, summary=summary, responses={200: openapi.reply(reply, what), **_LOOK_UP})
+
+
 def _model(request: Request) -> ModelOfTensors:
     named = request.path_params
     return find_model(service_of(request), named["model"], named.get("version", ""), sticky_key(request))
@@ -255,23 +260,13 @@ async def all_statistics(request: Request) -> Response:
     return _json(StatisticsReply(model_stats=[statistics(model) for model in models]))
 
 
-@_of_model(
-    "GET",
-    "/stats",
-    summary="Model statistics",
-    responses={200: openapi.reply(StatisticsReply, "One entry: the model's."), **_LOOK_UP},
-)
+@_told_of_model("/stats", "Model statistics", StatisticsReply, "One entry: the model's.")
 async def model_statistics(request: Request) -> Response:
     """Return counts and total times of a model since the service started, of all routes; a unit is a light curve."""
     return _json(StatisticsReply(model_stats=[statistics(_model(request))]))
 
 
-@_of_model(
-    "GET",
-    "/config",
-    summary="Model configuration",
-    responses={200: openapi.reply(ModelConfiguration, "The configuration in Triton's words."), **_LOOK_UP},
-)
+@_told_of_model("/config", "Model configuration", ModelConfiguration, "The configuration in Triton's words.")
 async def model_configuration(request: Request) -> Response:
     """Tensors, and as `parameters` the names of classes, bands and metadata columns, each as JSON."""
     return _json(configuration(_model(request)))
@@ -291,22 +286,13 @@ async def model_ready(request: Request) -> Response:
     return _json(ModelReady(name=model.bundle.manifest.name, ready=True))
 
 
-@_of_model(
-    "GET",
-    "",
-    summary="Model metadata",
-    responses={200: openapi.reply(ModelMetadata, "Names, datatypes and shapes of tensors."), **_LOOK_UP},
-)
+@_told_of_model("", "Model metadata", ModelMetadata, "Names, datatypes and shapes of tensors.")
 async def model_metadata(request: Request) -> Response:
     """Describe the tensors that a model takes and gives."""
     return _json(metadata(_model(request)))
 
 
-@_of_model(
-    "POST",
-    "/infer",
-    **INFER.described,
-)
+@_of_model("POST", "/infer", **INFER.described)
 async def infer(request: Request) -> Response:
     """Send light curves as tensors: observations one after the other, and `offsets` that divide them.
 
