@@ -21,7 +21,7 @@ Legend: B batch, L length, N real tokens, V shown tokens, M tokens with the [CLS
 E embedding, F metadata columns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -242,6 +242,12 @@ class AstroMoE(LightCurveBranch):
         """Modules that are given some rows of a batch, or none, and the width of their answer."""
         asked = self.statistics is not None and self.config.period_statistics
         return {"told.period": count_of_periods(self.config.n_bands)} if asked else {}
+
+    def fit_statistics(self, batches: Callable[[], Iterable[Sequence[Tensor]]]) -> None:
+        """Learn the scales of the statistics, where the network has any, from inputs of training objects."""
+        if self.statistics is not None:
+            told = [self.statistics_of(*inputs) for inputs in batches()]
+            self.statistics.fit(Statistics(*(torch.cat(parts) for parts in zip(*told, strict=True))))
 
     def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
         """Modules whose answer [D] to an input without a number is always the same: which input, and that answer."""

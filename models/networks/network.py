@@ -82,7 +82,11 @@ class Forecast(NamedTuple):
 
 
 class Classifier(Protocol):
-    """The side of a classifying network that training and export look at."""
+    """The side of a classifying network that training and export look at.
+
+    What only some networks have is asked for by name: ``fit_statistics(batches)`` learns from the inputs of a sample of
+    training objects, and ``aux_weight`` of the configuration weighs a loss of the network's own (``Output.aux_loss``).
+    """
 
     input_names: tuple[str, ...]
     n_classes: int

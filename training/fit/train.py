@@ -22,7 +22,7 @@ moving, forward, backward, update.
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,8 +33,6 @@ from torch import nn
 
 from models.bundle import sha256_of
 from models.lightcurve import Int64
-from models.networks.astro_moe import AstroMoE
-from models.networks.statistics.points import Statistics
 from models.networks.zoo import NetworkTask, build, transfer
 from training.data.batches import Batch, batches_of_pool, collate, draw_examples, draw_pool, pooled
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
@@ -116,19 +114,21 @@ def start(recipe: Recipe, dataset: Dataset, train_indices: Int64) -> nn.Module:
     network = build(recipe.network, recipe.task)
     if recipe.task == "classify":
         network.fit_inputs(dataset.metadata[train_indices])  # type: ignore[operator]  # a classifier has it; nn.Module does not
-        if isinstance(network, AstroMoE) and network.statistics is not None:
-            network.statistics.fit(_statistics(network, recipe, dataset, train_indices))
+        fit_statistics = getattr(network, "fit_statistics", None)
+        if fit_statistics is not None:
+            fit_statistics(partial(_sample_inputs, network, recipe, dataset, train_indices))
     return network
 
 
-def _statistics(network: AstroMoE, recipe: Recipe, dataset: Dataset, train_indices: Int64) -> Statistics:
-    """Return statistics of a fixed sample of the training objects, each seen as training might see it."""
+def _sample_inputs(
+    network: nn.Module, recipe: Recipe, dataset: Dataset, train_indices: Int64
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Yield batches of a fixed sample of the training objects, each seen as training might see it."""
     rng = np.random.default_rng((recipe.seed, SCALES_DRAW))
     sample = rng.permutation(train_indices)[:SCALES_OBJECTS]
     examples = draw_examples(dataset, sample, recipe.data, recipe.augmentation, rng)
-    batches = [collate(examples[start : start + SCALES_BATCH]) for start in range(0, len(examples), SCALES_BATCH)]
-    told = [network.statistics_of(*batch.inputs_of(network)) for batch in batches]
-    return Statistics(*(torch.cat(parts) for parts in zip(*told, strict=True)))
+    for start in range(0, len(examples), SCALES_BATCH):
+        yield collate(examples[start : start + SCALES_BATCH]).inputs_of(network)
 
 
 class Counted(NamedTuple):

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.bands import BANDS
 from models.lightcurve import Limits
-from models.networks.astro_moe import AstroMoEConfig
 from models.networks.zoo import NetworkConfig, NetworkTask
 from models.units import FluxUnit
 from training.data.augment import AugmentationConfig
@@ -118,4 +117,4 @@ class Recipe(FitConfig):
     @property
     def aux_weight(self) -> float:
         """Weight of the load-balance loss; 0 for networks without mixtures."""
-        return self.network.aux_weight if isinstance(self.network, AstroMoEConfig) else 0.0
+        return getattr(self.network, "aux_weight", 0.0)
