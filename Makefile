@@ -55,9 +55,9 @@ serve: $(VENV)/.cpu
 
 # mypy takes most of the time, on one core; the rest runs beside it.
 lint: $(VENV)/.test
-	@$(BIN)/python -m mypy service models training deploy tests & types=$$!; \
+	@began=$$(date +%s); $(BIN)/python -m mypy service models training deploy tests & types=$$!; \
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/python -m deploy.pages --check; \
-	rest=$$?; wait $$types && exit $$rest
+	rest=$$?; wait $$types || rest=1; echo "make lint: $$(($$(date +%s) - began)) s"; exit $$rest
 
 fast: $(VENV)/.test
 	$(PYTEST) $(PARALLEL) -m "not slow and not alone"

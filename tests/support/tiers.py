@@ -37,7 +37,7 @@ SLOW = (
     "training/fit/test_train.py",
     "training/score/test_baseline.py",
     "deploy/test_process.py",
-    "service/commands/test_cli.py",
+    "service/test_cli.py",
     "service/stream/test_kafka.py",
     "service/stream/test_faults.py",
     "service/stream/test_exactly_once.py",
