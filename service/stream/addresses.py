@@ -43,7 +43,7 @@ class Address:
         return self.names[0]
 
     def number(self, option: str, default: float) -> float:
-        """An option that is a number."""
+        """Return an option that is a number."""
         text = self.options.get(option, str(default))
         try:
             return float(text)

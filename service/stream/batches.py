@@ -78,7 +78,7 @@ class Accounts:
 
 
 NAMED: Final = 5
-"""How many lost alerts are named at most."""
+"""Number of lost alerts that are named at most."""
 
 
 class Alert(NamedTuple):
@@ -197,7 +197,7 @@ class Batch:
             raise LostAlertError(f"no stage has brought to an end: {', '.join(names)}{more}")
 
     def _numbers(self, message: Message, number: int | None) -> list[int]:
-        """The alerts that a death speaks of; those of a whole message that are still open."""
+        """Return the alerts that a death speaks of; those of a whole message that are still open."""
         return list(self._open[_place(message)]) if number is None else [number]
 
 

@@ -105,7 +105,7 @@ class Classifying:
         raise AssertionError("pauses() never ends")
 
     def _led(self, alerts: Sequence[Alert]) -> tuple[list[Lease[LightCurve]], list[Item]]:
-        """The model for each alert, by its survey and, where a canary has a share, by its object; and what to ask."""
+        """Return the model for each alert, by survey and, where a canary has a share, by object; and what to ask."""
         leading = Leading(self._models.classifier)
         led = [leading.lead(_item(alert), survey=alert.packet.survey, key=alert.packet.object_id) for alert in alerts]
         return [lease for lease, _ in led], [item for _, item in led]

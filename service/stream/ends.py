@@ -96,7 +96,7 @@ def _one_cluster(one: Address, other: Address) -> bool:
 
 
 def open_source(settings: StreamSettings, replay: bool = False, rebalanced: Rebalanced = _nobody) -> Source:
-    """The source of the settings; for a replay, one that ends and commits nothing.
+    """Open the source of the settings; for a replay, one that ends and commits nothing.
 
     Raises
     ------

@@ -29,14 +29,14 @@ log = structlog.get_logger(__name__)
 
 
 class Turn(NamedTuple):
-    """When a batch may end, and how the next one learns that it has. Behind a batch that failed, none passes."""
+    """Turn of a batch to end, by which the next one learns that it has. Behind a batch that failed, none passes."""
 
     before: asyncio.Event
     after: asyncio.Event
 
 
 class Doubtful(NamedTuple):
-    """What a transaction held whose commit was asked for and not answered: it may have come to be."""
+    """Content of a transaction whose commit was asked for and not answered: it may have come to be."""
 
     answered: list[Result]
     deaths: list[Buried]
@@ -56,7 +56,7 @@ class ExactlyOnce:
         self._doubtful: Doubtful | None = None
 
     def turn(self) -> Turn:
-        """The next turn; to be asked for in the order in which batches are taken."""
+        """Return the next turn; to be asked for in the order in which batches are taken."""
         before, self._last = self._last, asyncio.Event()
         return Turn(before, self._last)
 

@@ -34,7 +34,7 @@ class FileSource:
         self._broken: Exception | None = None
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """The next messages. Raises ClientError or OSError at what cannot be read, after everything before it."""
+        """Return the next messages. Raises ClientError or OSError at what cannot be read, after all before it."""
         messages: list[Message] = []
         try:
             while not self._broken and len(messages) < limit and (message := next(self._found, None)) is not None:

@@ -59,7 +59,7 @@ ALERCE_OUTPUT: Final = fastavro.parse_schema({
 
 
 def record_of(result: Result, form: SinkFormat) -> Record | None:
-    """The record to publish, None when the format cannot say it.
+    """Return the record to publish, None when the format cannot say it.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from service.stream.messages import Headers, Message, Record
 PREFIX: Final = "nightjar-dead-"
 NO_KEY: Final = "none"
 SHORT_BYTES: Final = 64 << 10
-"""What is kept of the value, and of the key, of a message whose letter is too large for wherever letters go."""
+"""Bytes kept of the value, and of the key, of a message whose letter is too large for wherever letters go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Death:
 
 
 def letter(message: Message, death: Death, model: str) -> Record:
-    """The dead letter of a message.
+    """Return the dead letter of a message.
 
     Its record key names the message, so that a second letter of the same message replaces the first where keys do.
     """
@@ -60,7 +60,7 @@ def is_shortened(record: Record) -> bool:
 
 
 def shortened(record: Record) -> Record:
-    """The letter with the beginning of the message's value alone, and the length and SHA-256 of the whole.
+    """Return the letter with the beginning of the value alone, and the length and SHA-256 of the whole.
 
     The message's own headers are left out; a letter that is short already is returned as it is.
     """
@@ -73,7 +73,7 @@ def shortened(record: Record) -> Record:
 
 
 def restored(message: Message) -> Message:
-    """The message that a letter was; any other message as it is.
+    """Return the message that a letter was; any other message as it is.
 
     What is kept of the letter is where it lies now, so that its source can be told when it is done.
     """

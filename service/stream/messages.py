@@ -79,7 +79,7 @@ class Source(Protocol):
     """End of a worker that gives it messages."""
 
     finite: bool
-    """Whether it ends: then ``poll`` returning nothing means that there is nothing more."""
+    """True where it ends: then ``poll`` returning nothing means that there is nothing more."""
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Up to ``limit`` messages; waits at most about ``timeout`` seconds for the first. Raises TransientError."""
@@ -88,7 +88,7 @@ class Source(Protocol):
         """Keep the broker's trust while nothing can be taken; called a few times a second instead of ``poll``."""
 
     def done(self, messages: Sequence[Message]) -> None:
-        """These messages need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
+        """Tell that these need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
 
     def refusal(self) -> str:
         """Return why the broker refuses us, in words; empty when it does not, or is silent. Asked once, at first."""

@@ -44,7 +44,7 @@ Entries = list[tuple[bytes, dict[bytes, bytes] | None]]
 
 
 def connect(address: Address) -> redis.Redis:
-    """A client; connects when first used."""
+    """Make a client; it connects when first used."""
     host, _, port = address.hosts.rpartition(":") if ":" in address.hosts else (address.hosts, "", "6379")
     return redis.Redis(
         host, int(port), int(address.number("db", 0)), password=address.password, username=address.user,
@@ -199,7 +199,7 @@ class RedisSource:
 
 
 def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliveries: int = 1) -> Message:
-    """The message that an entry holds."""
+    """Return the message that an entry holds."""
     stated = milliseconds(fields.get(b"timestamp", b""))
     headers: Headers = tuple(
         (name.removeprefix(HEADER).decode(errors="replace"), value)

@@ -215,7 +215,7 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _on_source(self, work: Callable[[], T]) -> T:
-        """Result of a call to the source, whose calls are all made from one thread."""
+        """Return the result of a call to the source, whose calls are all made from one thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads[0], work)
 
     async def _report(self) -> None:

@@ -1,4 +1,4 @@
-"""What is committed, and when: the offset before which all is done, with the journal beside it.
+"""Commits: the offset before which all is done, with the journal beside it.
 
 Commits are asked for and never waited for; the consumer tells later what became of them. One is under way at a time,
 and the next says what is true then, so that a broker that was away is told everything at once when it is back.
@@ -35,7 +35,7 @@ _SIGN: Final = "nightjar/1"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What an owner says beside the offset that it commits.
+    """Note of an owner beside the offset that it commits.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Entry:
     tries: int = 0
 
     def __str__(self) -> str:
-        """The metadata of the commit."""
+        """Return the metadata of the commit."""
         alone = "-" if self.alone is None else self.alone
         return f"{_SIGN} {self.deaths} {self.reach} {alone} {self.tries}"
 
@@ -90,7 +90,7 @@ class Journal:
 
     @property
     def entry(self) -> Entry:
-        """What the next commit is to say."""
+        """Return what the next commit is to say."""
         return self._entry
 
     @property
@@ -104,7 +104,7 @@ class Journal:
             self._entry = replace(self._entry, reach=end)
 
     def may_go(self, offset: int) -> bool:
-        """Whether a message may be handed on as far as the broker knows of it; among others, or alone."""
+        """Return whether a message may be handed on as far as the broker knows of it; among others, or alone."""
         told = self.acknowledged
         if told is None:
             return False
@@ -113,7 +113,7 @@ class Journal:
         return self.deaths == 0 or told.reach > offset
 
     def wants_alone(self, offset: int) -> bool:
-        """Whether a message may be handed on only while nothing else is under way."""
+        """Return whether a message may be handed on only while nothing else is under way."""
         return self.deaths >= ALONE_AFTER and offset < self._suspects_end
 
     def name_alone(self, offset: int) -> None:
@@ -122,7 +122,7 @@ class Journal:
             self._entry = replace(self._entry, alone=offset, tries=self._tries(offset) + 1)
 
     def deliveries(self, offset: int) -> int:
-        """How often a message has been delivered, this time included, as far as it can be blamed for it.
+        """Return how often a message was delivered, this time included, as far as it can be blamed for it.
 
         One that only was under way with others when workers died is not delivered too often by that.
         """
@@ -134,7 +134,7 @@ class Journal:
         return min(1 + min(self.deaths, ALONE_AFTER), self._max_deliveries)
 
     def _tries(self, offset: int) -> int:
-        """How often a message was tried alone before."""
+        """Return how often a message was tried alone before."""
         return self._found.tries if self._found is not None and self._found.alone == offset else 0
 
     def done_before(self, offset: int, caught_up: bool) -> None:
@@ -224,11 +224,11 @@ class Commits:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """Those that are ours."""
+        """Return those that are ours."""
         return tuple(self._held)
 
     def owns(self, partition: Partition) -> bool:
-        """Whether a partition is ours."""
+        """Return whether a partition is ours."""
         return partition in self._held
 
     def begin(self, partitions: Iterable[Partition]) -> None:
@@ -254,11 +254,11 @@ class Commits:
             held.journal = Journal(Entry.parse(metadata), self._max_deliveries)
 
     def journal(self, partition: Partition) -> Journal | None:
-        """The journal of a partition of ours, None until it was read."""
+        """Return the journal of a partition of ours, None until it was read."""
         return held.journal if (held := self._held.get(partition)) is not None else None
 
     def position(self, partition: Partition) -> TopicPartition | None:
-        """Where a partition is to be read on from, with what its journal says; None before its first message."""
+        """Return where a partition is to be read on from, and its journal; None before its first message."""
         held = self._held.get(partition)
         if held is None or held.start is None or held.journal is None:
             return None
@@ -331,7 +331,7 @@ class Commits:
 
     @property
     def under_way(self) -> bool:
-        """Whether a commit has been sent and not been answered."""
+        """Return whether a commit has been sent and not been answered."""
         return self._sent is not None
 
     def farewell(self, consumer: Consumer, partitions: Iterable[Partition], clean: bool, patience: float) -> None:

@@ -1,4 +1,4 @@
-"""What Kafka's client complains of: once a minute in the log, whatever the number, and in words for the probes.
+"""Complaints of Kafka's client: once a minute in the log, whatever the number, and in words for the probes.
 
 The client tries on by itself and says each time that it failed, but never that it works again: who has an answer of a
 broker says so (:meth:`Complaints.answered`).
@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 
 LOG_SECONDS: Final = 60.0
 REFUSED_SECONDS: Final = 15.0
-"""How long a refusal stands after it was heard last; the client tries again every ten seconds."""
+"""Seconds that a refusal stands after it was heard last; the client tries again every ten seconds."""
 REFUSALS: Final = {
     KafkaError._AUTHENTICATION: "authentication failed",
     KafkaError._SSL: "no TLS connection",
@@ -25,7 +25,7 @@ REFUSALS: Final = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "not authorised",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "not authorised",
 }
-"""What no patience mends: a password, a certificate or a right is wrong."""
+"""Errors that no patience mends: a password, a certificate or a right is wrong."""
 AWAY: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 
 log = structlog.get_logger(__name__)
@@ -38,7 +38,7 @@ class _Told:
 
 
 class Complaints:
-    """What the clients of one end complain of. Safe to use from several threads.
+    """Complaints of the clients of one end. Safe to use from several threads.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Complaints:
 
     @property
     def refusal(self) -> str:
-        """Why we are let in nowhere, in words; empty when we are, or nobody answers.
+        """Return why we are let in nowhere, in words; empty when we are, or nobody answers.
 
         A connection that stood before goes on answering while others are refused: a refusal ends when it has not been
         heard for a while and somebody has answered since it was.
@@ -87,9 +87,9 @@ class Complaints:
 
     @property
     def away(self) -> bool:
-        """Whether all brokers were away, and none has answered since."""
+        """Return whether all brokers were away, and none has answered since."""
         return bool(self._away)
 
     def __str__(self) -> str:
-        """What is wrong now, in words; empty when nothing is."""
+        """Return what is wrong now, in words; empty when nothing is."""
         return self.refusal or self._away

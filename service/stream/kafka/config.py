@@ -44,7 +44,7 @@ def asking(config: Mapping[str, Any], complaints: Complaints) -> dict[str, Any]:
 
 
 def made(client: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) -> ClientT:
-    """A client of librdkafka's; AddressError where a property is wrong."""
+    """Make a client of librdkafka's; AddressError where a property is wrong."""
     try:
         return client(config)
     except KafkaException as error:
@@ -52,5 +52,5 @@ def made(client: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) ->
 
 
 def is_transient(error: KafkaError) -> bool:
-    """Whether the same record may be taken later."""
+    """Return whether the same record may be taken later."""
     return error.retriable() or error.code() in _TRANSIENT

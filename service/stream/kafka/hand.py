@@ -16,7 +16,7 @@ from service.stream.kafka.offsets import Offsets, Partition, Token
 from service.stream.messages import Headers, Message
 
 MESSAGES, BYTES = 64, 8 << 20
-"""How many messages, or of which size together, make the hand full."""
+"""Most messages, and most bytes together, that the hand holds."""
 log = structlog.get_logger(__name__)
 
 
@@ -36,7 +36,7 @@ class Hand:
 
     @property
     def full(self) -> bool:
-        """Whether no more are to be taken from the client."""
+        """Return whether no more are to be taken from the client."""
         return len(self._messages) >= MESSAGES or self._bytes > BYTES or self._alone is not None
 
     def add(self, message: KafkaMessage) -> None:
@@ -130,7 +130,7 @@ def partition_of(message: KafkaMessage) -> Partition:
 
 
 def offset_of(message: KafkaMessage) -> int:
-    """Where a message lies in its partition."""
+    """Return where a message lies in its partition."""
     return int(message.offset() or 0)
 
 
@@ -139,7 +139,7 @@ def _size(message: KafkaMessage) -> int:
 
 
 def message_of(one: KafkaMessage, token: object = None, deliveries: int = 1) -> Message:
-    """The message that Kafka's client gives; what cannot be read of it is left out."""
+    """Return the message that Kafka's client gives; what cannot be read of it is left out."""
     topic, partition = partition_of(one)
     kind, timestamp = one.timestamp()
     return Message(

@@ -1,4 +1,4 @@
-"""Which offset of a partition may be committed: the one before which every message is done.
+"""Offsets of a partition that may be committed: the one before which every message is done.
 
 Messages of a partition are finished in any order. A partition that was taken away and came back begins anew: what was
 taken in its former life no longer counts. So does one whose topic was deleted and made again, whose offsets go back.
@@ -72,7 +72,7 @@ class Offsets:
                     progress.advance()
 
     def front(self, partition: Partition) -> int | None:
-        """The offset before which everything is done; None where nothing has been taken."""
+        """Return the offset before which everything is done; None where nothing has been taken."""
         with self._lock:
             progress = self._partitions.get(partition)
             return None if progress is None else progress.front
@@ -84,7 +84,7 @@ class Offsets:
             return sum(not done for p in chosen for done in self._partitions[p].taken.values())
 
     def ahead(self, tokens: Iterable[Token]) -> tuple[frozenset[Token], dict[Partition, int]]:
-        """Those messages whose partitions are still ours, and where those may be read on from once they are done."""
+        """Return the messages whose partitions are still ours, and where those are read on from once they are done."""
         with self._lock:
             owned = frozenset(token for token in tokens if self._holds(token))
             moved: dict[Partition, int] = {}
@@ -98,7 +98,7 @@ class Offsets:
         return owned, moved
 
     def holds(self, token: Token) -> bool:
-        """Whether the partition of a message is still in the life in which the message was taken."""
+        """Return whether the partition of a message is still in the life in which the message was taken."""
         with self._lock:
             return self._holds(token)
 

@@ -67,7 +67,7 @@ class KafkaRange:
         return default if found == OFFSET_END else found
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """The next messages; none when every partition has been read to its end."""
+        """Return the next messages; none when every partition has been read to its end."""
         while self._ends:
             try:
                 found = self._consumer.consume(limit, timeout)
@@ -89,7 +89,7 @@ class KafkaRange:
         return message
 
     def _forget_read(self) -> None:
-        """A last offset may be no message (transactions, compaction): then only the position tells the end."""
+        """Tell the end by the position: a last offset may be no message (transactions, compaction)."""
         for position in self._consumer.position(self._consumer.assignment()):
             place = (str(position.topic), position.partition)
             if place in self._ends and position.offset >= self._ends[place]:
@@ -102,7 +102,7 @@ class KafkaRange:
         """Nothing is kept."""
 
     def refusal(self) -> str:
-        """Who may not read is told at the start."""
+        """Return nothing: who may not read is told at the start."""
         return ""
 
     def holds(self, message: Message) -> bool:
@@ -110,7 +110,7 @@ class KafkaRange:
         return True
 
     def standing(self) -> Standing:
-        """A replay is behind by intention."""
+        """Return no backlog: a replay is behind by intention."""
         return Standing()
 
     def close(self, clean: bool = True) -> None:
@@ -139,7 +139,7 @@ class RedisRange:
         return last[0][0].decode() if last else "0-0"
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """The next entries, stream after stream."""
+        """Return the next entries, stream after stream."""
         while self._left:
             stream, start, end = self._left[0]
             try:
@@ -166,7 +166,7 @@ class RedisRange:
             raise TransientError(str(error)) from error
 
     def refusal(self) -> str:
-        """Who may not read is told at the start."""
+        """Return nothing: who may not read is told at the start."""
         return ""
 
     def holds(self, message: Message) -> bool:
@@ -174,7 +174,7 @@ class RedisRange:
         return True
 
     def standing(self) -> Standing:
-        """A replay is behind by intention."""
+        """Return no backlog: a replay is behind by intention."""
         return Standing()
 
     def close(self, clean: bool = True) -> None:

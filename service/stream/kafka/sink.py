@@ -54,12 +54,12 @@ class KafkaSink:
         return verdicts
 
     def refusal(self) -> str:
-        """Why the cluster lets us in nowhere, in words."""
+        """Return why the cluster lets us in nowhere, in words."""
         return refusal_of(self._producer, self._topic, self.complaints)
 
     @property
     def trouble(self) -> str:
-        """What the client complains of since a record was acknowledged last."""
+        """Return what the client complains of since a record was acknowledged last."""
         return str(self.complaints)
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class KafkaSink:
 
 
 def refusal_of(producer: Producer, topic: str, complaints: Complaints) -> str:
-    """Why a cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
+    """Return why a cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
     end = monotonic() + REFUSAL_SECONDS
     while not complaints.refusal and monotonic() < end:
         try:
@@ -126,7 +126,7 @@ def _produce(
 
 
 def verdict_of(error: KafkaError) -> TransientError | PermanentError:
-    """What an error of the broker or the client says about a record."""
+    """Return what an error of the broker or the client says about a record."""
     if error.fatal():
         return DefunctError(error.str())
     return (TransientError if is_transient(error) else PermanentError)(error.str())

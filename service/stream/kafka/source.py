@@ -41,11 +41,11 @@ COMMITTED_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
 REFUSAL_SECONDS: Final = 5.0
 SLICE_SECONDS: Final = 0.05
-"""How long the consumer is waited for before other work is looked at; commits and journals come by this way."""
+"""Seconds that the consumer is waited for before other work is looked at; commits and journals come by this way."""
 HURRY_SECONDS: Final = 0.005
 """The same while messages in the hand wait for an answer of the broker."""
 FULL_SECONDS: Final = 0.5
-"""How long the hand is full before partitions are paused; until then it grows by one message for each look."""
+"""Seconds that the hand is full before partitions are paused; until then it grows by one message for each look."""
 MAX_DELIVERIES: Final = 5
 OWN: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
@@ -60,12 +60,12 @@ OWN: Final[Mapping[str, Any]] = {
     "allow.auto.create.topics": False,
 }
 FIXED: Final = ("enable.auto.commit", "enable.auto.offset.store", "partition.assignment.strategy")
-"""What the promise to lose nothing rests on."""
+"""Settings that the promise to lose nothing rests on."""
 _NO_GENERATION: Final = -1
 
 
 class Claim(NamedTuple):
-    """What a transaction may hold and commit.
+    """Messages that a transaction may hold and commit.
 
     Attributes
     ----------
@@ -294,7 +294,7 @@ class KafkaSource:
         self._inbox.put(_look)
 
     def holds(self, message: Message) -> bool:
-        """Whether a message's partition has been ours ever since it was taken."""
+        """Return whether a message's partition has been ours ever since it was taken."""
         return not isinstance(message.token, Token) or self._offsets.holds(message.token)
 
     def reserve(self, timeout: float) -> bool:
@@ -307,7 +307,7 @@ class KafkaSource:
             self._apart.end()
 
     def claim(self, messages: Sequence[Message]) -> Claim:
-        """What of these messages may be committed now. Raises TransientError when we are no member of the group.
+        """Return what of these messages may be committed now. Raises TransientError when we are no member.
 
         The generation is looked at first: partitions that are lost after that are lost to a later one, and the broker
         refuses offsets in the name of one that is over. A member that was expelled has none, and the broker would take
@@ -324,7 +324,7 @@ class KafkaSource:
         return Claim(owned, positions, group)
 
     def committed(self, claim: Claim) -> bool:
-        """Whether the group already reads on from where the claim ends. Raises TransientError.
+        """Return whether the group already reads on from where the claim ends. Raises TransientError.
 
         Rarely asked, and by a client for this one question: it waits for transactions that are about to move offsets,
         which the watch's does not.
@@ -342,12 +342,12 @@ class KafkaSource:
         return [p.offset for p in found] == [p.offset for p in claim.positions]
 
     def refusal(self) -> str:
-        """Why the cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
+        """Return why the cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
         self._watch.first_round(REFUSAL_SECONDS)
         return self.complaints.refusal
 
     def standing(self) -> Standing:
-        """How we stand with the brokers, as far as they said; asks nobody."""
+        """Return how we stand with the brokers, as far as they said; asks nobody."""
         view, partitions = self._watch.view, self._commits.partitions
         lag = {place: count for place, count in view.lag.items() if place in partitions}
         return Standing(
@@ -363,7 +363,7 @@ def _look() -> None:
 
 
 def _generation_of(group: object) -> int:
-    """The generation in what the client says of its membership: a sign, then a number of 32 bits."""
+    """Return the generation in what the client says of its membership: a sign, then a number of 32 bits."""
     sign, _, rest = bytes(cast(bytes, group)).partition(b":")
     if not sign.startswith(b"CGMD") or len(rest) < 4:
         return 0  # another form of a later client; the broker judges

@@ -31,13 +31,13 @@ OWN_TRANSACTIONAL: Final[Mapping[str, Any]] = {
 }
 CALL_SECONDS: Final = 30.0
 OFFSETS_SECONDS: Final = 5.0
-"""How long the group's coordinator may take for the offsets at first; twice as long after each time it took longer.
+"""Seconds that the group's coordinator may take for the offsets at first; twice as long after each time it took longer.
 
 librdkafka remembers who the coordinator is. Once it has let go of that broker, as it does when brokers are away, its
 call never returns, whatever time it was given (issues 5456 and 5511). Another producer asks who the coordinator is.
 """
 MOST_LEFT_BEHIND: Final = 8
-"""How many calls that do not return are left behind, each with its producer, before one is waited for."""
+"""Number of calls that do not return and are left behind, each with its producer, before one is waited for."""
 
 
 class KafkaTransactions:
@@ -131,7 +131,7 @@ class KafkaTransactions:
         self._open = False
 
     def refusal(self, topic: str) -> str:
-        """Why the cluster lets us in nowhere, in words."""
+        """Return why the cluster lets us in nowhere, in words."""
         return refusal_of(self._producer, topic, self.complaints)
 
     @contextmanager
@@ -197,12 +197,12 @@ class ResultTopic:
         return [self._refused.get(record) for record in records]
 
     def refusal(self) -> str:
-        """Why the cluster lets us in nowhere, in words."""
+        """Return why the cluster lets us in nowhere, in words."""
         return self._transactions.refusal(self._topic)
 
     @property
     def trouble(self) -> str:
-        """What the client complains of since a transaction was committed last."""
+        """Return what the client complains of since a transaction was committed last."""
         return str(self._transactions.complaints)
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class LetterTopic:
         self.trouble = ""
 
     def refusal(self) -> str:
-        """The results' topic tells."""
+        """Return nothing: the results' topic tells."""
         return ""
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
@@ -240,4 +240,4 @@ class LetterTopic:
         return [PermanentError("too large for its topic") if known else None for known in whole]
 
     def close(self) -> None:
-        """The results' topic ends the transactions."""
+        """Do nothing: the results' topic ends the transactions."""

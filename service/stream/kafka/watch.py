@@ -1,4 +1,4 @@
-"""What the brokers say about the group's topics: asked by a client and a thread of its own, never on the way of alerts.
+"""Answers of the brokers about the group's topics, asked by a client and a thread apart, never on the way of alerts.
 
 A question may take seconds when a broker is silent. The consumer that takes alerts therefore asks none: it reads what
 was answered last. Whoever owns a partition anew has its journal read here, too.
@@ -19,7 +19,7 @@ from service.stream.kafka.config import made
 from service.stream.kafka.offsets import Partition
 
 ASK_SECONDS: Final = 5.0
-"""How long a broker may take to answer, and the time between two rounds of questions."""
+"""Seconds that a broker may take to answer, and those between two rounds of questions."""
 TROUBLED_SECONDS: Final = 1.0
 """The time between two rounds while nobody answers."""
 
@@ -29,7 +29,7 @@ Journals = Callable[[Mapping[Partition, str | None]], None]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the brokers said in the last round that they answered.
+    """Answers of the brokers in the last round that they answered.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Watch:
         return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
 
     def _ends(self) -> dict[Partition, int]:
-        """The end of each partition; one whose leader is silent is left out, and the rest when it costs time."""
+        """Return the end of each partition; one whose leader is silent is left out, and the rest when it costs time."""
         ends: dict[Partition, int] = {}
         give_up = monotonic() + ASK_SECONDS
         for partition in self._assigned:
