@@ -13,7 +13,7 @@ Notable:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -210,6 +210,9 @@ class Limits(BaseModel):
 
     max_points_per_band: int = Field(default=65, ge=1)
     pre_trigger_days: float | None = Field(default=30.0, ge=0)
+    kept: Literal["newest", "around_maximum"] = Field(
+        default="newest", description="of a band with more points; around the object's brightest detection in any band"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,8 +257,8 @@ def featurise(
     """Turn a record into model input: sort, window, cut, convert the unit, subtract the time origin in float64.
 
     The one rule for long histories: observations earlier than ``pre_trigger_days`` before the trigger (the first
-    detection) are left out, then each band keeps its newest ``max_points_per_band`` observations, and the trigger
-    takes the oldest of those places when it would have been cut itself.
+    detection) are left out, then each band keeps its newest ``max_points_per_band`` observations, or those nearest to
+    the brightest detection (``kept``), and the trigger takes the last of those places when it would have been cut.
 
     Parameters
     ----------
@@ -277,7 +280,7 @@ def featurise(
     if order.size == 0:
         message = f"no observation in a band that this network knows: {', '.join(known.bands)}"
         raise LightCurveError("/band", NO_USABLE_POINTS, message)
-    kept = order[_keep(curve.mjd[order], band_N[order], curve.detected[order], limits)]
+    kept = order[_keep(curve, band_N, order, limits)]
     mjd, band = curve.mjd[kept], band_N[kept]
     return Tokens(
         time=(mjd - mjd[0]).astype(np.float32),
@@ -304,20 +307,25 @@ def _others(filters: Int64) -> dict[str, int]:
     return {FILTERS[index]: int(counts[index]) for index in np.flatnonzero(counts)}
 
 
-def _keep(mjd: Float64, band: Int64, detected: Bool, limits: Limits) -> Bool:
-    """Mask of the observations kept, over time-sorted columns of shape (n,)."""
+def _keep(curve: LightCurve, band_N: Int64, order: Int64, limits: Limits) -> Bool:
+    """Mask of the observations kept, over those of ``order``, which are sorted by time: shape (n,)."""
+    mjd, band, detected = curve.mjd[order], band_N[order], curve.detected[order]
     trigger = int(np.argmax(detected)) if detected.any() else None
     keep = np.ones(len(mjd), dtype=np.bool_)
     if trigger is not None and limits.pre_trigger_days is not None:
         keep &= mjd >= mjd[trigger] - limits.pre_trigger_days
     if np.count_nonzero(keep) <= limits.max_points_per_band:
         return keep
+    centre = mjd[-1]
+    if trigger is not None and limits.kept == "around_maximum":
+        surely = (curve.flux[order] - curve.flux_err[order])[detected]
+        centre = mjd[detected][int(np.argmax(surely))]
     for index in np.unique(band):
-        members = np.flatnonzero(keep & (band == index))
-        surplus = members[: -limits.max_points_per_band]
-        keep[surplus] = False
-        if trigger is not None and trigger in surplus:
-            keep[members[-limits.max_points_per_band]] = False
+        newest_first = np.flatnonzero(keep & (band == index))[::-1]
+        nearest = newest_first[np.argsort(np.abs(mjd[newest_first] - centre), kind="stable")]
+        keep[nearest[limits.max_points_per_band :]] = False
+        if trigger in nearest[limits.max_points_per_band :]:
+            keep[nearest[limits.max_points_per_band - 1]] = False
             keep[trigger] = True
     return keep
 

@@ -1,6 +1,6 @@
 """The canonical record: units, time origin, limits, ragged batches, and the invariances of the whole path."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -138,6 +138,30 @@ def test_the_trigger_survives_the_cut() -> None:
     assert kept.time[1] == n - 64 - 3  # the newest 64 follow the trigger
 
 
+def test_each_band_keeps_the_points_around_the_brightest_detection() -> None:
+    """A long forced history whose event is over: the newest points would be noise alone."""
+    n = 600
+    band, day = np.arange(n) % 2, np.arange(n, dtype=np.float64)
+    flux = np.where((day > 200) & (day < 260), 1_000.0 - 10.0 * np.abs(day - 230), 1.0)
+    record = curve(n, mjd=60_000.0 + day, flux=flux, band=band, detected=flux > 50.0)
+    kept = tokens(record, Limits(kept="around_maximum", pre_trigger_days=None))
+    assert kept.points_per_band == (65, 65, 0, 0, 0, 0)
+    assert kept.detected.sum() == (flux > 50.0).sum()
+    assert kept.origin_mjd == 60_230.0 - 64  # of points equally near the newer
+    assert tokens(record).detected.sum() < 3  # the trigger alone
+
+
+def test_the_trigger_survives_the_cut_around_the_maximum() -> None:
+    n = 300
+    detected = np.zeros(n, bool)
+    detected[[3, 200]] = True
+    record = curve(n, flux=np.where(np.arange(n) == 200, 9e3, 1.0), band=np.full(n, 2), detected=detected)
+    kept = tokens(record, Limits(kept="around_maximum"))
+    assert len(kept) == 65
+    assert kept.detected.sum() == 2
+    assert kept.detected[0]
+
+
 def test_the_window_opens_thirty_days_before_the_trigger() -> None:
     detected = np.arange(100) >= 60
     kept = tokens(curve(100, detected=detected), Limits(pre_trigger_days=30.0))
@@ -157,8 +181,11 @@ def test_a_million_points_are_cut_in_order() -> None:
     assert (np.diff(kept.time) >= 0).all()
 
 
+@pytest.mark.parametrize("how", ["newest", "around_maximum"])
 @given(st.integers(0, 2**32 - 1), st.integers(1, 300), st.integers(1, 80))
-def test_order_of_the_points_does_not_matter(seed: int, n: int, limit: int) -> None:
+def test_order_of_the_points_does_not_matter(
+    how: Literal["newest", "around_maximum"], seed: int, n: int, limit: int
+) -> None:
     rng = np.random.default_rng(seed)
     columns: dict[str, Any] = {
         "mjd": 60_000 + np.round(rng.uniform(0, 50, n), 1),
@@ -168,12 +195,9 @@ def test_order_of_the_points_does_not_matter(seed: int, n: int, limit: int) -> N
     }
     _, first = np.unique(np.stack([columns["mjd"], columns["band"]]), axis=1, return_index=True)
     columns = {name: column[first] for name, column in columns.items()}
-    shuffle = rng.permutation(len(first))
-    a = tokens(LightCurve.from_columns(**columns), Limits(max_points_per_band=limit))
-    b = tokens(
-        LightCurve.from_columns(**{name: column[shuffle] for name, column in columns.items()}),
-        Limits(max_points_per_band=limit),
-    )
+    shuffle, limits = rng.permutation(len(first)), Limits(max_points_per_band=limit, kept=how)
+    a = tokens(LightCurve.from_columns(**columns), limits)
+    b = tokens(LightCurve.from_columns(**{name: column[shuffle] for name, column in columns.items()}), limits)
     for name in ("time", "flux", "flux_err", "band", "detected"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
     assert max(a.points_per_band) <= limit

@@ -38,10 +38,19 @@ RIDGE: Final = 1e-4  # on the coefficients of the weight: a weight of 0 or 1 is 
 
 
 def fit_forest(
-    value_NF: Float32, label_N: Int64, classes: int, *, seed: int, rounds: int = ROUNDS, **changes: Any
+    value_NF: Float32,
+    label_N: Int64,
+    classes: int,
+    *,
+    seed: int,
+    rounds: int = ROUNDS,
+    weight_N: Float32 | None = None,
+    **changes: Any,
 ) -> Forest:
     """Fit boosted trees to numbers, NaN where one is missing; ``changes`` are parameters of LightGBM."""
-    data = lightgbm.Dataset(value_NF, label_N, params={"max_bin": PARAMETERS["max_bin"], "verbosity": -1})
+    data = lightgbm.Dataset(
+        value_NF, label_N, weight=weight_N, params={"max_bin": PARAMETERS["max_bin"], "verbosity": -1}
+    )
     fewest = min(PARAMETERS["min_data_in_leaf"], max(1, len(label_N) // 40))  # few rows would make no tree at all
     parameters = {**PARAMETERS, "min_data_in_leaf": fewest, **changes, "num_class": classes, "seed": seed}
     booster = lightgbm.train(parameters, data, num_boost_round=rounds)

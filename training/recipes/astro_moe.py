@@ -9,6 +9,7 @@ the first two with a mixture file (`training.data.mixture`) and ``--pretrained``
 ``default-periods`` or a bundle unpacked; ``sky-heads`` is fitted by ``sky heads`` on tables of what that body says.
 """
 
+from models.lightcurve import Limits
 from models.networks.astro_moe import AstroMoEConfig
 from training.data.augment import AugmentationConfig, DegradeConfig
 from training.data.targets import MaskingConfig
@@ -267,7 +268,9 @@ def sky_heads() -> Recipe:
         degraded=0.5,
         degrade=DegradeConfig(bands=0.25, thinned=0.2, late=0.15, early=0.25, misjudged=0.3, noisier=0.2),
     )
-    return with_network(sky_body(), "sky-heads", **statistics, **heads).model_copy(update={"augmentation": shown})
+    recipe = with_network(sky_body(), "sky-heads", **statistics, **heads)
+    data = recipe.data.model_copy(update={"limits": Limits(kept="around_maximum")})
+    return recipe.model_copy(update={"augmentation": shown, "data": data})
 
 
 def sky_heads_ztf() -> Recipe:

@@ -17,9 +17,10 @@ from training.reobserve.colours import Colours, no_templates, read_colours
 from training.reobserve.origins import Event, event_of
 from training.reobserve.patterns import ONE_BAND, Library, build_library
 from training.reobserve.pulses import PERIODIC, Flare, Pulse, made_up_pulses, pulse_of, read_flares
+from training.reobserve.templates import template_objects
 from training.reobserve.views import Rules, view
 from training.sky.load import part_of
-from training.sky.record import PARTS, Sky, SkyObject, collect
+from training.sky.record import PARTS, Sky, SkyObject, collect, join
 from training.sky.surveys import MEASURE_ONLY
 
 Origin = Event | Pulse | Flare
@@ -187,18 +188,32 @@ def _one(
 
 
 def views_of(
-    sky: Sky, part: str, number: int, *, seed: int = 0, data: Path | None = None, through: Sequence[str] = ()
+    sky: Sky,
+    part: str,
+    number: int,
+    *,
+    seed: int = 0,
+    data: Path | None = None,
+    through: Sequence[str] = (),
+    classes: Sequence[str] = (),
+    copies: int = 0,
 ) -> Sky:
     """Return views of one part through its own patterns; templates and flares are taken from the folder ``data``.
 
     Parameters
     ----------
-    through : the surveys to look through, evenly; default: all, by `survey_weights`.
+    through : the surveys to look through, evenly; default: all, by `survey_weights`. classes : those to look at;
+    default: all. copies : origins made of every published fit (`training.reobserve.templates`), beside the real ones.
     """
     flares = None if data is None else data / "real" / "lclib_mdwarf.parquet"
-    colours = read_colours(None if data is None else data / "real" / "templates")
+    templates = None if data is None else data / "real" / "templates"
     side = PARTS.index(part)
     library = build_library(sky, sky.part == side)
+    if templates is not None and copies:
+        sky = join([sky, template_objects(templates, side, copies, seed=seed)])
     origins = find_origins(sky, side, seed=seed, flares=flares)
     surveys = dict.fromkeys(through, 1.0) if through else None
-    return make_views(origins, library, number, seed=seed, colours=colours, surveys=surveys)
+    shares = {name: share for name, share in SHARES.items() if name in classes} if classes else SHARES
+    return make_views(
+        origins, library, number, seed=seed, colours=read_colours(templates), surveys=surveys, shares=shares
+    )

@@ -39,6 +39,8 @@ FREE_BRIGHTNESS: Final = 0.3
 TAIL_DAYS: Final = (12.0, 120.0)
 LARGEST_SCATTER: Final = 2.5
 """True errors over stated ones, at most."""
+OVERSTATED: Final = (0.4, 0.9)
+"""True errors over stated ones where surveys state too much: alerts of ZTF 0.5 to 0.6, compilations 0.4 to 0.9."""
 OVER_A_TEMPLATE: Final = 0.7
 """Share of views of nuclei that are differences from a template of one day."""
 LIGHT_OF_NUCLEI: Final = (1.8, 0.7)
@@ -51,12 +53,14 @@ MOST: Final = 220
 class Rules:
     """Rules of a view: what it must show, and how far stated errors may be wrong.
 
-    ``understated`` is the centre and scatter of ln(true error / stated error), ``of_flux`` the largest unstated error
-    as a share of flux, ``wild`` the share of points that lie far off.
+    ``understated`` is the centre and scatter of ln(true error / stated error), ``overstated`` the share of views whose
+    stated errors are too large instead, ``of_flux`` the largest unstated error as a share of flux, ``wild`` the share
+    of points that lie far off.
     """
 
     detections: int = 3
     understated: tuple[float, float] = (0.08, 0.22)
+    overstated: float = 0.15
     of_flux: float = 0.01
     wild: float = 0.002
 
@@ -253,6 +257,8 @@ def observe(seen: Seen, pattern: Pattern, library: Library, rules: Rules, rng: n
     """Measure what a pattern sees: errors, scatter, detections and limits; None when too little is detected."""
     error = library.errors(pattern, seen.total_K, seen.rows_K)
     wrong = float(np.clip(np.exp(rng.normal(*rules.understated)), 0.8, 2.5))
+    if rng.random() < rules.overstated:
+        wrong = float(rng.uniform(*OVERSTATED))
     unstated = rules.of_flux * rng.random() * seen.light_K
     scatter = np.minimum(np.hypot(wrong * error, unstated), LARGEST_SCATTER * error)
     flux = seen.flux_K + scatter * rng.standard_normal(len(error))

@@ -31,6 +31,8 @@ class Views(Command):
     number: int = Field(default=10_000, ge=1, description="of views, about")
     seed: int = Field(default=0, ge=0, description="the same seed gives the same views")
     through: list[str] = Field(default=[], description="survey to look through; repeat for several; default: all")
+    classes: list[str] = Field(default=[], description="class to look at; repeat for several; default: all")
+    copies: int = Field(default=0, ge=0, description="origins made of every published fit below real/templates")
 
     def cli_cmd(self) -> None:
         """Fit the origins, draw the views and say how many of each class there are."""
@@ -41,7 +43,16 @@ class Views(Command):
         from training.sky.load import load_sky
 
         sky = load_sky(self.data, self.cache)
-        views = views_of(sky, self.part, self.number, seed=self.seed, data=self.data, through=self.through)
+        views = views_of(
+            sky,
+            self.part,
+            self.number,
+            seed=self.seed,
+            data=self.data,
+            through=self.through,
+            classes=self.classes,
+            copies=self.copies,
+        )
         views.save(self.out)
         counts = np.bincount(views.label, minlength=len(ELASTICC.names)).tolist()
         sys.stdout.write(
@@ -183,23 +194,28 @@ class Population(Command):
 
     out: Path = Field(description="folder for population.json and a figure of every class")
     views: list[Path] = Field(default=[], description="npz files of `sky views`")
+    simulated: list[Path] = Field(default=[], description="Parquet files of `simulate`")
     figures: CliImplicitFlag[bool] = Field(default=True, description="draw them")
 
     def cli_cmd(self) -> None:
         """Compare, draw and write."""
         from training.sky.load import as_sent, load_sky
-        from training.sky.population import compare, draw, missing
+        from training.sky.population import compare, compare_classes, draw, missing, read_simulated
         from training.sky.record import join, read_sky
         from training.sky.scores import rounded
 
         sky = load_sky(self.data, self.cache)
         report: dict[str, Any] = {"inputs": missing(sky)}
         real = as_sent(sky.take((sky.label >= 0) & (sky.part < 2)))
+        others: dict[str, Any] = {}
         if self.views:
-            views = as_sent(join([read_sky(path) for path in self.views]))
-            report["views"] = compare(real, views)
-            if self.figures:
-                draw(real, {"views": views}, self.out)
+            others["views"] = as_sent(join([read_sky(path) for path in self.views]))
+            report["views"] = compare(real, others["views"])
+        for path in self.simulated:
+            others[path.stem] = as_sent(read_simulated(path))
+            report[path.stem] = compare_classes(real, others[path.stem])
+        if self.figures and others:
+            draw(real, others, self.out)
         _write(self.out / "population.json", rounded(report))
 
 

@@ -35,14 +35,16 @@ class Ask(_Step):
     validation: int = Field(default=15_000, ge=1, description="light curves to choose and to calibrate on")
     seed: int = Field(default=0, ge=0, description="the same seed gives the same light curves")
     recipe: SkyRecipe = Field(default="sky-heads", description="how light curves are shown; sky-heads-ztf: as ZTF has")
+    whole: CliImplicitFlag[bool] = Field(default=False, description="show all points of each, and none degraded")
 
     def cli_cmd(self) -> None:
         """Draw."""
         from training.sky.load import load_sky
-        from training.sky.told import ask_all
+        from training.sky.told import ask_all, shown_whole
 
-        sky = load_sky(self.data, self.cache)
-        ask_all(self.mixture, sky, _recipe(self.recipe), (self.train, self.validation), self.tables, self.seed)
+        sky, recipe = load_sky(self.data, self.cache), _recipe(self.recipe)
+        recipe = shown_whole(recipe) if self.whole else recipe
+        ask_all(self.mixture, sky, recipe, (self.train, self.validation), self.tables, self.seed)
 
 
 class Tell(_Step):

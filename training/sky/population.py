@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bands import BANDS
+from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
+from training.data.dataset import read_dataset
 from training.sky.load import as_sent
+from training.sky.real import WAVELENGTH
 from training.sky.record import Sky
 
 Float = NDArray[np.float64]
@@ -27,6 +30,8 @@ NEAR: Final = 4.0
 """Days from the maximum within which a point tells the colour there."""
 LATER: Final = 22.0
 FALLEN: Final = 0.4
+SIMULATED: Final = "simulated"
+EVERYWHERE: Final = "all surveys"
 
 
 def measures(sky: Sky) -> Float:
@@ -96,6 +101,38 @@ def compare(real: Sky, other: Sky, of_a_cell: int = 300) -> dict[str, dict[str, 
     return found
 
 
+def compare_classes(real: Sky, other: Sky, of_a_cell: int = 60) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the same for every class over all its surveys, at most ``of_a_cell`` real objects of each."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for label in np.unique(other.label):
+        sources = np.unique(real.source[real.label == label])
+        rows = [_some(real, int(label), str(source), of_a_cell) for source in sources]
+        mine = np.flatnonzero(other.label == label)[: 10 * of_a_cell]
+        if sum(map(len, rows)) >= FEWEST:
+            side = real.take(np.concatenate(rows))
+            cell = _cell(measures(side), measures(other.take(mine)))
+            found[ELASTICC.names[label]] = {EVERYWHERE: {"real": len(side), "other": len(mine), **cell}}
+    return found
+
+
+def read_simulated(path: Path) -> Sky:
+    """Read a file of the simulator as a record, all of it of one survey, `SIMULATED`; periods are not told."""
+    data = read_dataset(path)
+    points, rows = len(data.mjd), len(data)
+    unknown_N, text_N = np.full(rows, np.nan), np.full(rows, "", dtype=np.str_)
+    names = np.array(data.object_id, dtype=np.str_)
+    redshift_N = data.metadata[:, METADATA_COLUMNS.index("z_final")].astype(np.float64)
+    return Sky(
+        offsets=data.offsets, mjd=data.mjd, flux=data.flux, flux_err=data.flux_err,
+        total_flux=np.full(points, np.nan, np.float32), band=data.band.astype(np.int8), detected=data.detected,
+        foreign=np.zeros(points, np.bool_),
+        wavelength=np.array([WAVELENGTH[name] for name in BANDS], np.float32)[data.band],
+        source=np.full(rows, SIMULATED), object_id=names, group=names, raw_label=text_N, quality=text_N,
+        label=data.label.astype(np.int64), z=redshift_N, z_err=unknown_N, z_phot=unknown_N, z_phot_err=unknown_N,
+        mwebv=unknown_N, period=unknown_N, part=np.zeros(rows, np.int8), metadata=data.metadata,
+    )  # fmt: skip
+
+
 def _some(sky: Sky, label: int, source: str, most: int) -> NDArray[np.intp]:
     rows = np.flatnonzero((sky.label == label) & (sky.source == source))
     return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.intp)] if len(rows) else rows
@@ -128,12 +165,7 @@ def draw(real: Sky, others: Mapping[str, Sky], folder: Path, of_a_class: int = 4
     written = []
     for label in np.unique(real.label[real.label >= 0]):
         sides = {"real": real, **others}
-        told = {
-            name: measures(
-                sky.take(np.random.default_rng(0).permutation(np.flatnonzero(sky.label == label))[:of_a_class])
-            )
-            for name, sky in sides.items()
-        }
+        told = {name: measures(sky.take(_evenly(sky, int(label), of_a_class))) for name, sky in sides.items()}
         figure = Figure(figsize=(20, 7), dpi=60, layout="constrained")
         for axes, place in zip(figure.subplots(2, 6).ravel(), range(len(MEASURES)), strict=False):
             _histogram(axes, MEASURES[place], {name: values[:, place] for name, values in told.items()})
@@ -141,6 +173,13 @@ def draw(real: Sky, others: Mapping[str, Sky], folder: Path, of_a_class: int = 4
         written.append(folder / f"{ELASTICC.names[label].replace('/', '-').replace(' ', '-')}.png")
         figure.savefig(written[-1])
     return written
+
+
+def _evenly(sky: Sky, label: int, most: int) -> NDArray[np.intp]:
+    """About ``most`` objects of a class, of every survey as many, as far as it has them."""
+    sources = np.unique(sky.source[sky.label == label])
+    rows = [_some(sky, label, str(source), -(-most // len(sources))) for source in sources]
+    return np.concatenate(rows) if rows else np.zeros(0, np.intp)
 
 
 def _histogram(axes: Any, title: str, sides: Mapping[str, Float]) -> None:

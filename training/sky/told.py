@@ -21,6 +21,7 @@ from models.lightcurve import Bool, Int64
 from models.networks.astro_moe import AstroMoE
 from models.networks.zoo import build
 from models.taxonomy import ELASTICC
+from training.data.augment import AugmentationConfig
 from training.data.mixture import read_mixture, sky_dataset
 from training.fit.boosting import fit_forest, out_of_fold, save_forest, tree_logits
 from training.fit.train import with_classes
@@ -44,6 +45,13 @@ COPIES: Final = 6  # draws of each real stranger
 IMPOSSIBLE: Final = 3_000
 LONGEST: Final = 8  # a real stranger needs so many points
 FEWEST_DETECTIONS: Final = 3
+
+
+def shown_whole(recipe: Recipe) -> Recipe:
+    """Return a recipe that shows all points of a light curve as they are; metadata and redshifts may be missing."""
+    config = recipe.augmentation
+    whole = AugmentationConfig(mta_days=(), no_metadata=config.no_metadata, no_redshift=config.no_redshift)
+    return recipe.model_copy(update={"augmentation": whole})
 
 
 def ask_all(mixture: Path, sky: Sky, recipe: Recipe, numbers: tuple[int, int], folder: Path, seed: int) -> None:
