@@ -213,7 +213,7 @@ class Population(Command):
             report["views"] = compare(real, others["views"])
         for path in self.simulated:
             others[path.stem] = as_sent(read_simulated(path))
-            report[path.stem] = compare_classes(real, others[path.stem])
+        report["classes"] = {name: compare_classes(real, other) for name, other in others.items()}
         if self.figures and others:
             draw(real, others, self.out)
         _write(self.out / "population.json", rounded(report))

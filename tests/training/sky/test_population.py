@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from support.sky import bump, pulsator
-from training.sky.population import MEASURES, compare, draw, measures, missing
+from training.simulate.generate import simulate
+from training.sky.population import MEASURES, compare, compare_classes, draw, measures, missing, read_simulated
 from training.sky.record import collect
 
 
@@ -56,3 +57,14 @@ def test_inputs_that_a_survey_lacks_are_told() -> None:
     assert found["one"]["g"] == 1.0
     assert found["one"]["i"] == 0.0
     assert found["var"]["total flux"] == 1.0
+
+
+def test_simulated_objects_are_compared_class_by_class(tmp_path: Path) -> None:
+    simulate(tmp_path / "sim.parquet", 12, seed=3, progress=False, classes=["Ia"], survey="any")
+    simulated = read_simulated(tmp_path / "sim.parquet")
+    assert set(simulated.source) == {"simulated"}
+    assert len(simulated) == 12
+    real = collect([bump(str(n), seed=n, peak=20_000.0) for n in range(12)])
+    told = compare_classes(real, simulated)["Ia"]["all surveys"]
+    assert told["real"] == told["other"] == 12
+    assert {"magnitude", "significance"} <= set(told)
