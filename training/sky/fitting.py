@@ -105,6 +105,7 @@ class Boost(_Step):
     leaves: int = Field(default=24, ge=2, description="of a tree, at most")
     share: float = Field(default=0.15, gt=0, le=1, description="of the numbers that each tree may look at")
     rows: float = Field(default=0.7, gt=0, le=1, description="share of the light curves that each round looks at")
+    weights: list[float] = Field(default=[], description="of a light curve of each folder, in order; default: 1")
     seed: int = Field(default=0, ge=0, description="of draws")
 
     def cli_cmd(self) -> None:
@@ -114,7 +115,8 @@ class Boost(_Step):
         changes = {"learning_rate": self.rate, "num_leaves": self.leaves, "feature_fraction": self.share}
         changes["bagging_fraction"] = self.rows
         folders = [self.tables, *self.more]
-        _print(fit_trees(folders, self.out, seed=self.seed, rounds=self.rounds, **changes))
+        told = fit_trees(folders, self.out, seed=self.seed, rounds=self.rounds, weights=self.weights, **changes)
+        _print(told)
 
 
 class Ship(_Step):
@@ -123,7 +125,7 @@ class Ship(_Step):
     run: CliPositionalArg[Path] = Field(description="run folder of `heads`")
     out: CliPositionalArg[Path] = Field(description="bundle folder to write; must not hold anything")
     tables: Path = Field(description="folder of `ask` and `tell` that the heads were fitted on")
-    more: list[Path] = Field(default=[], description="further folders that the heads were fitted on; repeatable")
+    more: list[Path] = Field(default=[], description="further folders, for fitting and validation; repeatable")
     trees: Path | None = Field(default=None, description="npz file of `boost`, to answer beside the heads")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
     name: str = Field(default="astro-moe-elasticc", description="of the bundle")

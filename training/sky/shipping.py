@@ -1,7 +1,7 @@
 """From fitted heads, alone or beside boosted trees, to a bundle: calibrated, with sets by stratum and a novelty.
 
-Everything is fitted on the validation light curves of a folder (`training.sky.told`); class shares are those of its
-training light curves, which calibration and thresholds assume.
+Everything is fitted on the validation light curves of some folders (`training.sky.told`); class shares are those of
+their training light curves, which calibration and thresholds assume.
 """
 
 import json
@@ -32,10 +32,10 @@ from training.recipes.schema import Recipe
 from training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
 from training.sky.card import write_sky_card
 from training.sky.heads import Told, answers, scores, shares
-from training.sky.novelty import Asked, StrangerFit, fit_strangers, judge, read_asked
+from training.sky.novelty import Asked, StrangerFit, fit_strangers, joined, judge, read_asked
 from training.sky.strata import Strata, fit_strata, measure, reweighted
 from training.sky.surveys import STAND_INS
-from training.sky.told import classes_of, read_told
+from training.sky.told import classes_of, read_part, read_told
 
 PARITY_CURVES: Final = 500
 DECIDED: Final = 1e-3  # spreads of a statistic
@@ -48,7 +48,7 @@ KINDS_JUDGED: Final = 5
 SMALLEST_SHARE: Final = 1e-4
 MEASURED_ON: Final = (
     "light curves of real surveys, of simulations and of real objects seen as other surveys would have, none of them "
-    "trained on; half of them without bands, points, ends or redshift"
+    "trained on; half of them whole, of the others half without bands, points, ends or redshift"
 )
 MEASURED_ON_ZTF: Final = (
     "supernovae of ZTF with a spectroscopic type, none of them trained on; four tenths of them without points, ends or "
@@ -87,7 +87,7 @@ def ship(
     folder : of light curves and what was told of them, that the heads were fitted on.
     about : further provenance for the manifest: sources and their shares.
     trees : file of ``sky boost``, trees to answer beside the heads.
-    more : further folders that the heads were fitted on; their light curves are counted with those of ``folder``.
+    more : further folders of the same kind; strangers are those of ``folder``.
 
     Raises
     ------
@@ -100,15 +100,16 @@ def ship(
         raise RunError(f"{out} is not empty; remove it or name another folder")
     network, config = load_network(run)
     assert isinstance(network, AstroMoE)
-    asked = read_asked(folder / "validation.npz")
+    folders = (folder, *more)
+    asked = joined([read_asked(each / "validation.npz") for each in folders])
     forest = None if trees is None else read_forest(trees)
-    fitted = fit_all(network, asked, folder, config.recipe, forest)
+    fitted = fit_all(network, folders, config.recipe, forest)
     ensemble = Ensembled(BoostedTrees(forest), fitted.ensemble) if forest and fitted.ensemble else None
     release = Release(
         name=name,
         version=version,
         calibration=fitted.calibration,
-        data={"source": "training.sky", "classes": counts((folder, *more)), **about},
+        data={"source": "training.sky", "classes": counts(folders), **about},
         metrics=fitted.metrics,
         taxonomy=taxonomy_of(classes_of(folder)),
         novelty=fitted.novelty,
@@ -119,19 +120,20 @@ def ship(
     return _complete(out, fitted)
 
 
-def fit_all(network: AstroMoE, asked: Asked, folder: Path, recipe: Recipe, forest: Forest | None = None) -> Fitted:
+def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: Forest | None = None) -> Fitted:
     """Weigh trees beside a network where there are some, calibrate, fit novelty and sets, and measure them."""
-    told, training = read_told(folder, "validation"), read_asked(folder / "train.npz")
+    (told, asked), known = (read_part(folders, part) for part in ("validation", "train"))
+    training = known[1]
     sample, ensemble, parts = served_sample(network, told, asked), None, dict[str, Any]()
     if forest is not None:
         sample, ensemble, parts = beside(forest, told, asked, sample)
     fit = fit_calibration(sample)
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
-    novelty, auroc = _novelty(network, folder, sample, recipe.seed)
+    novelty, auroc = _novelty(network, known, folders[0], sample, recipe.seed)
     strata = Strata(asked.detections, asked.bands, novelty.novelty(sample.embedding_NE), asked.source)
     usual = strata.novelty <= novelty.described.threshold
     measured = _without(p_NC, sample.label_N, strata, usual)
-    classes = classes_of(folder)
+    classes = classes_of(folders[0])
     sets = fit_strata(*measured, _measured_on(classes))
     share_C = shares(training.label, len(classes))
     metrics = {
@@ -188,9 +190,11 @@ def served_sample(network: AstroMoE, told: Told, asked: Asked) -> ServedSample:
     )
 
 
-def _novelty(network: AstroMoE, folder: Path, usual: ServedSample, seed: int) -> tuple[StrangerFit, dict[str, float]]:
-    known, strangers = read_told(folder, "train"), read_asked(folder / "strangers.npz")
-    training, rng = read_asked(folder / "train.npz"), np.random.default_rng(seed)
+def _novelty(
+    network: AstroMoE, seen: tuple[Told, Asked], folder: Path, usual: ServedSample, seed: int
+) -> tuple[StrangerFit, dict[str, float]]:
+    (known, training), strangers = seen, read_asked(folder / "strangers.npz")
+    rng = np.random.default_rng(seed)
     rows = rng.permutation(len(known.embedding))[:REFERENCE]
     # else the surveys of the strangers would be strange, not the strangers
     alike = np.flatnonzero(np.isin(training.source, SURVEYS_OF_STRANGERS))

@@ -118,6 +118,13 @@ def read_told(folder: Path, part: str) -> Told:
         return Told(embeddings["embedding"], statistics["value"], statistics["known"])
 
 
+def read_part(folders: Sequence[Path], part: str) -> tuple[Told, Asked]:
+    """Read a part of several folders as one: what is told of the light curves, and the light curves."""
+    return all_told([read_told(folder, part) for folder in folders]), joined(
+        [read_asked(folder / f"{part}.npz") for folder in folders]
+    )
+
+
 def fit_run(
     folders: Sequence[Path], body: Path, out: Path, recipe: Recipe, config: HeadsConfig, *, trees: bool
 ) -> dict[str, dict[str, float]]:
@@ -125,15 +132,13 @@ def fit_run(
 
     Parameters
     ----------
-    folders : of light curves to fit on; those of the first are scored.
+    folders : of light curves to fit on.
     trees : fit boosted trees first, and let the heads learn from them as well.
     """
     network, run = load_whole(body) if config.go_on else load_body(body)
     classes = len(classes_of(folders[0]))
     recipe = with_classes(recipe, classes)
-    training = joined([read_asked(folder / "train.npz") for folder in folders])
-    validation = read_asked(folders[0] / "validation.npz")
-    told, asked = read_told(folders[0], "validation"), all_told([read_told(folder, "train") for folder in folders])
+    (told, validation), (asked, training) = (read_part(folders, part) for part in ("validation", "train"))
     found, teacher_NC = {}, None
     if trees:
         teacher_NC = out_of_fold(asked.columns, training.label, training.owner, classes, seed=recipe.seed)
@@ -145,11 +150,26 @@ def fit_run(
     return found
 
 
-def fit_trees(folders: Sequence[Path], out: Path, *, seed: int, rounds: int, **changes: Any) -> dict[str, float]:
-    """Fit boosted trees on folders and write them; scores of the validation light curves of the first come back."""
-    label_N = joined([read_asked(folder / "train.npz") for folder in folders]).label
-    asked = all_told([read_told(folder, "train") for folder in folders])
-    forest = fit_forest(asked.columns, label_N, len(classes_of(folders[0])), seed=seed, rounds=rounds, **changes)
+def fit_trees(
+    folders: Sequence[Path], out: Path, *, seed: int, rounds: int, weights: Sequence[float] = (), **changes: Any
+) -> dict[str, float]:
+    """Fit boosted trees on folders and write them; scores of the validation light curves come back.
+
+    Parameters
+    ----------
+    weights : of a light curve of each folder; default: 1.
+
+    Raises
+    ------
+    ValueError
+        When there are weights, but not one for each folder.
+    """
+    if weights and len(weights) != len(folders):
+        raise ValueError(f"{len(folders)} folders and {len(weights)} weights")
+    (told, validation), (asked, training) = (read_part(folders, part) for part in ("validation", "train"))
+    number = [len(read_asked(folder / "train.npz")) for folder in folders]
+    weight_N = np.repeat(np.array(weights, np.float32), number) if weights else None
+    classes = len(classes_of(folders[0]))
+    forest = fit_forest(asked.columns, training.label, classes, seed=seed, rounds=rounds, weight_N=weight_N, **changes)
     save_forest(forest, out)
-    p_NC = softmax(tree_logits(forest, read_told(folders[0], "validation").columns))
-    return scores(p_NC, read_asked(folders[0] / "validation.npz").label)
+    return scores(softmax(tree_logits(forest, told.columns)), validation.label)

@@ -17,7 +17,7 @@ from training.data.dataset import read_dataset
 from training.export.confidence import StrangerScore
 from training.export.profile import profile
 from training.fit.checkpoints import DataSource, load_network
-from training.recipes.astro_moe import debug, with_network
+from training.recipes.astro_moe import debug, sky_heads, with_network
 from training.recipes.schema import Recipe
 from training.score.novelty import fit_reference
 from training.simulate.generate import simulate
@@ -34,7 +34,7 @@ from training.sky.novelty import (
     statistics_of,
 )
 from training.sky.shipping import ship
-from training.sky.told import fit_trees, tell_embeddings, tell_statistics
+from training.sky.told import fit_trees, shown_whole, tell_embeddings, tell_statistics
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,12 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
         tmp_path_factory.mktemp("sim") / "s.parquet", 30, seed=2, classes=["RR Lyrae", "Ia"], workers=1, progress=False
     )
     return ask(read_dataset(path), debug(), "train", 120, seed=0)
+
+
+def test_whole_light_curves_keep_every_point() -> None:
+    whole = shown_whole(sky_heads()).augmentation
+    assert (whole.degraded, whole.at_detection, whole.mta_days) == (0.0, 0.0, ())
+    assert whole.no_metadata == sky_heads().augmentation.no_metadata
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +151,10 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     save_run(fitted, recipe, tmp_path / "body", DataSource(name="sim", sha256="0", objects=1), run)
     trees = tmp_path / "trees.npz"
     assert fit_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
+    both = fit_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2, weights=[1.0, 0.5])
+    assert both["light_curves"] == 2 * len(asked)
+    with pytest.raises(ValueError, match="1 folders and 2 weights"):
+        fit_trees([folder], trees, seed=0, rounds=1, weights=[1.0, 0.5])
     about = {"mixture": {"sim": 1.0}}
     bundle = ship(run, folder, tmp_path / "bundle", name="small", version="1.0.0", about=about, trees=trees)
     manifest = bundle.manifest
