@@ -18,8 +18,8 @@ from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC
 from training.data.dataset import read_dataset
 from training.sky.load import as_sent
-from training.sky.real import WAVELENGTH
 from training.sky.record import Sky
+from training.sky.surveys import WAVELENGTH
 
 Float = NDArray[np.float64]
 
