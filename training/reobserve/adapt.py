@@ -25,10 +25,11 @@ from training.data.dataset import Dataset, read_dataset
 from training.reobserve.batch import add_made_up, find_origins, make_views
 from training.reobserve.colours import read_colours
 from training.reobserve.patterns import Library, build_library
+from training.reobserve.templates import template_objects
 from training.score.conformal import fit_sets
 from training.simulate.generate import simulate_objects
 from training.sky.load import as_sent, load_sky
-from training.sky.record import PARTS, Sky, SkyObject, collect
+from training.sky.record import PARTS, Sky, SkyObject, collect, join
 from training.sky.scores import Answers, ask_bundle, summary
 from training.sky.surveys import WAVELENGTH
 
@@ -135,8 +136,12 @@ def _objects(dataset: Dataset) -> Iterator[SkyObject]:
 def _origins(folder: Path | None, seed: int) -> tuple[Sky, str]:
     """Labelled objects to observe, and where they are from: the training part of real surveys, or simulated ones."""
     if folder is not None:
-        sky = load_sky(folder)
-        return sky.take(sky.part == PARTS.index("train")), f"real surveys in {folder.name}"
+        sky, side = load_sky(folder), PARTS.index("train")
+        fits = template_objects(folder / "real" / "templates", side, 1, seed=seed)
+        told = f"real surveys in {folder.name}" + (
+            f", {len(fits)} objects made from published fits" if len(fits) else ""
+        )
+        return join([sky.take(sky.part == side), fits]), told
     nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
     rows = [
         SkyObject(
