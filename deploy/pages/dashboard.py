@@ -212,7 +212,7 @@ BATCHES = Row(
     (
         Panel(
             "Queue depth", "short", (Query("sum(nightjar_queue_depth)", "waiting"),),
-            "Light curves waiting for a worker.",
+            "Light curves waiting for a worker.", width=4,
         ),
         Panel(
             "Backlog and longest run", "s",
@@ -222,15 +222,16 @@ BATCHES = Row(
             ),
             "Predicted time to work through the queue, and the age of the longest run under way: one that only grows "
             "is stuck.",
+            width=5,
         ),
         Panel(
             "Batch size", "short",
             (Query(mean("nightjar_batch_size"), "mean"), *quantiles("nightjar_batch_size", 0.5, 0.99)),
-            "Light curves in one run of the network.",
+            "Light curves in one run of the network.", width=5,
         ),
         Panel(
             "Observations in a batch", "short", (Query(mean("nightjar_batch_tokens"), "mean"),),
-            "With padding, and times to forecast.",
+            "With padding, and times to forecast.", width=5,
         ),
         Panel(
             "Padding and cost model", "short",
@@ -241,7 +242,7 @@ BATCHES = Row(
             ),
             "Padded over real observations (1 is no padding), and measured over predicted duration of a run (1 is a "
             "perfect cost model).",
-            defaults={"decimals": 2},
+            width=5, defaults={"decimals": 2},
         ),
     ),
 )  # fmt: skip
@@ -403,26 +404,26 @@ STREAM = Row(
             "Age of alerts when answered", "s",
             tuple(Query(quantile(share, "nightjar_stream_alert_age_seconds"), f"p{share * 100:.0f}", "none")
                   for share in (0.5, 0.99)),
-            "From mid-exposure to the acknowledged answer; replays are left out.",
+            "From mid-exposure to the acknowledged answer; replays are left out.", width=5,
         ),
         Panel(
             "Age of messages when taken", "s",
             tuple(Query(quantile(share, "nightjar_stream_broker_age_seconds"), f"p{share * 100:.0f}", "none")
                   for share in (0.5, 0.99)),
-            "From the broker's timestamp.",
+            "From the broker's timestamp.", width=5,
         ),
         Panel(
             "Worker, stages of a batch, p90", "s",
-            (Query(quantile(0.9, "nightjar_stream_stage_duration_seconds", "stage"), "{{stage}}", "stage"),),
+            (Query(quantile(0.9, "nightjar_stream_stage_duration_seconds", "stage"), "{{stage}}", "stage"),), width=5,
         ),
         Panel(
             "Tries repeated", "ops", (Query(rate("nightjar_stream_retries_total", "step"), "{{step}}", "step"),),
-            "What is failing now also shows in a worker's /readyz.",
+            "What is failing now also shows in a worker's /readyz.", width=5,
         ),
         Panel(
             "Dead letters cut short", "short",
             (Query(f"sum(increase(nightjar_stream_letters_shortened_total{RATE}))"),),
-            "Of those too large for their topic only the beginning is kept.",
+            "Of those too large for their topic only the beginning is kept.", width=4,
         ),
     ),
     height=7,
