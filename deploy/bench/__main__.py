@@ -54,6 +54,10 @@ class Bench(BaseSettings):
     hostile_root: Path | None = Field(None, description="checkout of another commit, attacked instead")
 
     before: Path | None = Field(None, description="checkout of another commit, compared by the part of that name")
+    before_arms: tuple[Literal["http", "stream"], ...] = Field(
+        ("http", "stream"), description="what is compared, as a JSON list"
+    )
+    before_alerts: int = Field(8000, ge=100, description="alerts in a round of the stream workers that are compared")
     hostile_attacks: tuple[str, ...] = Field((), description="names of the attacks to measure, as a JSON list")
 
     def cli_cmd(self) -> None:
@@ -85,7 +89,7 @@ class Bench(BaseSettings):
         if part == "hostile_stream":
             return self._hostile_stream()
         if part == "before" and self.before is not None:
-            return wire.compare(self.bundle, self.before, self.curves, self.rounds, say)
+            return self._before(self.before)
         if part == "lean":
             return lean.measure(self.reference, None if self.reference == self.bundle else self.bundle, say)
         if part == "gpu":
@@ -119,6 +123,14 @@ class Bench(BaseSettings):
     def _kafka(self) -> report.Numbers:
         numbers = kafka.measure(self.bundle, self.stream_scale, say)
         self._write_table("kafka.md", stream.table(numbers))
+        return numbers
+
+    def _before(self, other: Path) -> report.Numbers:
+        numbers = report.Numbers()
+        if "http" in self.before_arms:
+            numbers |= wire.compare(self.bundle, other, self.curves, self.rounds, say)
+        if "stream" in self.before_arms:
+            numbers |= stream.compare(self.bundle, other, self.before_alerts, self.rounds, say)
         return numbers
 
     def _hostile(self) -> report.Numbers:

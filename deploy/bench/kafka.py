@@ -27,7 +27,8 @@ import numpy as np
 
 from deploy.bench.brokers import Brokers, brokers, home
 from deploy.bench.process import HOST, Service, free_port
-from deploy.bench.report import Numbers
+from deploy.bench.report import Numbers, spread
+from deploy.bench.wire import interval
 from deploy.bench.workload import visit
 
 PARTITIONS: Final = 4
@@ -39,6 +40,17 @@ LEAST_WAITING: Final = 10_000  # with fewer the work is over before the second w
 STAY_SECONDS: Final = 10.0
 KILLS: Final = 20
 RATE: Final = 270
+LOADED: Final = 40_000  # alerts that wait while workers are killed at full load
+WORK_ALERTS: Final = 500  # that each of them answers at least before it is killed
+COMMIT_ROUNDS: Final = 7
+SELDOM: Final = """
+import runpy, sys
+from service.stream.kafka import commits
+commits.COMMIT_SECONDS = 5.0
+sys.argv = ["service", "worker"]
+runpy.run_module("service", run_name="__main__")
+"""
+"""A worker that commits every five seconds, as clients of Kafka do by themselves, and not twenty times a second."""
 STEADY_SECONDS: Final = 30.0
 WORKERS: Final = (1, 2, 4)
 PRICE_ROUNDS: Final = 3
@@ -98,8 +110,14 @@ class Bench:
         self.cluster.create(self.sink, 2, **stamped)
 
     @contextmanager
-    def worker(self, once: bool = False, runs: int = 0) -> Iterator[Service]:
-        """Run a worker process, ready."""
+    def worker(self, once: bool = False, runs: int = 0, seldom: bool = False) -> Iterator[Service]:
+        """Run a worker process, ready.
+
+        Parameters
+        ----------
+        runs : runs of the network at once; 0 leaves it to the worker.
+        seldom : whether it commits every few seconds alone.
+        """
         hosts, port = self.cluster.hosts(), free_port()
         with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
             settings = {
@@ -114,7 +132,7 @@ class Bench:
                 environment["PYTHONPATH"] = tree
             log = Path(folder, "log")
             with log.open("wb") as sink:
-                command = [sys.executable, "-m", "service", "worker"]
+                command = [sys.executable, *(("-c", SELDOM) if seldom else ("-m", "service", "worker"))]
                 process = subprocess.Popen(command, env=environment, stderr=sink, cwd=tree)
             service = Service(process, port, log)
             try:
@@ -125,16 +143,19 @@ class Bench:
                     service.process.kill()
                 service.process.wait()
 
-    def visit(self, count: int, seconds: float, once: bool = False, workers: int = 1, warm: int = 0) -> float:
+    def visit(
+        self, count: int, seconds: float, once: bool = False, workers: int = 1, warm: int = 0, seldom: bool = False
+    ) -> float:
         """Return seconds from the first alert's arrival to the last answer.
 
         Parameters
         ----------
         warm : alerts that are answered before: the first transaction of a process begins with a new producer.
+        seldom : whether the workers commit every few seconds alone.
         """
         self.begin()
         with ExitStack() as stack:
-            started = [stack.enter_context(self.worker(once, _cores() // workers or 1)) for _ in range(workers)]
+            started = [stack.enter_context(self.worker(once, _cores() // workers or 1, seldom)) for _ in range(workers)]
             until(lambda: sum(assigned(one) for one in started) == PARTITIONS and all(map(assigned, started)))
             answers = stack.enter_context(Answers(self.cluster.hosts(), self.sink))
             self.feed(visit(warm, seed=5, first=count), 0)
@@ -154,7 +175,7 @@ class Bench:
         """Share of the alerts a second that transactions cost: rounds of both, in turn."""
         rates: dict[bool, list[float]] = {False: [], True: []}
         for number in range(PRICE_ROUNDS):
-            for once in (False, True) if number % 2 else (True, False):
+            for once in _turned(number):
                 rates[once].append(count / self.visit(count, 0, once, warm=WARM))
         least, exactly = statistics.median(rates[False]), statistics.median(rates[True])
         self._say(f"alerts/s at least once {least:.0f}, exactly once {exactly:.0f}")
@@ -163,6 +184,17 @@ class Bench:
             "kafka.at_least_once_per_s": least,
             "kafka.exactly_once_per_s": exactly,
         }
+
+    def commits(self, count: int) -> Numbers:
+        """Alerts a second with a commit twenty times a second over those with one every five seconds, in turn."""
+        ratios = []
+        for number in range(COMMIT_ROUNDS):
+            took = {seldom: self.visit(count, 0, warm=WARM, seldom=seldom) for seldom in _turned(number)}
+            ratios.append(took[True] / took[False])
+            self._say(f"round {number + 1}/{COMMIT_ROUNDS}: {ratios[-1]:.3f}")
+        low, high = interval(ratios)
+        name = "kafka.commit_often_ratio"
+        return {name: spread(ratios), f"{name}.low": low, f"{name}.high": high}
 
     def steady(self, seconds: float, once: bool) -> Numbers:
         """Ages of answers at a steady rate: from the broker's stamp of the alert to that of its answer."""
@@ -234,6 +266,23 @@ class Bench:
         self._say(f"{count} kills: {repeated} repeats")
         return repeated / count
 
+    def kills_loaded(self, count: int) -> float:
+        """Alerts answered twice for each worker that is killed while a backlog waits."""
+        self.begin()
+        with Answers(self.cluster.hosts(), self.sink) as answers:
+            self.feed(_packets(LOADED), 0)
+            for number in range(count):
+                with self.worker() as worker:
+                    until(lambda: _answered(worker) > WORK_ALERTS)
+                    time.sleep(number % 5 * 0.1)  # anywhere between two commits
+            left = LOADED - answers.count()
+            with self.worker() as worker:
+                answers.wait(LOADED)
+                worker.stop(60)
+            repeated = answers.repeats()
+        self._say(f"{count} kills at full load: {repeated} repeats; {left} were left for the last worker")
+        return repeated / count
+
     def outages(self) -> Numbers:
         """Seconds from a broker's return to the first new answer, by fault and promise."""
         promises = (("at_least_once", False), ("exactly_once", True))
@@ -277,6 +326,10 @@ PARTS: Final[Mapping[str, Callable[[Bench, float], Numbers]]] = {
     },
     "rebalance": lambda bench, scale: bench.rebalance(max(int(WAITING * scale), LEAST_WAITING)),
     "kills": lambda bench, scale: {"kafka.repeats_per_kill": bench.kills(max(2, int(KILLS * scale)))},
+    "kills_loaded": lambda bench, scale: {
+        "kafka.repeats_per_kill_full_load": bench.kills_loaded(max(2, int(KILLS * scale)))
+    },
+    "commits": lambda bench, scale: bench.commits(int(VISITS[0] * scale)),
     "outages": lambda bench, scale: bench.outages(),
 }
 
@@ -348,6 +401,11 @@ class Answers:
 def _packets(count: int) -> list[bytes]:
     """Return the packets of a visit, which take longer to make than to classify."""
     return visit(count)
+
+
+def _turned(number: int) -> tuple[bool, bool]:
+    """Return both of two ways; which comes first changes from round to round."""
+    return (False, True) if number % 2 else (True, False)
 
 
 def _number(key: bytes) -> int:

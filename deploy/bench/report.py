@@ -61,6 +61,7 @@ AIMS: Final[dict[str, Aim]] = {
     "kafka.standstill_s": Aim("longest standstill of a loaded worker while another joins and leaves, s", "at most", 2),
     "kafka.repeats_per_rebalance": Aim("alerts answered twice meanwhile", "at most", 256),
     "kafka.repeats_per_kill": Aim("alerts answered twice for each kill at 270/s", "at most", 64),
+    "kafka.repeats_per_kill_full_load": Aim("the same at full load", "at most", 256),
 }
 
 

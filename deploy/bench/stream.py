@@ -23,8 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from itertools import cycle, islice
 from pathlib import Path
@@ -38,6 +39,7 @@ from deploy.bench import engine
 from deploy.bench.bare import Bare, Best
 from deploy.bench.process import HOST, Service, free_port
 from deploy.bench.report import Numbers, aims_of
+from deploy.bench.wire import Pace, code_of, in_turn, ratio_line, ratios_of
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from models.alerts import plans
 from models.alerts.envelopes import read_packet
@@ -55,25 +57,25 @@ AT_ONCE: Final = 500  # alerts in a round trip to the server
 PATIENCE_SECONDS: Final = 600.0
 
 
-def feed(client: Any, packets: Sequence[bytes], seconds: float = 0.0) -> None:
+def feed(client: Any, packets: Sequence[bytes], seconds: float = 0.0, stream: str = "alerts") -> None:
     """Append alerts evenly over some seconds, or all at once."""
     started, sent = time.monotonic(), 0
     while sent < len(packets):
         due = sent + AT_ONCE if not seconds else int(len(packets) * min(1.0, (time.monotonic() - started) / seconds))
         pipeline = client.pipeline(transaction=False)
         for data in packets[sent:due]:
-            pipeline.xadd("alerts", {"value": data})
+            pipeline.xadd(stream, {"value": data})
         pipeline.execute()
         sent = min(due, len(packets))
         time.sleep(STEP_SECONDS if seconds else 0)
 
 
-def wait(client: Any, count: int) -> None:
+def wait(client: Any, count: int, stream: str = "results") -> None:
     """Wait until so many alerts are answered; raises TimeoutError after ten minutes."""
     give_up = time.monotonic() + PATIENCE_SECONDS
-    while client.xlen("results") < count:
+    while client.xlen(stream) < count:
         if time.monotonic() > give_up:
-            raise TimeoutError(f"{client.xlen('results')} of {count} alerts were answered")
+            raise TimeoutError(f"{client.xlen(stream)} of {count} alerts were answered")
         time.sleep(STEP_SECONDS)
 
 
@@ -103,15 +105,25 @@ def redis_server() -> Iterator[Any]:
 
 
 @contextmanager
-def worker(bundle: Path, client: Any, runs: int) -> Iterator[Service]:
-    """Run a worker process, ready."""
+def worker(
+    bundle: Path, client: Any, runs: int, suffix: str = "", code: Mapping[str, str] | None = None
+) -> Iterator[Service]:
+    """Run a worker process, ready.
+
+    Parameters
+    ----------
+    suffix : of the names of its streams.
+    code : what makes it run the code of another checkout.
+    """
     port, place = free_port(), f"redis://{HOST}:{client.get_connection_kwargs()['port']}"
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         settings = {
             "HOST": HOST, "WORKER_PORT": port, "BUNDLE": bundle, "WORKERS": runs, "CACHE_BYTES": 0,
-            "SOURCE": f"{place}/alerts", "SINK": f"{place}/results", "DEAD_LETTERS": f"file:{folder}/letters/",
+            "SOURCE": f"{place}/alerts{suffix}", "SINK": f"{place}/results{suffix}",
+            "DEAD_LETTERS": f"file:{folder}/letters/",
         }  # fmt: skip
-        environment = {**os.environ, **{f"NIGHTJAR_{name}": str(value) for name, value in settings.items()}}
+        chosen = {f"NIGHTJAR_{name}": str(value) for name, value in settings.items()}
+        environment = {**os.environ, **chosen, **(code or {})}
         log = Path(folder, "log")
         with log.open("wb") as sink:
             process = subprocess.Popen([sys.executable, "-m", "service", "worker"], env=environment, stderr=sink)
@@ -280,6 +292,39 @@ def _bare(bundle: Path, packets: Sequence[bytes]) -> tuple[float, float]:
     curves = [columns_of(one.curve) for one in read if isinstance(one, Packet) and one.curve is not None]
     best = Best.of(bundle, curves, cores()).run(cores()).per_second
     return best, Bare.of(bundle, curves).run(cores()).per_second
+
+
+def compare(bundle: Path, other: Path, alerts: int, rounds: int, say: Callable[[str], None]) -> Numbers:
+    """Keys ``before.stream.*``: alerts a second of the worker here over those of another checkout, and processor time.
+
+    Both workers run, each between streams of its own, and are fed in turn; the one that is not has nothing to do. As in
+    :func:`deploy.bench.wire.compare`, ratios are taken within a round.
+    """
+    packets = visit(alerts, seed=6)
+    with redis_server() as client, ExitStack() as stack:
+        arms = []
+        for name, code in (("-new", {}), ("-old", code_of(other))):
+            client.xgroup_create(f"alerts{name}", "nightjar", "0", mkstream=True)
+            process = stack.enter_context(worker(bundle, client, cores(), name, code))
+            arms.append(partial(_pace, client, process, packets, name))
+        for warm in arms:
+            warm()
+        new, old = arms
+        seen = []
+        for number in range(rounds):
+            seen.append(in_turn(number, new, old))
+            say(f"round {number + 1}/{rounds}: {ratio_line('stream', seen[-1])}")
+    return ratios_of({"stream": seen})
+
+
+def _pace(client: Any, process: Service, packets: Sequence[bytes], name: str) -> Pace:
+    """Feed a worker and wait for its answers; by the server's clock, from the first alert to the last answer."""
+    before, (seconds, micro) = process.cpu_seconds(), client.time()
+    answered = client.xlen(f"results{name}")
+    feed(client, packets, stream=f"alerts{name}")
+    wait(client, answered + len(packets), f"results{name}")
+    last = client.xrevrange(f"results{name}", count=1)[0][0]
+    return Pace(milliseconds(last) / 1e3 - seconds - micro / 1e6, process.cpu_seconds() - before)
 
 
 class Drained(NamedTuple):

@@ -6,12 +6,14 @@ service, while bare onnxruntime has them to itself.
 
     python -m deploy.bench --parts '["before"]' --before OTHER/CHECKOUT --bundle BUNDLE --rounds 9
 
-compares the service of this checkout with that of another one on the same bundle: both run, and are asked in turn.
+compares the service of this checkout with that of another one on the same bundle: both run, and are asked in turn. The
+same part compares their stream workers (:func:`deploy.bench.stream.compare`).
 """
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -176,7 +178,7 @@ class Arm(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """Seconds that an arm took, and processor seconds of the service meanwhile."""
+    """Seconds that an arm took, and processor seconds of the process that answered meanwhile."""
 
     seconds: float
     cpu: float
@@ -191,7 +193,7 @@ def compare(bundle: Path, other: Path, curves: int, rounds: int, say: Callable[[
     """
     drawn = alert_mix(curves, seed=3)
     chosen = {f"NIGHTJAR_{name}": value for name, value in (PATIENT | {"AUTOTUNE": "false"}).items()}
-    there = chosen | {"PYTHONPATH": str(other.resolve()), "PYTHONSAFEPATH": "1"}
+    there = chosen | code_of(other)
     with tempfile.TemporaryDirectory() as folder, running(bundle, chosen) as new, running(bundle, there) as old:
         arms = {
             "json_1": Arm(Path(folder, "singles"), JSON_IN_FLIGHT[0]),
@@ -206,10 +208,9 @@ def compare(bundle: Path, other: Path, curves: int, rounds: int, say: Callable[[
         seen: dict[str, list[tuple[Pace, Pace]]] = {name: [] for name in arms}
         for number in range(rounds):
             for name, arm in arms.items():
-                pair = [_pace(service, arm) for service in ((new, old) if number % 2 else (old, new))]
-                seen[name].append((pair[0], pair[1]) if number % 2 else (pair[1], pair[0]))
-            say(f"round {number + 1}/{rounds}: " + ", ".join(_ratio_line(name, seen[name][-1]) for name in arms))
-    return _ratios(seen)
+                seen[name].append(in_turn(number, partial(_pace, new, arm), partial(_pace, old, arm)))
+            say(f"round {number + 1}/{rounds}: " + ", ".join(ratio_line(name, seen[name][-1]) for name in arms))
+    return ratios_of(seen)
 
 
 def _pace(service: Service, arm: Arm) -> Pace:
@@ -218,7 +219,22 @@ def _pace(service: Service, arm: Arm) -> Pace:
     return Pace(seconds, service.cpu_seconds() - before)
 
 
-def _ratios(seen: Mapping[str, Sequence[tuple[Pace, Pace]]]) -> Numbers:
+def code_of(checkout: Path) -> dict[str, str]:
+    """Return what makes a Python process run the code of another checkout."""
+    return {"PYTHONPATH": str(checkout.resolve()), "PYTHONSAFEPATH": "1"}
+
+
+def in_turn(number: int, new: Callable[[], Pace], old: Callable[[], Pace]) -> tuple[Pace, Pace]:
+    """Return what both took, new and old; who goes first changes from round to round."""
+    if number % 2:
+        first = new()
+        return first, old()
+    first = old()
+    return new(), first
+
+
+def ratios_of(seen: Mapping[str, Sequence[tuple[Pace, Pace]]]) -> Numbers:
+    """Keys ``before.ARM.throughput_ratio`` and ``before.ARM.cpu_ratio``, with the interval of the median of each."""
     numbers = Numbers()
     for name, pairs in seen.items():
         ratios = {
@@ -239,7 +255,8 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _ratio_line(name: str, pair: tuple[Pace, Pace]) -> str:
+def ratio_line(name: str, pair: tuple[Pace, Pace]) -> str:
+    """Return one round of one arm, for people."""
     new, old = pair
     return f"{name} throughput {old.seconds / new.seconds:.3f}, processor time {new.cpu / old.cpu:.3f}"
 

@@ -110,11 +110,15 @@ KAFKA_DRAIN = (
     Figure("kafka.at_least_once_per_s", "at least once"),
     Figure("kafka.exactly_once_per_s", "exactly once"),
     Figure("kafka.exactly_once_price", "price of exactly once, share"),
+    Figure("kafka.commit_often_ratio", "alerts/s, commits often / seldom"),
+    Figure("kafka.commit_often_ratio.low", "from"),
+    Figure("kafka.commit_often_ratio.high", "to", "at least 0.97"),
 )
 KAFKA_FAULTS = (
     Figure("kafka.standstill_s", "standstill at a rebalance, s"),
     Figure("kafka.repeats_per_rebalance", "repeats a rebalance"),
-    Figure("kafka.repeats_per_kill", "repeats a kill"),
+    Figure("kafka.repeats_per_kill", "repeats a kill at 270/s"),
+    Figure("kafka.repeats_per_kill_full_load", "at full load"),
     Figure("kafka.return_to_first_answer_s.killed.at_least_once", "killed broker back to first answer, s"),
     Figure("kafka.return_to_first_answer_s.killed.exactly_once", "the same, exactly once, s"),
     Figure("kafka.return_to_first_answer_s.silent.at_least_once", "silent broker back to first answer, s"),
@@ -158,6 +162,12 @@ BEFORE = (
     Figure("before.msgpack_64.throughput_ratio.high", "to", "at least 0.97"),
     Figure("before.msgpack_64.cpu_ratio", "msgpack by 64: processor time, now / then"),
 )
+BEFORE_STREAM = (
+    Figure("before.stream.throughput_ratio", "alerts/s, now / then"),
+    Figure("before.stream.throughput_ratio.low", "from"),
+    Figure("before.stream.throughput_ratio.high", "to", "at least 0.97"),
+    Figure("before.stream.cpu_ratio", "processor time, now / then"),
+)
 LEAN = (
     Figure("lean.lone6_vs_1_2_0", "1 of 6 points"),
     Figure("lean.lone30_vs_1_2_0", "1 of 30", "at most 0.45"),
@@ -197,6 +207,7 @@ TABLES: dict[str, Sequence[Figure]] = {
     "kafka-drain": KAFKA_DRAIN,
     "kafka-faults": KAFKA_FAULTS,
     "before": BEFORE,
+    "before-stream": BEFORE_STREAM,
     "hostile": HOSTILE,
     "hostile-stream": HOSTILE_STREAM,
     "kernels": KERNELS,
@@ -277,7 +288,8 @@ def _version(one: Measurement) -> str:
 
 
 def _held_for(one: Measurement) -> str:
-    return f"`{one['commit'][:8]}`, {one['machine.cpu']} ({one['machine.cores']} cores), {one['date']}"
+    by = f", {one['measured_by']}" if "measured_by" in one else ""
+    return f"`{one['commit'][:8]}`, {one['machine.cpu']} ({one['machine.cores']} cores), {one['date']}{by}"
 
 
 def _server(key: str) -> str:
@@ -292,6 +304,8 @@ def _middle(value: Any) -> float:
 def _figure_cell(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, str):  # a time that never comes
+        return value
     if isinstance(value, dict):
         return f"{_number(value['median'])} ± {_number(value['spread'])}"
     return _number(value)

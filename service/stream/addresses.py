@@ -37,7 +37,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The one topic or stream of a sink."""
+        """Name of the one topic or stream of a sink."""
         if len(self.names) != 1:
             raise AddressError(f"{self.scheme}://{self.hosts}: a sink has exactly one topic or stream")
         return self.names[0]

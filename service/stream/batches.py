@@ -16,7 +16,7 @@ OTHER: Final = "other"
 
 
 class UnbalancedError(Exception):
-    """Alerts went in and did not come out: a bug, and alerts may be lost."""
+    """Account that does not balance: a bug, and alerts may be lost."""
 
 
 class LostAlertError(UnbalancedError):

@@ -1,4 +1,4 @@
-"""Alerts of a batch to results: the data plane, asked again where that may help, halved where a batch breaks it.
+"""Classification of a batch: the data plane, asked again where that may help, halved where a batch breaks it.
 
 Each alert is answered from the history in its own packet, also when a batch holds several alerts of one object.
 """
@@ -35,7 +35,7 @@ class Classifying:
         self._models, self._troubles, self._prior = models, troubles, prior
 
     async def results(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
-        """Results of the alerts that have one; the others are among the batch's deaths.
+        """Return results of the alerts that have one; the others are among the batch's deaths.
 
         Raises
         ------
@@ -55,7 +55,7 @@ class Classifying:
         return results
 
     def _failed(self, batch: Batch, results: Sequence[Result], last: bool) -> list[Alert]:
-        """Alerts to ask about again; those whose failure will not pass are given up."""
+        """Return alerts to ask about again; those whose failure will not pass are given up."""
         again = []
         for result in results:
             outcome = result.outcome
@@ -117,5 +117,5 @@ def _item(alert: Alert) -> LightCurve | Refusal:
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Messages of a batch to alerts, in a thread; a message that cannot be read is given up, and its neighbours are not."""
+"""Decoding of a batch, in a thread; a message that cannot be read is given up, and its neighbours are not."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class Decoding:
         self._max_deliveries, self._executor, self._troubles = max_deliveries, executor, troubles
 
     async def alerts(self, batch: Batch, messages: Sequence[Message]) -> list[Alert]:
-        """Alerts of the messages, in order; those that cannot be read are among the batch's deaths."""
+        """Return alerts of the messages, in order; those that cannot be read are among the batch's deaths."""
         read = await self._patient(messages)
         alerts: list[Alert] = []
         for message, outcomes in zip(messages, read, strict=True):

@@ -1,4 +1,4 @@
-"""Opens sources and sinks by their address. What Kafka and Redis need is imported only when an address names them."""
+"""Sources and sinks by their address; clients of Kafka and Redis are imported only when an address names them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def _nobody(seconds: float) -> None: ...
 
 
 def open_ends(settings: StreamSettings, replay: bool = False, rebalanced: Rebalanced = _nobody) -> Ends:
-    """All three ends of a worker; raises AddressError for those that make no sense, alone or together.
+    """Open all three ends of a worker; raises AddressError for those that make no sense, alone or together.
 
     So it does for those whose broker will not let us in, unless the settings say to go on trying.
     """
@@ -175,7 +175,7 @@ _SINKS: Final[Mapping[Scheme, Callable[[Address, StreamSettings], Sink]]] = {
 
 
 def kafka_properties(path: Path | None) -> dict[str, Any]:
-    """Properties from the settings' file."""
+    """Read properties from the settings' file."""
     if path is None:
         return {}
     try:

@@ -44,7 +44,7 @@ class Doubtful(NamedTuple):
 
 
 class ExactlyOnce:
-    """Ends batches."""
+    """End of batches in transactions."""
 
     def __init__(
         self, source: "KafkaSource", transactions: "KafkaTransactions", publishing: Publishing, troubles: Troubles
@@ -86,7 +86,7 @@ class ExactlyOnce:
         return answered
 
     async def _attempt(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
-        """One transaction."""
+        """Try one transaction."""
         await asyncio.to_thread(self._transactions.begin)
         claim = await asyncio.to_thread(self._source.claim, batch.taken)
         if self._doubtful is not None and await asyncio.to_thread(self._source.committed, claim):

@@ -46,7 +46,7 @@ class FileSource:
         return messages
 
     def rest(self) -> None:
-        """Files wait."""
+        """Do nothing: files wait."""
 
     def done(self, messages: Sequence[Message]) -> None:
         """Remove letters that have been answered; packets stay. A letter written anew since stays, too."""
@@ -61,15 +61,15 @@ class FileSource:
         return ""
 
     def holds(self, message: Message) -> bool:
-        """Nobody else is given files."""
+        """Return True: nobody else is given files."""
         return True
 
     def standing(self) -> Standing:
-        """Nobody counts files."""
+        """Return nothing: nobody counts files."""
         return Standing()
 
     def close(self, clean: bool = True) -> None:
-        """Nothing is open, and nobody counts deliveries."""
+        """Do nothing: no file is open, and nobody counts deliveries."""
 
 
 def _messages(path: Path) -> Iterator[Message]:
@@ -89,7 +89,7 @@ def _read_record(path: Path) -> Message:
 
 
 class FolderSink:
-    """A file for each key."""
+    """Folder with a file for each key."""
 
     trouble = ""
 
@@ -125,7 +125,7 @@ class FolderSink:
         return None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class LinesSink:
@@ -156,11 +156,11 @@ class LinesSink:
         return [None for _ in records]
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 def _whole_lines(path: Path) -> int:
-    """Length of the file without a last line that a crash or a full disk cut short."""
+    """Return the length of the file without a last line that a crash or a full disk cut short."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end:

@@ -105,7 +105,7 @@ def _elasticc(result: Result) -> bytes:
 
 
 def _classifications(result: Result) -> list[dict[str, float]]:
-    """Class ids and probabilities that sum to 1 as the single-precision numbers that they are sent as."""
+    """Return class ids and probabilities that sum to 1 as the single-precision numbers that they are sent as."""
     probabilities = _probabilities(result)
     if probabilities is None:
         return [{"classId": NOT_CLASSIFIED, "probability": 1.0}]
@@ -135,7 +135,7 @@ def _alerce(result: Result) -> dict[str, Any] | None:
 def _families(
     result: Result, probabilities: Mapping[str, float]
 ) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Probability of each group right above the classes, and of the classes within their group."""
+    """Return probabilities of the groups right above the classes, and of the classes within their group."""
     top: dict[str, float] = {}
     children: dict[str, dict[str, float]] = {}
     for leaf in result.bundle.manifest.classes.classes:
@@ -182,7 +182,7 @@ def _lasair(result: Result) -> bytes | None:
 
 
 def _probabilities(result: Result) -> dict[str, float] | None:
-    """By class name, summing to 1 in double precision; None when the alert was not classified."""
+    """Return probabilities by class name, summing to 1 in double precision; None where nothing was classified."""
     values = usual_writer(result.lease, result.prior).probabilities(result.outcome)
     return None if values is None else dict(zip(result.bundle.manifest.classes.names, values.tolist(), strict=True))
 

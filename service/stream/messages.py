@@ -68,11 +68,11 @@ class Standing:
 
 
 class TransientError(Exception):
-    """The broker cannot be used now; the same call may succeed later."""
+    """Broker that cannot be used now; the same call may succeed later."""
 
 
 class PermanentError(Exception):
-    """A record that will never be taken."""
+    """Record that will never be taken."""
 
 
 class Source(Protocol):
@@ -82,7 +82,7 @@ class Source(Protocol):
     """True where it ends: then ``poll`` returning nothing means that there is nothing more."""
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Up to ``limit`` messages; waits at most about ``timeout`` seconds for the first. Raises TransientError."""
+        """Return up to ``limit`` messages; waits about ``timeout`` seconds for the first. Raises TransientError."""
 
     def rest(self) -> None:
         """Keep the broker's trust while nothing can be taken; called a few times a second instead of ``poll``."""

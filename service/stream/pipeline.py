@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class Pipeline:
-    """Takes batches from one source to the end, several at a time.
+    """Way of batches from one source to the end, several at a time.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class Pipeline:
                 self._metrics.stream_broker_age.observe(max(0.0, (batch.received_ms - stated) / 1000))
 
     def _watch_ages(self, results: Sequence[Result]) -> None:
-        """Age of each alert now that it is answered; a replay says nothing about the speed of the service."""
+        """Tell the metrics the age of each answered alert; a replay says nothing about the speed of the service."""
         if self._source.finite:
             return
         now = now_ms() / 1000
@@ -155,6 +155,6 @@ class Pipeline:
 
 
 def unix_seconds(mjd_tai: float) -> float:
-    """Seconds since 1970, UTC, of an MJD in TAI."""
+    """Return seconds since 1970, UTC, of an MJD in TAI."""
     offset = float(tai_minus_utc(np.array([mjd_tai]))[0])
     return (mjd_tai - MJD_OF_1970) * SECONDS_PER_DAY - offset

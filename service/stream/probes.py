@@ -171,6 +171,6 @@ def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRe
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Probes come every few seconds: nobody wants to read of them."""
+            """Log nothing: probes come every few seconds."""
 
     return Handler

@@ -32,7 +32,7 @@ class Publishing:
         self._executor, self._troubles, self._metrics = executor, troubles, metrics
 
     async def publish(self, batch: Batch, results: Sequence[Result]) -> list[Result]:
-        """Results that were acknowledged, or that the format has no words for; the others are deaths of the batch."""
+        """Publish; returns results acknowledged, or without words in the format. Others are the batch's deaths."""
         loop = asyncio.get_running_loop()
         encoded = await loop.run_in_executor(self._executor, lambda: [self._encode(result) for result in results])
         records, owners, silent = [], [], []
@@ -78,7 +78,7 @@ class Publishing:
         return kept
 
     async def _send(self, sink: Sink, records: Sequence[Record], step: str) -> dict[int, PermanentError]:
-        """Publish until every record is acknowledged or refused for good; the refusals, by place."""
+        """Publish until every record is acknowledged or refused for good; returns the refusals, by place."""
         refusals: dict[int, PermanentError] = {}
         left = list(range(len(records)))
         for pause in pauses():

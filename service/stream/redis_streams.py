@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import redis
 import structlog
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     NoPermissionError,
@@ -25,6 +26,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
 
 from models.limits import milliseconds
 from service.stream.addresses import Address
@@ -44,12 +46,16 @@ Entries = list[tuple[bytes, dict[bytes, bytes] | None]]
 
 
 def connect(address: Address) -> redis.Redis:
-    """Make a client; it connects when first used."""
+    """Make a client; it connects when first used.
+
+    It tries nothing twice: whoever asked tries again, and says meanwhile that nobody answers. The client's own tries
+    would keep that from the probes for most of a minute.
+    """
     host, _, port = address.hosts.rpartition(":") if ":" in address.hosts else (address.hosts, "", "6379")
     return redis.Redis(
         host, int(port), int(address.number("db", 0)), password=address.password, username=address.user,
         ssl=address.tls, protocol=2, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS,
-        health_check_interval=30,
+        health_check_interval=30, retry=Retry(NoBackoff(), 0),
     )  # fmt: skip
 
 
@@ -119,7 +125,7 @@ class RedisSource:
         self._ready = True
 
     def _claim(self, limit: int) -> list[Message]:
-        """Entries that their owner has not finished for ``idle`` seconds, with the number of their deliveries."""
+        """Claim entries that their owner has not finished for ``idle`` seconds, with the number of their deliveries."""
         if monotonic() - self._claimed_at < self._idle_ms / 2000:
             return []
         claimed: list[Message] = []
@@ -135,7 +141,7 @@ class RedisSource:
         return claimed
 
     def _left_behind(self, stream: bytes, limit: int) -> dict[bytes, int]:
-        """Entries that nobody has touched for long, with the number of their deliveries; some of them at each call."""
+        """Return entries that nobody has touched for long, with their numbers of deliveries; some at each call."""
         start = self._starts.pop(stream, "-")
         found = cast(
             "list[dict[str, Any]]",
@@ -157,7 +163,7 @@ class RedisSource:
         return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
     def rest(self) -> None:
-        """Redis wants nothing of a consumer that is busy."""
+        """Do nothing: Redis wants nothing of a consumer that is busy."""
 
     def done(self, messages: Sequence[Message]) -> None:
         """Acknowledge, stream by stream."""
@@ -179,11 +185,11 @@ class RedisSource:
         return refusal_of(self._client)
 
     def holds(self, message: Message) -> bool:
-        """Entries are ours until they are done; who stalls for ``idle`` seconds is not told that others have them."""
+        """Return True: entries are ours until done; who stalls is not told that others have claimed them."""
         return True
 
     def standing(self) -> Standing:
-        """Entries not yet handed to the group, where the server (7.0 and later) counts them."""
+        """Count entries not yet handed to the group, where the server (7.0 and later) counts them."""
         lags: dict[tuple[str, str], int] = {}
         with contextlib.suppress(RedisError):
             for stream in self._streams:

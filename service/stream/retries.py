@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 def pauses() -> Iterator[float]:
-    """Seconds to wait after each failed try."""
+    """Yield seconds to wait after each failed try."""
     pause = FIRST_PAUSE
     while True:
         yield pause * random.uniform(1 - SPREAD, 1 + SPREAD)
@@ -43,7 +43,7 @@ class Troubles:
             log.info("works again", step=step)
 
     def __str__(self) -> str:
-        """Everything that fails, in words; empty when nothing does."""
+        """Return everything that fails, in words; empty when nothing does."""
         return "; ".join(f"{step}: {reason}" for step, reason in self._now.items())
 
     async def wait(self, step: str, reason: str, pause: float) -> None:

@@ -164,7 +164,7 @@ class Worker:
             await asyncio.wait(self._tasks, timeout=AHEAD_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def _poll(self, source: Source, limit: int) -> list[Message] | None:
-        """Messages, none of them after a while, None when the source fails."""
+        """Return messages, none of them after a while, None when the source fails."""
         try:
             found = await self._on_source(lambda: source.poll(limit, POLL_SECONDS))
         except TransientError as error:

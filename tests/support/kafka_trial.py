@@ -103,11 +103,13 @@ class Trial:
         return chosen(self.folder, **(self.addresses(**(options or {})) | changes))
 
     @contextmanager
-    def process(self, options: Mapping[str, str] | None = None, **changes: object) -> Iterator[Process]:
-        """A worker process; killed at the end if it still runs."""
+    def process(
+        self, options: Mapping[str, str] | None = None, real: bool = False, **changes: object
+    ) -> Iterator[Process]:
+        """A worker process, of the default model where it is to be real; killed at the end if it still runs."""
         self._processes += 1
         settings = self.addresses(**(options or {})) | changes
-        process = Process(settings, self.folder / f"{self._processes}.log")
+        process = Process(settings, self.folder / f"{self._processes}.log", real)
         try:
             yield process
         finally:

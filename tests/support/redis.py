@@ -18,9 +18,15 @@ needs_redis = pytest.mark.skipif(
 
 
 class RedisServer:
-    """A server that keeps nothing on disk."""
+    """A server.
 
-    def __init__(self, folder: Path) -> None:
+    Parameters
+    ----------
+    keeps : whether it has after a kill what it had before; otherwise it keeps nothing on disk.
+    """
+
+    def __init__(self, folder: Path, keeps: bool = False) -> None:
+        self._keeps = "yes" if keeps else "no"
         with socket.socket() as probe:
             probe.bind((HOST, 0))
             self.port = int(probe.getsockname()[1])
@@ -32,10 +38,9 @@ class RedisServer:
         return f"redis://{HOST}:{self.port}/0"
 
     def start(self) -> None:
-        command = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no"]
-        self._process = subprocess.Popen(
-            [*command, "--dir", str(self._folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        command = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--dir", str(self._folder)]
+        keep = ["--appendonly", self._keeps, "--appendfsync", "always"]
+        self._process = subprocess.Popen([*command, *keep], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(self._answers)
 
     def kill(self) -> None:
@@ -51,6 +56,11 @@ class RedisServer:
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
+    def wake(self) -> None:
+        """End :meth:`hang`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def _answers(self) -> bool:
         try:
             with socket.create_connection((HOST, self.port), timeout=1) as connection:
@@ -61,9 +71,9 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[RedisServer]:
+def redis_server(folder: Path, keeps: bool = False) -> Iterator[RedisServer]:
     """A server, running."""
-    server = RedisServer(folder)
+    server = RedisServer(folder, keeps)
     server.start()
     try:
         yield server

@@ -158,9 +158,14 @@ def letters(folder: Path) -> list[dict[str, Any]]:
 
 
 class Process:
-    """A worker process that may be killed."""
+    """A worker process that may be killed.
 
-    def __init__(self, settings: Mapping[str, Any], log: Path) -> None:
+    Parameters
+    ----------
+    real : whether it answers with the default model, and not with a stand-in for the network.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], log: Path, real: bool = False) -> None:
         usual = {
             "host": HOST,
             "worker_port": 0,
@@ -173,7 +178,8 @@ class Process:
         environment = {**os.environ, **given, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
         self.log = log
         with log.open("ab") as file:
-            self._process = subprocess.Popen([sys.executable, "-m", "support.stream"], env=environment, stderr=file)
+            command = [sys.executable, *(("-m", "service", "worker") if real else ("-m", "support.stream"))]
+            self._process = subprocess.Popen(command, env=environment, stderr=file)
 
     def kill(self) -> None:
         """As a machine that loses power."""

@@ -158,7 +158,7 @@ UNANSWERED_SECONDS: Final = 20.0
 
 
 class Apart:
-    """Lets transactions and commits of the journal come one after another; of those who wait, the journal goes first.
+    """Gate for transactions and commits of the journal, one after another; of those who wait, the journal goes first.
 
     The broker keeps the commit that came last, also when a transaction whose offsets came before it ends after it: were
     both under way at once, a journal could set the group back.
@@ -242,7 +242,7 @@ class Commits:
             self._held.pop(partition, None)
 
     def start(self, partition: Partition, offset: int) -> bool:
-        """Note the first message of a partition; whether it was the first, and its journal is to be read."""
+        """Note a message of a partition; returns whether it was the first, so that its journal is to be read."""
         held = self._held[partition]
         first, held.start = held.start is None, offset if held.start is None else held.start
         return first

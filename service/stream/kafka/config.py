@@ -32,7 +32,7 @@ _TRANSIENT: Final = frozenset({
 
 
 def properties(address: Address, extra: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Properties for librdkafka: ours, those of the file, those of the address, each over those before."""
+    """Return properties for librdkafka: ours, those of the file, those of the address, each over those before."""
     given = {name: value for name, value in address.options.items() if "." in name}
     return {**COMMON, **own, **extra, **given, "bootstrap.servers": address.hosts}
 

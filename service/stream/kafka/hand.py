@@ -31,7 +31,7 @@ class Hand:
         self._alone: Token | None = None  # what is under way with nothing beside it
 
     def __len__(self) -> int:
-        """Messages in the hand."""
+        """Return the number of messages in the hand."""
         return len(self._messages)
 
     @property
@@ -52,7 +52,7 @@ class Hand:
         self._messages, self._bytes = messages, sum(map(_size, messages))
 
     def hand_on(self, limit: int) -> list[Message]:
-        """Messages that may go now, in order, up to ``limit``; others stay."""
+        """Return messages that may go now, in order, up to ``limit``; others stay."""
         if self._alone is not None and self._offsets.holds(self._alone) and self._offsets.unfinished():
             return []
         self._alone = None
@@ -125,7 +125,7 @@ class Hand:
 
 
 def partition_of(message: KafkaMessage) -> Partition:
-    """Topic and number of a message's partition."""
+    """Return topic and number of a message's partition."""
     return str(message.topic()), int(message.partition() or 0)
 
 
@@ -155,7 +155,7 @@ def message_of(one: KafkaMessage, token: object = None, deliveries: int = 1) -> 
 
 
 def headers_of(message: KafkaMessage) -> Headers:
-    """Headers as bytes; one without a value is empty. Names that are no UTF-8 break the client: then there are none."""
+    """Return headers as bytes, empty without a value. Names that are no UTF-8 break the client: then none."""
     try:
         headers = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
     except (SystemError, UnicodeDecodeError):

@@ -78,7 +78,7 @@ class Offsets:
             return None if progress is None else progress.front
 
     def unfinished(self, partitions: Iterable[Partition] | None = None) -> int:
-        """Messages taken and not done, of these partitions or of all."""
+        """Return the number of messages taken and not done, of these partitions or of all."""
         with self._lock:
             chosen = self._partitions if partitions is None else set(partitions) & self._partitions.keys()
             return sum(not done for p in chosen for done in self._partitions[p].taken.values())

@@ -1,4 +1,4 @@
-"""Finite sources for replays: what a topic or a stream holds between two offsets or two moments.
+"""Finite sources for replays: messages of a topic or a stream between two offsets or two moments.
 
 Nothing is committed and no group is joined, so a replay disturbs nobody. It ends where the topic ended when it began.
 """
@@ -96,17 +96,17 @@ class KafkaRange:
                 del self._ends[place]
 
     def rest(self) -> None:
-        """No group expels it."""
+        """Do nothing: no group expels a replay."""
 
     def done(self, messages: Sequence[Message]) -> None:
-        """Nothing is kept."""
+        """Do nothing: no offset is kept."""
 
     def refusal(self) -> str:
         """Return nothing: who may not read is told at the start."""
         return ""
 
     def holds(self, message: Message) -> bool:
-        """No group takes anything away."""
+        """Return True: no group takes anything away."""
         return True
 
     def standing(self) -> Standing:
@@ -153,7 +153,7 @@ class RedisRange:
         return []
 
     def rest(self) -> None:
-        """Redis wants nothing."""
+        """Do nothing: Redis wants nothing."""
 
     def done(self, messages: Sequence[Message]) -> None:
         """Delete letters; alerts stay."""
@@ -170,7 +170,7 @@ class RedisRange:
         return ""
 
     def holds(self, message: Message) -> bool:
-        """No group takes anything away."""
+        """Return True: no group takes anything away."""
         return True
 
     def standing(self) -> Standing:
@@ -183,7 +183,7 @@ class RedisRange:
 
 
 def _milliseconds(text: str) -> int:
-    """Milliseconds since 1970 of an ISO time, UTC unless it says otherwise."""
+    """Return milliseconds since 1970 of an ISO time, UTC unless it says otherwise."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -81,7 +81,7 @@ def refusal_of(producer: Producer, topic: str, complaints: Complaints) -> str:
 
 
 def patience(config: Mapping[str, Any]) -> float:
-    """Seconds after which every record has been answered."""
+    """Return seconds after which every record has been answered."""
     return float(config["message.timeout.ms"]) / 1000 + SLACK_SECONDS
 
 

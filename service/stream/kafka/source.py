@@ -43,7 +43,7 @@ REFUSAL_SECONDS: Final = 5.0
 SLICE_SECONDS: Final = 0.05
 """Seconds that the consumer is waited for before other work is looked at; commits and journals come by this way."""
 HURRY_SECONDS: Final = 0.005
-"""The same while messages in the hand wait for an answer of the broker."""
+"""That time while messages in the hand wait for an answer of the broker."""
 FULL_SECONDS: Final = 0.5
 """Seconds that the hand is full before partitions are paused; until then it grows by one message for each look."""
 MAX_DELIVERIES: Final = 5
@@ -127,7 +127,7 @@ class KafkaSource:
     # What the owner does.
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Up to ``limit`` messages, waiting only for the first."""
+        """Return up to ``limit`` messages, waiting only for the first."""
         end = monotonic() + timeout
         while True:
             self._serve()
@@ -257,7 +257,7 @@ class KafkaSource:
                 self._inbox.get_nowait()()
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Others may have read them already: nothing of theirs counts any more."""
+        """Forget partitions that others may have read already: nothing of theirs counts any more."""
         began = monotonic()
         self._group = None
         self._drop([(str(p.topic), p.partition) for p in partitions])
@@ -298,7 +298,7 @@ class KafkaSource:
         return not isinstance(message.token, Token) or self._offsets.holds(message.token)
 
     def reserve(self, timeout: float) -> bool:
-        """Begin a transaction's time, in which no journal is written; whether that was possible."""
+        """Begin a transaction's time, in which no journal is written; returns whether that was possible."""
         return self._apart is None or self._apart.begin_transaction(timeout)
 
     def release(self) -> None:
@@ -359,7 +359,7 @@ class KafkaSource:
 
 
 def _look() -> None:
-    """Nothing but a reason to look at what has changed."""
+    """Do nothing: a job that only makes the owner look at what has changed."""
 
 
 def _generation_of(group: object) -> int:

@@ -69,7 +69,7 @@ class KafkaTransactions:
         self._known = self._open = True
 
     def publish(self, topic: str, records: Sequence[Record]) -> list[Verdict]:
-        """Add records; for each, None, or why it will never be taken. Raises TransientError for any other refusal.
+        """Add records; returns None for each, or its final refusal. Raises TransientError for any other refusal.
 
         A refusal by the broker, not by the client, spoils the transaction: its commit will fail.
         """

@@ -44,7 +44,7 @@ class View:
 
 
 class Watch:
-    """Asks the brokers every few seconds, and whenever a journal is wanted.
+    """Client that asks the brokers every few seconds, and whenever a journal is wanted.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Watch:
         self._client.close()
 
     def _ask(self) -> None:
-        """One round; what could not be told this time stays as it was told last."""
+        """Ask one round of questions; answers that do not come stay as they were told last."""
         try:
             trouble = self._missing_topics()
             self._complaints.answered()
@@ -161,7 +161,7 @@ class Watch:
         return ends
 
     def _lag(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Messages behind the committed offset; of a partition without one, all that it holds."""
+        """Count messages behind the committed offset; of a partition without one, all that it holds."""
         if not ends:
             return {}
         try:

@@ -9,8 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
-from support.kafka_brokers import Brokers, brokers, needs_brokers
+from service.stream.addresses import parse_address
+from service.stream.kafka.transactions import KafkaTransactions
+from service.stream.messages import Record, TransientError
+from support.kafka_brokers import Brokers, Reader, brokers, needs_brokers
 from support.kafka_trial import PROMISED_SECONDS, Trial, repeats, trial
 from support.stream import Process, eventually
 
@@ -152,13 +156,34 @@ def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> 
         assert worker.stop() == 0
 
 
+def test_a_transaction_that_has_timed_out_is_begun_anew(single: Brokers, tmp_path: Path) -> None:
+    """Its broker has aborted it while we were away; nobody sees what it held, and the next one is whole."""
+    with trial(single.hosts(), tmp_path, exactly_once=True) as one:
+        timeouts = "exactly_once=yes&transaction.timeout.ms=1000&message.timeout.ms=900"
+        once = KafkaTransactions(parse_address(f"kafka://{single.hosts()}/{one.sink}?{timeouts}"), {})
+        group = Consumer({"bootstrap.servers": single.hosts(), "group.id": one.group}).consumer_group_metadata()
+        once.begin()
+        assert once.publish(one.sink, [Record(b"first", b"{}")]) == [None]
+        time.sleep(5)
+        with pytest.raises(TransientError):
+            once.commit([], group)
+        once.abort()
+        once.begin()
+        once.publish(one.sink, [Record(b"second", b"{}")])
+        once.commit([], group)
+        once.close()
+        reader = Reader(single.hosts(), one.sink)
+        eventually(lambda: [message.key() for message in reader.read()] == [b"second"])
+        reader.close()
+
+
 @BOTH
 def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
-    """Of one worker of two, in the middle of its work, by the real network."""
+    """Of one worker of two, in the middle of its work, with the default model's network in both."""
     kills = int(os.environ.get("SOAK_KILLS", "20"))
-    with trial(single.hosts(), tmp_path, exactly_once=exactly_once) as one, one.process() as survivor:
+    with trial(single.hosts(), tmp_path, exactly_once=exactly_once) as one, one.process(real=True) as survivor:
         for _ in range(kills):
-            with one.process() as victim:
+            with one.process(real=True) as victim:
                 eventually(lambda: victim.ready, 60)
                 one.feed(270, over=1)
                 victim.kill()

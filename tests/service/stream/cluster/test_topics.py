@@ -64,6 +64,18 @@ def test_a_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -> Non
     assert (len(letter.value()), headers["nightjar-dead-length"]) == (65_536, b"1000000")
 
 
+def test_answers_beyond_the_limit_of_their_topic_become_letters(both: Trial) -> None:
+    small = f"{both.sink}-small"
+    both.create(small, 1, **{"max.message.bytes": "150"})
+    both.feed(10)
+    sink = both.addresses()["sink"].replace(f"/{both.sink}", f"/{small}")
+    with running(both.settings(sink=sink)) as worker:
+        eventually(lambda: worker.totals().get("dead:refused") == 10)
+        eventually(lambda: worker.ask("/readyz")[0] == 200)
+        assert worker.stop() == 0
+    assert sorted(letter.value() for letter in both.letters()) == sorted(map(alert, range(10)))
+
+
 def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> None:
     """Whoever asks for committed records sees each answer once, also while a killed worker's transaction is open."""
     with trial(hosts, tmp_path, exactly_once=True) as one:

@@ -1,0 +1,227 @@
+"""One list of faults for Redis and Kafka: what a worker between streams of the one bears, it bears between topics."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+# What follows imports the extra, hence stands after the question whether it is there.
+# ruff: noqa: E402
+redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
+
+from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home
+from support.kafka_trial import PROMISED_SECONDS, Trial, trial
+from support.redis import RedisServer, needs_redis, redis_server
+from support.stream import Process, alert, eventually
+
+
+class Way(Protocol):
+    """A broker of either kind with alerts on one side and answers on the other; ``fed`` is the number of alerts."""
+
+    @property
+    def fed(self) -> int: ...
+    def process(self) -> AbstractContextManager[Process]: ...
+    def feed(self, count: int) -> None: ...
+    def answers(self) -> Counter[int]: ...
+    def kill(self) -> None: ...
+    def start(self) -> None: ...
+    def hang(self) -> None: ...
+    def wake(self) -> None: ...
+    def remake(self) -> None: ...
+
+
+class RedisWay:
+    """Between two streams of a server that keeps on disk what it has acknowledged, as Kafka does."""
+
+    def __init__(self, server: RedisServer, folder: Path) -> None:
+        self.kill, self.start, self.hang, self.wake = server.kill, server.start, server.hang, server.wake
+        self._client: Any = redis.Redis(port=server.port, protocol=2)
+        self._folder, self._processes = folder, 0
+        self._ends = f"redis://127.0.0.1:{server.port}"
+        self._fed = 0
+
+    @property
+    def fed(self) -> int:
+        return self._fed
+
+    @contextmanager
+    def process(self) -> Iterator[Process]:
+        self._processes += 1
+        ends = {"source": f"{self._ends}/alerts?idle=1", "sink": f"{self._ends}/results"}
+        worker = Process(ends | {"dead_letters": f"{self._ends}/dead"}, self._folder / f"{self._processes}.log")
+        try:
+            yield worker
+        finally:
+            if worker.status is None:
+                worker.kill()
+
+    def feed(self, count: int) -> None:
+        pipeline = self._client.pipeline()
+        for number in range(self._fed, self._fed + count):
+            pipeline.xadd("alerts", {"value": alert(number)})
+        pipeline.execute()
+        self._fed += count
+
+    def answers(self) -> Counter[int]:
+        told = (json.loads(fields[b"value"]) for _, fields in self._client.xrange("results"))
+        return Counter(int(one["alert_id"]) - 10_000 for one in told)
+
+    def remake(self) -> None:
+        """The stream is deleted, and its group with it; the next alert makes it again."""
+        self._client.delete("alerts")
+
+
+class KafkaWay:
+    """Between two topics of a cluster of one broker."""
+
+    def __init__(self, cluster: Brokers, one: Trial) -> None:
+        self._cluster, self._one = cluster, one
+        self.process, self.answers = one.process, one.answers
+
+    @property
+    def fed(self) -> int:
+        return self._one.fed
+
+    def feed(self, count: int) -> None:
+        self._one.feed(count)
+
+    def kill(self) -> None:
+        self._cluster.kill(1)
+
+    def start(self) -> None:
+        self._cluster.start(1)
+
+    def hang(self) -> None:
+        self._cluster.hang(1)
+
+    def wake(self) -> None:
+        self._cluster.wake(1)
+
+    def remake(self) -> None:
+        self._one.delete(self._one.source)
+        self._one.create(self._one.source, 4)
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    if home() is None:
+        pytest.skip(NONE_FOUND)
+    with brokers(tmp_path_factory.mktemp("single")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=[pytest.param("redis", marks=needs_redis), "kafka"])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
+    if request.param == "redis":
+        with redis_server(tmp_path, keeps=True) as server:
+            yield RedisWay(server, tmp_path)
+    else:
+        cluster: Brokers = request.getfixturevalue("single")
+        with trial(cluster.hosts(), tmp_path) as one:
+            yield KafkaWay(cluster, one)
+
+
+def all_answered(way: Way) -> None:
+    """Wait until each alert is answered, and no other is."""
+    eventually(lambda: set(way.answers()) == set(range(way.fed)), PROMISED_SECONDS, 0.2)
+
+
+def told(worker: Process) -> None:
+    """Wait until the worker says that it is not ready; it is healthy all the same, as it is not its fault."""
+    eventually(lambda: worker.ask("/readyz")[0] == 503, 60)
+    assert worker.ask("/healthz")[0] == 200
+
+
+def ends_well(way: Way, worker: Process) -> None:
+    """Ask the questions that each trial ends with."""
+    all_answered(way)
+    way.feed(20)
+    all_answered(way)
+    eventually(lambda: worker.ask("/readyz") == (200, "ok\n"), 60, 0.5)
+    assert worker.stop() == 0
+
+
+def answered_before(way: Way, worker: Process) -> None:
+    way.feed(60)
+    all_answered(way)
+    eventually(lambda: worker.metric("nightjar_stream_inflight_messages") == 0)
+
+
+def absent_at_the_start(way: Way) -> None:
+    way.feed(40)
+    way.kill()
+    with way.process() as worker:
+        eventually(lambda: any(event["event"] == "probes" for event in worker.events()))
+        told(worker)
+        way.start()
+        ends_well(way, worker)
+
+
+def killed(way: Way) -> None:
+    with way.process() as worker:
+        answered_before(way, worker)
+        way.feed(60)
+        way.kill()
+        told(worker)
+        way.start()
+        ends_well(way, worker)
+
+
+def silent(way: Way) -> None:
+    with way.process() as worker:
+        answered_before(way, worker)
+        way.feed(60)
+        way.hang()
+        try:
+            told(worker)
+        finally:
+            way.wake()
+        ends_well(way, worker)
+
+
+def made_again(way: Way) -> None:
+    with way.process() as worker:
+        answered_before(way, worker)
+        way.remake()
+        way.feed(60)
+        ends_well(way, worker)
+
+
+def worker_killed(way: Way) -> None:
+    with way.process() as victim:
+        answered_before(way, victim)
+        way.feed(200)
+        victim.kill()
+    with way.process() as heir:
+        ends_well(way, heir)
+
+
+def worker_suspended(way: Way) -> None:
+    """For longer than its session, or than it may keep an entry, while another one works."""
+    with way.process() as sleeper, way.process() as other:
+        answered_before(way, other)
+        sleeper.suspend()
+        way.feed(200)
+        all_answered(way)
+        sleeper.resume()
+        ends_well(way, other)
+        assert sleeper.stop() == 0
+
+
+FAULTS: dict[str, Callable[[Way], None]] = {
+    "absent at the start": absent_at_the_start,
+    "killed": killed,
+    "silent": silent,
+    "made again": made_again,
+    "a worker is killed": worker_killed,
+    "a worker is suspended": worker_suspended,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_both_bear_the_same(way: Way, fault: str) -> None:
+    FAULTS[fault](way)
