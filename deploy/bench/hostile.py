@@ -306,7 +306,7 @@ def schema_bomb() -> bytes:
     for level in "ABCDE":
         below = [f"{chr(ord(level) - 1)}{i}" for i in range(16)]
         for i in range(16):
-            leaf = {"type": "enum", "name": f"E{i}", "symbols": ["x"]}
+            leaf = {"type": "enum", "name": f"Leaf{i}", "symbols": ["x"]}
             kind: Any = leaf if level == "A" else below
             inner = {"type": "record", "name": f"{level}{i}", "fields": [{"name": "f", "type": kind}]}
             fields.append({"name": f"{level.lower()}{i}", "type": inner})
@@ -544,11 +544,11 @@ def _attacked(service: Service, attack: Attack, seconds: float, scale: float) ->
     peak = max(peak, _memory(service))
     busy = max(0.0, _loop_seconds(service) - computed) / (time.monotonic() - started)
     time.sleep(REST_SECONDS)
-    answered = sorted(latency for latency, status in replies if status == 200)
-    latencies = [latency for latency, _ in replies]
+    latencies, good_ones = [latency for latency, _ in replies], sum(status == 200 for _, status in replies)
+    answered = sorted(latency for latency, status in replies if status == 200) or latencies or [PATIENCE_SECONDS]
     return Row(
         attack.name, sent / MB, 1e3 * max(latencies, default=PATIENCE_SECONDS), 1e3 * quantile(answered, 0.99),
-        1e3 * quantile(calm, 0.99), len(answered), len(replies) - len(answered),
+        1e3 * quantile(calm, 0.99), good_ones, len(replies) - good_ones,
         (peak - before) / MB, (_memory(service) - before) / MB, busy,
     )  # fmt: skip
 

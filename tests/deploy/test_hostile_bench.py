@@ -9,6 +9,9 @@ import pytest
 from deploy.bench import hostile
 from deploy.bench.hostile import Row, Target, attacks, numbers, table
 from deploy.pages import tables
+from models.alerts.envelopes import ANYTHING, MessageReader
+from models.alerts.packet import PacketError, ReadLimits, RejectReason
+from models.alerts.schema_registry import SchemaRegistry
 from support.edge import Live, Network, live, loader, wait_until
 
 ATTACKS = {attack.name: attack for attack in attacks()}
@@ -63,6 +66,14 @@ def test_the_service_before_its_repairs_stands_beside() -> None:
     found = dict(zip(heads, cells, strict=True))
     assert found["attack"] == "slow headers"
     assert found["not given back, MB"] == found["before: not given back, MB"] == "2"
+
+
+def test_the_bomb_is_refused_for_its_size() -> None:
+    """And not for a fault of spelling, which would say nothing about its price."""
+    (found,) = MessageReader(SchemaRegistry(), ReadLimits()).read(hostile.schema_bomb(), None, ANYTHING)
+    assert isinstance(found, PacketError)
+    assert found.reason is RejectReason.UNSAFE_SCHEMA
+    assert "more than" in found.detail
 
 
 def test_bombs_are_what_they_say() -> None:
