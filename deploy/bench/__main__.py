@@ -17,14 +17,26 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from deploy.bench import engine, hostile, hostile_stream, kafka, lean, memory, peers, report, stream, throughput, wire
+from deploy.bench import (
+    engine,
+    hostile,
+    hostile_stream,
+    kafka,
+    lean,
+    memory,
+    peers,
+    report,
+    stream,
+    throughput,
+    wire,
+)
 from models.bundle import DEFAULT_BUNDLE
 from models.networks.astro_moe import AstroMoEConfig
 from service.client import SAMPLES, packets_in
 
 Part = Literal[
     "throughput", "engine", "coldstart", "memory", "stream", "kafka", "peers", "packets", "twin", "hostile",
-    "hostile_stream", "lean", "kernels", "gpu", "before",
+    "hostile_stream", "lean", "kernels", "core", "gpu", "before",
 ]  # fmt: skip
 EVERY: tuple[Part, ...] = ("throughput", "engine", "coldstart", "memory", "stream", "kafka", "packets", "twin")
 
@@ -94,6 +106,8 @@ class Bench(BaseSettings):
             return lean.measure(self.reference, None if self.reference == self.bundle else self.bundle, say)
         if part == "gpu":
             return lean.measure_gpu(self.bundle, say)
+        if part == "core":
+            return lean.measure_core(self.bundle, say)
         if part == "kernels":
             return lean.measure_kernels(AstroMoEConfig(), say)
         if part == "packets" and self.alerts is not None:

@@ -8,13 +8,27 @@ The bundle's weights are read back from its graph (``training.export.weights``) 
 today; both graphs answer the same light curves, one thread, turn and turn about, and every ratio is taken within a
 round, of processor time. Before that their probabilities are compared on thousands of ragged light curves: a cheaper
 graph with other answers would say nothing. A bundle of today may stand beside, as it is.
+
+Light curves a second on one core, of as many points as alerts have: a bundle beside other ways to the same answer.
+
+All of them get the same light curves ready for the network, sorted by length and cut into batches of at most
+:data:`BUDGET` padded observations, and one thread; rounds are interleaved, and time is processor time.
+
+- ``onnxruntime``: the bundle's graph, trees included where it has some; ``one_by_one``: the same, every curve alone;
+- ``int8``: the same with weights of all products but :data:`KEPT` as 8-bit integers (``quantize_dynamic``);
+- ``torch``, ``torch_compiled``: the bundle's network, its weights read back from the graph, without trees;
+- ``trees``: boosted trees on the features of ``training.score.baseline``, those of the light-curve package among them,
+  worked out anew for every curve. They are fitted to noise: what an answer costs is asked, not what it is worth.
+
+The published weights of other networks (ATCAT, ATAT) are not to be had without the network, so none stands beside.
 """
 
+import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import onnx
@@ -22,11 +36,14 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 from onnx import numpy_helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
 from deploy.bench.report import Numbers, spread
+from deploy.bench.workload import columns
 from models.bundle import Manifest, load_bundle
-from models.lightcurve import LightCurve, RaggedBatch, featurise
+from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.moe import FeedForwardExperts, Routing
 from models.networks.parts.transformer import Block
@@ -37,6 +54,7 @@ from training.export.graph import write_graph
 from training.export.profile import profile_graph, random_inputs
 from training.export.served import AXES, ServedNetwork
 from training.export.weights import read_network
+from training.score.baseline import features, package_features
 
 Arrays = dict[str, NDArray[Any]]
 REFERENCE: Final = Path("tests/assets/astro-moe-elasticc-1.2.0")  # what every later graph is measured against
@@ -300,3 +318,127 @@ def _seconds(session: ort.InferenceSession, inputs: Arrays) -> float:
 def _ask(session: ort.InferenceSession, inputs: Arrays, outputs: list[str] | None = None) -> list[NDArray[Any]]:
     found: list[NDArray[Any]] = session.run(outputs, {node.name: inputs[node.name] for node in session.get_inputs()})
     return found
+
+
+CURVES: Final = 384
+CORE_ROUNDS: Final = 5
+BUDGET: Final = 1024
+CLASSES: Final = 20
+KEPT: Final = (".router", "novelty", "told")  # products that stay as they are
+TREES: Final = 100  # rounds of boosting, a tree for each class
+
+Arm = Callable[[], None]
+Long = TypeVar("Long", bound=Sized)
+
+
+def measure_core(bundle: Path, say: Callable[[str], None]) -> Numbers:
+    """Keys ``core.<arm>`` in light curves a second, and ``core.int8_moves``, the most that a probability moves."""
+    held = load_bundle(bundle)
+    tokens = [_tokens(one, held.manifest) for one in columns(CURVES, seed=5)]
+    batches = [RaggedBatch.collate(some).padded() for some in cut_by_length(tokens, BUDGET)]
+    alone = [RaggedBatch.collate([one]).padded() for one in tokens]
+    session = open_session(held.model)
+    with tempfile.TemporaryDirectory() as folder:
+        small = open_session(as_int8(held.model, Path(folder) / "int8.onnx"))
+    arms: dict[str, Arm] = {
+        "onnxruntime": _each_batch(session, batches),
+        "one_by_one": _each_batch(session, alone),
+        "int8": _each_batch(small, batches),
+        "trees": _trees(tokens),
+    } | _torch(bundle, batches, say)
+    numbers = {f"core.{name}": spread(paces) for name, paces in _paces(arms, say).items()}
+    moved = [np.abs(run(session, one)["probabilities"] - run(small, one)["probabilities"]).max() for one in batches]
+    return numbers | {"core.int8_moves": float(np.max(moved))}
+
+
+def cut_by_length(tokens: Sequence[Long], budget: int) -> list[list[Long]]:
+    """Cut light curves, sorted by length, into batches of no more padded observations than the budget."""
+    batches: list[list[Long]] = [[]]
+    for one in sorted(tokens, key=len):
+        if batches[-1] and (len(batches[-1]) + 1) * len(one) > budget:
+            batches.append([])
+        batches[-1].append(one)
+    return batches
+
+
+def as_int8(graph: Path, out: Path) -> Path:
+    """Write a graph whose products, but for those of routers, have weights of 8-bit integers."""
+    options = session_options(1)
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(out)
+    ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])  # weights cut from others stand alone
+    model = onnx.load(out)
+    del model.graph.value_info[:]
+    kept = [node.name for node in model.graph.node if any(part in node.name for part in KEPT)]
+    kept += [f"{name}_MatMul" for name in kept]  # what a Gemm becomes on the way
+    logging.disable(logging.WARNING)  # it tells of every index that it does not make smaller
+    quantize_dynamic(model, out, weight_type=QuantType.QInt8, nodes_to_exclude=kept)
+    logging.disable(logging.NOTSET)
+    return out
+
+
+def _tokens(one: dict[str, Any], manifest: Manifest) -> Tokens:
+    curve = LightCurve.from_columns(one["mjd"], one["flux"], one["flux_err"], one["band"], metadata={})
+    return featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands)
+
+
+def _each_batch(session: ort.InferenceSession, batches: Sequence[Run]) -> Arm:
+    def ask() -> None:
+        for batch in batches:
+            run(session, batch)
+
+    return ask
+
+
+def _trees(tokens: Sequence[Tokens]) -> Arm:
+    def told() -> NDArray[np.float64]:
+        return np.stack([np.concatenate([features(one), package_features(one)]) for one in tokens])
+
+    noise = np.random.default_rng(0).normal(size=(10 * CLASSES, told().shape[1]))
+    fitted = HistGradientBoostingClassifier(max_iter=TREES, early_stopping=False)
+    fitted.fit(noise, np.arange(len(noise)) % CLASSES)
+
+    def ask() -> None:
+        fitted.predict_proba(told())
+
+    return ask
+
+
+def _torch(bundle: Path, batches: Sequence[Run], say: Callable[[str], None]) -> dict[str, Arm]:
+    """Torch as it is, and compiled where it can be."""
+    network, _ = read_network(bundle)
+    names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
+    inputs = [[torch.from_numpy(batch[name]) for name in names] for batch in batches]
+
+    def asked(module: Callable[..., Any]) -> Arm:
+        def ask() -> None:
+            with torch.inference_mode():
+                for one in inputs:
+                    module(*one, only_answer=True)
+
+        return ask
+
+    arms = {"torch": asked(network)}
+    compiled = asked(torch.compile(network, dynamic=True))
+    try:
+        compiled()
+    except Exception as error:  # the compiler raises whatever its parts raise
+        say(f"torch does not compile this network: {type(error).__name__}")
+        return arms
+    return arms | {"torch_compiled": compiled}
+
+
+def _paces(arms: dict[str, Arm], say: Callable[[str], None]) -> dict[str, list[float]]:
+    """Light curves a second of processor time, by arm and round."""
+    paces: dict[str, list[float]] = {name: [] for name in arms}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for number in range(CORE_ROUNDS + 1):
+        for name, arm in arms.items():
+            started = time.process_time()
+            arm()
+            if number:  # the first warms up
+                paces[name].append(CURVES / (time.process_time() - started))
+    torch.set_num_threads(threads)
+    say(", ".join(f"{name} {np.median(found):.0f}/s" for name, found in paces.items()))
+    return paces

@@ -190,6 +190,15 @@ KERNELS = (
     Figure("kernels.moe_over_dense.b1_l128_t1", "1 of 128", "at most 1.7"),
     Figure("kernels.moe_over_all_experts.b16_l128_t1", "over all experts, 16 of 128", "at most 0.33"),
 )
+CORE = (
+    Figure("core.onnxruntime", "onnxruntime, batches"),
+    Figure("core.one_by_one", "onnxruntime, one by one"),
+    Figure("core.int8", "8-bit weights"),
+    Figure("core.int8_moves", "most that moves a probability"),
+    Figure("core.torch", "torch, without trees"),
+    Figure("core.torch_compiled", "torch, compiled"),
+    Figure("core.trees", "boosted trees on features"),
+)
 TWIN = (
     Figure("twin.ratio.b1_l50", "1 curve of 50 points"),
     Figure("twin.ratio.b16_l128", "16 of 128"),
@@ -210,6 +219,7 @@ TABLES: dict[str, Sequence[Figure]] = {
     "before-stream": BEFORE_STREAM,
     "hostile": HOSTILE,
     "hostile-stream": HOSTILE_STREAM,
+    "core": CORE,
     "kernels": KERNELS,
     "lean": LEAN,
     "lean-shipped": LEAN_SHIPPED,

@@ -59,7 +59,9 @@ def summary(events: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
     """Add up the events of a profile of so many equal runs."""
     times: dict[tuple[str, str], list[int]] = defaultdict(list)
     for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+        if event.get("cat") != "Node" or event["args"].get("op_name") == "If":
+            continue  # the time of a condition is that of what stands under it, which has events of its own
+        if event["name"].endswith("_kernel_time"):
             times[event["name"].removesuffix("_kernel_time"), event["args"]["op_name"]].append(event["dur"])
     nodes, spent = (Counter[str](), Counter[str]()), (Counter[str](), Counter[str]())
     for (name, operator), found in times.items():
