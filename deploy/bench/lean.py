@@ -47,7 +47,7 @@ from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.moe import FeedForwardExperts, Routing
 from models.networks.parts.transformer import Block
-from models.runtime import Run, open_session, run, session_options
+from models.runtime import BoundRun, Run, open_session, run, session_options
 from training.export.confidence import NoveltyScore
 from training.export.cuda import write_cuda
 from training.export.graph import write_graph
@@ -174,9 +174,9 @@ def measure_gpu(bundle: Path, say: Callable[[str], None]) -> Numbers:
         write_cuda(bundle, graph)
         for shape, (size, length) in GPU_SHAPES.items():
             session = _gpu_session(graph, {"batch": size, "length": length})
-            inputs = random_inputs(size, length)
-            _ask(session, inputs)
-            seconds = [_wall_seconds(session, inputs) for _ in range(ROUNDS)]
+            inputs, bound = random_inputs(size, length), BoundRun(session, "cuda")
+            bound(inputs)
+            seconds = [_wall_seconds(bound, inputs) for _ in range(ROUNDS)]
             numbers[f"gpu.ms.{shape}"] = spread([1e3 * each for each in seconds])
             numbers[f"gpu.curves_per_s.{shape}"] = spread([size / each for each in seconds])
             say(f"{shape}: {1e3 * min(seconds):.2f} ms")
@@ -192,9 +192,9 @@ def _gpu_session(graph: Path, axes: Mapping[str, int]) -> ort.InferenceSession:
     return ort.InferenceSession(str(graph), options, providers=[("CUDAExecutionProvider", settings)])
 
 
-def _wall_seconds(session: ort.InferenceSession, inputs: Arrays) -> float:
+def _wall_seconds(bound: BoundRun, inputs: Arrays) -> float:
     started = time.perf_counter()
-    _ask(session, inputs)
+    bound(inputs)
     return time.perf_counter() - started
 
 
