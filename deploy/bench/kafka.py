@@ -266,18 +266,18 @@ class Bench:
         self._say(f"{count} kills: {repeated} repeats")
         return repeated / count
 
-    def kills_loaded(self, count: int) -> float:
+    def kills_loaded(self, count: int, waiting: int) -> float:
         """Alerts answered twice for each worker that is killed while a backlog waits."""
         self.begin()
         with Answers(self.cluster.hosts(), self.sink) as answers:
-            self.feed(_packets(LOADED), 0)
+            self.feed(_packets(waiting), 0)
             for number in range(count):
                 with self.worker() as worker:
                     until(lambda: _answered(worker) > WORK_ALERTS)
                     time.sleep(number % 5 * 0.1)  # anywhere between two commits
-            left = LOADED - answers.count()
+            left = waiting - answers.count()
             with self.worker() as worker:
-                answers.wait(LOADED)
+                answers.wait(waiting)
                 worker.stop(60)
             repeated = answers.repeats()
         self._say(f"{count} kills at full load: {repeated} repeats; {left} were left for the last worker")
@@ -327,7 +327,7 @@ PARTS: Final[Mapping[str, Callable[[Bench, float], Numbers]]] = {
     "rebalance": lambda bench, scale: bench.rebalance(max(int(WAITING * scale), LEAST_WAITING)),
     "kills": lambda bench, scale: {"kafka.repeats_per_kill": bench.kills(max(2, int(KILLS * scale)))},
     "kills_loaded": lambda bench, scale: {
-        "kafka.repeats_per_kill_full_load": bench.kills_loaded(max(2, int(KILLS * scale)))
+        "kafka.repeats_per_kill_full_load": bench.kills_loaded(max(2, int(KILLS * scale)), int(LOADED * scale))
     },
     "commits": lambda bench, scale: bench.commits(int(VISITS[0] * scale)),
     "outages": lambda bench, scale: bench.outages(),
