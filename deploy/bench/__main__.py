@@ -23,7 +23,6 @@ from deploy.bench import (
     hostile_stream,
     kafka,
     lean,
-    memory,
     peers,
     report,
     stream,
@@ -54,7 +53,7 @@ class Bench(BaseSettings):
     burst: int = Field(wire.BURST, ge=1, description="light curves posted at once in the engine part")
     servers: tuple[peers.Name, ...] = Field(peers.EVERY, description="other servers of the peers part, as a JSON list")
     environments: Path = Field(Path("build/peers"), description="where the other servers are installed")
-    requests: int = Field(memory.TOTAL, ge=50, description="requests of the memory part")
+    requests: int = Field(throughput.TOTAL, ge=50, description="requests of the memory part")
     stream_scale: float = Field(1.0, gt=0, le=1, description="share of the alerts of stream and kafka, for a trial")
     backlog: int = Field(200_000, ge=1000, le=1_000_000, description="small alerts that wait while memory is read")
     starts: int = Field(5, ge=1, description="cold starts")
@@ -89,9 +88,9 @@ class Bench(BaseSettings):
         if part == "peers":
             return self._peers()
         if part == "coldstart":
-            return memory.measure_starts(self.bundle, self.starts, say)
+            return throughput.measure_starts(self.bundle, self.starts, say)
         if part == "memory":
-            return memory.measure(self.bundle, sample_packets(), self.requests, say)
+            return throughput.measure_memory(self.bundle, sample_packets(), self.requests, say)
         if part == "stream":
             return self._stream()
         if part == "kafka":
@@ -111,7 +110,7 @@ class Bench(BaseSettings):
         if part == "kernels":
             return lean.measure_kernels(AstroMoEConfig(), say)
         if part == "packets" and self.alerts is not None:
-            return memory.measure_packets(self.bundle, self.alerts, say)
+            return throughput.measure_packets(self.bundle, self.alerts, say)
         if part == "twin" and self.dense_twin is not None:
             return lean.measure_twin(self.bundle, self.dense_twin, say)
         missing = {"packets": "BENCH_ALERTS", "twin": "BENCH_DENSE_TWIN", "before": "BENCH_BEFORE"}[part]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench import memory, report, stream, throughput, workload
+from deploy.bench import report, stream, throughput, workload
 from deploy.bench.bare import Bare
 from deploy.bench.workload import LONGEST, columns, lengths, requests
 from models.alerts.envelopes import read_packet
@@ -109,5 +109,5 @@ def test_a_visit_is_as_stated() -> None:
 
 
 def test_memory_is_read_after_every_fifth() -> None:
-    assert memory.TOTAL == 10_000
-    assert memory.marks(10_000) == [2_000, 4_000, 6_000, 8_000, 10_000]
+    assert throughput.TOTAL == 10_000
+    assert throughput.marks(10_000) == [2_000, 4_000, 6_000, 8_000, 10_000]

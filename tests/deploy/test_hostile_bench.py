@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.bench import attacks as bombs
 from deploy.bench import hostile
-from deploy.bench.hostile import Row, Target, attacks, numbers, table
+from deploy.bench.attacks import Target, attacks
+from deploy.bench.hostile import Row, numbers, table
 from deploy.pages import tables
 from models.alerts.envelopes import ANYTHING, MessageReader
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
@@ -70,13 +72,13 @@ def test_the_service_before_its_repairs_stands_beside() -> None:
 
 def test_the_bomb_is_refused_for_its_size() -> None:
     """And not for a fault of spelling, which would say nothing about its price."""
-    (found,) = MessageReader(SchemaRegistry(), ReadLimits()).read(hostile.schema_bomb(), None, ANYTHING)
+    (found,) = MessageReader(SchemaRegistry(), ReadLimits()).read(bombs.schema_bomb(), None, ANYTHING)
     assert isinstance(found, PacketError)
     assert found.reason is RejectReason.UNSAFE_SCHEMA
     assert "more than" in found.detail
 
 
 def test_bombs_are_what_they_say() -> None:
-    assert len(hostile.schema_bomb()) < 16_000
-    assert len(hostile.wide_json()) < 300_000
-    assert len(hostile.large_curves()) < 8 << 20
+    assert len(bombs.schema_bomb()) < 16_000
+    assert len(bombs.wide_json()) < 300_000
+    assert len(bombs.large_curves()) < 8 << 20
