@@ -4,6 +4,7 @@ The producer is idempotent: its own retries never write a record twice. A worker
 and its commit publishes again; the record's key is then the same, so a compacted topic keeps one.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
@@ -43,6 +44,7 @@ class KafkaSink:
         self.complaints = Complaints("sink")
         self._config = {**properties(address, extra, OWN), "error_cb": self.complaints.note}
         self._producer = made(Producer, self._config)
+        self._asking = threading.Lock()
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
         """Hand over and wait until each record is acknowledged, refused or too late."""
@@ -59,8 +61,20 @@ class KafkaSink:
 
     @property
     def trouble(self) -> str:
-        """Return what the client complains of since a record was acknowledged last."""
+        """Complaints of the client since a broker answered last."""
+        if self.complaints.away and self._asking.acquire(blocking=False):
+            threading.Thread(target=self._ask, name="sink", daemon=True).start()
         return str(self.complaints)
+
+    def _ask(self) -> None:
+        """Ask whether a broker answers again: a sink that nothing is written to would never learn of it."""
+        try:
+            self._producer.list_topics(self._topic, REFUSAL_SECONDS)
+            self.complaints.answered()
+        except KafkaException:
+            pass  # it is asked again when somebody wants to know
+        finally:
+            self._asking.release()
 
     def close(self) -> None:
         """Let go of the broker."""

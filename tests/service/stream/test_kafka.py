@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
+from confluent_kafka import KafkaError
+
 from service.stream.addresses import AddressError, parse_address
 from service.stream.kafka.sink import KafkaSink
 from service.stream.kafka.source import KafkaSource
@@ -212,3 +214,11 @@ def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCl
     nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})
     assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [TransientError]
     nobody.close()
+
+
+def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(cluster: KafkaCluster) -> None:
+    sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
+    sink.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    assert "no broker answers" in str(sink.complaints)
+    eventually(lambda: sink.trouble == "")
+    sink.close()
