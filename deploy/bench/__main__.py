@@ -60,6 +60,7 @@ class Bench(BaseSettings):
     alerts: Path | None = Field(None, description="folder of alert packets; without it that part is left out")
     dense_twin: Path | None = Field(None, description="bundle of the dense twin; without it that part is left out")
     reference: Path = Field(lean.REFERENCE, description="bundle whose weights the lean part exports anew")
+    compiled: bool = Field(True, description="whether the core part compiles torch's network, which takes minutes")
     hostile_seconds: float = Field(10, gt=0, description="seconds of each attack of the hostile part")
     hostile_scale: float = Field(1.0, gt=0, le=1, description="share of the attacks' force, for a trial")
     hostile_root: Path | None = Field(None, description="checkout of another commit, attacked instead")
@@ -106,7 +107,7 @@ class Bench(BaseSettings):
         if part == "gpu":
             return lean.measure_gpu(self.bundle, say)
         if part == "core":
-            return lean.measure_core(self.bundle, say)
+            return lean.measure_core(self.bundle, self.compiled, say)
         if part == "kernels":
             return lean.measure_kernels(AstroMoEConfig(), say)
         if part == "packets" and self.alerts is not None:

@@ -331,7 +331,7 @@ Arm = Callable[[], None]
 Long = TypeVar("Long", bound=Sized)
 
 
-def measure_core(bundle: Path, say: Callable[[str], None]) -> Numbers:
+def measure_core(bundle: Path, compiled: bool, say: Callable[[str], None]) -> Numbers:
     """Keys ``core.<arm>`` in light curves a second, and ``core.int8_moves``, the most that a probability moves."""
     held = load_bundle(bundle)
     tokens = [_tokens(one, held.manifest) for one in columns(CURVES, seed=5)]
@@ -345,7 +345,7 @@ def measure_core(bundle: Path, say: Callable[[str], None]) -> Numbers:
         "one_by_one": _each_batch(session, alone),
         "int8": _each_batch(small, batches),
         "trees": _trees(tokens),
-    } | _torch(bundle, batches, say)
+    } | _torch(bundle, batches, compiled, say)
     numbers = {f"core.{name}": spread(paces) for name, paces in _paces(arms, say).items()}
     moved = [np.abs(run(session, one)["probabilities"] - run(small, one)["probabilities"]).max() for one in batches]
     return numbers | {"core.int8_moves": float(np.max(moved))}
@@ -404,8 +404,8 @@ def _trees(tokens: Sequence[Tokens]) -> Arm:
     return ask
 
 
-def _torch(bundle: Path, batches: Sequence[Run], say: Callable[[str], None]) -> dict[str, Arm]:
-    """Torch as it is, and compiled where it can be."""
+def _torch(bundle: Path, batches: Sequence[Run], compiled: bool, say: Callable[[str], None]) -> dict[str, Arm]:
+    """Torch as it is and, if asked for, compiled where it can be."""
     network, _ = read_network(bundle)
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
     inputs = [[torch.from_numpy(batch[name]) for name in names] for batch in batches]
@@ -419,13 +419,15 @@ def _torch(bundle: Path, batches: Sequence[Run], say: Callable[[str], None]) -> 
         return ask
 
     arms = {"torch": asked(network)}
-    compiled = asked(torch.compile(network, dynamic=True))
+    if not compiled:
+        return arms
+    faster = asked(torch.compile(network, dynamic=True))
     try:
-        compiled()
+        faster()
     except Exception as error:  # the compiler raises whatever its parts raise
         say(f"torch does not compile this network: {type(error).__name__}")
         return arms
-    return arms | {"torch_compiled": compiled}
+    return arms | {"torch_compiled": faster}
 
 
 def _paces(arms: dict[str, Arm], say: Callable[[str], None]) -> dict[str, list[float]]:
