@@ -40,7 +40,7 @@ LEAST_WAITING: Final = 10_000  # with fewer the work is over before the second w
 STAY_SECONDS: Final = 10.0
 KILLS: Final = 20
 RATE: Final = 270
-LOADED: Final = 40_000  # alerts that wait while workers are killed at full load
+LOADED: Final = 60_000  # alerts that wait while workers are killed at full load
 WORK_ALERTS: Final = 500  # that each of them answers at least before it is killed
 COMMIT_ROUNDS: Final = 7
 SELDOM: Final = """
@@ -273,8 +273,11 @@ class Bench:
             self.feed(_packets(waiting), 0)
             for number in range(count):
                 with self.worker() as worker:
-                    until(lambda: _answered(worker) > WORK_ALERTS)
+                    until(lambda: _answered(worker) > WORK_ALERTS or answers.count() >= waiting)
                     time.sleep(number % 5 * 0.1)  # anywhere between two commits
+                with self.worker() as heir:  # leaves in peace: after two deaths in a row suspects are tried alone
+                    until(lambda: _answered(heir) > WORK_ALERTS or answers.count() >= waiting)
+                    heir.stop(60)
             left = waiting - answers.count()
             with self.worker() as worker:
                 answers.wait(waiting)
