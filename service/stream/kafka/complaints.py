@@ -43,6 +43,10 @@ class Complaints:
     Parameters
     ----------
     end : whose clients they are, for the log.
+
+    Attributes
+    ----------
+    times_away : how often a client said that all its brokers are away; never falls.
     """
 
     def __init__(self, end: str) -> None:
@@ -51,6 +55,7 @@ class Complaints:
         self._told: dict[str, _Told] = {}
         self._refusal, self._refused_at, self._answered_at = "", 0.0, 0.0
         self._away = ""
+        self.times_away = 0
 
     def note(self, error: KafkaError) -> None:
         """Take in what a client says; log it unless the same was logged within a minute."""
@@ -60,6 +65,7 @@ class Complaints:
                 self._refusal, self._refused_at = f"{REFUSALS[code]}: {reason}", now
             elif code in AWAY:
                 self._away = f"no broker answers: {reason}"
+                self.times_away += 1
             told = self._told.get(name)
             if told is not None and now - told.at < LOG_SECONDS:
                 told.since += 1

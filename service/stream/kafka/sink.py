@@ -44,7 +44,7 @@ class KafkaSink:
         self.complaints = Complaints("sink")
         self._config = {**properties(address, extra, OWN), "error_cb": self.complaints.note}
         self._producer = made(Producer, self._config)
-        self._asking = threading.Lock()
+        self._return = Return(self.complaints)
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
         """Hand over and wait until each record is acknowledged, refused or too late."""
@@ -62,23 +62,34 @@ class KafkaSink:
     @property
     def trouble(self) -> str:
         """Complaints of the client since a broker answered last."""
-        if self.complaints.away and self._asking.acquire(blocking=False):
-            threading.Thread(target=self._ask, name="sink", daemon=True).start()
+        self._return.look(self._producer, self._topic)
         return str(self.complaints)
-
-    def _ask(self) -> None:
-        """Ask whether a broker answers again: a sink that nothing is written to would never learn of it."""
-        try:
-            self._producer.list_topics(self._topic, REFUSAL_SECONDS)
-            self.complaints.answered()
-        except KafkaException:
-            pass  # it is asked again when somebody wants to know
-        finally:
-            self._asking.release()
 
     def close(self) -> None:
         """Let go of the broker."""
         self._producer.flush(SLACK_SECONDS)
+
+
+class Return:
+    """Return of brokers that were away, asked for by a thread: a producer that writes nothing never learns of it."""
+
+    def __init__(self, complaints: Complaints) -> None:
+        self._complaints = complaints
+        self._asking = threading.Lock()
+
+    def look(self, producer: Producer, topic: str) -> None:
+        """Ask, without waiting, where brokers are away and nobody asks already."""
+        if self._complaints.away and self._asking.acquire(blocking=False):
+            threading.Thread(target=self._ask, args=(producer, topic), name="sink", daemon=True).start()
+
+    def _ask(self, producer: Producer, topic: str) -> None:
+        try:
+            producer.list_topics(topic, REFUSAL_SECONDS)
+            self._complaints.answered()
+        except KafkaException:
+            pass  # it is asked again when somebody wants to know
+        finally:
+            self._asking.release()
 
 
 def refusal_of(producer: Producer, topic: str, complaints: Complaints) -> str:

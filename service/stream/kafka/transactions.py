@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from service.stream.addresses import Address
 from service.stream.kafka.complaints import Complaints
 from service.stream.kafka.config import made, properties
-from service.stream.kafka.sink import OWN, Verdict, hand_over, patience, refusal_of
+from service.stream.kafka.sink import OWN, Return, Verdict, hand_over, patience, refusal_of
 from service.stream.letters import is_shortened
 from service.stream.messages import PermanentError, Record, TransientError
 
@@ -52,18 +52,21 @@ class KafkaTransactions:
         self.complaints = Complaints("sink")
         self._config = {**properties(address, extra, own), "error_cb": self.complaints.note}
         self._producer = made(Producer, self._config)
+        self._return = Return(self.complaints)
+        self._times_away = 0  # as counted when the producer worked last
         self._known = self._open = False  # whether the coordinator knows the producer; whether a transaction is open
         self._offsets_seconds = OFFSETS_SECONDS
         self._calls: list[_Call] = []
 
     def begin(self) -> None:
-        """Open a transaction; by another producer where this one has seen all brokers go away."""
+        """Open a transaction; by another producer where all brokers went away since this one worked."""
         self._producer.poll(0)  # lets it say so
-        if self._known and self.complaints.away:
+        if self._known and self.complaints.times_away > self._times_away:
             self._known, self._producer = False, Producer(self._config)
         known, self._known = self._known, False  # until this has worked
         with self._translated():
             if not known:
+                self._times_away = self.complaints.times_away
                 self._producer.init_transactions(CALL_SECONDS)
             self._producer.begin_transaction()
         self._known = self._open = True
@@ -91,6 +94,7 @@ class KafkaTransactions:
             self._send_offsets(positions, group)
             self._end_transaction()
         self._open = False
+        self._times_away = self.complaints.times_away
         self.complaints.answered()
 
     def _send_offsets(self, positions: list[TopicPartition], group: object) -> None:
@@ -133,6 +137,11 @@ class KafkaTransactions:
     def refusal(self, topic: str) -> str:
         """Return why the cluster lets us in nowhere, in words."""
         return refusal_of(self._producer, topic, self.complaints)
+
+    def trouble(self, topic: str) -> str:
+        """Complaints of the client since a broker answered last."""
+        self._return.look(self._producer, topic)
+        return str(self.complaints)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -202,8 +211,8 @@ class ResultTopic:
 
     @property
     def trouble(self) -> str:
-        """Return what the client complains of since a transaction was committed last."""
-        return str(self._transactions.complaints)
+        """Complaints of the client since a broker answered last."""
+        return self._transactions.trouble(self._topic)
 
     def close(self) -> None:
         """End; what is open is aborted."""

@@ -33,7 +33,7 @@ from service.stream.messages import Message, TransientError
 from support import kafka_cluster as kafka
 from support.edge import wait_until
 from support.kafka_cluster import KafkaCluster
-from support.stream import FAST_GROUP, alert, chosen, letters, running
+from support.stream import FAST_GROUP, alert, chosen, eventually, letters, running
 
 ILLEGAL_GENERATION, PRODUCER_FENCED = 22, 90
 HERE = ("alerts", 0)
@@ -233,8 +233,19 @@ def test_a_producer_whose_brokers_were_away_begins_no_other_transaction(monkeypa
     once.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     once.begin()
     once.commit([], None)
-    once.begin()  # an answer has come since
+    once.begin()  # nothing was lost since
     assert [producer.committed for producer in Deaf.made] == [False, True]
+
+
+def test_who_commits_nothing_learns_that_brokers_are_back(cluster: KafkaCluster) -> None:
+    """A worker that began while they were away, and has nothing to do since, is ready again."""
+    once = transactions.KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
+    sink = transactions.ResultTopic(once, "results")
+    once.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    assert "no broker answers" in sink.trouble
+    eventually(lambda: sink.trouble == "")
+    assert once.complaints.times_away == 1  # and the next transaction begins with another producer all the same
+    once.close()
 
 
 class Broker:
