@@ -8,6 +8,7 @@ nothing, since a transfer leaves heads out. That nothing is mixed up is proved o
 """
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from training.recipes.schema import Recipe
 PREFIX: Final = "network."
 TOLERANCE: Final = 1e-4
 UNSERVED: Final = ("head_lc.", "head_tab.", "head_statistics.")
+_BIAS: Final = re.compile(r"select_\d+")  # the statistics have tables named select_scatter_...
 
 Array = NDArray[Any]
 
@@ -69,7 +71,19 @@ def _weights(model: onnx.ModelProto) -> dict[str, Array]:
     """Every weight that the graph holds, by its name in the network."""
     held = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     named = {name.removeprefix(PREFIX): value for name, value in held.items() if name.startswith(PREFIX)}
+    named |= _sliced_biases(model, held, named)
     return named | _input_experts(held, named) | _expert_biases(held, named) | _tabular(model, held)
+
+
+def _sliced_biases(model: onnx.ModelProto, held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
+    """Return biases of which the graph holds parts, one beside each slice of a weight, in the order of the slices."""
+    sliced = {node.output[0]: node.input[0] for node in walk(model.graph) if node.op_type == "Slice"}
+    parts: dict[str, list[Array]] = {}
+    for node in walk(model.graph):
+        weight = sliced.get(node.input[1], "") if node.op_type == "Gemm" and len(node.input) == 3 else ""
+        if weight.startswith(PREFIX) and node.input[2] in held:
+            parts.setdefault(weight.removeprefix(PREFIX).replace("weight", "bias"), []).append(held[node.input[2]])
+    return {name: np.concatenate(part) for name, part in parts.items() if name not in named}
 
 
 def _input_experts(held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
@@ -86,7 +100,7 @@ def _input_experts(held: dict[str, Array], named: dict[str, Array]) -> dict[str,
 
 def _expert_biases(held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
     """Biases of the experts, one tensor each, in the order of blocks, experts and layers."""
-    numbered = sorted((name for name in held if name.startswith("select_")), key=lambda name: int(name.split("_")[1]))
+    numbered = sorted((name for name in held if _BIAS.fullmatch(name)), key=lambda name: int(name.split("_")[1]))
     biases, found = iter([held[name] for name in numbered]), dict[str, Array]()
     for name in sorted(key for key in named if key.endswith("feed_forward.w1_EDF")):
         pairs = [(next(biases), next(biases)) for _ in range(named[name].shape[0])]

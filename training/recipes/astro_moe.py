@@ -273,6 +273,26 @@ def sky_heads() -> Recipe:
     return recipe.model_copy(update={"augmentation": shown, "data": data})
 
 
+def sky_whole() -> Recipe:
+    """Train branches, statistics and heads on together, on light curves of which most are shown whole.
+
+    Starts from a bundle unpacked, all of whose weights fit.
+    """
+    heads = sky_heads()
+    shown = heads.augmentation.model_copy(
+        update={"mta_days": (128.0, *(2048.0,) * 5), "at_detection": 0.12, "detected_only": 0.07, "degraded": 0.25}
+    )
+    return heads.model_copy(
+        update={
+            "name": "sky-whole",
+            "schedule": ScheduleConfig(steps=6_500, warmup_steps=150, final_fraction=0.0),
+            "optimiser": OptimiserConfig(lr=4e-4, weight_decay=0.01, ema_decay=0.999),
+            "validation": ValidationConfig(every=600, objects=3_000, keep="last"),
+            "augmentation": shown,
+        }
+    )
+
+
 def sky_heads_ztf() -> Recipe:
     """Put such heads on it for the six types of supernovae of ZTF, in g and r, complete or as alerts show them."""
     heads = sky_heads()
