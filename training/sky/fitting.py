@@ -106,6 +106,7 @@ class Boost(_Step):
     share: float = Field(default=0.15, gt=0, le=1, description="of the numbers that each tree may look at")
     rows: float = Field(default=0.7, gt=0, le=1, description="share of the light curves that each round looks at")
     weights: list[float] = Field(default=[], description="of a light curve of each folder, in order; default: 1")
+    statistics: CliImplicitFlag[bool] = Field(default=False, description="look at the statistics alone, no embedding")
     seed: int = Field(default=0, ge=0, description="of draws")
 
     def cli_cmd(self) -> None:
@@ -115,7 +116,15 @@ class Boost(_Step):
         changes = {"learning_rate": self.rate, "num_leaves": self.leaves, "feature_fraction": self.share}
         changes["bagging_fraction"] = self.rows
         folders = [self.tables, *self.more]
-        told = fit_trees(folders, self.out, seed=self.seed, rounds=self.rounds, weights=self.weights, **changes)
+        told = fit_trees(
+            folders,
+            self.out,
+            seed=self.seed,
+            rounds=self.rounds,
+            weights=self.weights,
+            statistics=self.statistics,
+            **changes,
+        )
         _print(told)
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import lightgbm
 import numpy as np
@@ -49,6 +49,8 @@ from training.sky.scores import COVERAGE, Answers
 from training.sky.surveys import MEASURE_ONLY
 
 Float32 = NDArray[np.float32]
+FeaturesOf = Callable[[Sky, Reveal], tuple[Float32, NDArray[np.intp]]]
+"""Numbers of objects by what is revealed of them, and the rows of the record that have some."""
 
 LIMITS: Final = Limits()
 DAYS: Final = (-40.0, -20.0, -10.0, -5.0, 0.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 70.0, 110.0)
@@ -202,7 +204,9 @@ def read_rows(path: Path) -> Rows:
         return Rows(**{name: arrays[name] for name in Rows.__slots__})
 
 
-def rows_of(raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0) -> Rows:
+def rows_of(
+    raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0, features: FeaturesOf = features_of
+) -> Rows:
     """Rows of one part: raw objects with a class and views; every second one is told its redshift, by chance.
 
     Parameters
@@ -219,7 +223,7 @@ def rows_of(raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0) -> 
     blocks, order = [], []
     shares: dict[Reveal, NDArray[np.bool_]] = {"nothing": ~told, "redshift": told}
     for reveal, chosen in shares.items():
-        values, rows = features_of(both.take(chosen), reveal)
+        values, rows = features(both.take(chosen), reveal)
         blocks.append(values)
         order.append(np.flatnonzero(chosen)[rows])
     place = np.concatenate(order)
@@ -265,26 +269,43 @@ def train(rows: Rows, calibration: Rows, *, seed: int = 0, rounds: int = ROUNDS)
     data = lightgbm.Dataset(rows.value_NF, rows.label_N, weight=weights_of(rows), free_raw_data=True)
     booster = lightgbm.train({**PARAMETERS, "seed": seed}, data, num_boost_round=rounds)
     probabilities = np.asarray(booster.predict(calibration.value_NF, num_threads=1))
-    score = 1.0 - probabilities[np.arange(len(calibration.label_N)), calibration.label_N]
-    score[probabilities.argmax(axis=1) == calibration.label_N] = 0.0  # the first class is always in the set
-    return Trees(booster, min(conformal_quantile(score, 1.0 - COVERAGE), 1.0))
+    return Trees(booster, threshold_of(probabilities, calibration.label_N))
+
+
+def threshold_of(p_NC: NDArray[np.float64], label_N: NDArray[np.int64]) -> float:
+    """Return the largest 1 - p within a 0.9 set."""
+    score = 1.0 - p_NC[np.arange(len(label_N)), label_N]
+    score[p_NC.argmax(axis=1) == label_N] = 0.0  # the first class is always in the set
+    return min(conformal_quantile(score, 1.0 - COVERAGE), 1.0)
+
+
+class Learned(Protocol):
+    """What was learned from rows."""
+
+    @property
+    def threshold(self) -> float:
+        """Largest 1 - p within a 0.9 set."""
+
+    def probabilities(self, value_NF: Float32) -> NDArray[np.float64]:
+        """Shape (N, C)."""
 
 
 @dataclass(slots=True)
 class Kitchen:
     """Features of the objects that are asked about, worked out once for all models."""
 
+    of: FeaturesOf = features_of
     held: dict[tuple[str, str], tuple[Float32, NDArray[np.intp]]] = field(default_factory=dict)
 
     def features(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
         """As `features_of`."""
         digest = sha256(sky.object_id.tobytes() + sky.source.tobytes() + sky.offsets.tobytes()).hexdigest()
         if (digest, reveal) not in self.held:
-            self.held[digest, reveal] = features_of(sky, reveal)
+            self.held[digest, reveal] = self.of(sky, reveal)
         return self.held[digest, reveal]
 
 
-def asker(models: Mapping[str, Trees], kitchen: Kitchen) -> Callable[[Sky, Reveal], Answers]:
+def asker(models: Mapping[str, Learned], kitchen: Kitchen) -> Callable[[Sky, Reveal], Answers]:
     """Ask the model that is responsible for the source of an object.
 
     Parameters
@@ -324,21 +345,31 @@ def trees_report(
     rounds: int = ROUNDS,
     say: Callable[[str], None] = lambda _: None,
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
+    name: str = "boosted trees",
+    learn: Callable[[Rows, Rows, int], Learned] | None = None,
+    features: FeaturesOf = features_of,
 ) -> dict[str, Any]:
-    """Train and score every column; the report that ``measure --trees`` reads.
+    """Train and score every column; the report that ``measure --reports`` reads.
 
     Parameters
     ----------
     parts : rows of ``train`` and ``valid``. views : views of the test part. left_out : groups to leave out.
+    seeds : of the column ``seen``, which is left out without one.
     keep : called with the report so far when a column is done.
+    name, learn, features : of what learns from rows, with others for its sets, by a seed; default: trees.
     """
-    kitchen, reports = Kitchen(), dict[str, Any]()
+
+    def boosted(rows: Rows, calibration: Rows, seed: int) -> Learned:
+        return train(rows, calibration, seed=seed, rounds=rounds)
+
+    learn = learn or boosted
+    kitchen, reports = Kitchen(features), dict[str, Any]({name: {}})
     report = {"reports": reports, "rows": {part: len(rows.label_N) for part, rows in parts.items()}, "rounds": rounds}
     for seed in seeds:
         say(f"seen, seed {seed}")
-        trees = train(parts["train"], parts["valid"], seed=seed, rounds=rounds)
-        name = "boosted trees" if seed == seeds[0] else f"boosted trees, seed {seed}"
-        reports[name] = {"seen": measure(name, asker({"": trees}, kitchen), sky, views)}
+        learned = learn(parts["train"], parts["valid"], seed)
+        mine = name if seed == seeds[0] else f"{name}, seed {seed}"
+        reports[mine] = {"seen": measure(mine, asker({"": learned}, kitchen), sky, views)}
         keep(report)
     columns: tuple[Column, ...] = ("left out", "adapted")
     for column in columns if left_out else ():
@@ -346,10 +377,9 @@ def trees_report(
         for group in left_out:
             say(f"{column}, {group}")
             allowed = {part: rows.allowed(column, GROUPS[group]) for part, rows in parts.items()}
-            models[group] = train(
-                *(rows.take(allowed[part]) for part, rows in parts.items()), seed=seeds[0], rounds=rounds
-            )
-        reports["boosted trees"][column] = measure("boosted trees", asker(models, kitchen), sky, views)
+            some = {part: rows.take(allowed[part]) for part, rows in parts.items()}
+            models[group] = learn(some["train"], some["valid"], seeds[0] if seeds else 0)
+        reports[name][column] = measure(name, asker(models, kitchen), sky, views)
         keep(report)
     return report
 

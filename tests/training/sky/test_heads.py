@@ -16,6 +16,7 @@ from models.taxonomy import ELASTICC
 from training.data.dataset import read_dataset
 from training.export.confidence import StrangerScore
 from training.export.profile import profile
+from training.fit.boosting import read_forest
 from training.fit.checkpoints import DataSource, load_network
 from training.recipes.astro_moe import debug, sky_heads, with_network
 from training.recipes.schema import Recipe
@@ -34,7 +35,7 @@ from training.sky.novelty import (
     statistics_of,
 )
 from training.sky.shipping import ship
-from training.sky.told import fit_trees, shown_whole, tell_embeddings, tell_statistics
+from training.sky.told import fit_trees, read_told, shown_whole, tell_embeddings, tell_statistics
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +154,10 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     assert fit_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
     both = fit_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2, weights=[1.0, 0.5])
     assert both["light_curves"] == 2 * len(asked)
+    numbers = read_told(folder, "train").value.shape[1]
+    fit_trees([folder], tmp_path / "some.npz", seed=0, rounds=2, statistics=True)
+    some = read_forest(tmp_path / "some.npz")
+    assert (some.look_M % some.numbers < numbers).all()
     with pytest.raises(ValueError, match="1 folders and 2 weights"):
         fit_trees([folder], trees, seed=0, rounds=1, weights=[1.0, 0.5])
     about = {"mixture": {"sim": 1.0}}

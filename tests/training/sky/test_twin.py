@@ -1,0 +1,64 @@
+"""The twin of the network for surveys left out: rows as its heads take them, and heads that learn from them."""
+
+import numpy as np
+import pytest
+import torch
+
+from models.networks.astro_moe import AstroMoE
+from models.networks.zoo import build
+from support.sky import bump, pulsator
+from training.recipes.astro_moe import debug, with_network
+from training.recipes.schema import Recipe
+from training.sky.heads import HeadsConfig
+from training.sky.record import Sky, collect
+from training.sky.trees import Rows, rows_of
+from training.sky.twin import Cook, told_of, train_twin
+
+
+@pytest.fixture(scope="module")
+def cook() -> Cook:
+    torch.manual_seed(0)
+    body = build(debug().network)
+    assert isinstance(body, AstroMoE)
+    return Cook(body.eval(), _recipe())
+
+
+def _recipe() -> Recipe:
+    statistics = {"d_statistics": 24, "lag_statistics": True, "period_statistics": True}
+    return with_network(debug(), "debug-heads", head_width=32, head_copies=2, **statistics)
+
+
+def _sky(start: int) -> Sky:
+    return collect(
+        [bump(f"SN{n}", seed=n, z=0.1, mwebv=0.05) for n in range(start, start + 24)]
+        + [pulsator(f"RR{n}", seed=n) for n in range(start, start + 24)]
+    )
+
+
+def test_branches_see_redshifts_and_no_other_metadata(cook: Cook) -> None:
+    sky = _sky(0)
+    dusty = sky.take(np.arange(4))
+    clean = collect([bump(f"SN{n}", seed=n, z=0.1) for n in range(4)])
+    (told, rows), (other, _) = cook(dusty, "redshift"), cook(clean, "redshift")
+    np.testing.assert_array_equal(told, other)
+    assert rows.tolist() == [0, 1, 2, 3]
+    assert not np.array_equal(told, cook(dusty, "nothing")[0], equal_nan=True)
+
+
+def test_a_twin_learns_from_the_rows_of_trees(cook: Cook) -> None:
+    nothing = collect([])
+    learns, asked = (rows_of(_sky(start), nothing, features=cook) for start in (0, 100))
+    assert isinstance(learns, Rows)
+    width = cook(_sky(0).take(np.arange(1)), "nothing")[0].shape[1] - told_width(cook)
+    assert told_of(learns.value_NF, width).embedding.shape == (48, width)
+    twin = train_twin(cook, width, learns, asked, 0, HeadsConfig(steps=250, batch=64, rate=5e-3, average=0.9))
+    assert (twin.probabilities(asked.value_NF).argmax(axis=1) == asked.label_N).mean() > 0.9
+    assert 0 <= twin.threshold <= 1
+
+
+def told_width(cook: Cook) -> int:
+    """Return how many statistics a row has."""
+    network = build(cook.recipe.network)
+    assert isinstance(network, AstroMoE)
+    assert network.statistics is not None
+    return len(network.statistics.spread_K)
