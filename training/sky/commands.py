@@ -114,24 +114,31 @@ class Trees(Command):
         default=["ztf", "des", "ps1", "near", "rest"], description="groups to leave out in turn"
     )
     inner: CliImplicitFlag[bool] = Field(default=False, description="score the valid part, for choices")
+    twin: Path | None = Field(
+        default=None, description="run folder of branches that saw no survey (1.2.0 unpacked): heads on them, not trees"
+    )
+    most: int = Field(default=1500, ge=1, description="raw objects of a class and survey that are learned from")
 
     def cli_cmd(self) -> None:
         """Work out features, train, score, and write."""
         from training.sky.load import load_sky
         from training.sky.record import PARTS, join, read_sky
         from training.sky.trees import trees_report
+        from training.sky.twin import train_twin
 
         sky = load_sky(self.data, self.cache)
         views = {
             "train": join([read_sky(path) for path in self.train_views]),
             "valid": join([read_sky(path) for path in self.valid_views]),
         }
-        parts = {part: self._rows(sky, part, views[part]) for part in views}
+        cook = self._cook()
+        parts = {part: self._rows(sky, part, views[part], cook) for part in views}
         scored, seen = sky, join([read_sky(path) for path in self.test_views])
         if self.inner:
             scored, seen = sky.take(sky.part == PARTS.index("valid")), views["valid"]
             scored.part[:] = PARTS.index("test")
         say = partial(print, file=sys.stderr, flush=True)
+        twin = {"name": "heads on 1.2.0's branches", "features": cook, "learn": partial(train_twin, cook)}
         report = trees_report(
             parts,
             scored,
@@ -141,16 +148,26 @@ class Trees(Command):
             rounds=self.rounds,
             say=say,
             keep=partial(_write, self.out),
+            **(twin if cook is not None else {}),
         )
         _write(self.out, report)
 
-    def _rows(self, sky: Any, part: str, views: Any) -> Any:
-        from training.sky.record import PARTS
-        from training.sky.trees import read_rows, rows_of
+    def _cook(self) -> Any:
+        """Return what works out the rows of a twin, None for trees."""
+        from training.recipes.astro_moe import sky_heads
+        from training.sky.heads import load_body
+        from training.sky.twin import Cook
 
-        held = self.rows / f"rows-{part}-{len(views)}.npz"
+        return None if self.twin is None else Cook(load_body(self.twin)[0], sky_heads())
+
+    def _rows(self, sky: Any, part: str, views: Any, cook: Any) -> Any:
+        from training.sky.record import PARTS
+        from training.sky.trees import features_of, read_rows, rows_of
+
+        held = self.rows / f"rows-{part}-{len(views)}{'-twin' if cook else ''}.npz"
         if not held.exists():
-            rows_of(sky.take(sky.part == PARTS.index(part)), views).save(held)
+            raw = sky.take(sky.part == PARTS.index(part))
+            rows_of(raw, views, most=self.most, features=cook or features_of).save(held)
         return read_rows(held)
 
 

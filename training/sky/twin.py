@@ -36,6 +36,11 @@ class Cook:
     body: AstroMoE
     recipe: Recipe
 
+    @property
+    def width(self) -> int:
+        """Numbers of the embedding."""
+        return self.body.config.d_model + self.body.config.d_tab
+
     def __call__(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
         """As `FeaturesOf`. Of metadata the branches see redshifts alone, as trees do."""
         data, network = self.recipe.data, build(self.recipe.network)
@@ -74,10 +79,10 @@ def told_of(value_NF: Float32, width: int) -> Told:
     return Told(np.ascontiguousarray(embedding), np.where(known, value, np.float32(0.0)), known)
 
 
-def train_twin(cook: Cook, width: int, rows: Rows, calibration: Rows, seed: int, config: HeadsConfig = CONFIG) -> Twin:
+def train_twin(cook: Cook, rows: Rows, calibration: Rows, seed: int, config: HeadsConfig = CONFIG) -> Twin:
     """Fit heads to rows, drawn by the weights that they have for trees, and the threshold of sets to others."""
     weight = weights_of(rows)
     drawn = np.random.default_rng(seed).choice(len(weight), DRAWN, p=weight / weight.sum())
-    told = told_of(rows.value_NF[drawn], width)
-    twin = Twin(fit_heads(cook.body, cook.recipe, told, rows.label_N[drawn], config, seed=seed), width, 1.0)
+    told = told_of(rows.value_NF[drawn], cook.width)
+    twin = Twin(fit_heads(cook.body, cook.recipe, told, rows.label_N[drawn], config, seed=seed), cook.width, 1.0)
     return replace(twin, threshold=threshold_of(twin.probabilities(calibration.value_NF), calibration.label_N))

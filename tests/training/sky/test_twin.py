@@ -49,9 +49,8 @@ def test_a_twin_learns_from_the_rows_of_trees(cook: Cook) -> None:
     nothing = collect([])
     learns, asked = (rows_of(_sky(start), nothing, features=cook) for start in (0, 100))
     assert isinstance(learns, Rows)
-    width = cook(_sky(0).take(np.arange(1)), "nothing")[0].shape[1] - told_width(cook)
-    assert told_of(learns.value_NF, width).embedding.shape == (48, width)
-    twin = train_twin(cook, width, learns, asked, 0, HeadsConfig(steps=250, batch=64, rate=5e-3, average=0.9))
+    assert told_of(learns.value_NF, cook.width).value.shape == (48, told_width(cook))
+    twin = train_twin(cook, learns, asked, 0, HeadsConfig(steps=250, batch=64, rate=5e-3, average=0.9))
     assert (twin.probabilities(asked.value_NF).argmax(axis=1) == asked.label_N).mean() > 0.9
     assert 0 <= twin.threshold <= 1
 
