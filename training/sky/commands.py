@@ -124,7 +124,7 @@ class Trees(Command):
         from training.sky.load import load_sky
         from training.sky.record import PARTS, join, read_sky
         from training.sky.trees import trees_report
-        from training.sky.twin import train_twin
+        from training.sky.twin import NAME, train_twin
 
         sky = load_sky(self.data, self.cache)
         views = {
@@ -138,7 +138,7 @@ class Trees(Command):
             scored, seen = sky.take(sky.part == PARTS.index("valid")), views["valid"]
             scored.part[:] = PARTS.index("test")
         say = partial(print, file=sys.stderr, flush=True)
-        twin = {"name": "heads on 1.2.0's branches", "features": cook, "learn": partial(train_twin, cook)}
+        twin = {"name": NAME, "features": cook, "learn": partial(train_twin, cook)}
         report = trees_report(
             parts,
             scored,

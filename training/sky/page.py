@@ -6,6 +6,7 @@ from typing import Any, Final
 from training.common import markdown_table
 from training.sky.measure import COLUMNS
 from training.sky.scores import SURE
+from training.sky.twin import NAME
 
 INTRODUCTION: Final = f"""# How right it is on the real sky
 
@@ -15,9 +16,9 @@ This page is written by `python -m training sky page` from `{{source}}`; the fig
 Objects are those of the test part (15 in a hundred of all physical objects, by a hash of the group that an object and
 its names in other surveys make); those scored show five points and two detections at least. Columns are never mixed:
 **seen**: most of a source was in training; **left out**: nothing of the survey was; **adapted**: its unlabelled curves
-served as observing patterns. Labels of Rubin's alerts and TDECat trained nothing, in any column. "Heads on 1.2.0's
-branches" are no model that is served but a twin of the network for the columns that its own branches, which have seen
-every survey, cannot have: branches that saw simulations alone, and heads that learn from real objects and views without
+served as observing patterns. Labels of Rubin's alerts and TDECat trained nothing, in any column.
+"{NAME}" are no model that is served but a twin of the network for the columns that its own branches,
+which have seen every survey, cannot have: branches that saw simulations alone, and heads that learn from real objects and views without
 the group of surveys that is left out (five groups, 27,000 rows, one seed).
 
 Prior of every probability here: {{prior}}. "Sure and wrong" is a wrong first class with p >= {SURE}, as a share of all

@@ -24,6 +24,7 @@ from training.sky.novelty import Asked, embeddings_of, statistics_of
 from training.sky.record import Reveal, Sky
 from training.sky.trees import Float32, Rows, threshold_of, weights_of
 
+NAME: Final = "heads on 1.2.0's branches"
 REDSHIFTS: Final = ("z_final", "z_final_err")
 DRAWN: Final = 60_000  # rows, with replacement
 CONFIG: Final = HeadsConfig(steps=500, batch=512)
