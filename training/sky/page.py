@@ -17,9 +17,9 @@ Objects are those of the test part (15 in a hundred of all physical objects, by 
 its names in other surveys make); those scored show five points and two detections at least. Columns are never mixed:
 **seen**: most of a source was in training; **left out**: nothing of the survey was; **adapted**: its unlabelled curves
 served as observing patterns. Labels of Rubin's alerts and TDECat trained nothing, in any column.
-"{NAME}" are no model that is served but a twin of the network for the columns that its own branches,
-which have seen every survey, cannot have: branches that saw simulations alone, and heads that learn from real objects and views without
-the group of surveys that is left out (five groups, 27,000 rows, one seed).
+"{NAME}" are no model that is served but a twin of the network, for the columns that its own branches,
+which have seen every survey, cannot have: branches that saw simulations alone, and heads that learn from real objects
+and views without the group of surveys that is left out (five groups, 27,000 rows, one seed).
 
 Prior of every probability here: {{prior}}. "Sure and wrong" is a wrong first class with p >= {SURE}, as a share of all
 answers; coverage and size are of the sets that were not withheld as unusual, and the share withheld stands beside them.
