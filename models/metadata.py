@@ -154,7 +154,9 @@ class Evidence:
         if redshift is None or spectroscopic_redshift(known) is not None:
             return ""
         error = max(redshift.error, SPECTROSCOPIC_ERROR)
-        at_zero = math.exp(-0.5 * (redshift.value / error) ** 2) / (error * math.sqrt(2 * math.pi))
+        sigmas = redshift.value / error
+        # A product of floats that is too large is infinite; ``**`` would raise OverflowError.
+        at_zero = math.exp(-0.5 * sigmas * sigmas) / (error * math.sqrt(2 * math.pi))
         fits = min(1.0, at_zero / _galaxies(redshift.value))
         factor = HOST_BY_CHANCE + (1 - HOST_BY_CHANCE) * fits
         log_C[self._galactic_C] += math.log(factor)
@@ -182,7 +184,8 @@ class Evidence:
         parallax, error = known.get("parallax"), known.get("parallax_err")
         if parallax is None or error is None or error <= 0 or parallax < PARALLAX_SIGMAS * error:
             return ""
-        factor = max(WRONG_PARALLAX, math.exp(max(-50.0, -0.5 * (parallax / error) ** 2)))
+        sigmas = parallax / error  # squared as a product: a tiny error makes it infinite, where ``**`` would raise
+        factor = max(WRONG_PARALLAX, math.exp(max(-50.0, -0.5 * sigmas * sigmas)))
         log_C[self._beyond_C] += math.log(factor)
         return f"parallax {parallax:.3g} +- {error:.2g} mas: classes beyond our Galaxy times {factor:.3g}"
 

@@ -274,6 +274,11 @@ def test_a_parallax_speaks_against_everything_beyond_our_galaxy() -> None:
     assert factor({"parallax": -3.0, "parallax_err": 0.1}, "AGN") == 1.0
 
 
+def test_numbers_whose_square_is_no_float_are_weighed_all_the_same() -> None:
+    assert factor({"parallax": 1.0, "parallax_err": 9e-158}, "AGN") == pytest.approx(WRONG_PARALLAX)
+    assert 0 < factor({"hostgal_zphot": 1e200, "hostgal_zphot_err": 0.1}, "RR Lyrae") < 1
+
+
 @given(
     known=st.dictionaries(
         st.sampled_from(["zspec", "zspec_err", "z_final", "z_final_err", "hostgal_zspec", "hostgal_zphot",

@@ -19,13 +19,13 @@ READER = MessageReader(SchemaRegistry(), ReadLimits())
 
 def failing(error: Exception, times: int) -> Any:
     """``build_packet``, which raises so many times first."""
-    left = [times]
+    left, working = [times], reader.build_packet
 
     def build(*arguments: Any) -> Packet:
         if left[0]:
             left[0] -= 1
             raise error
-        return reader.build_packet(*arguments)
+        return working(*arguments)
 
     return build
 

@@ -297,7 +297,7 @@ def test_a_stream_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_address_that_others_reach_is_not_served_without_keys() -> None:
     with capture_logs() as logged, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.http.server.logs.configure", lambda _: None)
+        patch.setattr("service.http.server.configure_log", lambda _: None)
         assert serve(settings(host="0.0.0.0")) == 1
     (line,) = [line for line in logged if line["event"] == "this address is not served"]
     assert line["log_level"] == "critical"
@@ -316,7 +316,7 @@ def test_it_is_served_with_keys_or_where_somebody_wants_it_open(
     changes: dict[str, Any], warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[bool] = []
-    monkeypatch.setattr("service.http.server.logs.configure", lambda _: None)
+    monkeypatch.setattr("service.http.server.configure_log", lambda _: None)
     monkeypatch.setattr("service.http.server.Server.run", lambda self: ran.append(True))
     monkeypatch.setattr("service.http.server.gc.freeze", lambda: None)
     with capture_logs() as logged:
