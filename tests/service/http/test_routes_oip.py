@@ -223,7 +223,8 @@ def test_statistics_count_light_curves_whichever_route_asked() -> None:
         arrays = history(1.0, POISONOUS, 3.0)
         arrays["band"][-1] = b"q"
         asking.infer(MODEL, inputs(arrays))
-        wait_until(lambda: edge.metric("nightjar_batch_size_count", task="classification") == 2)
+        # A batch is counted after its answers are given, in each place by itself.
+        wait_until(lambda: asking.get_inference_statistics(MODEL, VERSION)["model_stats"][0]["execution_count"] == 2)
         reply = asking.get_inference_statistics()
         (stats,) = forms.StatisticsReply.model_validate(reply).model_stats
         assert reply["model_stats"] == asking.get_inference_statistics(MODEL, VERSION)["model_stats"]
