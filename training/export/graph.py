@@ -79,10 +79,9 @@ def only_where_present(model: onnx.ModelProto, module: str, column: str, otherwi
     otherwise_D : the module's answer to a row of missing values.
     """
     graph = model.graph
-    inside = [node for node in graph.node if node.name.startswith((f"{module}/", f"{module}."))]
+    inside = _nodes_of(graph, module)
     if not inside:
         return False
-    inside = _answering(graph, inside)
     answer = inside[-1].output[0]
     batch, whole = f"{module}/batch", f"{module}/shape"
     vector = numpy_helper.from_array(otherwise_D[None].astype(np.float32), f"{module}/missing")
@@ -107,10 +106,9 @@ def only_with_rows(model: onnx.ModelProto, module: str, width: int) -> bool:
     width : of that vector.
     """
     graph = model.graph
-    inside = [node for node in graph.node if node.name.startswith((f"{module}/", f"{module}."))]
+    inside = _nodes_of(graph, module)
     if not inside:
         return False
-    inside = _answering(graph, inside)
     answer = inside[-1].output[0]
     own = {name for node in inside for name in node.output} | {tensor.name for tensor in graph.initializer}
     cut = {name for node in graph.node if node.op_type == "Split" for name in node.output}
@@ -169,6 +167,12 @@ def _any_number(model: onnx.ModelProto, module: str, column: str) -> list[Node]:
         helper.make_node("ReduceMin", [names[1]], [names[2]], keepdims=0, name=f"{module}/ReduceMin_asked"),
         helper.make_node("Less", [names[2], half], [names[3]], name=f"{module}/Less_asked"),
     ]
+
+
+def _nodes_of(graph: onnx.GraphProto, module: str) -> list[Node]:
+    """Return the nodes named after a module that its last one needs."""
+    inside = [node for node in graph.node if node.name.startswith((f"{module}/", f"{module}."))]
+    return _answering(graph, inside) if inside else []
 
 
 def _answering(graph: onnx.GraphProto, inside: Sequence[Node]) -> list[Node]:

@@ -131,14 +131,14 @@ class Trees(Command):
             "train": join([read_sky(path) for path in self.train_views]),
             "valid": join([read_sky(path) for path in self.valid_views]),
         }
-        cook = self._cook()
-        parts = {part: self._rows(sky, part, views[part], cook) for part in views}
+        features = self._twin_features()
+        parts = {part: self._rows(sky, part, views[part], features) for part in views}
         scored, seen = sky, join([read_sky(path) for path in self.test_views])
         if self.inner:
             scored, seen = sky.take(sky.part == PARTS.index("valid")), views["valid"]
             scored.part[:] = PARTS.index("test")
         say = partial(print, file=sys.stderr, flush=True)
-        twin = {"name": NAME, "features": cook, "learn": partial(train_twin, cook)}
+        twin = {"name": NAME, "features": features, "learn": partial(train_twin, features)}
         report = trees_report(
             parts,
             scored,
@@ -148,26 +148,26 @@ class Trees(Command):
             rounds=self.rounds,
             say=say,
             keep=partial(_write, self.out),
-            **(twin if cook is not None else {}),
+            **(twin if features is not None else {}),
         )
         _write(self.out, report)
 
-    def _cook(self) -> Any:
+    def _twin_features(self) -> Any:
         """Return what works out the rows of a twin, None for trees."""
         from training.recipes.astro_moe import sky_heads
         from training.sky.heads import load_body
-        from training.sky.twin import Cook
+        from training.sky.twin import TwinFeatures
 
-        return None if self.twin is None else Cook(load_body(self.twin)[0], sky_heads())
+        return None if self.twin is None else TwinFeatures(load_body(self.twin)[0], sky_heads())
 
-    def _rows(self, sky: Any, part: str, views: Any, cook: Any) -> Any:
+    def _rows(self, sky: Any, part: str, views: Any, features: Any) -> Any:
         from training.sky.record import PARTS
         from training.sky.trees import features_of, read_rows, rows_of
 
-        held = self.rows / f"rows-{part}-{len(views)}{'-twin' if cook else ''}.npz"
+        held = self.rows / f"rows-{part}-{len(views)}{'-twin' if features else ''}.npz"
         if not held.exists():
             raw = sky.take(sky.part == PARTS.index(part))
-            rows_of(raw, views, most=self.most, features=cook or features_of).save(held)
+            rows_of(raw, views, most=self.most, features=features or features_of).save(held)
         return read_rows(held)
 
 

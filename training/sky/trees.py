@@ -279,8 +279,8 @@ def threshold_of(p_NC: NDArray[np.float64], label_N: NDArray[np.int64]) -> float
     return min(conformal_quantile(score, 1.0 - COVERAGE), 1.0)
 
 
-class Learned(Protocol):
-    """What was learned from rows."""
+class FittedModel(Protocol):
+    """A model fitted to rows of features, with the threshold of its prediction sets."""
 
     @property
     def threshold(self) -> float:
@@ -291,21 +291,21 @@ class Learned(Protocol):
 
 
 @dataclass(slots=True)
-class Kitchen:
+class FeatureCache:
     """Features of the objects that are asked about, worked out once for all models."""
 
     of: FeaturesOf = features_of
     held: dict[tuple[str, str], tuple[Float32, NDArray[np.intp]]] = field(default_factory=dict)
 
     def features(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
-        """As `features_of`."""
+        """Return features of the objects of a sky, and which objects they are, as `features_of` does."""
         digest = sha256(sky.object_id.tobytes() + sky.source.tobytes() + sky.offsets.tobytes()).hexdigest()
         if (digest, reveal) not in self.held:
             self.held[digest, reveal] = self.of(sky, reveal)
         return self.held[digest, reveal]
 
 
-def asker(models: Mapping[str, Learned], kitchen: Kitchen) -> Callable[[Sky, Reveal], Answers]:
+def asker(models: Mapping[str, FittedModel], cache: FeatureCache) -> Callable[[Sky, Reveal], Answers]:
     """Ask the model that is responsible for the source of an object.
 
     Parameters
@@ -314,7 +314,7 @@ def asker(models: Mapping[str, Learned], kitchen: Kitchen) -> Callable[[Sky, Rev
     """
 
     def ask(sky: Sky, reveal: Reveal) -> Answers:
-        values, rows = kitchen.features(sky, reveal)
+        values, rows = cache.features(sky, reveal)
         probabilities = np.full((len(rows), len(ELASTICC.names)), np.nan)
         threshold = np.ones(len(rows))
         for group, trees in models.items():
@@ -346,7 +346,7 @@ def trees_report(
     say: Callable[[str], None] = lambda _: None,
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
     name: str = "boosted trees",
-    learn: Callable[[Rows, Rows, int], Learned] | None = None,
+    learn: Callable[[Rows, Rows, int], FittedModel] | None = None,
     features: FeaturesOf = features_of,
 ) -> dict[str, Any]:
     """Train and score every column; the report that ``measure --reports`` reads.
@@ -356,20 +356,22 @@ def trees_report(
     parts : rows of ``train`` and ``valid``. views : views of the test part. left_out : groups to leave out.
     seeds : of the column ``seen``, which is left out without one.
     keep : called with the report so far when a column is done.
-    name, learn, features : of what learns from rows, with others for its sets, by a seed; default: trees.
+    name : of the model, in the report.
+    learn : fits a model to rows, its sets to other rows, by a seed; by default boosted trees.
+    features : makes rows of objects.
     """
 
-    def boosted(rows: Rows, calibration: Rows, seed: int) -> Learned:
+    def boosted(rows: Rows, calibration: Rows, seed: int) -> FittedModel:
         return train(rows, calibration, seed=seed, rounds=rounds)
 
     learn = learn or boosted
-    kitchen, reports = Kitchen(features), dict[str, Any]({name: {}})
+    cache, reports = FeatureCache(features), dict[str, Any]({name: {}})
     report = {"reports": reports, "rows": {part: len(rows.label_N) for part, rows in parts.items()}, "rounds": rounds}
     for seed in seeds:
         say(f"seen, seed {seed}")
         learned = learn(parts["train"], parts["valid"], seed)
         mine = name if seed == seeds[0] else f"{name}, seed {seed}"
-        reports[mine] = {"seen": measure(mine, asker({"": learned}, kitchen), sky, views)}
+        reports[mine] = {"seen": measure(mine, asker({"": learned}, cache), sky, views)}
         keep(report)
     columns: tuple[Column, ...] = ("left out", "adapted")
     for column in columns if left_out else ():
@@ -379,7 +381,7 @@ def trees_report(
             allowed = {part: rows.allowed(column, GROUPS[group]) for part, rows in parts.items()}
             some = {part: rows.take(allowed[part]) for part, rows in parts.items()}
             models[group] = learn(some["train"], some["valid"], seeds[0] if seeds else 0)
-        reports[name][column] = measure(name, asker(models, kitchen), sky, views)
+        reports[name][column] = measure(name, asker(models, cache), sky, views)
         keep(report)
     return report
 

@@ -31,8 +31,8 @@ CONFIG: Final = HeadsConfig(steps=500, batch=512)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cook:
-    """Works out rows: statistics, NaN where one is not known, and what the branches ``body`` say, as `Told.columns`."""
+class TwinFeatures:
+    """Features of the twin: statistics, NaN where one is not known, then the embedding by the branches of ``body``."""
 
     body: AstroMoE
     recipe: Recipe
@@ -43,7 +43,7 @@ class Cook:
         return self.body.config.d_model + self.body.config.d_tab
 
     def __call__(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
-        """As `FeaturesOf`. Of metadata the branches see redshifts alone, as trees do."""
+        """Return features of objects, and which objects they are. Of metadata the branches see redshifts alone."""
         data, network = self.recipe.data, build(self.recipe.network)
         assert isinstance(network, AstroMoE)
         tokens, rows = [], []
@@ -61,7 +61,7 @@ class Cook:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Twin:
-    """Heads on rows, the last ``width`` numbers of which are an embedding; as `Learned`."""
+    """Heads fitted to rows, the last ``width`` numbers of which are an embedding; a `FittedModel`."""
 
     network: AstroMoE
     width: int
@@ -80,10 +80,12 @@ def told_of(value_NF: Float32, width: int) -> Told:
     return Told(np.ascontiguousarray(embedding), np.where(known, value, np.float32(0.0)), known)
 
 
-def train_twin(cook: Cook, rows: Rows, calibration: Rows, seed: int, config: HeadsConfig = CONFIG) -> Twin:
+def train_twin(features: TwinFeatures, rows: Rows, calibration: Rows, seed: int, config: HeadsConfig = CONFIG) -> Twin:
     """Fit heads to rows, drawn by the weights that they have for trees, and the threshold of sets to others."""
     weight = weights_of(rows)
     drawn = np.random.default_rng(seed).choice(len(weight), DRAWN, p=weight / weight.sum())
-    told = told_of(rows.value_NF[drawn], cook.width)
-    twin = Twin(fit_heads(cook.body, cook.recipe, told, rows.label_N[drawn], config, seed=seed), cook.width, 1.0)
+    told = told_of(rows.value_NF[drawn], features.width)
+    twin = Twin(
+        fit_heads(features.body, features.recipe, told, rows.label_N[drawn], config, seed=seed), features.width, 1.0
+    )
     return replace(twin, threshold=threshold_of(twin.probabilities(calibration.value_NF), calibration.label_N))

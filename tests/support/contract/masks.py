@@ -173,7 +173,7 @@ def _member(owner: dict[Any, Any], name: str, value: Any, masks: Masks) -> Any:
 
 
 def _numbers(value: dict[Any, Any] | list[Any]) -> bool:
-    """Whether it lists numbers, whose last digits are another machine's own."""
+    """Return whether a value lists numbers, whose last digits differ between machines."""
     return isinstance(value, list) and bool(value) and all(isinstance(one, float) for one in value)
 
 

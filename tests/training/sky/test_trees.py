@@ -11,7 +11,7 @@ from training.sky.record import PARTS, Sky, collect
 from training.sky.trees import (
     DAYS,
     GROUPS,
-    Kitchen,
+    FeatureCache,
     Rows,
     asker,
     features_of,
@@ -103,9 +103,9 @@ def test_trees_are_scored_in_columns_and_answer_only_for_what_they_left_out() ->
 
 
 def test_features_are_worked_out_once() -> None:
-    kitchen, sky = Kitchen(), part(3, "spcc", "css")
-    assert kitchen.features(sky, "nothing") is kitchen.features(sky, "nothing")
-    assert len(asker({}, kitchen)(sky, "nothing")) == 0
+    cache, sky = FeatureCache(), part(3, "spcc", "css")
+    assert cache.features(sky, "nothing") is cache.features(sky, "nothing")
+    assert len(asker({}, cache)(sky, "nothing")) == 0
 
 
 def test_the_source_of_supernovae_is_told_before_and_after() -> None:

@@ -12,15 +12,15 @@ from training.recipes.schema import Recipe
 from training.sky.heads import HeadsConfig
 from training.sky.record import Sky, collect
 from training.sky.trees import Rows, rows_of
-from training.sky.twin import Cook, told_of, train_twin
+from training.sky.twin import TwinFeatures, told_of, train_twin
 
 
 @pytest.fixture(scope="module")
-def cook() -> Cook:
+def features() -> TwinFeatures:
     torch.manual_seed(0)
     body = build(debug().network)
     assert isinstance(body, AstroMoE)
-    return Cook(body.eval(), _recipe())
+    return TwinFeatures(body.eval(), _recipe())
 
 
 def _recipe() -> Recipe:
@@ -35,29 +35,29 @@ def _sky(start: int) -> Sky:
     )
 
 
-def test_branches_see_redshifts_and_no_other_metadata(cook: Cook) -> None:
+def test_branches_see_redshifts_and_no_other_metadata(features: TwinFeatures) -> None:
     sky = _sky(0)
     dusty = sky.take(np.arange(4))
     clean = collect([bump(f"SN{n}", seed=n, z=0.1) for n in range(4)])
-    (told, rows), (other, _) = cook(dusty, "redshift"), cook(clean, "redshift")
+    (told, rows), (other, _) = features(dusty, "redshift"), features(clean, "redshift")
     np.testing.assert_array_equal(told, other)
     assert rows.tolist() == [0, 1, 2, 3]
-    assert not np.array_equal(told, cook(dusty, "nothing")[0], equal_nan=True)
+    assert not np.array_equal(told, features(dusty, "nothing")[0], equal_nan=True)
 
 
-def test_a_twin_learns_from_the_rows_of_trees(cook: Cook) -> None:
+def test_a_twin_learns_from_the_rows_of_trees(features: TwinFeatures) -> None:
     nothing = collect([])
-    learns, asked = (rows_of(_sky(start), nothing, features=cook) for start in (0, 100))
+    learns, asked = (rows_of(_sky(start), nothing, features=features) for start in (0, 100))
     assert isinstance(learns, Rows)
-    assert told_of(learns.value_NF, cook.width).value.shape == (48, told_width(cook))
-    twin = train_twin(cook, learns, asked, 0, HeadsConfig(steps=250, batch=64, rate=5e-3, average=0.9))
+    assert told_of(learns.value_NF, features.width).value.shape == (48, told_width(features))
+    twin = train_twin(features, learns, asked, 0, HeadsConfig(steps=250, batch=64, rate=5e-3, average=0.9))
     assert (twin.probabilities(asked.value_NF).argmax(axis=1) == asked.label_N).mean() > 0.9
     assert 0 <= twin.threshold <= 1
 
 
-def told_width(cook: Cook) -> int:
+def told_width(features: TwinFeatures) -> int:
     """Return how many statistics a row has."""
-    network = build(cook.recipe.network)
+    network = build(features.recipe.network)
     assert isinstance(network, AstroMoE)
     assert network.statistics is not None
     return len(network.statistics.spread_K)
