@@ -45,8 +45,7 @@ from deploy.bench.workload import columns
 from models.bundle import Manifest, load_bundle
 from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from models.networks.parts.moe import FeedForwardExperts, Routing
-from models.networks.parts.transformer import Block
+from models.networks.parts.transformer import Block, FeedForwardExperts, Routing
 from models.runtime import BoundRun, Run, open_session, run, session_options
 from training.export.confidence import NoveltyScore
 from training.export.cuda import write_cuda

@@ -31,15 +31,33 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from models.metadata import METADATA_COLUMNS
-from models.networks.attention.attention import AttentionConfig
 from models.networks.network import INPUTS, Masking, Output, Reconstruction
-from models.networks.parts.moe import ACTIVATIONS, Activation, FeedForwardExperts, InputExperts, RouterSoftmax, Routing
+from models.networks.parts.attention import AttentionConfig
 from models.networks.parts.packing import Packing
 from models.networks.parts.positional import TimeEncodingFields, TimeEncodingName, time_encoding
 from models.networks.parts.positional_content import When
-from models.networks.parts.transformer import Block, DenseFeedForward, Encoder, NormOrder, Pooling, TabularTransformer
-from models.networks.statistics.curve_statistics import Function, StatisticsBranch, count, statistics
-from models.networks.statistics.lag_statistics import COUNT, lag_statistics
+from models.networks.parts.transformer import (
+    ACTIVATIONS,
+    Activation,
+    Block,
+    DenseFeedForward,
+    Encoder,
+    FeedForwardExperts,
+    InputExperts,
+    NormOrder,
+    Pooling,
+    RouterSoftmax,
+    Routing,
+    TabularTransformer,
+)
+from models.networks.statistics.curve_statistics import (
+    N_LAG_STATISTICS,
+    Function,
+    StatisticsBranch,
+    count,
+    lag_statistics,
+    statistics,
+)
 from models.networks.statistics.period_statistics import PeriodSearch, period_statistics, told_of_period
 from models.networks.statistics.period_statistics import count as count_of_periods
 from models.networks.statistics.points import Statistics, points
@@ -334,7 +352,7 @@ def _tabular(config: AstroMoEConfig) -> TabularTransformer:
 def _statistics(config: AstroMoEConfig) -> StatisticsBranch | None:
     if not config.d_statistics:
         return None
-    known = count(config.n_bands) + (COUNT if config.lag_statistics else 0)
+    known = count(config.n_bands) + (N_LAG_STATISTICS if config.lag_statistics else 0)
     known += count_of_periods(config.n_bands) if config.period_statistics else 0
     return StatisticsBranch(known, config.d_statistics, config.head_dropout)
 

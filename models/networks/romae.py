@@ -56,8 +56,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from models.networks.attention.attention import AttentionConfig, Position, SelfAttention
 from models.networks.network import Masking, Output, Reconstruction
+from models.networks.parts.attention import AttentionConfig, Position, SelfAttention
 from models.networks.parts.packing import Packing, pack_values
 from models.networks.parts.positional import AxialRotary, Keep, Rotation
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
 from models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining
-from models.networks.informer.network import InformerClassifier, InformerConfig, InformerForecaster
-from models.networks.parts.moe import FeedForwardExperts, InputExperts
+from models.networks.informer import InformerClassifier, InformerConfig, InformerForecaster
+from models.networks.parts.transformer import FeedForwardExperts, InputExperts
 from models.networks.romae import RoMAE, RoMAEConfig, RoMAEPretraining
 
 

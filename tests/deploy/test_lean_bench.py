@@ -7,7 +7,7 @@ import torch
 
 from deploy.bench import lean
 from models.bundle import DEFAULT_BUNDLE, load_bundle
-from models.networks.parts.moe import FeedForwardExperts
+from models.networks.parts.transformer import FeedForwardExperts
 from models.runtime import open_session
 from training.export.profile import random_inputs
 

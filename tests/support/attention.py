@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.networks.attention.attention import AttentionConfig, SelfAttention
+from models.networks.parts.attention import AttentionConfig, SelfAttention
 from models.networks.parts.packing import Packing, pack_values
 
 Array = NDArray[np.float64]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models.networks.attention.approximate import SELF
-from models.networks.attention.attention import AttentionConfig, SelfAttention
+from models.networks.parts.attention import AttentionConfig, SelfAttention
+from models.networks.parts.attention_kernels import SELF
 from models.networks.parts.packing import Packing
 from training.experiments.attention import AttentionExperiment
 

@@ -48,7 +48,7 @@ from models.bundle import (
 from models.confidence import Calibration, PredictionSets
 from models.lightcurve import LightCurve, Tokens
 from models.metadata import METADATA_COLUMNS
-from models.networks.parts.moe import FeedForwardExperts, Router
+from models.networks.parts.transformer import FeedForwardExperts, Router
 from models.networks.zoo import NetworkTask, count_parameters
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC, Taxonomy, taxonomy_of

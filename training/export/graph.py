@@ -1,9 +1,9 @@
 """Trace a network to one ONNX file, and tidy what the tracer leaves behind.
 
-Notable: a grouped computation (``parts.grouping``) arrives as one Split whose sizes take a detour through five little
+Notable: a grouped computation (``parts.packing``) arrives as one Split whose sizes take a detour through five little
 nodes per group, a fifth of the graph; :func:`split_by_counts` hands Split the counts themselves. Everything is standard
-operators, nothing lies outside the file; the recurrent layers of ``parts.recurrent`` are ONNX's LSTM and GRU, boosted
-trees (``parts.trees``) one TreeEnsemble of ONNX-ML.
+operators, nothing lies outside the file; recurrent layers (``parts.positional_content``) are ONNX's LSTM and GRU,
+boosted trees (``parts.trees``) one TreeEnsemble of ONNX-ML.
 
 Tidying makes a traced graph cheaper without changing its answers. Every operation of a graph costs some microseconds
 before it computes anything, which for one light curve is most of the bill. The tracer writes two where one will do
@@ -31,7 +31,7 @@ from onnxscript import opset20, optimizer
 from onnxscript.onnx_opset import opset_ai_onnx_ml5
 from torch import Tensor, nn
 
-from models.networks.parts import recurrent
+from models.networks.parts import positional_content
 from models.networks.parts.trees import BoostedTrees, Forest, trees
 
 Node = onnx.NodeProto
@@ -274,14 +274,14 @@ def _unused_bound(a: Any, b: Any) -> Any:
 
 
 def _lstm(x_SBI: Any, input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bias_G: Any) -> Any:
-    """Translate ``parts.recurrent.lstm``; ONNX has the gates in the order input, output, forget, cell."""
+    """Translate ``parts.positional_content.lstm``; ONNX has the gates in the order input, output, forget, cell."""
     weights = _onnx_weights(input_GI, hidden_GH, input_bias_G, hidden_bias_G, (0, 3, 1, 2))
     state_SDBH, _, _ = opset20.LSTM(x_SBI, *weights, hidden_size=hidden_GH.shape[1])
     return opset20.Squeeze(state_SDBH, opset20.Constant(value_ints=[1]))
 
 
 def _gru(x_SBI: Any, input_GI: Any, hidden_GH: Any, input_bias_G: Any, hidden_bias_G: Any) -> Any:
-    """Translate ``models.networks.parts.recurrent.gru``; ONNX has the gates in the order update, reset, new."""
+    """Translate ``parts.positional_content.gru``; ONNX has the gates in the order update, reset, new."""
     weights = _onnx_weights(input_GI, hidden_GH, input_bias_G, hidden_bias_G, (1, 0, 2))
     state_SDBH, _ = opset20.GRU(x_SBI, *weights, hidden_size=hidden_GH.shape[1], linear_before_reset=1)
     return opset20.Squeeze(state_SDBH, opset20.Constant(value_ints=[1]))
@@ -301,8 +301,8 @@ def _onnx_weights(
 
 TRANSLATIONS: dict[Any, Any] = {
     operator.le: _unused_bound,
-    recurrent.lstm._opoverload: _lstm,
-    recurrent.gru._opoverload: _gru,
+    positional_content.lstm._opoverload: _lstm,
+    positional_content.gru._opoverload: _gru,
 }
 
 

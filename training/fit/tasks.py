@@ -29,7 +29,7 @@ Forecasting: the likelihood of what a survey observed later, scored against pers
 
 Notable:
 
-- the loss is the negative log likelihood of the observed flux (``flux_distribution``), all queries alike. The
+- the loss is the negative log likelihood of the observed flux (``FluxDistribution``), all queries alike. The
   standard deviation covers the noise of the visit as well as what is unknown of the source, so it is fitted to
   observations as they are; ``flux_err`` of a target is used in scores only;
 - scores: mean NLL (nats per query), the share of observations inside the central 68.3 and 95 % intervals (they map from
@@ -53,9 +53,8 @@ from torch.nn.functional import cross_entropy
 from models.bands import BANDS
 from models.lightcurve import Bool, Float64, Int64, Tokens
 from models.networks import ranks
-from models.networks.informer.network import PaddedHistory, PaddedQueries
-from models.networks.network import INPUTS, QUERIES, Masking, Output, Reconstruction
-from models.networks.statistics.flux_distribution import FluxDistribution
+from models.networks.informer import PaddedHistory, PaddedQueries
+from models.networks.network import INPUTS, QUERIES, FluxDistribution, Masking, Output, Reconstruction
 from training.data.batches import Batch, Example, collate, draw_examples, draw_indices, draw_weighted, pooled, stream
 from training.data.dataset import Dataset
 from training.data.targets import Question, askable, draw_masking, draw_question, pad_questions

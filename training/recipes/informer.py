@@ -11,8 +11,8 @@ Notable:
 """
 
 from models.lightcurve import Limits
-from models.networks.attention.attention import AttentionConfig
-from models.networks.informer.network import InformerConfig
+from models.networks.informer import InformerConfig
+from models.networks.parts.attention import AttentionConfig
 from training.data.augment import AugmentationConfig
 from training.data.targets import ForecastingConfig
 from training.recipes.schema import (

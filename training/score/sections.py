@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from models.bands import BANDS
 from models.bundle import MANIFEST, load_bundle
 from models.lightcurve import Int64, RaggedBatch
-from models.networks.parts.moe import Router, Routing
+from models.networks.parts.transformer import Router, Routing
 from models.runtime import open_session, run
 from training.data.augment import View
 from training.data.batches import Example, collate, view_examples

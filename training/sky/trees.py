@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from models.bands import BANDS
 from models.lightcurve import Limits, RaggedBatch, Tokens, featurise
 from models.networks.statistics import curve_statistics, period_statistics
-from models.networks.statistics.lag_statistics import lag_statistics
+from models.networks.statistics.curve_statistics import lag_statistics
 from models.networks.statistics.points import points
 from models.taxonomy import ELASTICC
 from training.reobserve.patterns import family

@@ -79,7 +79,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from models.networks.attention.attention import Position
+from models.networks.parts.attention import Position
 from models.networks.parts.positional_content import (
     Added,
     AddedAfter,

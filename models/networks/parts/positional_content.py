@@ -1,7 +1,12 @@
 """Time encodings that meet the token itself, before the blocks or after them; ``parts.positional`` tells them all.
 
-Legend: B batch, L length, N tokens, M tokens with the leading [CLS]s, D width, H harmonics, P = 2 H (sine and cosine),
-G bands.
+Two of them are recurrent. The LSTM and GRU here train as torch's own and export as one ONNX operator each: torch's
+exporter learns the shapes of a recurrent layer by unrolling it over every step of the example, several times (minutes
+at 200 steps), and cannot do it at all where the length is computed. While exporting, these layers are therefore
+operators of their own, with a shape but no inside, which ``training.export.graph`` translates.
+
+Legend: B batch, L length, N tokens, M tokens with the leading [CLS]s, D width, H harmonics (in recurrent layers the
+hidden width), P = 2 H (sine and cosine), G bands (there gates * H), S steps, I input width.
 """
 
 import math
@@ -10,9 +15,62 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.networks.attention.attention import Position
+from models.networks.parts.attention import Position
 from models.networks.parts.packing import apply_grouped, pack_values
-from models.networks.parts.recurrent import Gru
+
+
+@torch.library.custom_op("nightjar::lstm", mutates_args=())
+def lstm(x_SBI: Tensor, input_GI: Tensor, hidden_GH: Tensor, input_bias_G: Tensor, hidden_bias_G: Tensor) -> Tensor:
+    """States [S, B, H] of an LSTM that starts from zero; gates in torch's order (input, forget, cell, output)."""
+    start_1BH = x_SBI.new_zeros(1, x_SBI.shape[1], hidden_GH.shape[1])
+    weights = [input_GI, hidden_GH, input_bias_G, hidden_bias_G]
+    state_SBH: Tensor = torch.lstm(x_SBI, [start_1BH, start_1BH], weights, True, 1, 0.0, False, False, False)[0]
+    return state_SBH
+
+
+@torch.library.custom_op("nightjar::gru", mutates_args=())
+def gru(x_SBI: Tensor, input_GI: Tensor, hidden_GH: Tensor, input_bias_G: Tensor, hidden_bias_G: Tensor) -> Tensor:
+    """States [S, B, H] of a GRU that starts from zero; gates in torch's order (reset, update, new)."""
+    start_1BH = x_SBI.new_zeros(1, x_SBI.shape[1], hidden_GH.shape[1])
+    weights = [input_GI, hidden_GH, input_bias_G, hidden_bias_G]
+    state_SBH: Tensor = torch.gru(x_SBI, start_1BH, weights, True, 1, 0.0, False, False, False)[0]
+    return state_SBH
+
+
+@lstm.register_fake
+@gru.register_fake
+def _state(x_SBI: Tensor, input_GI: Tensor, hidden_GH: Tensor, input_bias_G: Tensor, hidden_bias_G: Tensor) -> Tensor:
+    return x_SBI.new_empty(x_SBI.shape[0], x_SBI.shape[1], hidden_GH.shape[1])
+
+
+class Lstm(nn.LSTM):
+    """One layer, batch first, that starts from zero and returns its states."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__(width, hidden, batch_first=True)
+
+    def forward(self, x_BSI: Tensor) -> Tensor:  # type: ignore[override]  # fewer arguments and results than torch's, on purpose
+        """States [B, S, H] after each step."""
+        if torch.compiler.is_exporting():
+            state_SBH: Tensor = lstm(x_BSI.transpose(0, 1), *self._flat_weights)
+            return state_SBH.transpose(0, 1)
+        state_BSH: Tensor = super().forward(x_BSI)[0]
+        return state_BSH
+
+
+class Gru(nn.GRU):
+    """One layer, batch first, that starts from zero and returns its states."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__(width, hidden, batch_first=True)
+
+    def forward(self, x_BSI: Tensor) -> Tensor:  # type: ignore[override]  # fewer arguments and results than torch's, on purpose
+        """States [B, S, H] after each step."""
+        if torch.compiler.is_exporting():
+            state_SBH: Tensor = gru(x_BSI.transpose(0, 1), *self._flat_weights)
+            return state_SBH.transpose(0, 1)
+        state_BSH: Tensor = super().forward(x_BSI)[0]
+        return state_BSH
 
 
 class When(NamedTuple):

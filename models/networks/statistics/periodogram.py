@@ -26,8 +26,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from models.networks.statistics.lag_statistics import FEWEST_POINTS, LEAST_SCATTER
-from models.networks.statistics.points import Points
+from models.networks.statistics.points import FEWEST_POINTS, LEAST_SCATTER, Points
 
 STEP: Final = 2.0**-11  # cycles a day: two within the width of a peak of three years
 FINE: Final = 64

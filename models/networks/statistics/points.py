@@ -14,6 +14,8 @@ from torch import Tensor
 
 SOFT: Final = 3.0  # FLUXCAL, about the noise of one Rubin visit: fluxes below are linear, above logarithmic
 FAR: Final = 1e9  # beyond every flux and time
+FEWEST_POINTS: Final = 3  # of a band, for a standard score to mean anything
+LEAST_SCATTER: Final = 1e-3  # of a band that varies
 SYSTEMATIC: Final = 0.02  # of the flux: the best known points share a weighted mean
 _LEAST_ERROR: Final = 1e-6
 

@@ -9,8 +9,8 @@ import torch
 from models.lightcurve import Limits, RaggedBatch, featurise
 from models.metadata import METADATA_COLUMNS
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from models.networks.attention.attention import AttentionKind
 from models.networks.network import INPUTS, Output
+from models.networks.parts.attention import AttentionKind
 from models.networks.parts.positional import TimeEncodingName
 from models.networks.parts.positional_content import TimeModulation
 from models.networks.zoo import count_parameters

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining, Window, value_of
-from models.networks.attention.attention import AttentionKind
 from models.networks.network import Masking, Output, Reconstruction
+from models.networks.parts.attention import AttentionKind
 from models.networks.parts.positional import TimeEncodingName
 from models.networks.zoo import transfer
 from support.astromer import curves, tiny

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.networks.attention.attention import AttentionConfig, CrossAttention, SelfAttention
-from models.networks.attention.exact import ExactAttention, chunked, inverse, ranks, take_places
+from models.networks.parts.attention import AttentionConfig, CrossAttention, SelfAttention
+from models.networks.parts.attention_kernels import ExactAttention, chunked, inverse, ranks, take_places
 from models.networks.parts.packing import Packing
 from support.attention import CAUSAL, FORMS, KINDS, N_HEADS, WIDTH, dense, heads, layer, on_grid, ragged
 

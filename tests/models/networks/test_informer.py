@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.lightcurve import Limits, RaggedBatch, featurise
-from models.networks.informer.network import InformerClassifier, InformerConfig
+from models.networks.informer import InformerClassifier, InformerConfig
 from models.networks.network import Output
 from models.networks.zoo import count_parameters
 from models.runtime import open_session, run

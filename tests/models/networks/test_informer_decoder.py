@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.attention.attention import AttentionConfig
-from models.networks.informer.layers import CausalAttention, Decoder, DecoderBlock, StartAttention
+from models.networks.informer_layers import CausalAttention, Decoder, DecoderBlock, StartAttention
+from models.networks.parts.attention import AttentionConfig
 from models.networks.parts.transformer import DenseFeedForward, NormOrder
 
 Float = NDArray[np.float64]

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.attention.approximate import ProbSparseAttention, Sample
-from models.networks.attention.attention import AttentionConfig
-from models.networks.informer.layers import DistilledEncoder, Distilling, DistillingKind
+from models.networks.informer_layers import DistilledEncoder, Distilling, DistillingKind
+from models.networks.parts.attention import AttentionConfig
+from models.networks.parts.attention_kernels import ProbSparseAttention, Sample
 from models.networks.parts.packing import Packing
 from models.networks.parts.transformer import Block, DenseFeedForward
 from support.shared import needs_shared, shared

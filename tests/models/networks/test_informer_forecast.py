@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from models.bands import BANDS
 from models.forecast import make_queries, pad_queries
 from models.lightcurve import Limits, RaggedBatch, featurise
-from models.networks.informer.network import (
+from models.networks.informer import (
     InformerConfig,
     InformerForecaster,
     PaddedHistory,
     PaddedQueries,
     object_scale,
 )
-from models.networks.network import Forecast
-from models.networks.statistics.flux_distribution import FluxDistribution
+from models.networks.network import FluxDistribution, Forecast
 from models.runtime import open_session, run
 from support.bundles import random_curves
 from training.export.graph import write_graph

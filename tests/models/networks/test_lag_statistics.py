@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.statistics.lag_statistics import COUNT, LAGS, lag_statistics
+from models.networks.statistics.curve_statistics import LAGS, N_LAG_STATISTICS, lag_statistics
 from models.networks.statistics.points import SOFT, Statistics
 from support.ragged_columns import Columns, G, ragged, retold, seen
 
@@ -40,7 +40,7 @@ def test_correlations_agree_with_a_loop_over_pairs() -> None:
     columns = ragged()
     columns["time"][0, 1] = columns["time"][0, 0]  # two visits at one time are a pair
     values, known = told(columns)
-    assert values.shape == known.shape == (5, COUNT)
+    assert values.shape == known.shape == (5, N_LAG_STATISTICS)
     for row in range(5):
         expected = by_pairs(columns, row)
         np.testing.assert_array_equal(known[row].numpy(), np.isfinite(expected))

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.networks.attention.attention import SelfAttention
+from models.networks.parts.attention import SelfAttention
 from models.networks.parts.packing import Packing
 from models.networks.parts.positional import Rotary, TimeEncodingFields, UntiedPositions, time_encoding
 from models.networks.parts.positional_content import (

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.parts.recurrent import Gru, Lstm, gru, lstm
+from models.networks.parts.positional_content import Gru, Lstm, gru, lstm
 from models.runtime import open_session, run
 from training.export.graph import write_graph
 

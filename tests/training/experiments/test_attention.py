@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.networks.attention.attention import AttentionConfig
+from models.networks.parts.attention import AttentionConfig
 from training.experiments import attention_costs
 from training.experiments.attention import COLUMNS, AttentionExperiment
 from training.experiments.attention_costs import KINDS, LiveTensors

@@ -8,8 +8,8 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from models.networks.informer.network import InformerForecaster
-from models.networks.statistics.flux_distribution import FluxDistribution
+from models.networks.informer import InformerForecaster
+from models.networks.network import FluxDistribution
 from models.networks.zoo import build
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import Dataset, read_dataset, split_indices

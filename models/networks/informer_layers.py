@@ -43,7 +43,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.networks.attention.attention import AttentionConfig, CrossAttention, Position, SelfAttention
+from models.networks.parts.attention import AttentionConfig, CrossAttention, Position, SelfAttention
 from models.networks.parts.packing import Packing
 from models.networks.parts.transformer import Block, NormOrder
 

@@ -26,7 +26,8 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from models.networks.attention.approximate import (
+from models.networks.parts.attention_kernels import (
+    ExactAttention,
     LinformerAttention,
     PerformerAttention,
     ProbSparseAttention,
@@ -34,7 +35,6 @@ from models.networks.attention.approximate import (
     Sparsity,
     shared_key,
 )
-from models.networks.attention.exact import ExactAttention
 from models.networks.parts.packing import Packing
 
 AttentionKind = Literal["exact", "probsparse", "linformer", "performer", "reformer", "grouped_query"]

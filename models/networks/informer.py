@@ -30,7 +30,7 @@ Notable:
   supposes no depth of the future exposure; for a deeper instrument it is an upper bound;
 - fluxes are divided by the root mean square s of the object's own history (:func:`object_scale`), so the encoder sees
   shapes and signal to noise; how bright that is in the survey's terms reaches the decoder as log(s / flux_scale);
-- the answer is a Gaussian of asinh(flux / s), given as the moments of the flux (``statistics.flux_distribution``);
+- the answer is a Gaussian of asinh(flux / s), given as the moments of the flux (``network.FluxDistribution``);
 - time is counted from the newest observation, so that a query asks "so many days ahead" (or behind, for the past);
 - with ``anchor`` the predicted mean is a mix, which the network chooses, of the newest flux and of the inverse-variance
   mean of the query's band, plus a shift; both reach the query's token as well (:func:`band_summary`). They are the two
@@ -50,8 +50,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.networks.attention.attention import AttentionConfig
-from models.networks.informer.layers import (
+from models.networks.informer_layers import (
     CausalAttention,
     Decoder,
     DecoderBlock,
@@ -61,13 +60,12 @@ from models.networks.informer.layers import (
     StartAttention,
     halve,
 )
-from models.networks.network import QUERIES, Forecast, Output
-from models.networks.parts.moe import ACTIVATIONS, Activation
+from models.networks.network import QUERIES, FluxDistribution, Forecast, Output, bounded_std
+from models.networks.parts.attention import AttentionConfig
 from models.networks.parts.packing import Packing, pack_values
 from models.networks.parts.positional import TimeEncodingFields, time_encoding
 from models.networks.parts.positional_content import Sinusoids, When
-from models.networks.parts.transformer import Block, DenseFeedForward, NormOrder
-from models.networks.statistics.flux_distribution import FluxDistribution, bounded_std
+from models.networks.parts.transformer import ACTIVATIONS, Activation, Block, DenseFeedForward, NormOrder
 
 
 class InformerConfig(TimeEncodingFields):
@@ -279,7 +277,7 @@ class PaddedQueries(NamedTuple):
 
 
 class InformerForecaster(nn.Module):
-    """See the module docstring; sizes in :class:`models.networks.informer.network.InformerConfig`."""
+    """See the module docstring; sizes in :class:`models.networks.informer.InformerConfig`."""
 
     input_names = ("flux", "flux_err", "time", "band", "mask", *QUERIES)
 

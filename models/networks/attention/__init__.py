@@ -1,1 +1,0 @@
-"""Kinds of attention that the networks can use: exact, hashed, linear and sparse."""

@@ -1,1 +1,0 @@
-"""Informer: sparse attention over long light curves, for classes and for forecasts."""
