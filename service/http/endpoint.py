@@ -45,8 +45,7 @@ from service.http.lifecycle import Service, service_of
 from service.observe.metrics import STAGES, Metrics
 from service.observe.model_statistics import ModelStatistics
 from service.observe.spans import Span, current
-from service.registry.leading import ask_each, held
-from service.registry.live import Lease
+from service.registry.live import Lease, ask_each, held
 from service.registry.names import MOST_CHARACTERS
 from service.settings import Settings
 

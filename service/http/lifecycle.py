@@ -28,8 +28,7 @@ from service.observe.metrics import Metrics
 from service.observe.tracer import tracer_of
 from service.process import VERSION
 from service.registry.cache import RedisUnavailable
-from service.registry.leading import Leading
-from service.registry.live import Lease, Served, ServedClassifier
+from service.registry.live import Lease, ModelChooser, Served, ServedClassifier
 from service.registry.load import LoadOne, load_one
 from service.registry.names import FORECAST, UnknownModel
 from service.registry.repository import LoadModels, ModelRepository, NotReady
@@ -154,11 +153,11 @@ class Service:
             detail = "no classifier is served under this name: /v1/models lists those that are"
             raise ProblemError(NOT_FOUND, detail) from None
 
-    def leading(self, name: str = "", *, others: bool = True) -> Leading:
-        """Return the way from light curves to models for the name in a request; raises as :meth:`lease_classifier`."""
+    def chooser(self, name: str = "", *, others: bool = True) -> ModelChooser:
+        """Return what chooses a model for each light curve of a request; raises as :meth:`lease_classifier`."""
         if name or not self.started:  # where none is named there is always one that answers
             self.lease_classifier(name)
-        return Leading(self.models.classifier, name, others=others)
+        return ModelChooser(self.models.classifier, name, others=others)
 
     def lease_forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
         """As :meth:`ModelRepository.forecaster`; raises likewise."""

@@ -38,8 +38,7 @@ from service.http.edge.errors import ProblemError, problem_document, problem_of
 from service.http.edge.receive import ClientGone, LineBody, Share
 from service.http.endpoint import INLINE_BYTES, Stopwatch, client_of, key_of, sticky_key, terms_of
 from service.http.lifecycle import service_of
-from service.registry.leading import refused_outside
-from service.registry.live import Lease
+from service.registry.live import Lease, refused_outside
 
 Item = LightCurve | InvalidCurve
 

@@ -24,9 +24,18 @@ import structlog
 from models.bundle import BundleError, Task
 from service.engine.load import LoadedModel
 from service.observe.metrics import Metrics
-from service.registry.live import Canary, Served, Shelf
+from service.registry.live import Served, Shelf
 from service.registry.load import Found, Intake, LoadFailed, Refused
-from service.registry.names import CLASSIFIERS, DEFAULT, FALLBACK, FORECAST, Reference, UnknownModel, version_key
+from service.registry.names import (
+    CLASSIFIERS,
+    DEFAULT,
+    FALLBACK,
+    FORECAST,
+    Canary,
+    Reference,
+    UnknownModel,
+    version_key,
+)
 from service.registry.shadow import Shadow
 
 MOST_REMEMBERED = 10

@@ -1,23 +1,29 @@
 """Models that answer: which one is asked for what, the right to ask it, and how it leaves.
 
-The table of names says which version of which model answers a request. A canary is a share of what is asked of a name,
-answered by another version of the same model. Whose turn that is depends on the key alone (an object, a client), so the
-same object always gets the same version, and an object that the canary answered at 5 % is still answered by it at 20 %.
-
 Whoever asks a model holds a :class:`Lease` while doing so. A model that has been replaced is not asked by anybody new,
 and is stopped and freed when the last lease on it ends: no request ever meets an engine that has closed.
+
+A :class:`ModelChooser` says whom to ask about each light curve of a request that names no model:
+
+1. the alias of the light curve's survey where there is one, else ``default``;
+2. if the light curve lies outside the domain that its bundle states (bands, brightness, survey), the first of the
+   other aliases of :data:`service.registry.names.CLASSIFIERS`, in their order, whose bundle states a domain that
+   holds it;
+3. if there is none, nobody: the light curve is ``abstained``, with the reason and the model to name.
+
+A bundle that states no domain has none to be outside of, and is never asked in the place of another.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence, Sized
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence, Sized
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from models.bundle import Bundle, Task
+from models.bundle import Bundle, Manifest, Task
 from models.lightcurve import LightCurve, LightCurveError
 from models.runtime import Provider
 from service.dataplane import AskOptions, DataPlane, Outcome, Refusal
@@ -26,97 +32,11 @@ from service.engine.engine import Engine
 from service.engine.load import LoadedModel
 from service.engine.programs import ForecastItem
 from service.process import give_memory_back
-from service.registry.names import DEFAULT, FALLBACK, Reference, Role, UnknownModel
+from service.registry.names import CLASSIFIERS, FALLBACK, Reference, Role, Routes, UnknownModel
 from service.registry.shadow import Shadow
 
 ItemT = TypeVar("ItemT", bound=Sized)
 ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
-
-
-class Canary(NamedTuple):
-    """A version on trial, and the percentage of requests that it answers."""
-
-    version: str
-    percent: float
-
-
-class Choice(NamedTuple):
-    """Exactly one version of a model, and why it is not the one that answers for its name, if it is not."""
-
-    reference: Reference
-    role: Role = ""
-
-
-@dataclass(slots=True)
-class Routes:
-    """The table.
-
-    Attributes
-    ----------
-    current : version that answers for each name.
-    aliases : other names; one without a version follows ``current``.
-    canaries : at most one for each name.
-    """
-
-    current: dict[str, str] = field(default_factory=dict)
-    aliases: dict[str, Reference] = field(default_factory=dict)
-    canaries: dict[str, Canary] = field(default_factory=dict)
-
-    def choose(self, name: str, key: str) -> Choice:
-        """Choose the version that answers.
-
-        Parameters
-        ----------
-        name : an alias, ``name`` or ``name@version``; what is named exactly has no canary.
-        key : what a canary's share is divided by; the same key always gets the same answer.
-
-        Raises
-        ------
-        UnknownModel
-            When the name stands for nothing. That a version named exactly is served is not checked here.
-        """
-        asked = self.named(name)
-        if asked.version:
-            return Choice(asked)
-        if asked.name not in self.current:
-            raise UnknownModel(name)
-        canary = self.canaries.get(asked.name)
-        if canary is not None and fraction(asked.name, key) * 100 < canary.percent:
-            return Choice(Reference(asked.name, canary.version), "canary")
-        return Choice(Reference(asked.name, self.current[asked.name]))
-
-    def named(self, name: str) -> Reference:
-        """Resolve an alias or a name. Raises UnknownModel when it is neither."""
-        if name in self.aliases:
-            return self.aliases[name]
-        try:
-            return Reference.parse(name)
-        except ValueError:
-            raise UnknownModel(name) from None
-
-    def for_survey(self, survey: str) -> str:
-        """Name of the model for packets of a survey: an alias of that name where there is one."""
-        return survey if survey in self.aliases else DEFAULT
-
-    def needed(self) -> set[Reference]:
-        """Versions that a request may be led to without naming them exactly."""
-        found = {Reference(name, version) for name, version in self.current.items()}
-        found |= {reference for reference in self.aliases.values() if reference.version}
-        return found | {Reference(name, canary.version) for name, canary in self.canaries.items()}
-
-    def aliases_of(self, reference: Reference) -> list[str]:
-        """Aliases that lead to a version."""
-        return sorted(
-            alias
-            for alias, target in self.aliases.items()
-            if target.name == reference.name and (target.version or self.current.get(target.name)) == reference.version
-        )
-
-
-def fraction(name: str, key: str) -> float:
-    """Hash a key to a number between 0 and 1, evenly, and differently for every name."""
-    digest = blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest) / 2**64
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -386,3 +306,124 @@ class Shelf:
         log.info("model freed", model=str(served.reference), sha256=served.bundle.sha256)
         del served
         await asyncio.to_thread(give_memory_back)
+
+
+OUTSIDE_DOMAIN: Final = "outside_domain"
+
+Item = LightCurve | LightCurveError | Refusal
+
+
+class LeaseOf(Protocol):
+    """The right to ask a classifier, as :meth:`service.registry.repository.ModelRepository.classifier` gives it."""
+
+    def __call__(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
+        """Return it. Raises UnknownModel."""
+
+
+class ModelChooser:
+    """Choice of a model for each light curve of one request; the same model is always the same lease.
+
+    Parameters
+    ----------
+    name : of the model that the request names, which is obeyed; empty where it names none.
+    others : whether other models than the usual one may be asked, or the light curve is abstained at once.
+    """
+
+    def __init__(self, lease_of: LeaseOf, name: str = "", *, others: bool = True) -> None:
+        self._lease_of, self._name, self._others = lease_of, name, others
+        self._leases: dict[tuple[str, str], Lease[LightCurve]] = {}
+
+    def choose(self, item: Item, *, survey: str = "", key: str = "") -> tuple[Lease[LightCurve], Item]:
+        """Return the model to ask and the item to ask it, a refusal where none was measured on such light curves.
+
+        Parameters
+        ----------
+        survey : that the item comes from, where the item itself does not say.
+        key : what a canary's share is divided by.
+        """
+        survey = (item.survey if isinstance(item, LightCurve) else "") or survey
+        usual = self._lease(self._name, survey, key)
+        if self._name or not isinstance(item, LightCurve):
+            return usual, item
+        refusal = refused_outside(item, usual.bundle.manifest)
+        if refusal is None:
+            return usual, item
+        other = self._measured_on(item, usual, key) if self._others else None
+        if other is not None:
+            return other, item
+        return usual, refusal
+
+    def _measured_on(self, curve: LightCurve, usual: Lease[LightCurve], key: str) -> Lease[LightCurve] | None:
+        for alias in CLASSIFIERS:
+            try:
+                lease = self._lease(alias, "", key)
+            except UnknownModel:
+                continue
+            manifest = lease.bundle.manifest
+            if (
+                lease.served is not usual.served
+                and manifest.domain is not None
+                and refused_outside(curve, manifest) is None
+            ):
+                return lease
+        return None
+
+    def _lease(self, name: str, survey: str, key: str) -> Lease[LightCurve]:
+        lease = self._lease_of(name, survey=survey, key=key)
+        return self._leases.setdefault((str(lease.served.reference), lease.role), lease)
+
+
+def refused_outside(curve: LightCurve, manifest: Manifest) -> Refusal | None:
+    """Return why a light curve outside a bundle's domain is not answered; None within, or where none is stated."""
+    why = "" if manifest.domain is None else manifest.domain.outside(curve, manifest.band_map)
+    if not why:
+        return None
+    detail = f"{manifest.name}: {why}; name the model {manifest.name} to ask it all the same"
+    return Refusal("abstained", OUTSIDE_DOMAIN, detail)
+
+
+@contextmanager
+def held(leases: Iterable[Lease[ItemT]]) -> Iterator[None]:
+    """Hold several models."""
+    with ExitStack() as stack:
+        for lease in leases:
+            stack.enter_context(lease)
+        yield
+
+
+async def ask_each(
+    leases: Sequence[Lease[ItemT]],
+    items: Sequence[ItemT | LightCurveError | Refusal],
+    options: AskOptions,
+) -> list[Outcome]:
+    """Ask a model for each item, in order; all of them are answered or, where one model refuses, none.
+
+    Raises what :meth:`service.dataplane.DataPlane.ask` does.
+
+    Parameters
+    ----------
+    leases : one for each item; the same object for all items of a model.
+    """
+    places: dict[Lease[ItemT], list[int]] = {}
+    for place, lease in enumerate(leases):
+        places.setdefault(lease, []).append(place)
+    if len(places) == 1:
+        return await leases[0].ask(items, options)
+    asked = [asyncio.create_task(lease.ask(*_part(items, options, mine))) for lease, mine in places.items()]
+    try:
+        answers = await asyncio.gather(*asked)
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    outcomes: dict[int, Outcome] = {}
+    for mine, part in zip(places.values(), answers, strict=True):
+        outcomes |= zip(mine, part, strict=True)
+    return [outcomes[place] for place in range(len(items))]
+
+
+def _part(
+    items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions, places: Sequence[int]
+) -> tuple[list[ItemT | LightCurveError | Refusal], AskOptions]:
+    surveys = options.surveys if isinstance(options.surveys, str) else [options.surveys[place] for place in places]
+    return [items[place] for place in places], replace(options, surveys=surveys)

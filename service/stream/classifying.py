@@ -13,8 +13,7 @@ import structlog
 from models.lightcurve import LightCurve
 from service.dataplane import AskOptions, Outcome, Refusal
 from service.engine.batch import EngineClosed, EngineDead, Overloaded, RunAborted
-from service.registry.leading import Item, Leading, ask_each, held
-from service.registry.live import Lease
+from service.registry.live import Item, Lease, ModelChooser, ask_each, held
 from service.registry.repository import ModelRepository
 from service.stream.batches import Alert, Batch
 from service.stream.letters import Death
@@ -106,8 +105,8 @@ class Classifying:
 
     def _led(self, alerts: Sequence[Alert]) -> tuple[list[Lease[LightCurve]], list[Item]]:
         """Return the model for each alert, by survey and, where a canary has a share, by object; and what to ask."""
-        leading = Leading(self._models.classifier)
-        led = [leading.lead(_item(alert), survey=alert.packet.survey, key=alert.packet.object_id) for alert in alerts]
+        chooser = ModelChooser(self._models.classifier)
+        led = [chooser.choose(_item(alert), survey=alert.packet.survey, key=alert.packet.object_id) for alert in alerts]
         return [lease for lease, _ in led], [item for _, item in led]
 
 

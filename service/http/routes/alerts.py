@@ -233,8 +233,8 @@ def _choose(
     service: Service, query: AlertQuery, read: Sequence[Read]
 ) -> tuple[list[Lease[LightCurve]], list[LightCurve | LightCurveError | Refusal]]:
     """Choose the model for each packet, by its survey and, where a canary has a share, its object; and the item."""
-    leading = service.leading(query.model)
-    led = [leading.lead(_item(item), survey=_survey(item), key=_key(item)) for item in read]
+    chooser = service.chooser(query.model)
+    led = [chooser.choose(_item(item), survey=_survey(item), key=_key(item)) for item in read]
     leases = [lease for lease, _ in led]
     class_writers(
         leases, query.prior, service.settings.prior, PRIOR

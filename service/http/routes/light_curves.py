@@ -63,8 +63,8 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
         asked = await parsed(call, data, read, sent)
         key = sticky_key(request, (item.object_id for item in asked.items))
-        leading = service.leading(query.model, others=not wanted.one_model)
-        led = [leading.lead(item, key=key) for item in asked.items]
+        chooser = service.chooser(query.model, others=not wanted.one_model)
+        led = [chooser.choose(item, key=key) for item in asked.items]
         leases = [lease for lease, _ in led]
         if asked.options.prior is not None:
             class_writers(leases, asked.options.prior, settings.prior)  # unknown shares are told before asking

@@ -13,8 +13,7 @@ from models.bundle import BundleError
 from service.dataplane import AskOptions
 from service.observe.metrics import Metrics
 from service.observe.tracer import Tracer
-from service.registry.leading import ask_each, held
-from service.registry.live import Lease
+from service.registry.live import Lease, ask_each, held
 from service.registry.load import LoadFailed, Refused
 from service.registry.names import Reference, UnknownModel
 from service.registry.repository import ModelRepository, NotReady

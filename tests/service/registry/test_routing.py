@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.registry.live import Canary, Routes
-from service.registry.names import Reference, UnknownModel
+from service.registry.names import Canary, Reference, Routes, UnknownModel
 
 
 def routes(percent: float = 0.0) -> Routes:
