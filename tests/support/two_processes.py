@@ -20,7 +20,7 @@ from training.fit.loop import Step, Task, train_step
 from training.fit.optimise import Interval
 from training.fit.train import TASKS, train
 from training.recipes.astro_moe import debug, debug_pretraining
-from training.recipes.informer import debug_informer_forecast
+from training.recipes.catalogue import debug_informer_forecast
 from training.recipes.schema import Recipe, ScheduleConfig, ValidationConfig
 
 

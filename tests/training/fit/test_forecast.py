@@ -25,7 +25,7 @@ from training.fit.tasks import (
     mean_flux,
 )
 from training.fit.train import train
-from training.recipes.informer import debug_informer_forecast
+from training.recipes.catalogue import debug_informer_forecast
 from training.recipes.schema import BatchConfig, Recipe, ScheduleConfig, ValidationConfig
 
 

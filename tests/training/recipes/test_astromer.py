@@ -8,14 +8,14 @@ from models.networks.zoo import build
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import read_dataset, split_indices
 from training.fit.tasks import MaskedReconstruction
-from training.recipes import astromer
+from training.recipes import catalogue
 from training.recipes.schema import Recipe
 
-CLASSIFIERS = (astromer.astromer, astromer.astromer_v2, astromer.debug_astromer)
+CLASSIFIERS = (catalogue.astromer, catalogue.astromer_v2, catalogue.debug_astromer)
 PRETRAININGS = (
-    astromer.astromer_pretraining,
-    astromer.astromer_v2_pretraining,
-    astromer.debug_astromer_pretraining,
+    catalogue.astromer_pretraining,
+    catalogue.astromer_v2_pretraining,
+    catalogue.debug_astromer_pretraining,
 )
 
 
@@ -37,13 +37,13 @@ def test_encoders_have_the_released_sizes() -> None:
     width, hidden = 4 * 64, 128
     attention, feed_forward, norms = 4 * (width + 1) * width, 2 * width * hidden + width + hidden, 4 * width
     block = attention + feed_forward + norms
-    for recipe, n_blocks, mix in ((astromer.astromer(), 2, 0), (astromer.astromer_v2(), 6, 6)):
+    for recipe, n_blocks, mix in ((catalogue.astromer(), 2, 0), (catalogue.astromer_v2(), 6, 6)):
         encoder = build(recipe.network).get_submodule("encoder")
         assert sum(value.numel() for value in encoder.parameters()) == 2 * width + n_blocks * block + mix
 
 
 def test_a_single_band_network_is_asked_about_its_band_only(tmp_path: Path) -> None:
-    recipe = astromer.debug_astromer_pretraining()
+    recipe = catalogue.debug_astromer_pretraining()
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", count=60))
     task = MaskedReconstruction(recipe, dataset, split_indices(dataset, (0.5, 0.25, 0.25)))
     batches = task.batches(0)

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from models.networks.zoo import build, count_parameters
-from training.recipes import romae
+from training.recipes import catalogue
 from training.recipes.astro_moe import default
 from training.recipes.schema import Recipe
 
 ENCODERS: dict[Callable[[], Recipe], int] = {
-    romae.romae_tiny_shallow: 778_320,
-    romae.romae_tiny: 4_669_920,
-    romae.romae_small: 26_884_224,
-    romae.romae_base: 74_666_880,
-    romae.romae_tiny_shallow_pretraining: 778_320,
-    romae.romae_tiny_pretraining: 4_669_920,
+    catalogue.romae_tiny_shallow: 778_320,
+    catalogue.romae_tiny: 4_669_920,
+    catalogue.romae_small: 26_884_224,
+    catalogue.romae_base: 74_666_880,
+    catalogue.romae_tiny_shallow_pretraining: 778_320,
+    catalogue.romae_tiny_pretraining: 4_669_920,
 }
 
 
@@ -32,12 +32,12 @@ def test_encoders_have_the_published_sizes_and_settings(recipe: Recipe, encoder:
 
 
 def test_pretraining_hides_all_it_asks_for() -> None:
-    masking = romae.romae_tiny_pretraining().masking
+    masking = catalogue.romae_tiny_pretraining().masking
     assert (masking.probed, masking.hidden) == (0.5, 1.0)
 
 
 def test_the_comparison_with_the_shipped_model_differs_in_the_network_alone() -> None:
-    ours, shipped = romae.romae_default(), default()
+    ours, shipped = catalogue.romae_default(), default()
     apart = {"name", "network"}
     assert ours.model_dump(exclude=apart) == shipped.model_dump(exclude=apart)
     assert ours.network != shipped.network
