@@ -44,12 +44,21 @@ from deploy.bench import wire
 from deploy.bench.bare import Bare, tokens_of
 from deploy.bench.load import HOST, request
 from deploy.bench.report import Aim, Numbers, aims_of, spread
-from deploy.bench.simulation.events import Machine, Outcome, fitted, occupation, replay, simulate
+from deploy.bench.simulation.events import (
+    Contender,
+    Machine,
+    Outcome,
+    PolicyName,
+    contenders,
+    fitted,
+    occupation,
+    replay,
+    simulate,
+)
 from deploy.bench.simulation.figures import Figures, figures
-from deploy.bench.simulation.traffic import Contender, PolicyName, Trace, contenders, visits
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.wire import patient
-from deploy.bench.workload import LONGEST, Columns, alert_mix
+from deploy.bench.workload import LONGEST, Columns, Trace, alert_mix, visits
 from models.runtime import run
 from service.engine.batch import Prediction, Question
 from service.engine.engine import Engine, EngineOptions

@@ -1,26 +1,29 @@
-"""Light curves, packets and requests to measure with, all fixed by a seed.
+"""Light curves, packets, requests and their arrival: what benchmarks measure with, all fixed by a seed.
 
-Light curves to measure with: lengths as a survey's alerts have them, fixed by a seed.
+**Light curves** have lengths as a survey's alerts have them: lognormal (median 50, mean about 65, 95th percentile about
+170) and at most 390 points, spread evenly over the six bands. Half of the curves carry the 64 metadata columns, half
+carry none, as real LSST alerts do. Every point survives the service's window: the first one is a detection.
+:func:`alert_mix` takes one curve in a hundred from a deep field (:func:`draw_lengths`), with a history of several
+hundred.
 
-Lengths are lognormal (median 50, mean about 65, 95th percentile about 170) and at most 390 points, spread evenly over
-the six bands. Half of the curves carry the 64 metadata columns, half carry none, as real LSST alerts do. Every point
-survives the service's window: the first one is a detection. :func:`alert_mix` draws lengths as the simulation of the
-engine does instead, with one curve in a hundred from a deep field.
+**Packets** are framed LSST records of the newest schema, without images, with lengths as on a night: of a hundred
+alerts, seventy are of new objects and hold their detection alone, twenty have 5 detections and 20 forced points, eight
+have 20 and 80, and two, of the deep fields, 60 and 300: the lengths of the survey's design, as no public night has been
+long enough to tell its own.
 
-LSST packets to measure with: framed records of the newest schema, without images, lengths as on a night.
+**Requests** of every kind, good and bad, serve the measurement of memory.
 
-Of a hundred alerts, seventy are of new objects and hold their detection alone, twenty have 5 detections and 20 forced
-points, eight have 20 and 80, and two, of the deep fields, 60 and 300: the lengths of the survey's design, as no public
-night has been long enough to tell its own.
-
-Requests of every kind, good and bad, for the measurement of memory: fixed by a seed.
+**Traffic** (:class:`Trace`) says when light curves arrive and how long they are: Poisson arrivals, visits of a survey
+telescope (every 37 seconds all alerts of one exposure at once), and recorded traces. A trace is a text file of one
+light curve a line, ``seconds length``, in order of arrival; what follows a ``#`` is a remark.
 """
 
 import io
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import fastavro
 import numpy as np
@@ -28,7 +31,6 @@ import orjson
 from numpy.typing import NDArray
 
 from deploy.bench.load import Request, request
-from deploy.bench.simulation.traffic import draw_lengths
 from models.alerts import avro
 from models.alerts.avro import bare
 from models.bands import BANDS
@@ -37,8 +39,11 @@ from models.lightcurve import LightCurve, RaggedBatch, featurise
 from models.metadata import METADATA_COLUMNS
 
 MEDIAN_LENGTH = 50
-LOG_SIGMA = 0.745
+LOG_SIGMA = 0.745  # mean 66, 95th percentile 170
 LONGEST = 390
+DEEP_SHARE = 0.01
+DEEP_MEDIAN_LENGTH = 700.0
+DEEP_LOG_SIGMA = 0.4
 SPAN_DAYS = 300.0
 
 Columns = dict[str, Any]
@@ -202,3 +207,72 @@ def _one(pool: Sequence[Columns], packets: Sequence[bytes], rng: random.Random) 
     if kind < 0.95:
         return Request(request("/v1/classify", orjson.dumps(curve)).data, vanish=True)
     return request(rng.choice(["/v1/models", "/healthz", "/readyz", "/metrics", "/nowhere"]))
+
+
+VISIT_SECONDS = 37.0
+"""From one exposure of the LSST survey to the next, as a mean over a night."""
+
+
+class Trace(NamedTuple):
+    """Light curves in order of arrival.
+
+    Attributes
+    ----------
+    arrival : seconds since the start, shape (n,), not decreasing.
+    length : observations, shape (n,), at least 1.
+    """
+
+    arrival: NDArray[np.float64]
+    length: NDArray[np.int64]
+
+
+class TraceError(ValueError):
+    """A file is no trace; says where and why."""
+
+
+def draw_lengths(count: int, longest: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Observations of ``count`` light curves, shape (count,), between 1 and ``longest``."""
+    deep = rng.random(count) < DEEP_SHARE
+    centre = np.where(deep, np.log(DEEP_MEDIAN_LENGTH), np.log(MEDIAN_LENGTH))
+    drawn = rng.lognormal(centre, np.where(deep, DEEP_LOG_SIGMA, LOG_SIGMA))
+    return np.clip(np.rint(drawn), 1, longest).astype(np.int64)
+
+
+def poisson(rate: float, count: int, longest: int, rng: np.random.Generator) -> Trace:
+    """``count`` light curves, ``rate`` a second on average, each independent of the others."""
+    return Trace(np.cumsum(rng.exponential(1 / rate, count)), draw_lengths(count, longest, rng))
+
+
+def visits(alerts: int, number: int, longest: int, rng: np.random.Generator) -> Trace:
+    """Make ``number`` visits of ``alerts`` light curves, each visit's at one moment."""
+    arrival = np.repeat(VISIT_SECONDS * np.arange(number), alerts)
+    return Trace(arrival, draw_lengths(alerts * number, longest, rng))
+
+
+def read_trace(path: Path, longest: int) -> Trace:
+    """Return a recorded trace, its light curves cut to ``longest`` observations.
+
+    Raises
+    ------
+    TraceError
+        When the file cannot be read or a line is not ``seconds length`` in order of arrival.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: {error}") from error
+    arrivals, lengths = [0.0], list[int]()
+    for number, line in enumerate(lines, start=1):
+        if not (fields := line.partition("#")[0].split()):
+            continue
+        try:
+            arrival, length = float(fields[0]), int(fields[1])
+        except (ValueError, IndexError):
+            raise TraceError(f"{path}, line {number}: not `seconds length`") from None
+        if len(fields) > 2 or length < 1 or not arrivals[-1] <= arrival < np.inf:
+            raise TraceError(f"{path}, line {number}: two numbers, seconds in order and a length of 1 or more")
+        arrivals.append(arrival)
+        lengths.append(length)
+    if not lengths:
+        raise TraceError(f"{path}: holds no light curve")
+    return Trace(np.array(arrivals[1:]), np.minimum(lengths, longest).astype(np.int64))

@@ -19,18 +19,29 @@ Notable:
   operator).
 
 Each kind writes a record; the table goes to standard output.
+
+Legend: B batch, S places, D width.
 """
 
+import statistics
 import sys
-from collections.abc import Callable
-from pathlib import Path
+import weakref
+from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from models.networks.parts.attention import AttentionConfig, SelfAttention
+from models.networks.parts.attention_kernels import SELF
+from models.networks.parts.packing import Packing
 from training.common import markdown_table
-from training.experiments.records import RECORDS, Record, machine, number, write_record
+from training.experiments.options import AttentionExperiment
+from training.experiments.records import Record, machine, number, write_record
 
 COLUMNS = {  # metric -> its column
     "error_1": "error, s.d. 1",
@@ -42,57 +53,51 @@ COLUMNS = {  # metric -> its column
     "forward_mb": "forward MB",
     "step_mb": "step MB",
 }
+KINDS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "grouped_query": {"kind": "grouped_query"},
+    "probsparse": {"kind": "probsparse"},
+    "probsparse-paper": {"kind": "probsparse", "sparsity": "paper"},
+    "linformer": {"kind": "linformer"},
+    "performer": {"kind": "performer"},
+    "reformer": {"kind": "reformer"},
+}
+SPREADS = (1.0, 4.0)  # standard deviations of the scores
+WHAT = ("forward", "step")
+
+Metrics = dict[str, float]
+Runs = dict[str, Callable[[], None]]
 
 
-class AttentionExperiment(BaseModel):
-    """Measure error, time and memory of every kind of attention by length."""
+def report(command: AttentionExperiment) -> None:
+    """Measure, write the records and print the table."""
+    start = perf_counter()
+    costs = measure(command)
+    minutes = (perf_counter() - start) / 60
+    for kind, metrics in costs.items():
+        write_record(_record(command, kind, metrics, minutes), command.records)
+    where = f"{machine(command.device)}, {_precision(command)}, {command.tokens} tokens"
+    sys.stdout.write(f"{where}\n\n{table(costs)}")
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    lengths: list[int] = Field(default=[65, 128, 256, 512, 1024, 2048, 4096], description="tokens of a row")
-    tokens: int = Field(default=16384, ge=1, description="tokens of a batch")
-    width: int = Field(default=192, description="of the layer")
-    n_heads: int = Field(default=4, description="of the layer")
-    rounds: int = Field(default=5, ge=1, description="timings of each kind; medians are reported")
-    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to run")
-    bfloat16: bool = Field(default=False, description="time under automatic mixed precision; errors stay float32")
-    threads: int = Field(default=1, ge=1, description="torch threads")
-    seed: int = Field(default=0, ge=0, description="of weights, draws and tokens")
-    records: Path = Field(default=RECORDS, description="folder of the JSON records")
+def _precision(command: AttentionExperiment) -> str:
+    return f"{'bfloat16' if command.bfloat16 else 'float32'}, {command.threads} thread{'s' * (command.threads > 1)}"
 
-    def report(self, measure: Callable[["AttentionExperiment"], dict[str, dict[int, dict[str, float]]]]) -> None:
-        """Measure, write the records and print the table."""
-        start = perf_counter()
-        costs = measure(self)
-        minutes = (perf_counter() - start) / 60
-        for kind, metrics in costs.items():
-            write_record(self._record(kind, metrics, minutes), self.records)
-        sys.stdout.write(f"{machine(self.device)}, {self._precision()}, {self.tokens} tokens\n\n{table(costs)}")
 
-    def _precision(self) -> str:
-        return f"{'bfloat16' if self.bfloat16 else 'float32'}, {self.threads} thread{'s' * (self.threads > 1)}"
-
-    def _record(self, kind: str, metrics: dict[int, dict[str, float]], minutes: float) -> Record:
-        settings = self.model_dump(mode="json", exclude={"records"})
-        return Record(
-            experiment="attention",
-            variant=f"{kind}-{self.device}{'-bfloat16' * self.bfloat16}",
-            seed=self.seed,
-            metrics={f"{name}_L{length}": row[name] for length, row in metrics.items() for name in COLUMNS},
-            settings=settings,
-            command=" ".join(["python -m training experiment attention", *self._options()]),
-            steps=0,
-            published_steps=0,
-            minutes=minutes,
-            machine=machine(self.device),
-            threads=self.threads,
-        )
-
-    def _options(self) -> list[str]:
-        changed = self.model_dump(mode="json", exclude={"records"}, exclude_defaults=True)
-        if "lengths" in changed:
-            changed["lengths"] = ",".join(map(str, self.lengths))
-        return [f"--{name.replace('_', '-')} {str(value).lower()}" for name, value in changed.items()]
+def _record(command: AttentionExperiment, kind: str, metrics: dict[int, Metrics], minutes: float) -> Record:
+    return Record(
+        experiment="attention",
+        variant=f"{kind}-{command.device}{'-bfloat16' * command.bfloat16}",
+        seed=command.seed,
+        metrics={f"{name}_L{length}": row[name] for length, row in metrics.items() for name in COLUMNS},
+        settings=command.model_dump(mode="json", exclude={"records"}),
+        command=command.command(),
+        steps=0,
+        published_steps=0,
+        minutes=minutes,
+        machine=machine(command.device),
+        threads=command.threads,
+    )
 
 
 def table(costs: dict[str, dict[int, dict[str, float]]]) -> str:
@@ -104,3 +109,183 @@ def table(costs: dict[str, dict[int, dict[str, float]]]) -> str:
         for kind, by_length in costs.items()
     ]
     return markdown_table(("L", "kind", *COLUMNS.values()), rows) + "\n"
+
+
+def measure(command: AttentionExperiment) -> dict[str, dict[int, Metrics]]:
+    """Kind -> length -> metrics."""
+    torch.set_num_threads(command.threads)
+    costs: dict[str, dict[int, Metrics]] = {kind: {} for kind in KINDS}
+    for length in command.lengths:
+        errors = {kind: _errors(command, kind, length) for kind in KINDS}
+        layers = {kind: _layer(command, kind, length, SPREADS[0]) for kind in KINDS}
+        x_MD, packing = _tokens(command, length)
+        runs = {kind: _runs(layer, x_MD, packing, command.bfloat16) for kind, layer in layers.items()}
+        peaks = {kind: _peaks(kind_runs, command.device) for kind, kind_runs in runs.items()}
+        times = _times(runs, command.rounds, command.device)
+        for kind in KINDS:
+            costs[kind][length] = errors[kind] | peaks[kind] | times[kind]
+    return costs
+
+
+def _layer(command: AttentionExperiment, kind: str, length: int, spread: float) -> SelfAttention:
+    """Make a layer with the weights it shares with exact attention, and scores of this standard deviation."""
+    torch.manual_seed(command.seed)
+    config = AttentionConfig.model_validate(KINDS[kind] | {"max_length": length})
+    layer = SelfAttention(command.width, command.n_heads, bias=False, config=config)
+    generator = torch.Generator().manual_seed(command.seed)
+    query, key, value, out = torch.randn(4, command.width, command.width, generator=generator) * command.width**-0.5
+    if kind == "reformer":
+        weights = [query * spread, value]  # its keys have unit length
+    else:
+        weights = [query * spread**0.5, _pooled(key * spread**0.5, layer), _pooled(value, layer)]
+    layer.qkv.weight.data, layer.out.weight.data = torch.cat(weights), out
+    return layer.to(command.device)
+
+
+def _pooled(weight_DD: Tensor, layer: SelfAttention) -> Tensor:
+    """Mean of the heads of each group (Ainslie et al. 2023, section 2.1); the weights where each head is its own."""
+    heads = weight_DD.view(layer.n_key_heads, -1, layer.head_width, weight_DD.shape[1])
+    return heads.mean(1).flatten(0, 1)
+
+
+class _AllOthers(nn.Module):
+    """Limit of Reformer when every token meets every other: exact, with itself as the last resort."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask_BS: Tensor, dropout: float) -> Tensor:
+        bias_SS = torch.eye(mask_BS.shape[1], device=query.device) * SELF
+        return F.scaled_dot_product_attention(query, key, value, bias_SS, dropout)
+
+
+def _tokens(command: AttentionExperiment, length: int) -> tuple[Tensor, Packing]:
+    """Random tokens of full rows."""
+    batch = max(1, command.tokens // length)
+    generator = torch.Generator().manual_seed(command.seed + 1)
+    x_MD = torch.randn(batch * length, command.width, generator=generator)
+    mask_BS = torch.ones(batch, length, dtype=torch.bool, device=command.device)
+    return x_MD.to(command.device), Packing.of(mask_BS, leading=False)
+
+
+@torch.no_grad()
+def _errors(command: AttentionExperiment, kind: str, length: int) -> Metrics:
+    """Relative error of the layer's output, for each spread of the scores."""
+    x_MD, packing = _tokens(command, length)
+    errors = {}
+    for spread in SPREADS:
+        layer = _layer(command, kind, length, spread).eval()
+        exact = _layer(command, "reformer" if kind == "reformer" else "exact", length, spread).eval()
+        if kind == "reformer":
+            exact.kernel = _AllOthers()
+        expected_MD = exact(x_MD, packing)
+        error = (layer(x_MD, packing) - expected_MD).square().mean() / expected_MD.square().mean()
+        errors[f"error_{spread:.0f}"] = float(error.sqrt())
+    return errors
+
+
+def _runs(layer: SelfAttention, x_MD: Tensor, packing: Packing, bfloat16: bool) -> Runs:
+    """Inference and a training step of a layer, as things to call."""
+
+    def call(x_MD: Tensor) -> Tensor:
+        with torch.autocast(x_MD.device.type, torch.bfloat16, enabled=bfloat16):
+            mixed_MD: Tensor = layer(x_MD, packing)
+        return mixed_MD
+
+    def forward() -> None:
+        layer.eval()
+        with torch.no_grad():
+            call(x_MD)
+
+    def step() -> None:
+        layer.train().zero_grad()
+        torch.autograd.backward(call(x_MD.detach().requires_grad_()).sum())
+
+    return {"forward": forward, "step": step}
+
+
+def _times(runs: Mapping[str, Runs], rounds: int, device: str) -> dict[str, Metrics]:
+    """Median milliseconds, and median ratio to exact attention in the same round; the first round warms up."""
+    milliseconds: dict[tuple[str, str], list[float]] = {(kind, what): [] for kind in runs for what in WHAT}
+    for index in range(rounds + 1):
+        for kind, what in milliseconds:
+            elapsed = _time(runs[kind][what], device)
+            if index > 0:
+                milliseconds[kind, what].append(elapsed)
+    times: dict[str, Metrics] = {kind: {} for kind in runs}
+    for (kind, what), elapsed_R in milliseconds.items():
+        ratio_R = [ours / exact for ours, exact in zip(elapsed_R, milliseconds["exact", what], strict=True)]
+        times[kind] |= {f"{what}_ms": statistics.median(elapsed_R), f"{what}_ratio": statistics.median(ratio_R)}
+    return times
+
+
+def _time(run: Callable[[], None], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return 1000 * (perf_counter() - start)
+
+
+def _peaks(runs: Runs, device: str) -> Metrics:
+    """Peak memory of what is made on the way, in MB (10^6 bytes)."""
+    return {f"{what}_mb": (_cuda_peak if device == "cuda" else _cpu_peak)(runs[what]) / 1e6 for what in WHAT}
+
+
+def _cuda_peak(run: Callable[[], None]) -> int:
+    run()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _cpu_peak(run: Callable[[], None]) -> int:
+    live = LiveTensors()
+    with live:
+        run()
+    return live.peak
+
+
+class LiveTensors(TorchDispatchMode):
+    """Bytes of the tensors that operators make while this is active, and their peak.
+
+    A storage counts once, from the operator that returns it until it is freed; what an operator allocates and frees
+    within itself is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has left it without annotations
+        self.peak, self._live = 0, 0
+        self._storages: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operator and count what it returned."""
+        known = {_address(tensor) for tensor in _tensors((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            if _address(tensor) not in known:
+                self._count(tensor.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        address = storage._cdata
+        if address in self._storages:
+            return
+        self._storages[address] = storage.nbytes()
+        self._live += storage.nbytes()
+        self.peak = max(self.peak, self._live)
+        weakref.finalize(storage, self._free, address)
+
+    def _free(self, address: int) -> None:
+        self._live -= self._storages.pop(address)
+
+
+def _address(tensor: Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]

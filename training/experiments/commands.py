@@ -13,9 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliPositionalArg, CliSubCommand, get_subcommand
 
-from training.experiments.attention import AttentionExperiment
 from training.experiments.interpolation import Interpolation
-from training.experiments.options import UEA, AstroMoEArm, Encodings, Pendulum, Position
+from training.experiments.options import UEA, AstroMoEArm, AttentionExperiment, Encodings, Pendulum, Position
 from training.experiments.records import RECORDS, read_records, table
 from training.experiments.spirals import SpiralsExperiment
 
@@ -73,9 +72,9 @@ def run_experiment(options: object) -> None:
 
             run_arm(options)
         case AttentionExperiment():
-            from training.experiments.attention_costs import measure
+            from training.experiments.attention import report
 
-            options.report(measure)
+            report(options)
         case Encodings():
             from training.experiments.encoding_runs import classify, pretrain
 

@@ -1,8 +1,9 @@
-"""Options of the published experiments that train one network a run; what each does is said where it runs.
+"""Options of the published experiments; what each does is said where it runs.
 
 No torch here, so that ``--help`` answers at once: :mod:`training.experiments.regression` (position, pendulum),
-:mod:`training.experiments.series` (UEA), :mod:`training.experiments.arms` (Astro-MoE) and
-:mod:`training.experiments.encoding_runs` (encodings) import their options from here.
+:mod:`training.experiments.series` (UEA), :mod:`training.experiments.arms` (Astro-MoE),
+:mod:`training.experiments.encoding_runs` (encodings) and :mod:`training.experiments.attention` import their options
+from here.
 """
 
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from training.experiments.records import Options
+from training.experiments.records import RECORDS, Options
 
 N_TOKENS = 10
 LOW, HIGH = 1.0, 50.0
@@ -151,3 +152,28 @@ class Encodings(Options):
     def heads(self) -> tuple[EncodingHead, ...]:
         """The classifiers to train."""
         return ("lstm", "pool") if self.head == "both" else (self.head,)
+
+
+class AttentionExperiment(BaseModel):
+    """Measure error, time and memory of every kind of attention by length."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lengths: list[int] = Field(default=[65, 128, 256, 512, 1024, 2048, 4096], description="tokens of a row")
+    tokens: int = Field(default=16384, ge=1, description="tokens of a batch")
+    width: int = Field(default=192, description="of the layer")
+    n_heads: int = Field(default=4, description="of the layer")
+    rounds: int = Field(default=5, ge=1, description="timings of each kind; medians are reported")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to run")
+    bfloat16: bool = Field(default=False, description="time under automatic mixed precision; errors stay float32")
+    threads: int = Field(default=1, ge=1, description="torch threads")
+    seed: int = Field(default=0, ge=0, description="of weights, draws and tokens")
+    records: Path = Field(default=RECORDS, description="folder of the JSON records")
+
+    def command(self) -> str:
+        """Shell command that repeats the measurement: the options that differ from their defaults."""
+        changed = self.model_dump(mode="json", exclude={"records"}, exclude_defaults=True)
+        if "lengths" in changed:
+            changed["lengths"] = ",".join(map(str, self.lengths))
+        options = [f"--{name.replace('_', '-')} {str(value).lower()}" for name, value in changed.items()]
+        return " ".join(["python -m training experiment attention", *options])

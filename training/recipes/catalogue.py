@@ -269,7 +269,8 @@ def romae_tiny_pretraining() -> Recipe:
 
 def romae_default() -> Recipe:
     """``romae-tiny-shallow`` trained as the shipped Astro-MoE is."""
-    return astro_moe.default().model_copy(update={"name": "romae-default", "network": RoMAEConfig(encoder=TINY_SHALLOW)})
+    network = RoMAEConfig(encoder=TINY_SHALLOW)
+    return astro_moe.default().model_copy(update={"name": "romae-default", "network": network})
 
 
 def debug_romae() -> Recipe:

@@ -4,7 +4,7 @@ from typing import Any
 
 import bentoml
 
-from deploy.bench.endpoints.network import BATCH, HOST, PORT, WORKERS, Network
+from deploy.bench.endpoints import BATCH, HOST, PORT, WORKERS, Network
 
 
 @bentoml.service(workers=WORKERS)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import uvicorn
 from fastapi import Body, FastAPI
 
-from deploy.bench.endpoints.network import HOST, PORT, WORKERS, Network
+from deploy.bench.endpoints import HOST, PORT, WORKERS, Network
 
 app = FastAPI()
 network = Network() if __name__ != "__main__" else None  # the parent of the processes answers nothing

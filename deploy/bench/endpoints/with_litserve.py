@@ -5,7 +5,7 @@ from typing import Any
 
 import litserve
 
-from deploy.bench.endpoints.network import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Network
+from deploy.bench.endpoints import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Network
 from models.lightcurve import Tokens
 
 

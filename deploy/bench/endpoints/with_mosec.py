@@ -6,7 +6,7 @@ from typing import Any
 
 import mosec
 
-from deploy.bench.endpoints.network import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Network
+from deploy.bench.endpoints import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Network
 
 
 class Alone(mosec.Worker):  # type: ignore[misc]  # installed in an environment of its own

@@ -9,7 +9,7 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from deploy.bench.endpoints.network import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Network
+from deploy.bench.endpoints import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Network
 
 WAIT_SECONDS = BATCH_SECONDS if BATCH > 1 else 0.0
 IN_PROGRESS = 256  # requests that a replica may hold: enough for its batches to fill

@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, SettingsConfigDict
 
-from deploy.bench.simulation.events import Machine, fitted, occupation, replay, simulate
+from deploy.bench.simulation.events import Machine, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import LOADS, Result, Sweep, figures, picture, table
-from deploy.bench.simulation.traffic import Trace, TraceError, contenders, poisson, read_trace
+from deploy.bench.workload import Trace, TraceError, poisson, read_trace
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
 from service.engine.load import LoadedModel, load_model

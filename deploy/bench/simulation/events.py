@@ -4,9 +4,13 @@ What is simulated is what decides latency: arrivals, the choice of every batch, 
 is what happens before and after the engine, such as HTTP and decoding. Time is simulated and everything is
 deterministic, so minutes of traffic take a second or two.
 
-The real engine under the traffic of a simulation, in this process: what the simulation is held against.
+Policies of general model servers are functions of the same kind as the engine's own: a server that batches takes what
+has waited longest and pads it, by number of requests (Triton, TorchServe, LitServe, mosec), by a budget of padded
+tokens (text-embeddings-inference), or after a delay that gives others time to arrive. None of them looks at what a run
+would cost.
 
-Light curves are made up, at the lengths of the trace, before the clock starts; each is given to the engine at its
+:func:`replay` drives the real engine with the same traffic in this process, to hold the simulation against. Light
+curves are made up, at the lengths of the trace, before the clock starts; each is given to the engine at its
 arrival, whether or not earlier ones have been answered, and its latency counts from the arrival intended, so that a
 late event loop hides nothing.
 
@@ -20,22 +24,73 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from statistics import fmean
 from time import perf_counter
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bench.simulation.traffic import Contender, Trace
+from deploy.bench.workload import Trace
 from service.engine.batch import DeadlineExceeded, Prediction, Question, RunReport, padded_length
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel
 from service.engine.machine import Shape, probe, warm_up_shapes
-from service.engine.policy import BatchLimits, CostModel, QueueItem, Sample, plan, release
+from service.engine.policy import BatchLimits, CostModel, Policy, QueueItem, Sample, choose, plan, release
 from service.engine.programs import TaskProgram, program_of
+
+PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
+
+ITEMS = 64
+TOKENS = 4096
+"""Padded observations in a batch by token budget: about 64 light curves of the median length."""
+BUDGET_ITEMS = 512
+WINDOW_SECONDS = 0.005
+UNBOUNDED = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A policy and the bounds it works under."""
+
+    policy: Policy
+    limits: BatchLimits
+
+
+def one_by_one(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
+    """Return the oldest, alone."""
+    return [0] if queue else []
+
+
+def fifo(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
+    """Return the oldest in order of arrival that fit into ``limits``; none while others may come within the delay.
+
+    The delay counts from the arrival of the oldest. A batch that is full does not wait for its end.
+    """
+    count, length = 0, 0
+    for item in queue[: limits.max_items]:
+        padded = max(length, item.length)
+        if count and (count + 1) * padded > limits.max_tokens:
+            break
+        count, length = count + 1, padded
+    full = count == limits.max_items or count < len(queue)
+    held = bool(queue) and not full and now < release(queue, limits)
+    return [] if held else list(range(count))
+
+
+def contenders(ours: BatchLimits) -> dict[PolicyName, Contender]:
+    """Return the engine's own policy under its limits, and its rivals under those they are known for."""
+    count = BatchLimits(max_tokens=UNBOUNDED, max_items=ITEMS, window=ITEMS, shares=False)
+    budget = BatchLimits(max_tokens=TOKENS, max_items=BUDGET_ITEMS, window=BUDGET_ITEMS, shares=False)
+    return {
+        "nightjar": Contender(choose, ours),
+        "one_by_one": Contender(one_by_one, replace(count, max_items=1, window=1)),
+        "fifo_count_64": Contender(fifo, count),
+        "fifo_token_budget": Contender(fifo, budget),
+        "window_5ms": Contender(fifo, replace(count, max_delay=WINDOW_SECONDS)),
+    }
 
 
 class Run(NamedTuple):

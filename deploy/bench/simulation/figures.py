@@ -1,10 +1,7 @@
 """Figures and charts of runs of the engine, and the sweep that compares every policy under the same traffic.
 
-Figures of a run of the engine, simulated or real: throughput, latency, batches, padding, goodput.
-
-Line charts as SVG text, so that drawing them needs no library.
-
-Every policy under the same traffic: rising Poisson load, visits of a survey, or a recorded trace.
+A run, simulated or real, has throughput, latency, batches, padding and goodput. The traffic of a sweep is rising
+Poisson load, visits of a survey, or a recorded trace. Line charts are SVG text, so that drawing them needs no library.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from deploy.bench.simulation.events import Machine, Outcome, simulate
-from deploy.bench.simulation.traffic import VISIT_SECONDS, Contender, PolicyName, Trace, poisson, visits
+from deploy.bench.simulation.events import Contender, Machine, Outcome, PolicyName, simulate
+from deploy.bench.workload import VISIT_SECONDS, Trace, poisson, visits
 
 
 @dataclass(frozen=True, slots=True)

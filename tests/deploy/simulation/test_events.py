@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.bench.simulation.events import Machine, PolicyError, simulate
-from deploy.bench.simulation.traffic import Contender, PolicyName, Trace, contenders, poisson
+from deploy.bench.simulation.events import Contender, Machine, PolicyError, PolicyName, contenders, simulate
+from deploy.bench.workload import Trace, poisson
 from service.engine.policy import BatchLimits, CostModel, QueueItem
 
 ALL = contenders(BatchLimits())

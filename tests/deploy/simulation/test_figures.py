@@ -7,7 +7,7 @@ import pytest
 
 from deploy.bench.simulation.events import Outcome, Run
 from deploy.bench.simulation.figures import figures, table
-from deploy.bench.simulation.traffic import Trace
+from deploy.bench.workload import Trace
 
 
 def outcome(arrival: list[float], answered: list[float], runs: list[Run]) -> Outcome:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench.simulation.events import Machine, Run, fitted, occupation, replay, simulate
+from deploy.bench.simulation.events import Machine, Run, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import figures
-from deploy.bench.simulation.traffic import Trace, contenders, poisson, visits
+from deploy.bench.workload import Trace, poisson, visits
 from service.engine.batch import Arrays
 from service.engine.load import LoadedModel, load_model
 from service.engine.policy import BatchLimits, CostModel

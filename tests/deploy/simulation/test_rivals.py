@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.bench.simulation.traffic import PolicyName, contenders
+from deploy.bench.simulation.events import PolicyName, contenders
 from service.engine.policy import BatchLimits, CostModel, QueueItem
 
 unhurried = settings(deadline=None)  # other processes may share the cores

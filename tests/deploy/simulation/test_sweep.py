@@ -5,9 +5,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from deploy.bench.simulation.events import Machine
+from deploy.bench.simulation.events import Machine, contenders
 from deploy.bench.simulation.figures import Line, Panel, Sweep, draw, picture
-from deploy.bench.simulation.traffic import contenders
 from service.engine.policy import BatchLimits, CostModel
 
 PADDED = CostModel(1.2e-3, 1.8e-5, 5e-9, 4e-4)

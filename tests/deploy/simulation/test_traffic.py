@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench.simulation.traffic import TraceError, draw_lengths, poisson, read_trace, visits
+from deploy.bench.workload import TraceError, draw_lengths, poisson, read_trace, visits
 
 
 def rng() -> np.random.Generator:

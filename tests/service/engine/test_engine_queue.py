@@ -5,7 +5,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from deploy.bench.simulation.traffic import fifo, one_by_one
+from deploy.bench.simulation.events import fifo, one_by_one
 from service.engine.batch import Arrays, Overloaded, Waiting
 from service.engine.engine import Engine, EngineOptions
 from service.engine.policy import BatchLimits, CostModel

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from models.networks.parts.attention import AttentionConfig
-from training.experiments import attention_costs
-from training.experiments.attention import COLUMNS, AttentionExperiment
-from training.experiments.attention_costs import KINDS, LiveTensors
+from training.experiments import attention
+from training.experiments.attention import COLUMNS, KINDS, LiveTensors
 from training.experiments.commands import run_experiment
+from training.experiments.options import AttentionExperiment
 from training.experiments.records import read_records
 
 TINY = {"tokens": 60, "width": 16, "rounds": 1}
@@ -36,7 +36,7 @@ def test_the_error_vanishes_where_a_kind_is_exact(kind: str, monkeypatch: pytest
     assert set(limits) < set(AttentionConfig.model_fields)
     monkeypatch.setitem(KINDS, kind, KINDS[kind] | limits)
     command = AttentionExperiment.model_validate(TINY)
-    errors = attention_costs._errors(command, kind, 20)
+    errors = attention._errors(command, kind, 20)
     if kind in ("linformer", "performer"):
         assert 0.01 < errors["error_1"] < 10
     else:
