@@ -24,7 +24,7 @@ from torch import Tensor
 from models.lightcurve import Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
 from models.networks.network import INPUTS
-from training.data.augment import AugmentationConfig, View, apply_view, degrade, draw_view
+from training.data.augment import AugmentationConfig, View, apply_view, degrade, draw_view, shake
 from training.data.dataset import Dataset
 from training.recipes.schema import DataConfig, Recipe
 
@@ -118,6 +118,8 @@ def draw_examples(
             visible: LightCurve | None = degrade(curve, augmentation.degrade, rng)
         else:
             visible = apply_view(curve, draw_view(curve, augmentation, rng))
+            if visible is not None and augmentation.shaken and rng.random() < augmentation.shaken:
+                visible = shake(visible, rng)
         tokens = (visible and usable_tokens(visible, config)) or usable_tokens(curve, config)
         if tokens is not None:
             examples.append(Example(tokens, int(dataset.label[index])))

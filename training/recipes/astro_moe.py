@@ -293,6 +293,20 @@ def sky_whole() -> Recipe:
     )
 
 
+def sky_whole_on() -> Recipe:
+    """Train a run of ``sky-whole`` on: fewer light curves degraded, most of the others shaken, a lower rate."""
+    whole = sky_whole()
+    shown = whole.augmentation.model_copy(update={"at_detection": 0.1, "degraded": 0.2, "shaken": 0.75})
+    return whole.model_copy(
+        update={
+            "name": "sky-whole-on",
+            "schedule": ScheduleConfig(steps=8_750, warmup_steps=150, final_fraction=0.0),
+            "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.01, ema_decay=0.999),
+            "augmentation": shown,
+        }
+    )
+
+
 def sky_heads_ztf() -> Recipe:
     """Put such heads on it for the six types of supernovae of ZTF, in g and r, complete or as alerts show them."""
     heads = sky_heads()

@@ -15,7 +15,7 @@ Notable:
   a few thousand real objects, ``default-finetuning-metadata`` for those that have metadata, ``default-ztf-alerts`` for
   ZTF's as alerts show them; ``default-finetuning-whole`` trains all of it on;
 - ``sky-body`` and ``sky-body-views`` go on from its weights on light curves of every survey, ``sky-heads`` puts
-  heads on them that see statistics beside them, ``sky-whole`` trains all of it on;
+  heads on them that see statistics beside them, ``sky-whole`` and ``sky-whole-on`` train all of it on;
 - ``debug`` runs the whole pipeline in under a minute, ``debug-<architecture>`` that of every other architecture;
 - a recipe's task is to classify, to reconstruct (``...-pretraining``, whose weights ``train --pretrained`` starts from)
   or to forecast;
@@ -341,6 +341,7 @@ _MAKERS: tuple[Callable[[], Recipe], ...] = (
     astro_moe.sky_body_views,
     astro_moe.sky_heads,
     astro_moe.sky_whole,
+    astro_moe.sky_whole_on,
     astro_moe.sky_heads_ztf,
     astro_moe.default_ztf,
     astro_moe.default_pe,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.lightcurve import LightCurve
-from training.data.augment import DegradeConfig, degrade
+from training.data.augment import DegradeConfig, degrade, shake
 
 NOTHING = {name: 0.0 for name in DegradeConfig.model_fields if name != "magnitudes"}
 
@@ -75,3 +75,39 @@ def test_misjudged_errors_scatter_more_than_they_say(curve: LightCurve) -> None:
         ratios.append(float(np.std(seen.flux) / np.median(seen.flux_err)))
     assert np.median(ratios) > 1.1
     assert max(ratios) < 6
+
+
+def test_shaken_light_curves_are_like_the_object_and_unlike_each_other() -> None:
+    """Points are some of the object's, a detection stays, brightness moves by tenths, errors never shrink below it."""
+    rng, many = np.random.default_rng(3), curve_of_points(60)
+    ratios = []
+    for _ in range(200):
+        seen = shake(many, rng)
+        assert len(many) * 0.3 < len(seen) <= len(many)
+        assert seen.detected.any()
+        assert np.isin(seen.mjd, many.mjd).all()
+        assert seen.metadata == many.metadata
+        place = np.searchsorted(many.mjd, seen.mjd)
+        ratios.append(np.median(seen.flux_err / many.flux_err[place]))
+    assert 0.5 < min(ratios) < 1.0 < max(ratios) < 2.5
+    one, other = (shake(many, np.random.default_rng(7)) for _ in range(2))
+    np.testing.assert_array_equal(one.flux, other.flux)
+
+
+def test_a_lone_detection_survives_shaking() -> None:
+    """However many points are left out, something was detected."""
+    lone = curve_of_points(30, detected=[17])
+    assert all(shake(lone, np.random.default_rng(seed)).detected.any() for seed in range(50))
+
+
+def curve_of_points(number: int, detected: list[int] | None = None) -> LightCurve:
+    """Flux far above its errors, one point a day, bands in turn."""
+    at = np.arange(number)
+    return LightCurve.from_columns(
+        mjd=60_000.0 + at,
+        flux=1_000.0 + 10.0 * at,
+        flux_err=np.full(number, 20.0),
+        band=at % 6,
+        detected=np.ones(number, bool) if detected is None else np.isin(at, detected),
+        metadata={"z_final": 0.1},
+    )
