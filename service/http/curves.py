@@ -1,28 +1,251 @@
-"""Light curves of a body, and what is said of them, whatever the format and the question."""
+"""From a parsed body to light curves, and what is said of them, whatever the format and the question.
 
-from collections.abc import Callable, Sequence, Sized
+Nothing is coerced, every fault is pointed at, a bad curve fails alone. Two forms of body: one bare curve, or
+``{"light_curves": [...]}``; either may carry ``options``. A boolean, a string, NaN or 1e999 where a number belongs is
+refused, and so is a name that is not in :mod:`service.http.body.forms`. The envelope is checked first and each curve
+apart from the others. What format a body came in is of no concern here.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from itertools import islice
+from typing import Generic, TypeVar
 
-from models.lightcurve import LightCurve, LightCurveError
+from pydantic import ValidationError
+
+from models.bands import BandMap
+from models.bulk import Columns, light_curves
+from models.forecast import check_queries
+from models.lightcurve import LightCurve, LightCurveError, without_median
+from models.metadata import KNOWN_COLUMNS, clean_metadata
 from models.posterior import PriorError
-from service.answers.replies import FieldError
+from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
 from service.answers.writers import AskedPrior, ClassWriter, class_writer, usual_writer
-from service.dataplane import Outcome, Refusal
+from service.dataplane import Outcome
+from service.engine.programs import ForecastItem
+from service.http.body import forms
 from service.http.body.formats import JSON, Format
-from service.http.body.forms import Answers, ForecastOptions, Options
-from service.http.body.requests import Asked, InvalidCurve
+from service.http.body.forms import (
+    MAX_ID_LENGTH,
+    Answers,
+    ForecastCurveIn,
+    ForecastIn,
+    ForecastOptions,
+    LightCurveIn,
+    Options,
+)
 from service.http.edge import errors
-from service.http.edge.errors import ProblemError
-from service.http.endpoint import INLINE_BYTES, LARGE_BYTES, Call
+from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
+from service.http.endpoint import INLINE_BYTES, LARGE_BYTES, Call, check_deadline
 from service.registry.live import Lease
+from service.settings import Settings
 
-T = TypeVar("T")
+_KNOWN_METADATA = frozenset(KNOWN_COLUMNS)
+_ENVELOPE = frozenset({"light_curves", "options"})
+
+FormT = TypeVar("FormT", bound=LightCurveIn)
 ItemT = TypeVar("ItemT", bound=Sized)
 OptionsT = TypeVar("OptionsT", bound=ForecastOptions)
 
-Led = tuple[Sequence[Lease[ItemT]], Sequence[ItemT | LightCurveError | Refusal]]
-"""The model to ask about each item, and the item or why it is not asked about."""
+
+class InvalidCurve(LightCurveError):
+    """A curve that breaks one or more rules of the request; the first stands for it where one is asked for."""
+
+    def __init__(self, errors: Iterable[FieldError], object_id: str = "") -> None:
+        self.errors = tuple(errors)
+        self.object_id = object_id
+        super().__init__(self.errors[0].pointer, self.errors[0].reason, self.errors[0].detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[ItemT, OptionsT]):
+    """A parsed request: one entry per curve sent, in order, a good one or the reason why it is not."""
+
+    items: tuple[ItemT | InvalidCurve, ...]
+    options: OptionsT
+    bare: bool = False
+
+
+def read_classify(
+    document: object, settings: Settings, defaults: Mapping[str, object] | None = None
+) -> Asked[LightCurve, Options]:
+    """Check a parsed body and build its light curves.
+
+    Parameters
+    ----------
+    defaults : options that hold where the body does not say otherwise.
+
+    Raises
+    ------
+    ProblemError
+        422 for a fault of the envelope, or of the curve when it is the bare form; 413 for too many curves.
+    """
+    read_items = partial(read_curves, settings=settings)
+    return _read(document, settings, partial(_read_options, Options, settings, defaults or {}), read_items)
+
+
+def read_forecast(document: object, settings: Settings, bands: BandMap) -> Asked[ForecastItem, ForecastOptions]:
+    """Check a parsed body and build its light curves and queries, the latter in ``bands`` only; raises likewise."""
+
+    def build(forms: Sequence[ForecastCurveIn]) -> list[ForecastItem | LightCurveError]:
+        return [_build_forecast(form, bands, settings.max_queries) for form in forms]
+
+    read_items = partial(_read_items, ForecastCurveIn, build, settings)
+    return _read(document, settings, partial(_read_options, ForecastOptions, settings, {}), read_items)
+
+
+def read_curves(
+    values: Sequence[object], parents: Sequence[str], settings: Settings
+) -> list[LightCurve | InvalidCurve]:
+    """Check parsed light curves and build them; ``parents`` are the pointers to where they stand in the body."""
+    return _read_items(LightCurveIn, _build_curves, settings, values, parents)
+
+
+def _read(
+    document: object,
+    settings: Settings,
+    read_options: Callable[[object], OptionsT],
+    read_items: Callable[[Sequence[object], Sequence[str]], list[ItemT | InvalidCurve]],
+) -> Asked[ItemT, OptionsT]:
+    if not isinstance(document, dict):
+        raise ProblemError(INVALID, errors=[field_error("", "model_type")])
+    if "light_curves" in document:
+        curves = _check_envelope(document, settings)
+        wanted = read_options(document.get("options", {}))
+        return Asked(tuple(read_items(curves, [f"/light_curves/{i}" for i in range(len(curves))])), wanted)
+    columns = {name: value for name, value in document.items() if name != "options"}
+    wanted = read_options(document.get("options", {}))
+    (item,) = read_items([columns], [""])
+    if isinstance(item, InvalidCurve):
+        raise ProblemError(INVALID, errors=item.errors)
+    return Asked((item,), wanted, bare=True)
+
+
+def _check_envelope(document: dict[str, object], settings: Settings) -> list[object]:
+    """Return the light curves of a body that holds many."""
+    curves = document["light_curves"]
+    if unknown := _unknown_names(document, _ENVELOPE):
+        raise ProblemError(INVALID, errors=unknown)
+    if not isinstance(curves, list):
+        raise ProblemError(INVALID, errors=[field_error("/light_curves", "list_type")])
+    if not curves:
+        raise ProblemError(INVALID, errors=[field_error("/light_curves", "too_short")])
+    if len(curves) > settings.max_curves:
+        limit = settings.max_curves
+        raise ProblemError(TOO_LARGE, f"{len(curves)} light curves, at most {limit} in one request", limit=limit)
+    return curves
+
+
+def _read_options(model: type[OptionsT], settings: Settings, defaults: Mapping[str, object], value: object) -> OptionsT:
+    if isinstance(value, dict) and (unknown := _unknown_names(value, model.model_fields, "/options")):
+        raise ProblemError(INVALID, errors=unknown)
+    try:
+        options = model.model_validate({**defaults, **value} if isinstance(value, dict) else value)
+    except ValidationError as error:
+        raise ProblemError(INVALID, errors=field_errors(error.errors(), "/options")) from None
+    check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
+    return options
+
+
+def _read_items(
+    form: type[FormT],
+    build: Callable[[Sequence[FormT]], Sequence[ItemT | LightCurveError]],
+    settings: Settings,
+    values: Sequence[object],
+    parents: Sequence[str],
+) -> list[ItemT | InvalidCurve]:
+    """Build items, or say what is wrong with each; ``parents`` are where they stand in the body."""
+    checked = [_check(form, settings, value, parent) for value, parent in zip(values, parents, strict=True)]
+    built = iter(build([found for found in checked if not isinstance(found, list)]))
+    items: list[ItemT | InvalidCurve] = []
+    for value, parent, found in zip(values, parents, checked, strict=True):
+        item = InvalidCurve(found, _echoed_id(value)) if isinstance(found, list) else next(built)
+        if isinstance(item, LightCurveError) and not isinstance(item, InvalidCurve):
+            fault = FieldError(pointer=parent + item.pointer, reason=item.reason, detail=str(item))
+            item = InvalidCurve([fault], _echoed_id(value))
+        items.append(item)
+    return items
+
+
+def _check(form: type[FormT], settings: Settings, value: object, parent: str) -> FormT | list[FieldError]:
+    """Validate a value; returns the form of it, or its faults."""
+    if errors := _cheap_faults(value, form, settings, parent):
+        return errors
+    try:
+        return form.model_validate(value)
+    except ValidationError as error:
+        return field_errors(error.errors(include_url=False, include_context=False, include_input=False), parent)
+
+
+def _build_curves(forms: Sequence[LightCurveIn]) -> list[LightCurve | LightCurveError]:
+    return light_curves([_columns(form) for form in forms])
+
+
+def _columns(form: LightCurveIn) -> Columns:
+    return Columns(
+        form.mjd,
+        form.flux if form.flux_kind == "difference" else without_median(form.flux, form.band),
+        form.flux_err,
+        form.band,
+        form.detected,
+        clean_metadata(form.metadata),
+        form.object_id,
+        form.flux_unit,
+        form.survey,
+    )
+
+
+def _build_forecast(form: ForecastCurveIn, bands: BandMap, limit: int) -> ForecastItem | LightCurveError:
+    try:
+        curve = _columns(form).light_curve()
+    except LightCurveError as error:
+        return error
+    try:
+        mjd, band = check_queries(form.forecast.mjd, form.forecast.band, bands, limit)
+    except LightCurveError as error:
+        return LightCurveError(f"/forecast{error.pointer}", error.reason, str(error))
+    return ForecastItem(curve, mjd, band, form.flux_unit)
+
+
+def _cheap_faults(value: object, form: type[LightCurveIn], settings: Settings, parent: str) -> list[FieldError]:
+    """Faults looked for before validation, whose cost would grow with what a hostile client sends."""
+    if not isinstance(value, dict):
+        return [field_error(parent, "model_type")]
+    if unknown := _unknown_names(value, form.model_fields, parent):
+        return unknown
+    for name, known in (("metadata", _KNOWN_METADATA), ("forecast", ForecastIn.model_fields)):
+        inner = value.get(name)
+        if isinstance(inner, dict) and (unknown := _unknown_names(inner, known, f"{parent}/{name}")):
+            return unknown
+    faults = _long_columns(value, settings.max_points, parent, "too_many_points", "observations in a light curve")
+    if isinstance(queries := value.get("forecast"), dict):
+        parent = f"{parent}/forecast"
+        faults += _long_columns(queries, settings.max_queries, parent, "too_many_queries", "times in one forecast")
+    return faults
+
+
+def _long_columns(
+    columns: Mapping[str, object], limit: int, parent: str, reason: str, counted: str
+) -> list[FieldError]:
+    return [
+        FieldError(pointer=f"{parent}/{name}", reason=reason, detail=f"at most {limit} {counted} are accepted")
+        for name, column in columns.items()
+        if forms.count(name, column) > limit
+    ]
+
+
+def _unknown_names(value: Mapping[str, object], known: Container[str], parent: str = "") -> list[FieldError]:
+    names = islice((name for name in value if name not in known), MAX_FIELD_ERRORS)
+    return [field_error(parent + pointer([name]), "extra_forbidden") for name in names]
+
+
+def _echoed_id(value: object) -> str:
+    """Return the name of a curve that is wrong in some other way, so that its sender can tell which it was."""
+    name = value.get("object_id", "") if isinstance(value, dict) else ""
+    if isinstance(name, int) and not isinstance(name, bool):
+        name = str(name)
+    return name if isinstance(name, str) and len(name) <= MAX_ID_LENGTH else ""
 
 
 async def parsed(
@@ -70,11 +293,6 @@ def classified(
     return Answers(
         replies.provenance, replies.classes, replies.groups, replies.bands, replies.embedding_dim, results, options
     )
-
-
-def one_model(lease: Lease[ItemT], items: Sequence[ItemT | InvalidCurve]) -> Led[ItemT]:
-    """All items to one model."""
-    return [lease] * len(items), items
 
 
 def checked_prior(

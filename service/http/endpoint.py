@@ -36,7 +36,6 @@ from models.lightcurve import LightCurveError
 from service.answers.replies import FieldError
 from service.dataplane import AskOptions, Outcome, Refusal
 from service.http import openapi
-from service.http.body.requests import check_deadline
 from service.http.edge import errors
 from service.http.edge.errors import INVALID, Kind, ProblemError
 from service.http.edge.keys import ANYBODY
@@ -103,6 +102,13 @@ def key_of(request: Request) -> str:
     """Name of the key that a request shows."""
     key: str = getattr(request.state, "key", ANYBODY)
     return key
+
+
+def check_deadline(deadline_ms: int | None, pointer: str, settings: Settings) -> None:
+    """Refuse a deadline beyond the longest one allowed. Raises ProblemError (422)."""
+    if deadline_ms is not None and deadline_ms > settings.max_deadline_ms:
+        detail = f"must be at most {settings.max_deadline_ms} milliseconds"
+        raise ProblemError(INVALID, errors=[FieldError(pointer=pointer, reason="deadline_too_long", detail=detail)])
 
 
 def _header_deadline(request: Request, settings: Settings) -> int | None:

@@ -32,8 +32,7 @@ from service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
 from service.engine.batch import DeadlineExceeded, Overloaded
 from service.http.body.formats import LINES_TYPE, dump, parse, write_lines
 from service.http.body.forms import ClassifyQuery
-from service.http.body.requests import InvalidCurve, read_curves
-from service.http.curves import checked_prior, classified
+from service.http.curves import InvalidCurve, checked_prior, classified, read_curves
 from service.http.edge.errors import ProblemError, problem_document, problem_of
 from service.http.edge.receive import ClientGone, LineBody, Share
 from service.http.endpoint import INLINE_BYTES, Stopwatch, client_of, key_of, sticky_key, terms_of

@@ -29,7 +29,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from service.http import openapi
-from service.http.admin.server import AdminServer
+from service.http.admin import AdminServer
 from service.http.edge.errors import to_the_edge
 from service.http.edge.keys import KeyRing
 from service.http.edge.middleware import Direct, Edge, Gate

@@ -27,7 +27,7 @@ from models.bands import BANDS, BandMap
 from models.bundle import GOLDEN, MANIFEST, MODEL, Bundle, BundleError, load_bundle, read_golden, sha256_of
 from models.limits import milliseconds, nesting, whole_number
 from service.http.body import arrow, formats
-from service.http.body.requests import read_classify, read_curves, read_forecast
+from service.http.curves import read_classify, read_curves, read_forecast
 from service.http.edge.errors import ProblemError
 from service.http.edge.receive import Lines
 from service.http.oip.forms import InferRequest

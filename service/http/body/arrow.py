@@ -80,7 +80,7 @@ MAX_SHARED_BYTES = 1024
 
 
 def read_arrow(body: bytes, max_curves: int) -> object:
-    """Return a document of many light curves, as :func:`service.http.body.requests.read_classify` takes it.
+    """Return a document of many light curves, as :func:`service.http.curves.read_classify` takes it.
 
     Raises
     ------

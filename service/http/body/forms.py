@@ -1,7 +1,7 @@
 """Forms of request bodies, as pydantic models. Nothing is coerced; a name that is not here is refused.
 
 They validate one light curve at a time and describe whole bodies in the OpenAPI document;
-:mod:`service.http.body.requests` reads bodies. A column is a list of numbers or, in a format that has such a thing, all
+:mod:`service.http.curves` reads bodies. A column is a list of numbers or, in a format that has such a thing, all
 of its little-endian values in one piece: msgpack carries them as ``bin``, Arrow gives an array. Both become arrays, and
 whatever is wrong with them gets the words that a list would get. :class:`Answers` is the form of a reply, before it is
 written in a format.

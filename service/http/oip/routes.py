@@ -17,12 +17,11 @@ from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
 from service.http import openapi
 from service.http.body import formats
-from service.http.body.requests import check_deadline
 from service.http.curves import checked_prior
 from service.http.edge import errors
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from service.http.edge.receive import CODINGS, media_type
-from service.http.endpoint import LARGE_BYTES, Call, Endpoint, Inquiry, Reply, Stopwatch, sticky_key
+from service.http.endpoint import LARGE_BYTES, Call, Endpoint, Inquiry, Reply, Stopwatch, check_deadline, sticky_key
 from service.http.lifecycle import service_of
 from service.http.oip.forms import (
     InferRequest,

@@ -14,12 +14,21 @@ from service.engine.programs import ForecastItem
 from service.http import openapi
 from service.http.body.formats import FORMATS, Format, body_format, reply_format
 from service.http.body.forms import ClassifyQuery, ForecastOptions, Options
-from service.http.body.requests import Asked, InvalidCurve, check_deadline, read_classify, read_forecast
-from service.http.curves import check_bare, class_writers, classified, faults, parsed
+from service.http.curves import (
+    Asked,
+    InvalidCurve,
+    check_bare,
+    class_writers,
+    classified,
+    faults,
+    parsed,
+    read_classify,
+    read_forecast,
+)
 from service.http.edge import errors
 from service.http.edge.middleware import Shortcut
 from service.http.edge.receive import media_type
-from service.http.endpoint import Call, Endpoint, Inquiry, ModelQuery, Reply, sticky_key
+from service.http.endpoint import Call, Endpoint, Inquiry, ModelQuery, Reply, check_deadline, sticky_key
 from service.http.lifecycle import service_of
 from service.http.line_stream import CurveStream
 from service.registry.live import Lease

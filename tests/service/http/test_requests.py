@@ -15,7 +15,7 @@ from service.answers.replies import FieldError
 from service.http.body import formats
 from service.http.body.formats import read_json as parse_json
 from service.http.body.forms import Options
-from service.http.body.requests import Asked, InvalidCurve, read_classify
+from service.http.curves import Asked, InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
 from support.edge import curve, settings
 

@@ -18,7 +18,7 @@ from service.answers.replies import CurveFailure, CurveResult
 from service.http.body import arrow
 from service.http.body.arrow import is_compressed
 from service.http.body.forms import Answers, Options
-from service.http.body.requests import InvalidCurve, read_classify
+from service.http.curves import InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from service.http.body import formats
-from service.http.body.requests import InvalidCurve, read_classify
+from service.http.curves import InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
 from support.edge import curve, settings
 from support.wire import msgpack_body, packed

@@ -1,37 +1,42 @@
-"""Routes of the admin interface. A change is answered, when it has been made, with everything that is served then.
+"""The admin interface: what is served, and every way to change it. On a port or socket of its own, off by default.
 
-Every request is checked for who it is, and leaves a line in the log about what it asks. Beside the interface's own
-routes stands Triton's model repository extension, where its clients look for it: ``/v2/repository``.
+It listens where :mod:`service.settings` says (``admin_port``, ``admin_socket``), beside the service and on the same
+event loop, and asks for keys of its own (``admin_keys``), which an address other than loopback cannot do without. A
+change is answered, when it has been made, with everything that is served then. Every change, and every refusal of one,
+is a line in the log. Beside the interface's own routes stands Triton's model repository extension, where its clients
+look for it: ``/v2/repository``.
 """
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+import socket
+import stat
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
 
 import orjson
 import structlog
-from fastapi import APIRouter, Request, Response
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from service.answers.replies import FieldError, field_errors
 from service.http import openapi
-from service.http.admin.forms import (
+from service.http.admin_bodies import (
     AliasTarget,
-    Available,
-    CanaryState,
     CanaryTerms,
-    FailedBundle,
-    IndexEntry,
     IndexRequest,
-    Listing,
     LoadRequest,
-    Model,
     Nothing,
-    ShadowState,
     ShadowTerms,
     UnloadRequest,
     WhichVersion,
+    index,
+    listing,
 )
 from service.http.edge.errors import (
     CONFLICT,
@@ -42,14 +47,17 @@ from service.http.edge.errors import (
     TOO_LARGE,
     UNAUTHORIZED,
     ProblemError,
+    to_the_edge,
 )
-from service.http.edge.middleware import Gate
-from service.http.lifecycle import service_of
-from service.registry.live import Served, Shelf
+from service.http.edge.keys import KeyRing
+from service.http.edge.middleware import Edge, Gate
+from service.http.edge.protocol import EdgeConfig
+from service.http.lifecycle import Service, service_of
+from service.http.routes import about
+from service.process import VERSION
 from service.registry.load import Refused
 from service.registry.names import Reference, UnknownModel
 from service.registry.repository import ModelRepository
-from service.registry.shadow import Shadow
 from service.settings import is_loopback
 
 FormT = TypeVar("FormT", bound=BaseModel)
@@ -145,84 +153,6 @@ async def change(request: Request, action: str, work: Awaitable[T], **what: obje
 def json_reply(content: BaseModel) -> Response:
     """Make a reply of a model."""
     return Response(content.model_dump_json(), media_type=openapi.JSON_TYPE)
-
-
-def listing(repository: ModelRepository) -> Listing:
-    """Everything there is."""
-    shelf, intake = repository.shelf, repository.intake
-    absent = [found for reference, found in intake.contents.bundles.items() if reference not in shelf.served]
-    return Listing(
-        models=[
-            *(_listed_model(shelf, served) for served in shelf.served.values()),
-            *(_listed_model(shelf, s) for s in shelf.leaving),
-        ],
-        available=[
-            Available(name=found.reference.name, version=found.reference.version, task=found.task, path=str(found.path))
-            for found in absent
-        ],
-        failures=[
-            FailedBundle(
-                path=str(failure.path),
-                name=failure.reference.name if failure.reference else None,
-                version=failure.reference.version if failure.reference else None,
-                reason=failure.reason,
-                since=failure.since,
-            )
-            for failure in intake.failures.values()
-        ],
-        aliases={alias: str(target) for alias, target in sorted(shelf.routes.aliases.items())},
-        canaries={name: CanaryState(version=c.version, percent=c.percent) for name, c in shelf.routes.canaries.items()},
-        shadows={name: _listed_shadow(shadow) for name, shadow in shelf.shadows.items()},
-    )
-
-
-def _listed_model(shelf: Shelf, served: Served[Any]) -> Model:
-    reference, leaving = served.reference, served in shelf.leaving
-    return Model(
-        name=reference.name,
-        version=reference.version,
-        task=served.task,
-        sha256=served.bundle.sha256,
-        path=str(served.bundle.path),
-        provider=served.provider,
-        state="leaving" if leaving else "serving",
-        answers_for_name=served is shelf.answering(reference.name),
-        aliases=[] if leaving else shelf.routes.aliases_of(reference),
-        requests=served.leases,
-        load_seconds=served.loaded.load_seconds,
-    )
-
-
-def _listed_shadow(shadow: Shadow) -> ShadowState:
-    seen = shadow.agreement
-    return ShadowState(
-        model=str(shadow.reference),
-        share=shadow.share,
-        compared=seen.compared,
-        agreement=seen.agreed / seen.compared if seen.compared else None,
-        mean_distance=seen.distance / seen.compared if seen.compared else None,
-        mean_seconds=seen.seconds / seen.compared if seen.compared else None,
-        failed=seen.failed,
-        dropped=seen.dropped,
-    )
-
-
-def index(repository: ModelRepository, ready: bool) -> list[IndexEntry]:
-    """Return the listing as Triton has it."""
-    all_of_it = listing(repository)
-    entries = [IndexEntry(name=m.name, version=m.version, state="READY", reason="") for m in all_of_it.models]
-    if ready:
-        return entries
-    reasons = {(failed.name, failed.version): failed.reason for failed in all_of_it.failures}
-    return entries + [
-        IndexEntry(
-            name=found.name,
-            version=found.version,
-            state="UNAVAILABLE",
-            reason=reasons.get((found.name, found.version), "unloaded"),
-        )
-        for found in all_of_it.available
-    ]
 
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
@@ -363,3 +293,76 @@ async def triton_unload(request: Request, name: str) -> Response:
     wanted = Reference(model_name(name))
     await change(request, "unload", models_of(request).changes.unload(wanted), model=str(wanted))
     return Response()
+
+
+def create_admin_app(service: Service) -> FastAPI:
+    """Build the application around a service that somebody else starts and stops."""
+    app = FastAPI(
+        title="Nightjar's administration",
+        version=VERSION,
+        redirect_slashes=False,
+        openapi_url=None,
+        exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge},
+    )
+    app.state.service = service
+    app.add_middleware(AdminGate, keys=KeyRing({"admin": service.settings.admin_keys}), max_requests=1)
+    app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
+    for each in (router, triton_router, about.problems):
+        app.include_router(each)
+    return app
+
+
+class AdminServer(uvicorn.Server):
+    """uvicorn's server for the admin interface; does nothing where the settings name no place for it."""
+
+    def __init__(self, service: Service) -> None:
+        config = EdgeConfig(create_admin_app(service), service.settings)
+        config.lifespan = "off"  # the service's own server starts and stops it
+        super().__init__(config)
+        self._settings = service.settings
+        self._serving: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the service's own server."""
+        yield
+
+    async def open(self) -> None:
+        """Begin to answer. Raises OSError when the address cannot be had."""
+        sockets = _sockets(self._settings.admin_host, self._settings.admin_port, self._settings.admin_socket)
+        if sockets:
+            self._serving = asyncio.create_task(self.serve(sockets))
+            while not self.started and not self._serving.done():
+                await asyncio.sleep(0.005)
+
+    async def shut(self) -> None:
+        """Finish what is being answered, and leave the address."""
+        if self._serving is not None:
+            self.should_exit = True
+            await asyncio.gather(self._serving, return_exceptions=True)
+        if self._settings.admin_socket is not None:
+            self._settings.admin_socket.unlink(missing_ok=True)
+
+
+def _sockets(host: str, port: int | None, path: Path | None) -> list[socket.socket]:
+    sockets = []
+    if port is not None:
+        sockets.append(socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET))
+    if path is not None:
+        sockets.append(_bound_path(path))
+    return sockets
+
+
+def _bound_path(path: Path) -> socket.socket:
+    """Bind a Unix socket for this user alone, in place of one that a killed process left behind."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.stat().st_mode):
+            path.unlink()
+    opened = socket.socket(socket.AF_UNIX)
+    try:
+        opened.bind(str(path))
+        path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    except OSError:
+        opened.close()
+        raise
+    return opened
