@@ -7,7 +7,8 @@
   (:mod:`service.registry`).
 - :class:`Ensemble`: the boosted trees that answer beside the network, and how much they count.
 - :class:`PredictionSets`: which classes to name so that the true one is among them as often as is stated (split
-  conformal prediction, fitted by ``training.score.conformal``). They are applied to the probabilities, after the graph.
+  conformal prediction, fitted by ``training.score.confidence``). They are applied to the probabilities, after the
+  graph.
 
 Notable: a set holds the most probable class and every class of which 1 - p does not exceed the threshold (the ``lac``
 score of Sadinle et al. 2019, which gives the smallest sets, with the score of the most probable class put to 0, so that

@@ -47,11 +47,10 @@ from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.transformer import Block, FeedForwardExperts, Routing
 from models.runtime import BoundRun, Run, open_session, run, session_options
-from training.export.confidence import NoveltyScore
 from training.export.cuda import write_cuda
 from training.export.graph import write_graph
 from training.export.profile import profile_graph, random_inputs
-from training.export.served import AXES, ServedNetwork
+from training.export.served import AXES, NoveltyScore, ServedNetwork
 from training.export.weights import read_network
 from training.score.baseline import features, package_features
 

@@ -16,7 +16,7 @@ from training.export.bundle import Release, export_bundle
 from training.fit.checkpoints import DataSource, RunConfig
 from training.recipes.catalogue import RECIPES
 from training.score.calibrate import ServedSample
-from training.score.novelty import NoveltyFit, fit_novelty
+from training.score.confidence import NoveltyFit, fit_novelty
 
 
 def random_curve(rng: np.random.Generator, n_points: int, metadata: bool = True, span: float = 200.0) -> LightCurve:

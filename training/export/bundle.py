@@ -55,13 +55,13 @@ from models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
 from training.data.batches import draw_examples, draw_indices, usable_tokens
 from training.data.dataset import UNLABELLED, Dataset, read_dataset, read_notes, split_indices
 from training.export.card import write_card
-from training.export.confidence import Ensembled
 from training.export.graph import OPSET, write_graph
 from training.export.served import (
     AXES,
     LOADS,
     UNCALIBRATED,
     Arrays,
+    Ensembled,
     Scored,
     ServedForecaster,
     ServedNetwork,
@@ -70,8 +70,7 @@ from training.export.served import (
 from training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
 from training.recipes.schema import Recipe
 from training.score.calibrate import ask_as_served, calibrated, fit_calibration
-from training.score.conformal import fit_sets
-from training.score.novelty import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty
+from training.score.confidence import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty, fit_sets
 
 DTYPES = {"band": "int64", "mask": "bool", "query_band": "int64", "query_mask": "bool"}
 NEVER_TAKEN = -1e4  # what is added to the logit of an expert that no token shall take

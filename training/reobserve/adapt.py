@@ -26,7 +26,7 @@ from training.reobserve.batch import add_made_up, find_origins, make_views
 from training.reobserve.colours import read_colours
 from training.reobserve.patterns import Library, build_library
 from training.reobserve.templates import template_objects
-from training.score.conformal import fit_sets
+from training.score.confidence import fit_sets
 from training.simulate.generate import simulate_objects
 from training.sky.load import as_sent, load_sky
 from training.sky.record import PARTS, Sky, SkyObject, collect, join

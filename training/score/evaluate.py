@@ -29,8 +29,8 @@ from training.data.dataset import Dataset, read_dataset, require_labels, split_i
 from training.fit.checkpoints import fingerprint
 from training.recipes.schema import DataConfig
 from training.score import sections
+from training.score.confidence import REFERENCE_PER_CLASS
 from training.score.metrics import all_scores, confusion, f1_per_class, levels, reliability
-from training.score.novelty import REFERENCE_PER_CLASS
 from training.score.predictions import Panel, open_model
 
 DETECTIONS = (1, 2, 3, 5, 10, 20)

@@ -40,9 +40,15 @@ from training.data.augment import View
 from training.data.batches import Example, collate, view_examples
 from training.data.dataset import Dataset
 from training.fit.checkpoints import load_network
-from training.score.conformal import class_coverage, fit_conformal, set_scores
+from training.score.confidence import (
+    class_coverage,
+    fit_conformal,
+    fit_reference,
+    novelty_scores,
+    set_scores,
+    strangeness,
+)
 from training.score.metrics import COVERAGES, Float, abstention, confusion, f1_per_class, reliability, stability
-from training.score.novelty import fit_reference, novelty_scores, strangeness
 from training.score.predictions import BATCH, Model, Panel, Predictions, outputs_of
 
 PER_CLASS, PER_BAND = 50, 200

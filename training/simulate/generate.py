@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from training.data.dataset import LabelledObject, write_dataset
-from training.simulate import anywhere, bright_transients, cadence, galactic, host, periodic, photometry, transients
+from training.simulate import anywhere, bright_transients, cadence, galactic, host, photometry, transients
 from training.simulate.cadence import DEEP_FRACTION, SURVEY_NIGHTS, SURVEY_START, Measured, Signal, Visits, objects
 from training.simulate.photometry import Floats, magnitude_to_njy
 from training.simulate.transient_classes import KINDS
@@ -36,12 +36,12 @@ CHUNK = 64
 SATURATION: Floats = magnitude_to_njy(np.array([14.7, 15.7, 15.8, 15.8, 15.3, 13.9]))  # total flux, one 30 s visit
 VARIABLES: dict[str, Callable[[np.random.Generator, Visits, Floats], Signal]] = {
     "AGN": galactic.active_nucleus,
-    "Cepheid": periodic.cepheid,
-    "Delta Scuti": periodic.delta_scuti,
+    "Cepheid": galactic.cepheid,
+    "Delta Scuti": galactic.delta_scuti,
     "Dwarf Novae": galactic.dwarf_nova,
-    "EB": periodic.eclipsing_binary,
+    "EB": galactic.eclipsing_binary,
     "M-dwarf Flare": galactic.dwarf_flare,
-    "RR Lyrae": periodic.rr_lyrae,
+    "RR Lyrae": galactic.rr_lyrae,
     "uLens": galactic.microlensing,
 }
 

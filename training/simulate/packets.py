@@ -1,29 +1,25 @@
-"""Alert packets of simulated objects: LSST, ELAsTiCC and ZTF, written by walking each survey's own schema.
+"""Alert packets of simulated objects, and the sample alerts that ship with the service: LSST, ELAsTiCC and ZTF.
 
-Avro records made by walking a survey's own schema, so that no field list is repeated in this package.
+    python -m training.simulate.packets --schemas models/alerts/schemas --out service/samples
 
-A field without a given value becomes null where the schema allows and zero or empty elsewhere.
+writes the samples: a dozen packets, four per survey layout, byte for byte the shipped files on one machine. The objects
+come from a seed that no training set uses; its ids also exceed 2^53, which a careless reader would round.
 
-Simulated objects as LSST and ELAsTiCC alert packets.
-
-An alert is what the survey knew at one detection: that detection and the history before it. Conventions are theirs:
+Records are made by walking a survey's own schema, so that no field list is repeated in this package: a field without a
+given value becomes null where the schema allows and zero or empty elsewhere. An alert is what the survey knew at one
+detection: that detection and the history before it. Conventions are theirs:
 
 - LSST: MJD TAI, nJy, lower-case y, Confluent framing (zero byte, big-endian id = 100 major + minor), a year of history,
   none of the 64 metadata;
 - ELAsTiCC: MJD TAI, nJy, the whole history, the 64 metadata with the survey's sentinels for missing values; one bare
-  record as on the challenge's stream, or an object container.
-
-Notable: in both, forced photometry appears only once the first detection is a day old; it then holds the detected
-visits too.
-
-Simulated objects as ZTF alert packets: the same nights at ZTF's depth, in ZTF's conventions.
-
-JD UTC at the start of the exposure, magnitudes with a sign flag, upper limits in the history, forced photometry in
-counts, 30 days of history, g r i only, a snappy container.
-
-Notable: LSST's sky is some four magnitudes deeper, so an object is first observed anew by `at_ztf_depth`; few survive.
+  record as on the challenge's stream, or an object container. In both, forced photometry appears only once the first
+  detection is a day old; it then holds the detected visits too;
+- ZTF: JD UTC at the start of the exposure, magnitudes with a sign flag, upper limits in the history, forced photometry
+  in counts, 30 days of history, g r i only, a snappy container. LSST's sky is some four magnitudes deeper, so an object
+  is first observed anew by `at_ztf_depth`; few survive.
 """
 
+import argparse
 import hashlib
 import io
 import json
@@ -31,6 +27,8 @@ import math
 import string
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -41,6 +39,7 @@ from models.bands import BANDS
 from models.metadata import METADATA_COLUMNS
 from models.units import DETECTION_SNR, JD_MINUS_MJD, NJY_ZERO_POINT, SECONDS_PER_DAY, tai_minus_utc
 from training.data.dataset import LabelledObject
+from training.simulate.generate import simulate_class
 from training.simulate.host import sentinel
 
 Schema: TypeAlias = Any  # Avro schemas are JSON: names, unions (lists) and records (dicts), nested
@@ -374,3 +373,82 @@ def _forced(source: LabelledObject, point: int) -> Record:
         "exptime": EXPOSURE_SECONDS,
         "procstatus": "0",
     }
+
+
+SEED = 98_765
+CANDIDATES = 512  # objects of a class to choose from
+
+Packet: TypeAlias = Callable[[LabelledObject, int, Schema], bytes]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One packet: the alert of detection number ``alert`` (from 1) of the first object with ``points`` before it."""
+
+    class_name: str
+    alert: int
+    points: int
+
+
+SAMPLES: dict[str, tuple[Sample, ...]] = {
+    "lsst": (Sample("Ia", 1, 0), Sample("II", 12, 25), Sample("SLSN", 20, 40), Sample("AGN", 150, 400)),
+    "elasticc": (Sample("KN", 2, 5), Sample("Ib/c", 8, 20), Sample("TDE", 25, 50), Sample("EB", 60, 80)),
+    "ztf": (Sample("Ia", 3, 4), Sample("Dwarf Novae", 4, 8), Sample("RR Lyrae", 12, 20), Sample("uLens", 8, 12)),
+}
+SCHEMAS = {"lsst": "lsst/10.0.avsc", "elasticc": "elasticc/0.9.1.avsc", "ztf": "ztf/4.02.avsc"}
+
+
+def write_samples(schemas: Path, out: Path) -> list[Path]:
+    """Write every sample to ``out`` as ``<survey>_<object>.avro`` and return the paths.
+
+    Raises LookupError when no simulated object fits a sample.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for survey, samples in SAMPLES.items():
+        schema = read_schema(schemas / SCHEMAS[survey])
+        for number, sample in enumerate(samples):
+            source, point = _choose(survey, sample)
+            name = ztf_name(source.object_id) if survey == "ztf" else source.object_id
+            path = out / f"{survey}_{name}.avro"
+            path.write_bytes(_writer(survey, number)(source, point, schema))
+            written.append(path)
+    return written
+
+
+def _writer(survey: str, number: int) -> Packet:
+    """Return the packet writer of a survey; every second ELAsTiCC sample is in a container."""
+    if survey == "elasticc":
+        return partial(elasticc_packet, contained=number % 2 == 1)
+    return lsst_packet if survey == "lsst" else ztf_packet
+
+
+def _choose(survey: str, sample: Sample) -> tuple[LabelledObject, int]:
+    for source in _candidates(survey, sample.class_name):
+        alerts = np.flatnonzero(source.detected)
+        if len(alerts) >= sample.alert and (point := int(alerts[sample.alert - 1])) >= sample.points:
+            return source, point
+    raise LookupError(f"no simulated {sample.class_name} has {sample.alert} detections and {sample.points} points")
+
+
+def _candidates(survey: str, class_name: str) -> Iterator[LabelledObject]:
+    rng = np.random.default_rng(SEED)
+    for source in simulate_class(class_name, CANDIDATES, SEED):
+        seen = at_ztf_depth(rng, source) if survey == "ztf" else source
+        if seen is not None:
+            yield seen
+
+
+def main() -> None:
+    """Command line: where the schemas are, where the packets go."""
+    parser = argparse.ArgumentParser(description="Write the sample alerts.")
+    parser.add_argument(
+        "--schemas", type=Path, required=True, help="folder with lsst/, elasticc/ and ztf/ schema files"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the packets")
+    arguments = parser.parse_args()
+    write_samples(arguments.schemas, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

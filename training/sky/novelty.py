@@ -31,10 +31,10 @@ from models.networks.astro_moe import AstroMoE
 from models.networks.network import INPUTS
 from training.data.batches import draw_examples, draw_weighted
 from training.data.dataset import SPLITS, Dataset, split_indices
-from training.export.confidence import StrangerScore
+from training.export.served import StrangerScore
 from training.recipes.schema import Recipe
+from training.score.confidence import fit_reference
 from training.score.metrics import area_under_roc
-from training.score.novelty import fit_reference
 
 ASKED_AT_ONCE: Final = 64
 _REDSHIFT: Final = METADATA_COLUMNS.index("z_final")

@@ -25,7 +25,7 @@ from models.posterior import rates as named_rates
 from models.taxonomy import ELASTICC, taxonomy_of
 from training.data.batches import usable_tokens
 from training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
-from training.export.confidence import Ensembled
+from training.export.served import Ensembled
 from training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
 from training.fit.checkpoints import RunConfig, RunError, load_network
 from training.recipes.schema import Recipe

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from models.confidence import PredictionSets, SetThresholds
 from models.lightcurve import Bool, Float64, Int64
-from training.score.conformal import COVERAGES, DEFAULT, lac_scores
+from training.score.confidence import COVERAGES, DEFAULT, lac_scores
 
 DETECTIONS: Final = (0, 3, 8, 20)
 BANDS: Final = (0, 2, 3)

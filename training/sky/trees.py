@@ -41,7 +41,7 @@ from models.networks.statistics.curve_statistics import lag_statistics
 from models.networks.statistics.points import points
 from models.taxonomy import ELASTICC
 from training.reobserve.patterns import family
-from training.score.conformal import conformal_quantile
+from training.score.confidence import conformal_quantile
 from training.sky.load import as_sent
 from training.sky.measure import Column, measure
 from training.sky.record import PARTS, Reveal, Sky, join

@@ -16,10 +16,10 @@ from models.runtime import open_session, run
 from service.engine.load import load_model
 from support.bundles import random_tokens, tiny_network
 from support.pipeline import Pipeline
-from training.export.confidence import Calibrated, NoveltyScore
 from training.export.graph import write_graph
+from training.export.served import Calibrated, NoveltyScore
 from training.score.calibrate import ServedSample
-from training.score.novelty import NoveltyFit, fit_novelty
+from training.score.confidence import NoveltyFit, fit_novelty
 
 BY_LENGTH = Calibration(
     method="temperature_by_length", temperature=1.1, coefficients=(0.5, -0.3, 0.06), lengths=(3, 90)

@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
 from training.score.calibrate import ServedSample
-from training.score.novelty import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, strangeness
+from training.score.confidence import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, strangeness
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 

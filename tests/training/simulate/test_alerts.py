@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from training.data.dataset import LabelledObject
-from training.simulate.population_measures import alert, alert_rows, alerts
+from training.simulate.population_report import alert, alert_rows, alerts
 
 
 def source() -> LabelledObject:

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.taxonomy import ELASTICC
-from training.simulate import galactic, periodic, photometry, transients
+from training.simulate import galactic, photometry, transients
 from training.simulate.cadence import Visits
 from training.simulate.generate import VARIABLES, simulate_class
 from training.simulate.photometry import WAVELENGTH, njy_to_magnitude
@@ -140,7 +140,7 @@ def test_redshifts_follow_brightness() -> None:
 
 def test_pulsator_shapes() -> None:
     phase = np.linspace(0.0, 1.0, 2001)
-    sine, sawtooth = (periodic.skewed_sine(phase, np.full(2001, skew)) for skew in (0.01, 0.8))
+    sine, sawtooth = (galactic.skewed_sine(phase, np.full(2001, skew)) for skew in (0.01, 0.8))
     np.testing.assert_allclose(sine, 0.5 * np.sin(2.0 * np.pi * phase), atol=0.01)
     assert sawtooth.max() == pytest.approx(0.5, abs=1e-3)
     assert sawtooth.min() == pytest.approx(-0.5, abs=1e-3)
@@ -180,7 +180,7 @@ def test_rr_lyrae_swing_by_some_tenths_to_one_and_a_half_magnitudes() -> None:
     n, epochs = 300, 60
     own, mjd = np.repeat(np.arange(n), epochs), np.tile(61_000.0 + np.linspace(0.0, 9.7, epochs), n)
     visits = Visits(n, own, mjd, np.full(n * epochs, G), np.zeros(n * epochs))
-    signal = periodic.rr_lyrae(np.random.default_rng(0), visits, np.full(n, 0.02))
+    signal = galactic.rr_lyrae(np.random.default_rng(0), visits, np.full(n, 0.02))
     total = (signal.difference + signal.steady).reshape(n, epochs)
     assert (total > 0).all()
     amplitude = 2.5 * np.log10(total.max(axis=1) / total.min(axis=1))

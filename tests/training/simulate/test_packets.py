@@ -16,15 +16,17 @@ from models.metadata import METADATA_COLUMNS, clean_metadata
 from training.data.dataset import LabelledObject
 from training.simulate.generate import simulate_class
 from training.simulate.packets import (
+    SAMPLES,
     at_ztf_depth,
     elasticc_packet,
     fill,
     lsst_packet,
+    main,
     read_schema,
     source_id,
+    write_samples,
     ztf_packet,
 )
-from training.simulate.samples import SAMPLES, main, write_samples
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMAS = ROOT / "models" / "alerts" / "schemas"

@@ -9,15 +9,16 @@ from PIL import Image
 
 from training.data.dataset import LabelledObject, write_dataset
 from training.simulate.generate import simulate
-from training.simulate.population_measures import (
+from training.simulate.population_report import (
+    PopulationReport,
     Sample,
     at_redshifts_of,
     common_classes,
+    compare,
     cut_at_alerts,
     measure,
     read_sample,
 )
-from training.simulate.population_report import PopulationReport, compare
 
 
 def curve(

@@ -14,13 +14,13 @@ from models.networks.zoo import build
 from models.runtime import open_session
 from models.taxonomy import ELASTICC
 from training.data.dataset import read_dataset
-from training.export.confidence import StrangerScore
 from training.export.profile import profile
+from training.export.served import StrangerScore
 from training.fit.boosting import read_forest
 from training.fit.checkpoints import DataSource, load_network
 from training.recipes.astro_moe import debug, sky_heads, with_network
 from training.recipes.schema import Recipe
-from training.score.novelty import fit_reference
+from training.score.confidence import fit_reference
 from training.simulate.generate import simulate
 from training.sky.heads import HeadsConfig, Told, answers, fit_heads, load_body, load_whole, save_run, scores, shares
 from training.sky.novelty import (

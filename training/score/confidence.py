@@ -1,0 +1,360 @@
+"""Prediction sets with stated coverage, and novelty: how sure an answer may be said to be.
+
+**Sets**, by split conformal prediction, for all objects or for every class. A threshold q is the ceil((n + 1)(1 -
+alpha))-th smallest nonconformity score of n calibration objects; a class belongs to the set of an object when its score
+does not exceed q. The true class is then in the set with probability at least 1 - alpha, whatever the network, *for
+objects drawn as the calibration objects were*: thresholds fitted to complete light curves promise nothing about alerts
+with two detections, so fit them to what will be asked.
+
+- ``lac`` (Sadinle et al. 2019): 1 - p of the class; the smallest sets, empty where no class is probable enough;
+- ``aps`` (Romano et al. 2020): summed probability of all more probable classes; sets that grow with the doubt;
+- ``raps`` (Angelopoulos et al. 2021): aps plus a penalty for every rank beyond ``free_ranks``.
+
+Notable: aps and raps draw a random share of the class's own probability; here the share is always 0, so that the same
+alert always gets the same set, and that the most probable class is always in it (with a share of 1 the surest objects
+would get empty sets). The guarantee holds for any fixed score. With ``by_class`` each class has its own threshold from
+its own calibration objects, which guarantees the coverage of rare classes too; a class with too few of them (fewer than
+1 / alpha - 1) is in every set.
+
+**The sets of a bundle** (:func:`fit_sets`) come from validation objects in views as served, with the score that
+:class:`models.confidence.PredictionSets` tells of: 1 - p of the true class, 0 where it is the most probable one.
+A threshold holds on average over all light curves, so it may promise too much where the network knows least. Two halves
+of the objects are played against each other: if the threshold of one half covers the other half's light curves of some
+number of detections by more than ``TOLERANCE`` (and twice the standard error) less or more than stated, every number of
+detections gets its own.
+
+**Novelty** is how far an object's embedding lies from those of the training objects:
+
+- Mahalanobis (Lee et al. 2018): the smallest distance to a class mean, under one covariance shared by all classes;
+- nearest neighbours (Sun et al. 2022): the distance to the k-th nearest training embedding, both scaled to length 1;
+- beside them what needs no embedding: one minus the largest probability (Hendrycks & Gimpel 2017), and the entropy.
+
+For every score larger means stranger. It is measured with classes that were left out of training: the AUROC is the
+probability that one of their objects looks stranger than an object of a known class. A bundle serves the first
+(:func:`fit_novelty`), as the share of validation objects that look less strange: nobody knows what a distance of 14
+means.
+
+Legend: B objects, N rows (views of objects) or reference objects, C classes, K reference classes, E embedding width.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.confidence import Novelty, PredictionSets, SetThresholds
+from models.lightcurve import Bool, Int64
+from training.score.calibrate import DETECTION_GROUPS, ServedSample
+from training.score.metrics import Float, area_under_roc
+
+Kind = Literal["lac", "aps", "raps"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conformal:
+    """A fitted rule: ``threshold_C`` float64 (C,), infinite where a class is always included."""
+
+    kind: Kind
+    alpha: float
+    threshold_C: NDArray[np.float64]
+    penalty: float
+    free_ranks: int
+
+    def sets(self, probabilities_BC: Float) -> Bool:
+        """Return which classes are in the set of each object, bool (B, C)."""
+        inside_BC: Bool = nonconformity(probabilities_BC, self.kind, self.penalty, self.free_ranks) <= self.threshold_C
+        return inside_BC
+
+
+def nonconformity(
+    probabilities_BC: Float, kind: Kind, penalty: float = 0.01, free_ranks: int = 3
+) -> NDArray[np.float64]:
+    """Score of every class of every object, shape (B, C): the larger, the less it fits."""
+    p_BC = probabilities_BC.astype(np.float64)
+    if kind == "lac":
+        return np.asarray(1.0 - p_BC)
+    order_BC = np.argsort(-p_BC, axis=1, kind="stable")
+    ordered_BC = np.take_along_axis(p_BC, order_BC, axis=1)
+    above_BC = np.zeros_like(p_BC)
+    ordered_BC[:, :-1].cumsum(1, out=above_BC[:, 1:])
+    if kind == "raps":
+        above_BC += penalty * np.maximum(0, np.arange(1, p_BC.shape[1] + 1) - free_ranks)
+    score_BC = np.empty_like(p_BC)
+    np.put_along_axis(score_BC, order_BC, above_BC, axis=1)
+    return score_BC
+
+
+def fit_conformal(
+    probabilities_BC: Float,
+    label_B: Int64,
+    *,
+    alpha: float = 0.1,
+    kind: Kind = "lac",
+    by_class: bool = False,
+    penalty: float = 0.01,
+    free_ranks: int = 3,
+) -> Conformal:
+    """Fit thresholds on calibration objects that neither trained the network nor are scored.
+
+    Raises
+    ------
+    ValueError
+        When ``alpha`` is not between 0 and 1, without objects, or with probabilities that are not finite.
+    """
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha must lie between 0 and 1, not {alpha}")
+    if not len(label_B) or not np.isfinite(probabilities_BC).all():
+        raise ValueError("conformal sets need at least one calibration object, and finite probabilities")
+    score_B = nonconformity(probabilities_BC, kind, penalty, free_ranks)[np.arange(len(label_B)), label_B]
+    classes = probabilities_BC.shape[1]
+    if by_class:
+        threshold_C = np.array([conformal_quantile(score_B[label_B == label], alpha) for label in range(classes)])
+    else:
+        threshold_C = np.full(classes, conformal_quantile(score_B, alpha))
+    return Conformal(kind, alpha, threshold_C, penalty, free_ranks)
+
+
+def conformal_quantile(score_B: NDArray[np.float64], alpha: float) -> float:
+    """Return the ceil((n + 1)(1 - alpha))-th smallest of n scores, infinite where there are too few of them."""
+    rank = int(np.ceil((len(score_B) + 1) * (1 - alpha) - 1e-9))
+    return float(np.sort(score_B)[rank - 1]) if rank <= len(score_B) else float("inf")
+
+
+def set_scores(inside_BC: Bool, label_B: Int64) -> dict[str, float]:
+    """Coverage, that of the least covered class, mean size, and the shares of empty and single-class sets."""
+    names = ("coverage", "worst_class_coverage", "mean_size", "empty", "single")
+    if not len(label_B):
+        return dict.fromkeys(names, float("nan"))
+    covered_B, size_B = inside_BC[np.arange(len(label_B)), label_B], inside_BC.sum(1)
+    by_class = [covered_B[label_B == label].mean() for label in np.unique(label_B)]
+    values = (covered_B.mean(), min(by_class), size_B.mean(), (size_B == 0).mean(), (size_B == 1).mean())
+    return {name: float(value) for name, value in zip(names, values, strict=True)}
+
+
+def class_coverage(inside_BC: Bool, label_B: Int64) -> NDArray[np.float64]:
+    """Coverage of every class, NaN for one without objects, shape (C,)."""
+    support_C = np.bincount(label_B, minlength=inside_BC.shape[1])
+    covered_C = np.bincount(label_B, inside_BC[np.arange(len(label_B)), label_B], minlength=inside_BC.shape[1])
+    coverage_C = np.full(len(support_C), np.nan)
+    np.divide(covered_C, support_C, out=coverage_C, where=support_C > 0)
+    return coverage_C
+
+
+COVERAGES = (0.8, 0.9, 0.95, 0.99)
+DEFAULT = 0.9
+TOLERANCE = 0.02
+SMALLEST_GROUP = 200  # rows; smaller ones share the thresholds of the next
+
+
+class SetsFit(NamedTuple):
+    """Fitted thresholds, and what one threshold for all covered in each group, stated 0.9, that decided on groups."""
+
+    sets: PredictionSets
+    coverage_of_one: dict[str, float]
+
+
+def lac_scores(p_NC: Float, label_N: Int64) -> NDArray[np.float64]:
+    """1 - p of the true class, 0 where no class is more probable; shape (N,)."""
+    truth_N = p_NC[np.arange(len(label_N)), label_N].astype(np.float64)
+    return np.where(p_NC.argmax(1) == label_N, 0.0, 1.0 - truth_N)
+
+
+def fit_sets(p_NC: Float, label_N: Int64, detections_N: Int64, object_N: Int64) -> SetsFit:
+    """Fit thresholds to calibrated probabilities of validation objects.
+
+    Raises
+    ------
+    ValueError
+        Without objects.
+    """
+    if not len(label_N):
+        raise ValueError("prediction sets need at least one validation object")
+    score_N, starts = lac_scores(p_NC, label_N), _groups(detections_N)
+    found = _coverage_of_one(score_N, detections_N, object_N, starts)
+    kept = starts if any(far for _, far in found.values()) else (0,)
+    groups = [_thresholds(score_N[_within(detections_N, kept, place)], kept[place]) for place in range(len(kept))]
+    sets = PredictionSets(coverages=COVERAGES, default=DEFAULT, groups=tuple(groups), split="validation")
+    return SetsFit(sets, {str(start): coverage for start, (coverage, _) in found.items()})
+
+
+def _thresholds(score_N: NDArray[np.float64], start: int) -> SetThresholds:
+    largest = tuple(min(conformal_quantile(score_N, 1 - coverage), 1.0) for coverage in COVERAGES)
+    return SetThresholds(detections=start, largest=largest, views=len(score_N))
+
+
+def _groups(detections_N: Int64) -> tuple[int, ...]:
+    """First number of detections of every group, each with enough rows; always from 0 on."""
+    starts = [0]
+    for start in DETECTION_GROUPS[1:]:
+        before = np.count_nonzero((detections_N >= starts[-1]) & (detections_N < start))
+        if before >= SMALLEST_GROUP and np.count_nonzero(detections_N >= start) >= SMALLEST_GROUP:
+            starts.append(start)
+    return tuple(starts)
+
+
+def _within(detections_N: Int64, starts: tuple[int, ...], place: int) -> Bool:
+    inside_N: Bool = np.searchsorted(starts, detections_N, side="right") - 1 == place
+    return inside_N
+
+
+def _coverage_of_one(
+    score_N: NDArray[np.float64], detections_N: Int64, object_N: Int64, starts: tuple[int, ...]
+) -> dict[int, tuple[float, bool]]:
+    """Coverage in every group of one threshold from the other half of the objects, and whether that is too far off."""
+    _, place_N = np.unique(object_N, return_inverse=True)
+    half_N = np.random.default_rng(0).permutation(place_N.max() + 1)[place_N] % 2
+    largest_N = np.array([conformal_quantile(score_N[half_N != half], 1 - DEFAULT) for half in (0, 1)])[half_N]
+    covered_N = score_N <= largest_N
+    found = {}
+    for place, start in enumerate(starts):
+        inside_N = _within(detections_N, starts, place)
+        coverage = float(covered_N[inside_N].mean()) if inside_N.any() else float("nan")
+        error = np.sqrt(DEFAULT * (1 - DEFAULT) / max(1, len(np.unique(object_N[inside_N]))))
+        found[start] = coverage, bool(abs(coverage - DEFAULT) > max(TOLERANCE, 2 * error))
+    return found
+
+
+SHRINKAGE = 0.01  # of the covariance towards its mean variance: some directions of an embedding hardly vary
+NEIGHBOURS = 10
+FALSE_ALARMS = 0.01  # stated share of known objects beyond the threshold of a bundle
+GRID = 1e-3  # of the median distance: knots nearer than that (views that hardly differ) would make steps of slopes
+REFERENCE_PER_CLASS = 200
+_CHUNK = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """Facts about the training embeddings: class means, the whitening of their spread, and unit vectors."""
+
+    mean_KE: NDArray[np.float64]
+    whiten_EE: NDArray[np.float64]
+    unit_NE: NDArray[np.float64]
+
+    def mahalanobis(self, embedding_BE: Float) -> NDArray[np.float64]:
+        """Distance to the nearest class mean in units of the shared spread, shape (B,)."""
+        white_BE = embedding_BE.astype(np.float64) @ self.whiten_EE
+        return np.asarray(np.sqrt(_squared_distances(white_BE, self.mean_KE @ self.whiten_EE).min(1)))
+
+    def neighbours(self, embedding_BE: Float, k: int = NEIGHBOURS) -> NDArray[np.float64]:
+        """Distance to the k-th nearest training embedding on the unit sphere, shape (B,)."""
+        unit_BE, k = _unit(embedding_BE), min(k, len(self.unit_NE))
+        parts = [unit_BE[start : start + _CHUNK] for start in range(0, len(unit_BE), _CHUNK)]
+        nearest = [np.partition(_squared_distances(part, self.unit_NE), k - 1, axis=1)[:, k - 1] for part in parts]
+        return np.sqrt(np.concatenate(nearest)) if nearest else np.zeros(0)
+
+
+def fit_reference(embedding_NE: Float, label_N: Int64) -> Reference:
+    """Learn class means and the covariance within classes from training embeddings.
+
+    Raises
+    ------
+    ValueError
+        With fewer than two objects, or with embeddings that are not finite.
+    """
+    if len(embedding_NE) < 2 or not np.isfinite(embedding_NE).all():
+        raise ValueError("an out-of-distribution score needs at least two training embeddings, all finite")
+    x_NE = embedding_NE.astype(np.float64)
+    known, place_N = np.unique(label_N, return_inverse=True)
+    mean_KE = np.stack([x_NE[place_N == place].mean(0) for place in range(len(known))])
+    residual_NE = x_NE - mean_KE[place_N]
+    covariance_EE = residual_NE.T @ residual_NE / len(x_NE)
+    variance = max(float(np.trace(covariance_EE)) / len(covariance_EE), 1e-12)
+    values_E, vectors_EE = np.linalg.eigh(covariance_EE)
+    shrunk_E = (1 - SHRINKAGE) * np.maximum(values_E, 0) + SHRINKAGE * variance
+    return Reference(mean_KE, vectors_EE / np.sqrt(shrunk_E), _unit(x_NE))
+
+
+def strangeness(reference: Reference, embedding_BE: Float, probabilities_BC: Float) -> dict[str, NDArray[np.float64]]:
+    """Every score of every object, each of shape (B,), by name."""
+    p_BC = np.clip(probabilities_BC.astype(np.float64), 1e-12, 1.0)
+    return {
+        "Mahalanobis": reference.mahalanobis(embedding_BE),
+        "nearest neighbours": reference.neighbours(embedding_BE),
+        "1 - largest probability": 1.0 - p_BC.max(1),
+        "entropy": -(p_BC * np.log(p_BC)).sum(1),
+    }
+
+
+def novelty_scores(strange: dict[str, NDArray[np.float64]], label_B: Int64, left_out: Int64) -> dict[str, Any]:
+    """AUROC of each score: all left-out classes against the known ones (``all``), and each left-out class alone."""
+    new_B: Bool = np.isin(label_B, left_out)
+    found: dict[str, Any] = {}
+    for name, score_B in strange.items():
+        alone = {int(label): ~new_B | (label_B == label) for label in left_out}
+        found[name] = {
+            "all": area_under_roc(score_B, new_B),
+            "by_class": {label: area_under_roc(score_B[kept], new_B[kept]) for label, kept in alone.items()},
+        }
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoveltyFit:
+    """Fit by which a bundle tells how unusual an embedding is.
+
+    Attributes
+    ----------
+    reference : class means and spread of the training embeddings.
+    distance_Q, share_Q : distances, ascending, and the share of validation objects that are nearer, from 0 to 1.
+    described : for the manifest.
+    """
+
+    reference: Reference
+    distance_Q: NDArray[np.float64]
+    share_Q: NDArray[np.float64]
+    described: Novelty
+
+    def novelty(self, embedding_BE: Float) -> NDArray[np.float64]:
+        """Share of validation objects that look less strange, shape (B,), as the graph computes it but in float64."""
+        return np.interp(self.reference.mahalanobis(embedding_BE), self.distance_Q, self.share_Q)
+
+
+def fit_novelty(training: ServedSample, validation: ServedSample) -> NoveltyFit:
+    """Learn the reference from training objects and what is usual from validation objects.
+
+    Raises
+    ------
+    ValueError
+        As :func:`fit_reference` does, and when all validation objects are equally far.
+    """
+    reference = fit_reference(training.embedding_NE, training.label_N)
+    distance_N = reference.mahalanobis(validation.embedding_NE)
+    distance_Q, share_Q = quantiles_of(distance_N)
+    alarm_N = np.interp(distance_N, distance_Q, share_Q) > 1 - FALSE_ALARMS
+    group_N = np.searchsorted(DETECTION_GROUPS, validation.detections_N, side="right") - 1
+    described = Novelty(
+        threshold=1 - FALSE_ALARMS,
+        false_alarm_rate=float(alarm_N.mean()),
+        by_detections={
+            DETECTION_GROUPS[group]: float(alarm_N[group_N == group].mean()) for group in np.unique(group_N)
+        },
+        split="validation",
+        objects=len(np.unique(validation.object_N)),
+        reference_objects=len(np.unique(training.object_N)),
+    )
+    return NoveltyFit(reference, distance_Q, share_Q, described)
+
+
+def quantiles_of(distance_N: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Distinct quantiles and their shares: steps of a hundredth, and finer ones in the tail that alarms look at."""
+    tail = 1 - np.geomspace(0.01, 1 / max(len(distance_N), 101), 30)
+    share_Q = np.unique(np.concatenate([np.linspace(0, 1, 101), tail]))
+    grid = GRID * abs(float(np.median(distance_N))) or 1.0
+    quantile_Q = np.round(np.quantile(distance_N, share_Q) / grid) * grid  # apart by more than the graph's rounding
+    distance_Q, first = np.unique(quantile_Q, return_index=True)
+    if len(distance_Q) < 2:
+        raise ValueError("novelty cannot be told: all validation objects are equally far from the training objects")
+    share_Q = share_Q[first]
+    share_Q[-1] = 1.0
+    return distance_Q.astype(np.float64), share_Q
+
+
+def _unit(x_BE: Float) -> NDArray[np.float64]:
+    x_BE = x_BE.astype(np.float64)
+    return np.asarray(x_BE / np.maximum(np.linalg.norm(x_BE, axis=1, keepdims=True), 1e-12))
+
+
+def _squared_distances(a_BE: NDArray[np.float64], b_NE: NDArray[np.float64]) -> NDArray[np.float64]:
+    squares_BN = (a_BE**2).sum(1)[:, None] + (b_NE**2).sum(1) - 2 * a_BE @ b_NE.T
+    return np.asarray(np.maximum(squares_BN, 0.0))  # rounding may leave a tiny negative
