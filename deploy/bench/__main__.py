@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench import (
@@ -55,6 +55,10 @@ class Bench(BaseSettings):
     environments: Path = Field(Path("build/peers"), description="where the other servers are installed")
     requests: int = Field(throughput.TOTAL, ge=50, description="requests of the memory part")
     stream_scale: float = Field(1.0, gt=0, le=1, description="share of the alerts of stream and kafka, for a trial")
+    kafka_parts: tuple[kafka.Part, ...] = Field(
+        (), description="parts of kafka to measure, in this order, as a JSON list"
+    )
+    kafka_minutes: float = Field(60, gt=0, description="minutes after which nothing more of kafka begins")
     backlog: int = Field(200_000, ge=1000, le=1_000_000, description="small alerts that wait while memory is read")
     starts: int = Field(5, ge=1, description="cold starts")
     alerts: Path | None = Field(None, description="folder of alert packets; without it that part is left out")
@@ -72,14 +76,21 @@ class Bench(BaseSettings):
     before_alerts: int = Field(8000, ge=100, description="alerts in a round of the stream workers that are compared")
     hostile_attacks: tuple[str, ...] = Field((), description="names of the attacks to measure, as a JSON list")
 
+    _facts: report.Facts = PrivateAttr(default_factory=dict)
+    _numbers: report.Numbers = PrivateAttr(default_factory=dict)
+
     def cli_cmd(self) -> None:
         """Run the parts asked for, write the file, print the table."""
-        facts, numbers = report.held_for(self.bundle), report.Numbers()
+        self._facts = report.held_for(self.bundle)
         for part in self.parts:
             print(f"-- {part}", flush=True)
-            numbers |= self._measure(part)
-        report.write(self.output, facts, numbers)
-        print(f"\n{report.table(facts, numbers)}\n\nwritten to {self.output}")
+            self._keep(self._measure(part))
+        print(f"\n{report.table(self._facts, self._numbers)}\n\nwritten to {self.output}")
+
+    def _keep(self, numbers: report.Numbers) -> None:
+        """Write what is known so far: a run that is cut short has measured something."""
+        self._numbers |= numbers
+        report.write(self.output, self._facts, self._numbers)
 
     def _measure(self, part: Part) -> report.Numbers:
         if part == "throughput":
@@ -135,7 +146,7 @@ class Bench(BaseSettings):
         return numbers
 
     def _kafka(self) -> report.Numbers:
-        numbers = kafka.measure(self.bundle, self.stream_scale, say)
+        numbers = kafka.measure(self.bundle, self.stream_scale, say, self._keep, self.kafka_parts, self.kafka_minutes)
         self._write_table("kafka.md", stream.table(numbers))
         return numbers
 

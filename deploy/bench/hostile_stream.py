@@ -23,7 +23,7 @@ import numpy as np
 
 from deploy.bench.attacks import container, deflate_bomb, schema_bomb, survey_fields, wide_json
 from deploy.bench.brokers import brokers, home
-from deploy.bench.kafka import PARTITIONS, Answers, Bench, assigned, metric, until
+from deploy.bench.kafka_trial import PARTITIONS, Answers, Trial, assigned, metric, until
 from deploy.bench.process import Service
 from deploy.bench.report import Numbers
 from deploy.bench.workload import packet, visit
@@ -148,13 +148,12 @@ def measure(bundle: Path, seconds: float, say: Callable[[str], None], chosen: Se
         return []
     rows = []
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder, brokers(Path(folder)) as cluster:
-        bench = Bench(cluster, bundle, say)
-        bench.begin(**CLOCKLESS)
-        with bench.worker() as worker, Answers(cluster.hosts(), bench.sink) as answers:
+        trial = Trial(cluster, bundle, CLOCKLESS)
+        with trial.worker() as worker, trial.answers() as answers:
             until(lambda: assigned(worker) == PARTITIONS)
-            trial = _Trial(bench, worker, answers)
+            attacked = _Attacked(trial, worker, answers)
             for flood in chosen or floods():
-                rows.append(row := trial.run(flood, seconds))
+                rows.append(row := attacked.run(flood, seconds))
                 say(
                     f"{row.flood}: {row.sent_mb:.1f} MB, oldest {row.oldest_ms:.0f} ms, p99 {row.p99_ms:.0f} "
                     f"(quiet {row.quiet_p99_ms:.0f}), memory +{row.memory_mb:.0f} MB, after {row.memory_after_mb:+.0f}"
@@ -186,11 +185,11 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class _Trial:
-    """Good alerts, numbered on, and floods beside them."""
+class _Attacked:
+    """Worker that is given good alerts, numbered on, and floods beside them."""
 
-    def __init__(self, bench: Bench, worker: Service, answers: Answers) -> None:
-        self._bench, self._worker, self._answers = bench, worker, answers
+    def __init__(self, trial: Trial, worker: Service, answers: Answers) -> None:
+        self._trial, self._worker, self._answers = trial, worker, answers
         self._good = self._harm = 0
 
     def run(self, flood: Flood, seconds: float) -> Row:
@@ -220,7 +219,7 @@ class _Trial:
     def _ages(self, seconds: float) -> list[int]:
         """Send good alerts, wait for their answers; milliseconds between the two of each."""
         count, first = int(GOOD_PER_SECOND * seconds), self._good
-        stamps = self._bench.feed(visit(count, seed=first + 1, first=first), seconds)
+        stamps = self._trial.feed(visit(count, seed=first + 1, first=first), seconds)
         self._good += count
         self._answers.wait_for(range(first, first + count))
         return [self._answers.stamps[first + number] - taken for number, taken in stamps.items()]
@@ -229,7 +228,7 @@ class _Trial:
         """Send a flood; sizes of the messages that the broker took."""
         from confluent_kafka import Producer
 
-        config: dict[str, Any] = {"bootstrap.servers": self._bench.cluster.hosts(), "message.max.bytes": 4_100_000}
+        config: dict[str, Any] = {"bootstrap.servers": self._trial.hosts, "message.max.bytes": 4_100_000}
         producer: Any = Producer({**config, "linger.ms": 5, "log_level": 0})
         started, taken = time.monotonic(), list[int]()
 
@@ -243,7 +242,7 @@ class _Trial:
             harm = flood.make(number)
             more = {"timestamp": harm.timestamp_ms} if harm.timestamp_ms else {}
             producer.produce(
-                self._bench.source, harm.value, harm.key, headers=list(harm.headers), on_delivery=told, **more
+                self._trial.source, harm.value, harm.key, headers=list(harm.headers), on_delivery=told, **more
             )
         producer.flush(60)
         return taken

@@ -1,0 +1,230 @@
+"""One trial on a real Kafka: two topics of its own, workers between them, what is fed and what comes out.
+
+The broker stamps alerts and answers alike when it takes them, so times need no other clock. What is answered twice is
+told by the keys of the answers. Another checkout may be measured by the same means: ``BENCH_WORKER_TREE`` names it.
+"""
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.bench.brokers import Brokers
+from deploy.bench.process import HOST, Service, free_port
+
+PARTITIONS: Final = 4
+FIRST_ID: Final = 10**17  # of the alerts of a visit
+SESSION_MS: Final = 6000
+PATIENCE_SECONDS: Final = 300.0
+SELDOM: Final = """
+import runpy, sys
+from service.stream.kafka import commits
+commits.COMMIT_SECONDS = 5.0
+sys.argv = ["service", "worker"]
+runpy.run_module("service", run_name="__main__")
+"""
+"""A worker that commits every five seconds, as clients of Kafka do by themselves, and not twenty times a second."""
+_NUMBERS: Final = itertools.count(1)
+
+
+class Trial:
+    """Two topics that nobody has used, and workers between them.
+
+    Parameters
+    ----------
+    bundle : what the workers serve.
+    config : further properties of the topic of alerts.
+
+    Attributes
+    ----------
+    source, sink : names of the topics.
+    """
+
+    def __init__(self, cluster: Brokers, bundle: Path, config: Mapping[str, str] | None = None) -> None:
+        self._cluster, self._bundle = cluster, bundle
+        number = next(_NUMBERS)
+        self.source, self.sink = f"alerts-{number}", f"results-{number}"
+        stamped = {"message.timestamp.type": "LogAppendTime"}
+        cluster.create(self.source, PARTITIONS, **(stamped | dict(config or {})))
+        cluster.create(self.sink, 2, **stamped)
+
+    @property
+    def hosts(self) -> str:
+        """Bootstrap servers of the cluster."""
+        return self._cluster.hosts()
+
+    @contextmanager
+    def worker(
+        self, once: bool = False, runs: int = 0, seldom: bool = False, session_ms: int = SESSION_MS
+    ) -> Iterator[Service]:
+        """Run a worker process, ready; killed at the end where it has not ended before.
+
+        Parameters
+        ----------
+        once : whether it publishes in transactions.
+        runs : runs of the network at once; 0 leaves it to the worker.
+        seldom : whether it commits every few seconds alone.
+        session_ms : time after which the group misses a member that was killed.
+        """
+        port = free_port()
+        session = f"session.timeout.ms={session_ms}&heartbeat.interval.ms={session_ms // 6}"
+        with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
+            settings = {
+                "HOST": HOST, "WORKER_PORT": port, "BUNDLE": self._bundle, "CACHE_BYTES": 0, "WORKERS": runs,
+                "SOURCE": f"kafka://{self.hosts}/{self.source}?group={self.source}&{session}"
+                "&topic.metadata.refresh.interval.ms=2000",
+                "SINK": f"kafka://{self.hosts}/{self.sink}{'?exactly_once=yes' if once else ''}",
+                "DEAD_LETTERS": f"file:{folder}/letters/",
+            }  # fmt: skip
+            environment = {**os.environ, **{f"NIGHTJAR_{name}": str(value) for name, value in settings.items()}}
+            tree = os.environ.get("BENCH_WORKER_TREE")
+            if tree:
+                environment["PYTHONPATH"] = tree
+            log = Path(folder, "log")
+            with log.open("wb") as sink:
+                command = [sys.executable, *(("-c", SELDOM) if seldom else ("-m", "service", "worker"))]
+                process = subprocess.Popen(command, env=environment, stderr=sink, cwd=tree)
+            service = Service(process, port, log)
+            try:
+                service.wait_ready(PATIENCE_SECONDS)
+                yield service
+            finally:
+                with suppress(ProcessLookupError):
+                    service.process.kill()
+                service.process.wait()
+
+    def answers(self) -> "Answers":
+        """Return a reader of all answers, from the first."""
+        return Answers(self.hosts, self.sink)
+
+    def feed(self, packets: Sequence[bytes], seconds: float) -> Mapping[int, int]:
+        """Write alerts evenly over some seconds; when the broker took each, milliseconds since 1970, by number."""
+        from confluent_kafka import Producer
+
+        producer, stamps = Producer({"bootstrap.servers": self.hosts, "linger.ms": 5}), dict[int, int]()
+        started = time.monotonic()
+        for number, packet in enumerate(packets):
+            while seconds and number / len(packets) > (time.monotonic() - started) / seconds:
+                producer.poll(0.005)
+
+            def taken(_error: object, message: Any, number: int = number) -> None:
+                stamps[number] = message.timestamp()[1]
+
+            while True:
+                try:
+                    producer.produce(self.source, packet, on_delivery=taken)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+        producer.flush(60)
+        return stamps
+
+
+class Answers:
+    """Committed records of a topic of answers.
+
+    Attributes
+    ----------
+    stamps : when the broker took the first answer to each alert, milliseconds since 1970, by the alert's number.
+    last_ms : when it took the last answer.
+    """
+
+    def __init__(self, hosts: str, topic: str) -> None:
+        from confluent_kafka import Consumer, TopicPartition
+
+        config = {"bootstrap.servers": hosts, "group.id": "bench", "isolation.level": "read_committed", "log_level": 0}
+        self._consumer = Consumer(config)
+        until(lambda: bool(self._consumer.list_topics(topic, 30).topics[topic].partitions))  # it may be new
+        partitions = self._consumer.list_topics(topic, 30).topics[topic].partitions
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        self._keys: Counter[bytes] = Counter()
+        self.stamps: dict[int, int] = {}
+        self.last_ms = 0
+
+    def __enter__(self) -> "Answers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def _read(self) -> None:
+        for message in self._consumer.consume(2000, 0.05):
+            if message.error() is None:
+                key, stamp = message.key() or b"", message.timestamp()[1]
+                self._keys[key] += 1
+                self.stamps.setdefault(_number(key), stamp)
+                self.last_ms = max(self.last_ms, stamp)
+
+    def wait(self, count: int, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until so many alerts are answered; raises TimeoutError."""
+        self._wait(count, seconds, lambda: len(self._keys))
+
+    def wait_total(self, count: int, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until so many answers are there, of alerts that were fed several times; raises TimeoutError."""
+        self._wait(count, seconds, self._keys.total)
+
+    def _wait(self, count: int, seconds: float, found: Callable[[], int]) -> None:
+        end = time.monotonic() + seconds
+        while found() < count:
+            self._read()
+            if time.monotonic() > end:
+                raise TimeoutError(f"{found()} of {count} alerts were answered")
+
+    def wait_for(self, numbers: Iterable[int], seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until the alerts of these numbers are answered; raises TimeoutError."""
+        left, end = set(numbers), time.monotonic() + seconds
+        while left := left - self.stamps.keys():
+            self._read()
+            if time.monotonic() > end:
+                raise TimeoutError(f"{len(left)} alerts were not answered: {sorted(left)[:5]}")
+
+    def count(self) -> int:
+        """Alerts answered so far."""
+        self._read()
+        return len(self._keys)
+
+    def repeats(self) -> int:
+        """Answers beyond the first to the same alert."""
+        for _ in range(20):
+            self._read()
+        return self._keys.total() - len(self._keys)
+
+
+def _number(key: bytes) -> int:
+    """Return the number of a visit's alert by the key of its answer; below zero for any other alert."""
+    alert_id = key.split(b"/")[1]
+    return int(alert_id) - FIRST_ID if alert_id.isdigit() and len(alert_id) < 20 else -1
+
+
+def metric(service: Service, name: str) -> int:
+    """Sum of a metric over its labels."""
+    with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
+
+
+def answered(service: Service) -> int:
+    """Alerts that a worker has answered."""
+    return metric(service, "nightjar_stream_out_total")
+
+
+def assigned(service: Service) -> int:
+    """Partitions that are a worker's."""
+    return metric(service, "nightjar_stream_assigned_partitions")
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds; raises TimeoutError."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.05)
