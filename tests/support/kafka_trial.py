@@ -1,13 +1,16 @@
-"""One trial on a real Kafka: topics, workers, what is fed and what comes out, and the questions it ends with."""
+"""One trial on a real Kafka: topics, workers, what is fed and what comes out, and the questions it ends with.
+
+Those questions (:func:`ends_well`) are the same after every fault, for Kafka and Redis alike.
+"""
 
 import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -15,13 +18,15 @@ from confluent_kafka.cimpl import NewTopic
 
 from service.settings import StreamSettings
 from support.kafka_brokers import Reader, produce
-from support.stream import Process, alert, chosen, eventually
+from support.stream import Process, Running, alert, chosen, eventually
 
-SESSION_MS = 3000
+SESSION_MS, TRANSACTION_MS = 3000, 5000
 STEADY = {"session.timeout.ms": "30000"}
 """Options of a source for tests in which nobody dies: a busy machine then misses no session."""
 PROMISED_SECONDS = 60.0 if "NIGHTJAR_SOAK" in os.environ else 180.0
 """How soon everything is to be answered: within a minute on a machine that does nothing else."""
+GAINED_MEGABYTES = 60
+"""How much more memory a worker may hold once a fault is over: what clients keep for connections and messages."""
 BUSY = (KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT)
 """What a cluster says while its controller has not heard of its brokers for some seconds."""
 _NUMBERS = itertools.count()
@@ -90,7 +95,9 @@ class Trial:
         usual = {"group": self.group, "session.timeout.ms": str(SESSION_MS), "heartbeat.interval.ms": "500"}
         usual |= {"topic.metadata.refresh.interval.ms": "1000"}
         query = "&".join(f"{name}={value}" for name, value in (usual | options).items())
-        timeouts = "&transaction.timeout.ms=5000&message.timeout.ms=4000"  # what a killed worker has left open
+        timeouts = (
+            f"&transaction.timeout.ms={TRANSACTION_MS}&message.timeout.ms=4000"  # what a killed worker has left open
+        )
         once = f"?exactly_once=yes{timeouts}" if self.exactly_once else ""
         return {
             "source": f"kafka://{self._through}/{self.source}?{query}",
@@ -137,19 +144,9 @@ class Trial:
         finally:
             reader.close()
 
-    def all_answered(self, within: float = PROMISED_SECONDS, but: Callable[[], set[int]] = set) -> Counter[int]:
-        """Wait until every alert is answered, ask whether any was answered twice that must not be; the counts."""
-        expected = set(range(self.fed))
-        try:
-            eventually(lambda: set(self.answers()) >= expected - but(), within, 0.2)
-        except AssertionError:
-            missing = sorted(expected - set(self.answers()))
-            raise AssertionError(f"{len(missing)} of {self.fed} are not answered: {missing[:10]}") from None
-        told = self.answers()
-        assert set(told) <= expected
-        if self.exactly_once:
-            assert {number: count for number, count in told.items() if count > 1} == {}
-        return told
+    def all_answered(self, within: float = PROMISED_SECONDS, but: Collection[int] = ()) -> Counter[int]:
+        """Wait until every alert is answered: see the function of this name."""
+        return all_answered(self, within, but)
 
     def close(self) -> None:
         """Let go of the cluster."""
@@ -164,6 +161,71 @@ def trial(hosts: str, folder: Path, **options: Any) -> Iterator[Trial]:
         yield one
     finally:
         one.close()
+
+
+class Answering(Protocol):
+    """Alerts on one side, answers on the other, and a broker between.
+
+    Attributes
+    ----------
+    exactly_once : whether no alert may be answered twice.
+    fed : the number of alerts so far.
+    """
+
+    @property
+    def exactly_once(self) -> bool: ...
+    @property
+    def fed(self) -> int: ...
+    def feed(self, count: int) -> None: ...
+    def answers(self) -> Counter[int]: ...
+
+
+def all_answered(way: Answering, within: float = PROMISED_SECONDS, but: Collection[int] = ()) -> Counter[int]:
+    """Wait until every alert is answered, ask whether any was answered twice that must not be; the counts.
+
+    Parameters
+    ----------
+    but : numbers of alerts that nobody can answer.
+    """
+    expected = set(range(way.fed))
+    try:
+        eventually(lambda: set(way.answers()) >= expected - set(but), within, 0.2)
+    except AssertionError:
+        missing = sorted(expected - set(way.answers()))
+        raise AssertionError(f"{len(missing)} of {way.fed} are not answered: {missing[:10]}") from None
+    told = way.answers()
+    assert set(told) <= expected
+    if way.exactly_once:
+        assert {number: count for number, count in told.items() if count > 1} == {}
+    return told
+
+
+def begins_well(way: Answering, worker: Process | Running, count: int = 40) -> None:
+    """Have the first alerts answered, and note the memory that this takes."""
+    way.feed(count)
+    all_answered(way)
+    worker.noted_megabytes = worker.megabytes
+
+
+def ends_well(way: Answering, *workers: Process | Running, but: Collection[int] = ()) -> Counter[int]:
+    """Ask the four questions that every trial ends with, then end its workers; how often each alert was answered.
+
+    Is everything answered within a minute, and what comes after it? Was nothing answered twice that must not be? Does
+    no worker hold much more memory than before the fault, or, where nobody noted that, than when it was ready? Does
+    each say that it is ready, now that nothing is wrong?
+    """
+    for worker in workers:
+        eventually(lambda: worker.ready, PROMISED_SECONDS)  # noqa: B023 - asked within this turn
+        worker.noted_megabytes = worker.noted_megabytes or worker.megabytes
+    all_answered(way, but=but)
+    way.feed(20)
+    told = all_answered(way, but=but)
+    for worker in workers:
+        eventually(lambda: worker.ask("/readyz") == (200, "ok\n"), PROMISED_SECONDS, 0.5)  # noqa: B023
+        assert worker.ask("/healthz") == (200, "ok\n")
+        assert worker.megabytes < worker.noted_megabytes + GAINED_MEGABYTES
+    assert [worker.stop() for worker in workers] == [0] * len(workers)
+    return told
 
 
 def repeats(told: Counter[int]) -> int:

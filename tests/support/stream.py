@@ -56,7 +56,14 @@ def chosen(folder: Path, **changes: Any) -> StreamSettings:
 
 
 class Running:
-    """A worker in a thread of this process."""
+    """A worker in a thread of this process.
+
+    Attributes
+    ----------
+    noted_megabytes : memory as a test noted it last, 0 before.
+    """
+
+    noted_megabytes = 0.0
 
     def __init__(self, settings: StreamSettings, network: Network | None = None, replay: bool = False) -> None:
         self.network = network or Network()
@@ -109,6 +116,16 @@ class Running:
             for name, count in told.items():
                 totals[name] = totals.get(name, 0) + count
         return totals
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes alerts, or would if nothing were wrong outside."""
+        return "the worker is" not in self.ask("/readyz")[1]
+
+    @property
+    def megabytes(self) -> float:
+        """Resident memory of this process, the test's own included."""
+        return resident_megabytes(os.getpid())
 
     def ask(self, path: str) -> tuple[int, str]:
         """Status and body of a probe."""
@@ -163,7 +180,13 @@ class Process:
     Parameters
     ----------
     real : whether it answers with the default model, and not with a stand-in for the network.
+
+    Attributes
+    ----------
+    noted_megabytes : memory as a test noted it last, 0 before.
     """
+
+    noted_megabytes = 0.0
 
     def __init__(self, settings: Mapping[str, Any], log: Path, real: bool = False) -> None:
         usual = {
@@ -216,8 +239,7 @@ class Process:
     @property
     def megabytes(self) -> float:
         """Resident memory."""
-        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return resident_megabytes(self._process.pid)
 
     @property
     def ready(self) -> bool:
@@ -227,6 +249,12 @@ class Process:
     def events(self) -> list[dict[str, Any]]:
         """What was logged."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+
+def resident_megabytes(pid: int) -> float:
+    """Resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60.0, pause: float = 0.1) -> None:

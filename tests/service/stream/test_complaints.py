@@ -1,6 +1,7 @@
 """What the clients of Kafka complain of: how long it stands, and what the probes say while nobody answers."""
 
 import pytest
+import structlog
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
@@ -57,6 +58,17 @@ def test_an_answer_ends_what_was_said_of_brokers_that_are_away(clock: Clock) -> 
     assert str(told) == "no broker answers: none"
     told.answered()
     assert str(told) == ""
+
+
+def test_what_is_said_again_and_again_is_one_line_a_minute_with_the_number_of_times(clock: Clock) -> None:
+    told = Complaints("source")
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(150):  # two and a half minutes of them
+            told.note(AWAY)
+            clock.now += 1
+        told.note(REFUSED)  # another trouble is told at once
+    assert [line["times"] for line in lines] == [1, 60, 60, 1]
+    assert all(line["event"] == "Kafka" and line["end"] == "source" for line in lines)
 
 
 def test_a_journal_that_cannot_be_read_keeps_no_round_from_telling(monkeypatch: pytest.MonkeyPatch) -> None:

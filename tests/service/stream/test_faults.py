@@ -229,6 +229,7 @@ def test_a_full_disk_stops_the_worker_instead_of_costing_alerts(
     monkeypatch.setattr(os, "fsync", no_room)
     with running(chosen(tmp_path, source=f"file:{place}")) as worker:
         eventually(lambda: "No space left" in worker.ask("/readyz")[1])
+        assert worker.ask("/healthz")[0] == 200  # a new process would find the disk as full
         assert worker.totals()["pending"] == 1
         assert [path.name for path in (tmp_path / "letters").iterdir()] == []
         full[0] = False
@@ -285,6 +286,7 @@ def test_an_outage_of_the_registry(registry: Registry, tmp_path: Path, policy: s
     with running(settings) as worker:
         if policy == "wait":
             eventually(lambda: "schema registry" in worker.ask("/readyz")[1])
+            assert worker.ask("/healthz")[0] == 200
             assert worker.totals()["pending"] == 2
             registry.broken = False
         assert worker.join() == 0

@@ -1,4 +1,4 @@
-"""Probes of a worker: few connections at a time, and nothing about what answers."""
+"""Probes of a worker: few connections at a time, nothing about what answers, and when it is not ready or unhealthy."""
 
 import socket
 import threading
@@ -8,7 +8,8 @@ from http.client import HTTPConnection
 import pytest
 
 from service.observe.metrics import Metrics
-from service.stream.probes import MAX_CONNECTIONS, Probes
+from service.stream.messages import Standing
+from service.stream.probes import MAX_CONNECTIONS, Movement, Probes
 from support.edge import HOST, wait_until
 
 
@@ -49,3 +50,69 @@ def test_connections_that_say_nothing_take_few_threads(probes: Probes) -> None:
             connection.close()
     wait_until(lambda: answering() == 0)
     assert ask(probes, "/healthz")[0] == 200
+
+
+class Standstill:
+    """A worker that takes nothing: five messages wait, two partitions are its own; a minute and five are its limits."""
+
+    def __init__(self) -> None:
+        self.now, self.trouble, self.metrics = 1000.0, "", Metrics()
+        clock, outside = (lambda: self.now), (lambda: self.trouble)
+        self.movement = Movement(self.metrics, 60, 300, outside, clock)
+
+    def lasts(self, seconds: float, standing: Standing | None = None, under_way: int = 0) -> None:
+        """Let time pass, and observe how the source stands every ten seconds."""
+        for _ in range(int(seconds / 10)):
+            self.now += 10
+            self.movement.observe(standing or Standing(assigned=2, waiting=5), under_way)
+
+    def metric(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"nightjar_stream_{name}")
+
+
+def test_who_takes_nothing_for_a_minute_is_not_ready_and_for_five_is_unhealthy() -> None:
+    still = Standstill()
+    still.lasts(60)
+    assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")
+    still.lasts(10)
+    assert "nothing taken for 70 s although 5 messages wait" in still.movement.unready()
+    assert (still.metric("untaken_seconds"), still.metric("assigned_partitions"), still.metric("not_ready")) == (
+        70,
+        2,
+        1,
+    )
+    still.lasts(230)
+    assert still.movement.unhealthy() == ""
+    still.lasts(10)
+    assert "nothing has moved for 310 s" in still.movement.unhealthy()
+    still.movement.took()
+    assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")
+
+
+def test_who_has_nothing_to_take_is_ready_for_ever() -> None:
+    still = Standstill()
+    still.lasts(3600, Standing(assigned=2, waiting=0))
+    assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")
+
+
+def test_work_that_never_ends_is_unhealthy_although_nothing_waits() -> None:
+    still = Standstill()
+    still.movement.took()
+    still.lasts(310, Standing(assigned=2, waiting=0), under_way=3)
+    assert still.movement.unhealthy()
+
+
+@pytest.mark.parametrize("where", ["sink", "broker", "no partition"])
+def test_trouble_outside_makes_nobody_unhealthy_and_its_end_begins_the_time_anew(where: str) -> None:
+    still = Standstill()
+    still.trouble = "sink: no broker answers" if where == "sink" else ""
+    trouble = "no broker answers" if where == "broker" else ""
+    standing = Standing(trouble=trouble, assigned=0 if where == "no partition" else 2, waiting=5)
+    still.lasts(3600, standing)
+    assert still.movement.unhealthy() == ""
+    assert still.movement.unready()
+    still.trouble = ""
+    still.lasts(290)
+    assert still.movement.unhealthy() == ""
+    still.lasts(20)
+    assert still.movement.unhealthy()

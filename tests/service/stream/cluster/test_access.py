@@ -1,7 +1,9 @@
-"""Passwords and certificates on a real Kafka: who is let in works, who is not is told why, at the start and later."""
+"""Passwords, rights and certificates on a real Kafka: who is let in works, who is not is told why, early and late."""
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from service.stream.addresses import AddressError
 from support.kafka_brokers import PASSWORD, USER, Brokers, brokers, make_certificate, needs_brokers
-from support.kafka_trial import Trial, trial
+from support.kafka_trial import Trial, begins_well, ends_well, trial
 from support.stream import eventually, running
 
 pytestmark = needs_brokers
@@ -52,8 +54,7 @@ def test_a_password_over_tls(guarded: Brokers, one: Trial, mechanism: str) -> No
     ends = addressed(one, guarded, "SASL_SSL", mechanism=mechanism, ssl_ca_location=ca)
     one.feed(20)
     with running(one.settings(**ends)) as worker:
-        one.all_answered()
-        assert worker.stop() == 0
+        ends_well(one, worker)
 
 
 def test_a_wrong_password_ends_the_start_with_a_sentence(guarded: Brokers, one: Trial) -> None:
@@ -75,43 +76,81 @@ def test_a_wrong_password_may_be_tried_on(guarded: Brokers, one: Trial) -> None:
         assert worker.ask("/healthz")[0] == 200
         lines = [event for event in worker.events() if event["event"] == "Kafka"]
         assert len(lines) <= 8  # one for each kind and end
-        assert worker.stop() == 0
+        one.feed(20)
+        with password_of(guarded, "wrong"):  # what is wrong becomes right
+            ends_well(one, worker)
+
+
+@contextmanager
+def password_of(cluster: Brokers, password: str) -> Iterator[None]:
+    """Another password for the user, for a while."""
+    change = ("--entity-type", "users", "--entity-name", USER, "--add-config")
+    cluster.configure(*change, f"SCRAM-SHA-512=[password={password}]")
+    try:
+        yield
+    finally:
+        cluster.configure(*change, f"SCRAM-SHA-512=[password={PASSWORD}]")
 
 
 def test_a_password_that_is_changed_under_a_worker(guarded: Brokers, one: Trial) -> None:
     """Connections that stand stay; those that follow are refused, and the worker says so."""
     ends = addressed(one, guarded, "SASL_PLAINTEXT")
-    one.feed(20)
-    change = ("--entity-type", "users", "--entity-name", USER, "--add-config")
     with running(one.settings(**ends)) as worker:
-        one.all_answered()
-        guarded.configure(*change, "SCRAM-SHA-512=[password=another]")
-        try:
+        begins_well(one, worker)
+        with password_of(guarded, "another"):
             guarded.kill(1)
             guarded.start(1)
             eventually(lambda: "authentication failed" in worker.ask("/readyz")[1], 60)
             assert worker.ask("/healthz")[0] == 200
-        finally:
-            guarded.configure(*change, f"SCRAM-SHA-512=[password={PASSWORD}]")
         one.feed(20)
-        one.all_answered()
-        eventually(lambda: worker.ask("/readyz")[0] == 200, 60)
-        assert worker.stop() == 0
+        ends_well(one, worker)
+
+
+def test_a_right_that_is_taken_away_and_given_back(tmp_path: Path) -> None:
+    """Readers of a topic who may not read it any more wait, and say so."""
+    rights: dict[str, Any] = {
+        "authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super_users": "User:ANONYMOUS",  # who comes without a password: the test, and the broker itself
+        "allow_everyone_if_no_acl_found": "true",
+    }
+    with brokers(tmp_path, secure=True, **rights) as cluster, trial(cluster.hosts(), tmp_path) as one:
+        rule = ("--bootstrap-server", cluster.hosts(), "--deny-principal", f"User:{USER}", "--topic", one.source)
+        acls = partial(cluster.tool, "kafka.admin.AclCommand")
+        with running(one.settings(**addressed(one, cluster, "SASL_PLAINTEXT"))) as worker:
+            begins_well(one, worker)
+            acls(*rule, "--add", "--operation", "Read")
+            one.feed(20)
+            eventually(lambda: "not authorised" in worker.ask("/readyz")[1], 60)
+            assert worker.ask("/healthz")[0] == 200
+            acls(*rule, "--remove", "--operation", "Read", "--force")
+            ends_well(one, worker)
 
 
 @pytest.mark.parametrize(
     ("name", "host", "start"), [("elsewhere", "kafka.example.org", "-1d"), ("expired", "127.0.0.1", "-60d")]
 )
 def test_a_certificate_that_does_not_fit_is_told(tmp_path: Path, name: str, host: str, start: str) -> None:
+    """The start ends with a sentence, or goes on trying until the broker has another certificate."""
     cluster = Brokers(tmp_path, secure=True)
     make_certificate(tmp_path, name, host, start)
-    (tmp_path / f"{name}.p12").replace(tmp_path / "broker.p12")
+    store, right = tmp_path / "broker.p12", (tmp_path / "broker.p12").read_bytes()
+    store.write_bytes((tmp_path / f"{name}.p12").read_bytes())
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_text("".join((tmp_path / f"{one}.pem").read_text() for one in (name, "broker")))
     try:
         cluster.start()
         with trial(cluster.hosts(), tmp_path) as one:
-            ends = addressed(one, cluster, "SSL", ssl_ca_location=str(tmp_path / f"{name}.pem"))
+            ends = addressed(one, cluster, "SSL", ssl_ca_location=str(trusted))
             worker = running(one.settings(**ends))
             with pytest.raises(AddressError, match="no TLS connection"), worker as started:
                 started.join(60)
+            with one.process(**ends, keep_trying=True) as patient:
+                eventually(lambda: patient.ready, 120)
+                eventually(lambda: "no TLS connection" in patient.ask("/readyz")[1], 60)
+                cluster.kill(1)
+                store.write_bytes(right)
+                cluster.start(1)
+                one.feed(20)
+                ends_well(one, patient)
     finally:
         cluster.close()

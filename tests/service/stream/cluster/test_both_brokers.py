@@ -14,19 +14,15 @@ import pytest
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 
 from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home
-from support.kafka_trial import PROMISED_SECONDS, Trial, trial
+from support.kafka_trial import Answering, Trial, all_answered, begins_well, ends_well, trial
 from support.redis import RedisServer, needs_redis, redis_server
 from support.stream import Process, alert, eventually
 
 
-class Way(Protocol):
-    """A broker of either kind with alerts on one side and answers on the other; ``fed`` is the number of alerts."""
+class Way(Answering, Protocol):
+    """A broker of either kind that may be broken, with alerts on one side and answers on the other."""
 
-    @property
-    def fed(self) -> int: ...
     def process(self) -> AbstractContextManager[Process]: ...
-    def feed(self, count: int) -> None: ...
-    def answers(self) -> Counter[int]: ...
     def kill(self) -> None: ...
     def start(self) -> None: ...
     def hang(self) -> None: ...
@@ -36,6 +32,8 @@ class Way(Protocol):
 
 class RedisWay:
     """Between two streams of a server that keeps on disk what it has acknowledged, as Kafka does."""
+
+    exactly_once = False
 
     def __init__(self, server: RedisServer, folder: Path) -> None:
         self.kill, self.start, self.hang, self.wake = server.kill, server.start, server.hang, server.wake
@@ -77,6 +75,8 @@ class RedisWay:
 
 class KafkaWay:
     """Between two topics of a cluster of one broker."""
+
+    exactly_once = False
 
     def __init__(self, cluster: Brokers, one: Trial) -> None:
         self._cluster, self._one = cluster, one
@@ -125,29 +125,14 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
             yield KafkaWay(cluster, one)
 
 
-def all_answered(way: Way) -> None:
-    """Wait until each alert is answered, and no other is."""
-    eventually(lambda: set(way.answers()) == set(range(way.fed)), PROMISED_SECONDS, 0.2)
-
-
 def told(worker: Process) -> None:
     """Wait until the worker says that it is not ready; it is healthy all the same, as it is not its fault."""
     eventually(lambda: worker.ask("/readyz")[0] == 503, 60)
     assert worker.ask("/healthz")[0] == 200
 
 
-def ends_well(way: Way, worker: Process) -> None:
-    """Ask the questions that each trial ends with."""
-    all_answered(way)
-    way.feed(20)
-    all_answered(way)
-    eventually(lambda: worker.ask("/readyz") == (200, "ok\n"), 60, 0.5)
-    assert worker.stop() == 0
-
-
 def answered_before(way: Way, worker: Process) -> None:
-    way.feed(60)
-    all_answered(way)
+    begins_well(way, worker, 60)
     eventually(lambda: worker.metric("nightjar_stream_inflight_messages") == 0)
 
 
@@ -208,8 +193,7 @@ def worker_suspended(way: Way) -> None:
         way.feed(200)
         all_answered(way)
         sleeper.resume()
-        ends_well(way, other)
-        assert sleeper.stop() == 0
+        ends_well(way, other, sleeper)
 
 
 FAULTS: dict[str, Callable[[Way], None]] = {

@@ -4,6 +4,7 @@ NIGHTJAR_SOAK=1 python -m pytest tests/service/stream/cluster      three brokers
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from service.stream.addresses import parse_address
 from service.stream.kafka.transactions import KafkaTransactions
 from service.stream.messages import Record, TransientError
 from support.kafka_brokers import Brokers, Reader, brokers, needs_brokers
-from support.kafka_trial import PROMISED_SECONDS, Trial, repeats, trial
+from support.kafka_trial import PROMISED_SECONDS, STEADY, TRANSACTION_MS, Trial, begins_well, ends_well, repeats, trial
 from support.stream import Process, eventually
 
 pytestmark = needs_brokers
@@ -76,9 +77,7 @@ def survives(
     told : what must come to be while it is broken.
     at_rest : whether the worker has nothing to do when it happens; clients then learn of it when they need it next.
     """
-    one.feed(100)
-    one.all_answered()
-    before = worker.megabytes
+    begins_well(one, worker, 100)
     if at_rest:
         eventually(lambda: worker.metric("nightjar_stream_inflight_messages") == 0)
     else:
@@ -88,12 +87,7 @@ def survives(
     eventually(told, PROMISED_SECONDS / 3)
     mend()
     one.feed(100)
-    one.all_answered()
-    eventually(lambda: worker.ask("/readyz") == (200, "ok\n"), PROMISED_SECONDS / 2, 0.5)
-    assert worker.megabytes < before + 60
-    one.feed(20)
-    one.all_answered()
-    assert worker.stop() == 0
+    ends_well(one, worker)
 
 
 @BOTH
@@ -147,13 +141,27 @@ def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) 
 def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
     where = {"exactly_once": exactly_once, "through": single.hosts("PROXIED")}
     with trial(single.hosts(), tmp_path, **where) as one, one.process() as worker:
+        begins_well(one, worker)
         single.proxies[1].bytes_per_second = 200_000
         try:
             one.feed(300)
             one.all_answered(120)
         finally:
             single.proxies[1].bytes_per_second = None
-        assert worker.stop() == 0
+        ends_well(one, worker)
+
+
+def test_a_worker_whose_transaction_times_out_goes_on(single: Brokers, tmp_path: Path) -> None:
+    """It sleeps for longer than its transaction may last, and not as long as its session."""
+    with trial(single.hosts(), tmp_path, exactly_once=True) as one, one.process(STEADY, batch_messages=16) as worker:
+        begins_well(one, worker)
+        one.feed(1500)
+        time.sleep(0.1)
+        worker.suspend()
+        time.sleep(TRANSACTION_MS / 1000 + 3)  # the broker looks for such transactions every second
+        worker.resume()
+        one.feed(40)
+        ends_well(one, worker)
 
 
 def test_a_transaction_that_has_timed_out_is_begun_anew(single: Brokers, tmp_path: Path) -> None:
@@ -182,11 +190,12 @@ def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None
     """Of one worker of two, in the middle of its work, with the default model's network in both."""
     kills = int(os.environ.get("SOAK_KILLS", "20"))
     with trial(single.hosts(), tmp_path, exactly_once=exactly_once) as one, one.process(real=True) as survivor:
+        begins_well(one, survivor, 500)
         for _ in range(kills):
             with one.process(real=True) as victim:
                 eventually(lambda: victim.ready, 60)
                 one.feed(270, over=1)
                 victim.kill()
-        told = one.all_answered(120)
-        assert survivor.stop() == 0
+        told = ends_well(one, survivor)
+    sys.stdout.write(f"{kills} kills, {one.fed} alerts, {repeats(told)} answered twice\n")
     assert repeats(told) <= 64 * kills

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.kafka_brokers import Brokers
-from support.kafka_trial import SESSION_MS, STEADY, Trial, repeats, trial
+from support.kafka_trial import SESSION_MS, STEADY, Trial, begins_well, ends_well, repeats, trial
 from support.stream import Running, alert, eventually, running
 
 
@@ -31,9 +31,8 @@ def longest_standstill(count: Callable[[], int], seconds: float, left: Callable[
 def test_everything_is_answered_and_counted(both: Trial) -> None:
     both.feed(200)
     with running(both.settings(STEADY)) as worker:
-        told = both.all_answered()
-        assert worker.stop() == 0
-    assert worker.totals() == {"in": 200, "classified": 200, "pending": 0}
+        told = ends_well(both, worker)
+    assert worker.totals() == {"in": both.fed, "classified": both.fed, "pending": 0}
     assert repeats(told) == 0
 
 
@@ -41,19 +40,18 @@ def test_who_starts_anew_repeats_nothing(both: Trial) -> None:
     for _ in range(2):
         both.feed(100)
         with running(both.settings(STEADY)) as worker:
-            both.all_answered()
-            assert worker.stop() == 0
-    assert repeats(both.answers()) == 0
+            told = ends_well(both, worker)
+    assert repeats(told) == 0
 
 
 def test_a_storm_of_rebalances(both: Trial) -> None:
     with running(both.settings(batch_messages=4)) as first:
+        begins_well(both, first)
         for _ in range(3):
             with running(both.settings(batch_messages=4)) as visitor:
                 both.feed(80, over=1.0)
                 assert visitor.stop() == 0
-        told = both.all_answered()
-        assert first.stop() == 0
+        told = ends_well(both, first)
     assert repeats(told) <= 64
 
 
@@ -69,8 +67,7 @@ def test_a_second_worker_joins_a_loaded_one_and_leaves(plain: Trial) -> None:
             still = longest_standstill(lambda: classified(first), 3, left)
             assert second.stop() == 0
         still = max(still, longest_standstill(lambda: classified(first), 3, left))
-        told = plain.all_answered(90)
-        assert first.stop() == 0
+        told = ends_well(plain, first)
     assert still <= 2
     assert repeats(told) <= 256
 
@@ -80,30 +77,25 @@ def test_a_worker_that_was_suspended_goes_on(both: Trial, load: int) -> None:
     """Its session ends while it sleeps, at rest or at work; its partitions come back and are not paused."""
     limits: dict[str, Any] = {"batch_messages": 16, "max_inflight_messages": 32}
     with both.process(**limits) as worker:
-        both.feed(40)
-        both.all_answered()
+        begins_well(both, worker)
         both.feed(load)
         time.sleep(0.1)
         worker.suspend()
         time.sleep(SESSION_MS / 1000 + 2)
         worker.resume()
         both.feed(40)
-        both.all_answered()
-        assert worker.ask("/readyz")[0] == 200
-        assert worker.stop() == 0
+        ends_well(both, worker)
 
 
 def test_a_suspended_worker_publishes_nothing_that_others_have(both: Trial) -> None:
     limits: dict[str, Any] = {"batch_messages": 16, "max_inflight_messages": 64}
     with both.process(**limits) as sleeper, both.process(**limits) as other:
-        both.feed(200)
-        both.all_answered()
+        begins_well(both, sleeper, 200)
         both.feed(1000)
         sleeper.suspend()
         time.sleep(SESSION_MS / 1000 + 3)
         sleeper.resume()
-        told = both.all_answered()
-        assert (sleeper.stop(), other.stop()) == (0, 0)
+        told = ends_well(both, sleeper, other)
     assert repeats(told) <= 64  # what the sleeper had published and not committed
 
 
@@ -112,8 +104,7 @@ def test_a_worker_that_is_killed_repeats_little(both: Trial) -> None:
         both.feed(540, over=2)
         first.kill()
         with both.process() as second:
-            told = both.all_answered()
-            assert second.stop() == 0
+            told = ends_well(both, second)
     assert repeats(told) <= 64
 
 
@@ -132,8 +123,7 @@ def test_a_message_that_kills_its_worker_becomes_a_letter(both: Trial, monkeypat
         with both.process(max_deliveries=3) as worker:
             eventually(lambda: worker.status is not None or len(both.letters()) == 1, 60)
             if worker.status is None:
-                told = both.all_answered(but=lambda: {deadly})
-                assert worker.stop() == 0
+                told = ends_well(both, worker, but={deadly})
                 break
         deaths += 1
         assert deaths < 6
@@ -142,6 +132,20 @@ def test_a_message_that_kills_its_worker_becomes_a_letter(both: Trial, monkeypat
     (letter,) = both.letters()
     headers = dict(letter.headers())
     assert (headers["nightjar-dead-reason"], letter.value()) == (b"too_many_deliveries", alert(deadly, flux=77.0))
+
+
+def test_who_stands_still_is_not_ready_and_later_unhealthy(plain: Trial) -> None:
+    """A network that never ends its runs is nothing from outside: a supervisor is to start the worker anew."""
+    with running(plain.settings(STEADY, max_inflight_messages=8, unready_after=2, unhealthy_after=6)) as worker:
+        begins_well(plain, worker)
+        worker.network.hold()
+        plain.feed(100)
+        eventually(lambda: "messages wait" in worker.ask("/readyz")[1])
+        eventually(lambda: worker.metric("nightjar_stream_untaken_seconds") > 2)
+        eventually(lambda: worker.ask("/healthz")[0] == 503)
+        assert "nothing has moved" in worker.ask("/healthz")[1]
+        worker.network.release()
+        ends_well(plain, worker)
 
 
 def test_lag_agrees_with_the_tool_of_kafka(one_broker: Brokers, tmp_path: Path) -> None:
@@ -166,7 +170,7 @@ def test_lag_agrees_with_the_tool_of_kafka(one_broker: Brokers, tmp_path: Path) 
             worker.network.release()
             one.all_answered()
             eventually(lambda: sum(one_broker.group_lag(one.group).values()) == 0)
-            assert worker.stop() == 0
+            ends_well(one, worker)
         assert sum(one_broker.group_lag(one.group).values()) == 0
 
 
@@ -182,8 +186,8 @@ def test_static_members_come_back_to_their_partitions(plain: Trial) -> None:
         changes = other.metric("nightjar_stream_rebalance_seconds_count")
         plain.feed(40)
         with running(plain.settings({"group.instance.id": "one", **static})) as again:
-            told = plain.all_answered()
+            plain.all_answered()
             eventually(lambda: again.metric("nightjar_stream_assigned_partitions") == 2)
             assert other.metric("nightjar_stream_rebalance_seconds_count") == changes
-            assert (again.stop(), other.stop()) == (0, 0)
+            told = ends_well(plain, again, other)
     assert repeats(told) == 0

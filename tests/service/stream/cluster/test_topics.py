@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from support.kafka_brokers import Brokers, Reader, produce
-from support.kafka_trial import Trial, trial
+from support.kafka_trial import Trial, begins_well, ends_well, trial
 from support.stream import alert, eventually, running
 
 
@@ -17,34 +17,28 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(plain: Trial) -> None:
         assert worker.ask("/healthz")[0] == 200
         plain.create(later, 2)
         produce(plain.hosts, later, [alert(number) for number in range(30)])
-        plain.fed = 30
-        plain.all_answered()
-        eventually(lambda: worker.ask("/readyz")[0] == 200)
-        assert worker.stop() == 0
+        plain.source, plain.fed = later, 30
+        ends_well(plain, worker)
 
 
 def test_a_topic_made_again_begins_anew(both: Trial) -> None:
     with running(both.settings()) as worker:
-        both.feed(50)
-        both.all_answered()
+        begins_well(both, worker)
         both.delete(both.source)
         eventually(lambda: "do not exist" in worker.ask("/readyz")[1])
         both.create(both.source, 4)
         both.feed(30)
-        both.all_answered()
-        assert worker.stop() == 0
+        ends_well(both, worker)
 
 
 def test_partitions_that_are_added_are_found(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one, running(one.settings()) as worker:
-        one.feed(20)
-        one.all_answered()
+        begins_well(one, worker, 20)
         one_broker.topics("--alter", "--topic", one.source, "--partitions", "3")
         eventually(lambda: worker.metric("nightjar_stream_assigned_partitions") == 3, 60)
         produce(one.hosts, one.source, [alert(number) for number in range(20, 40)], partition=2)
         one.fed = 40
-        one.all_answered()
-        assert worker.stop() == 0
+        ends_well(one, worker)
 
 
 def test_a_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -> None:
@@ -56,7 +50,7 @@ def test_a_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -> Non
     with running(both.settings(dead_letters=f"kafka://{both.hosts}/{small}")) as worker:
         both.all_answered()
         eventually(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 21)
-        assert worker.stop() == 0
+        ends_well(both, worker)
     reader = Reader(both.hosts, small)
     (letter,) = reader.read(1.0)
     reader.close()
@@ -83,12 +77,11 @@ def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> 
             one.feed(300, over=1)
             victim.kill()
         with one.process() as heir:
-            one.all_answered()
+            ends_well(one, heir)
             everything = Reader(hosts, one.sink, "read_uncommitted")
             told = [json.loads(message.value())["alert_id"] for message in everything.read()]
             everything.close()
-            assert set(told) == {str(10_000 + number) for number in range(300)}
-            assert heir.stop() == 0
+            assert set(told) == {str(10_000 + number) for number in range(one.fed)}
 
 
 def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: Path) -> None:
@@ -108,35 +101,35 @@ def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: 
         )  # fmt: skip
         gone = set(range(40, 60))
         with running(one.settings()) as worker:
-            told = one.all_answered(but=lambda: gone)
-            assert worker.stop() == 0
+            told = ends_well(one, worker, but=gone)
         assert not gone & set(told)
 
 
 def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
-        compact = f"{one.sink}-compact"
-        one.create(
-            compact, 1, **{
-                "cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.01",
-                "max.compaction.lag.ms": "500", "delete.retention.ms": "100",
-            },
-        )  # fmt: skip
-        for _ in range(2):  # the same alerts twice
-            produce(one.hosts, one.source, [alert(number) for number in range(40)])
-        with running(one.settings(sink=f"kafka://{one.hosts}/{compact}")) as worker:
-            eventually(lambda: worker.totals().get("classified") == 80)
-            assert worker.stop() == 0
+        compact = "cleanup.policy=compact,segment.ms=500,min.cleanable.dirty.ratio=0.01,max.compaction.lag.ms=500"
+        one_broker.configure("--entity-type", "topics", "--entity-name", one.sink, "--add-config", compact)
 
-        def keys() -> list[bytes]:
-            produce(one.hosts, compact, [b"{}"])  # rolls the segment, has no key and is dropped
-            reader = Reader(one.hosts, compact)
+        def kept() -> list[int]:
+            reader = Reader(one.hosts, one.sink)
             try:
-                return [message.key() for message in reader.read() if message.key()]
+                return reader.ids()
             finally:
                 reader.close()
 
-        assert len(set(keys())) == 40
+        def compacted() -> bool:
+            one.feed(10)  # begins another segment: the one that is written to is never compacted
+            return len(kept()) < one.fed - 10
+
+        with running(one.settings()) as worker:
+            begins_well(one, worker)
+            for _ in range(9):
+                produce(one.hosts, one.source, [alert(number) for number in range(40)])  # the same again
+            eventually(lambda: worker.totals().get("classified") == 400)
+            assert len(kept()) > 40
+            eventually(compacted, 180, 2.0)
+            ends_well(one, worker)
+        assert set(kept()) == set(range(one.fed))
 
 
 def test_a_quota_delays_and_loses_nothing(one_broker: Brokers, tmp_path: Path) -> None:
@@ -146,8 +139,9 @@ def test_a_quota_delays_and_loses_nothing(one_broker: Brokers, tmp_path: Path) -
         one_broker.configure(*quota, "--add-config", rates)
         try:
             with running(one.settings()) as worker:
+                begins_well(one, worker)
                 one.feed(600)
                 one.all_answered(120)
-                assert worker.stop() == 0
+                ends_well(one, worker)
         finally:
             one_broker.configure(*quota, "--delete-config", "producer_byte_rate,consumer_byte_rate")
