@@ -14,6 +14,11 @@ PYTHON_FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.
 
 LONGEST_FILE = 600  # lines; 100 to 400 are the rule, but nothing is cut in two for a number
 LONGEST_FUNCTION = 60
+RIDDLE = re.compile(
+    r"(What|Where|Whether|When|Which|Who|Whoever|Whose|How|Why|The same|That|It|Its|They|Their|And|Also|As|Else|If"
+    r"|Until|Of|By|Not)\b"
+)
+"""Openings of a docstring that need something before them: a first line is a request or a noun that stands alone."""
 
 
 def python_tool(*arguments: str) -> list[str]:
@@ -56,6 +61,23 @@ def test_no_function_needs_scrolling() -> None:
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION} == {}
 
 
+def documented(path: Path) -> list[tuple[int, str]]:
+    """Line and docstring of the module and of every class and function in it."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    return [(node.body[0].lineno, text) for node in nodes if (text := ast.get_docstring(node))]
+
+
+def test_first_lines_of_docstrings_stand_alone() -> None:
+    riddles = [
+        f"{relative(path)}:{line} {text.splitlines()[0]}"
+        for path in PYTHON_FILES
+        for line, text in documented(path)
+        if RIDDLE.match(text)
+    ]
+    assert riddles == []
+
+
 def test_no_test_folder_is_a_package() -> None:
     """A ``tests/service/__init__.py`` would shadow the package it tests."""
     shadows = [ROOT / "tests" / room / "__init__.py" for room in ROOMS]
@@ -71,6 +93,6 @@ def tracked_text() -> dict[str, str]:
 
 
 def test_no_path_of_a_developers_machine_is_tracked() -> None:
-    """Nothing may depend on where this checkout, or anybody's home, happens to be."""
+    """No file may depend on where this checkout, or anybody's home, happens to be."""
     place = re.compile("|".join((re.escape(f"{ROOT}/"), "/home/" + "[a-z]", "/Users/" + "[a-z]")))
     assert {name: match.group() for name, text in tracked_text().items() if (match := place.search(text))} == {}

@@ -89,7 +89,7 @@ class Peer:
             return b""
 
     async def receive_all(self) -> None:
-        """Until the other side hangs up."""
+        """Receive until the other side hangs up."""
         while await self.receive():
             pass
 

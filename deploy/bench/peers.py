@@ -221,7 +221,7 @@ def _check(port: int, route: Route, curves: Sequence[Columns], expected: np.ndar
 
 
 def _probabilities(body: str) -> list[float]:
-    """Of one reply; BentoML answers batches of one as lists. Raises NoServer."""
+    """Probabilities of one reply; BentoML answers batches of one as lists. Raises NoServer."""
     try:
         document: Any = json.loads(body)
         values: list[float] = (document[0] if isinstance(document, list) else document)["probabilities"]

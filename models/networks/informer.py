@@ -188,7 +188,7 @@ N_FEATURES = 6
 
 
 class BandSummary(NamedTuple):
-    """Of each band [B, G]; fluxes are 0 where ``seen_BG`` is False.
+    """Summary of each band [B, G]; fluxes are 0 where ``seen_BG`` is False.
 
     Attributes
     ----------
@@ -310,7 +310,7 @@ class InformerForecaster(nn.Module):
         return self.distribution(history, PaddedQueries(query_time_BQ, query_band_BQ, query_mask_BQ)).forecast()
 
     def distribution(self, history: PaddedHistory, queries: PaddedQueries) -> FluxDistribution:
-        """As :meth:`forward`, before the moments are taken: what a likelihood needs."""
+        """Predict as :meth:`forward` does, before the moments are taken: what a likelihood needs."""
         scale_B1, origin_B1 = object_scale(history), history.time_BL.gather(1, history.newest_B1)
         history = history._replace(
             flux_BL=history.flux_BL / scale_B1,

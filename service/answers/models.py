@@ -69,7 +69,7 @@ class ModelsReply(Reply):
 def describe(
     bundle: Bundle, provider: str, aliases: Sequence[str] = ()
 ) -> ClassifierDescription | ForecasterDescription:
-    """Everything a client may want to know about a bundle."""
+    """Facts about a bundle that a client may want to know."""
     manifest, shared = bundle.manifest, _shared(bundle, provider) | {"aliases": list(aliases)}
     if manifest.taxonomy is None:
         return ForecasterDescription(task="forecast", **provenance(bundle), **shared)
@@ -163,7 +163,7 @@ class StatsReply(Reply):
 
 
 def stats(served: Served[Any]) -> StatsReply:
-    """Everything that is known of the work of a model."""
+    """Statistics of a model's work."""
     statistics, taxonomy = served.plane.statistics, served.bundle.manifest.taxonomy
     classes = () if taxonomy is None else taxonomy.names
     return StatsReply(

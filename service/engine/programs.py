@@ -68,7 +68,7 @@ class Classification(_Program):
         return item
 
     def longest(self, item: LightCurve) -> int:
-        """Its observations, as far as the network's limits allow."""
+        """Observations of the light curve, as far as the network's limits allow."""
         return min(len(item), self.most_points)
 
     def prepare(self, item: LightCurve) -> Question:
@@ -115,7 +115,7 @@ class Forecasting(_Program):
         return item.curve
 
     def longest(self, item: ForecastItem) -> int:
-        """Its observations, as far as the network's limits allow, and its queries."""
+        """Observations of the light curve, as far as the network's limits allow, and its queries."""
         return min(len(item.curve), self.most_points) + len(item.mjd)
 
     def prepare(self, item: ForecastItem) -> Question:

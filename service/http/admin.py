@@ -172,7 +172,7 @@ def _state(request: Request) -> Response:
 
 @router.get("/models")
 async def models(request: Request) -> Response:
-    """Everything there is."""
+    """List models, bundles that could be loaded, failures, aliases, canaries and shadows."""
     return _state(request)
 
 

@@ -108,7 +108,7 @@ class ShadowState(Reply):
 
 
 class Listing(Reply):
-    """Everything there is."""
+    """Models, bundles that could be loaded, failures, aliases, canaries and shadows."""
 
     models: list[Model]
     available: list[Available]
@@ -156,7 +156,7 @@ class IndexEntry(Reply):
 
 
 def listing(repository: ModelRepository) -> Listing:
-    """Everything there is."""
+    """List all that the repository serves, could serve and failed to load."""
     shelf, intake = repository.shelf, repository.intake
     absent = [found for reference, found in intake.contents.bundles.items() if reference not in shelf.served]
     return Listing(

@@ -259,7 +259,7 @@ class Call:
         self.stopwatch = Stopwatch(self.service.metrics)
 
     def terms(self, milliseconds: float | None = None, **more: Any) -> AskOptions:
-        """Until when and how urgently, as :func:`service.http.endpoint.terms_of`."""
+        """Terms of the request: until when to answer, and how urgently."""
         return terms_of(self.request, self.settings, self.arrived, milliseconds, **more)
 
     async def here_or_there(self, work: Callable[[], T], there: bool, large: bool = False) -> T:

@@ -1,4 +1,4 @@
-"""From nothing to ready, and from ready to gone.
+"""Life of the service's process: from its start to ready, and from ready to its end.
 
 Starting (load the bundle, verify hashes and golden vectors, open the session, warm up) happens in a thread while the
 event loop already answers ``/healthz`` and ``/startupz``. An engine that dies, or cannot go on for another reason (see
@@ -144,7 +144,7 @@ class Service:
         return self.lease_classifier().served
 
     def lease_classifier(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
-        """As :meth:`ModelRepository.classifier`. Raises ProblemError: 503 while starting, 404 for an unknown name."""
+        """Lease a classifier of the repository. Raises ProblemError: 503 while starting, 404 for an unknown name."""
         try:
             return self.models.classifier(name, survey=survey, key=key)
         except NotReady:
@@ -160,7 +160,7 @@ class Service:
         return ModelChooser(self.models.classifier, name, others=others)
 
     def lease_forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
-        """As :meth:`ModelRepository.forecaster`; raises likewise."""
+        """Lease a forecaster of the repository; raises likewise."""
         try:
             return self.models.forecaster(name, key=key)
         except NotReady:

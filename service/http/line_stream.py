@@ -236,7 +236,7 @@ class _Conversation:
         self._fault: ProblemError | None = None  # of the body; told when everything before it has been answered
 
     async def run(self, share: Share) -> None:
-        """Until everything is answered; raises ClientGone and whatever else ends it early."""
+        """Read and answer until the end; raises ClientGone and whatever else ends it early."""
         try:
             while not self._turn():
                 share.hold(self._held)

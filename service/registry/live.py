@@ -71,7 +71,7 @@ class Served(Generic[ItemT]):
 
     @property
     def reference(self) -> Reference:
-        """Its name, exactly."""
+        """Name of the model, exactly."""
         return Reference(self.bundle.manifest.name, self.bundle.manifest.version)
 
     def take(self) -> None:

@@ -1,6 +1,6 @@
-"""From a loaded model to one that answers, and back to nothing.
+"""The models that a process serves: loaded, named, leased to whoever asks, taken out of service.
 
-The models of a process, whatever it answers through: what a transport, or a worker without one, asks.
+A route of the HTTP interface asks it, and so does a worker of a stream:
 
     repository = ModelRepository(settings, metrics, tracer, on_failure)
     await repository.start()

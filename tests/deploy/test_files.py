@@ -1,4 +1,4 @@
-"""What deploys the service, checked as far as it can be without a Docker daemon: linted, validated, consistent.
+"""Files that deploy the service, checked as far as can be without a Docker daemon: linted, validated, consistent.
 
 No image is pulled or started here; compose's order of start and the containers' healthchecks stay untested.
 """
@@ -122,7 +122,7 @@ def test_who_need_not_meet_does_not() -> None:
 
 
 def test_whoever_listens_to_everybody_is_published_on_loopback_only() -> None:
-    """Without keys the image listens on every interface only where it is told that anybody may ask."""
+    """The image, which has no keys, listens on every interface only where it is told that anybody may ask."""
     for service in COMPOSE["services"].values():
         assert all(str(port).startswith("127.0.0.1:") for port in service.get("ports", ()))
     assert COMPOSE["services"]["service"]["environment"]["NIGHTJAR_ALLOW_ANONYMOUS"] == "true"

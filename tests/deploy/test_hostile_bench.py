@@ -71,7 +71,7 @@ def test_the_service_before_its_repairs_stands_beside() -> None:
 
 
 def test_the_bomb_is_refused_for_its_size() -> None:
-    """And not for a fault of spelling, which would say nothing about its price."""
+    """A refusal for a fault of spelling would say nothing about the price of its size."""
     (found,) = MessageReader(SchemaRegistry(), ReadLimits()).read(bombs.schema_bomb(), None, ANYTHING)
     assert isinstance(found, PacketError)
     assert found.reason is RejectReason.UNSAFE_SCHEMA

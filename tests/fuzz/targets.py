@@ -65,19 +65,19 @@ def json_body(data: bytes) -> None:
 
 
 def msgpack_body(data: bytes) -> None:
-    """The same as msgpack."""
+    """A body of light curves as msgpack."""
     with suppress(ProblemError):
         read_classify(formats.read_msgpack(data), SETTINGS)
 
 
 def arrow_body(data: bytes) -> None:
-    """The same as an Arrow stream."""
+    """A body of light curves as an Arrow stream."""
     with suppress(ProblemError):
         read_classify(arrow.read_arrow(data, SETTINGS.max_curves), SETTINGS)
 
 
 def lines_body(data: bytes) -> None:
-    """The same as lines, which come in pieces."""
+    """A body of light curves as JSON lines, which come in pieces."""
     lines, found = Lines(4096), list[bytes]()
     with suppress(ProblemError):
         for start in range(0, len(data), 61):
@@ -117,7 +117,7 @@ def oip_json(data: bytes) -> None:
 
 
 def oip_binary(data: bytes) -> None:
-    """The same with tensors as bytes, after a line with the length of the JSON part."""
+    """A request of the Open Inference Protocol with tensors as bytes, after a line with the length of the JSON part."""
     length, _, body = data.partition(b"\n")
     with suppress(ProblemError):
         _tensors(*split_body(body, length.decode("latin-1")))
@@ -204,7 +204,7 @@ def bundle_golden(data: bytes) -> None:
 
 
 def registry_reply(data: bytes) -> None:
-    """What a schema registry answers."""
+    """The reply of a schema registry."""
     with suppress(PacketError):
         schema_registry._plan(schema_registry._schema_text(7, data))
 
@@ -304,7 +304,7 @@ def _golden() -> bytes:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without log lines of faults, which are raised as well."""
+    """Silence the log lines of faults, which are raised as well."""
     import logging
 
     logging.disable(logging.CRITICAL)

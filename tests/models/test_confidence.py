@@ -1,4 +1,4 @@
-"""What the manifest says about confidence: formulas restated, sets that hold what they must, nonsense refused."""
+"""Confidence in the manifest: formulas restated, sets that hold what they must, nonsense refused."""
 
 from typing import Any
 

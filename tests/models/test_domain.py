@@ -1,4 +1,4 @@
-"""Where a model was measured, and which light curves lie outside."""
+"""The domain that a model was measured on, and which light curves lie outside."""
 
 from typing import Any
 

@@ -40,7 +40,7 @@ def test_a_graph_that_was_exchanged_after_its_hash_was_taken_is_refused(tmp_path
 
 @pytest.mark.parametrize("here", [True, False])
 def test_weights_beside_the_graph_are_refused(tmp_path: Path, here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They lie outside the manifest's hashes: who exchanged them would exchange the model."""
+    """External weights lie outside the manifest's hashes: exchanging them would exchange the model."""
     path = graph(tmp_path, external="weights.bin")
     assert (tmp_path / "weights.bin").exists()
     if here:

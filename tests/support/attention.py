@@ -1,4 +1,4 @@
-"""What the tests of the kinds of attention share: a dense oracle in float64, random heads, a layer on a padded grid."""
+"""Shared by the tests of the kinds of attention: a dense oracle in float64, random heads, a layer on a padded grid."""
 
 from typing import Any
 

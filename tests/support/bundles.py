@@ -41,7 +41,7 @@ def random_curves(seed: int, count: int = 48) -> list[LightCurve]:
 
 
 def random_tokens(seed: int, count: int = 48) -> list[Tokens]:
-    """The same as the debug recipe's network sees them."""
+    """Random light curves as the debug recipe's network sees them."""
     return [to_tokens(curve, RECIPES["debug"]().data) for curve in random_curves(seed, count)]
 
 
@@ -86,7 +86,7 @@ def _export(folder: Path, release: Release) -> Bundle:
 
 
 def _novelty() -> NoveltyFit:
-    """What is usual for the tiny network among random light curves of three classes of its own choice."""
+    """Fit what is usual for the tiny network among random light curves of three classes of its own choice."""
     network, tokens = tiny_network(), random_tokens(7, 200)
     batch = RaggedBatch.collate(tokens).padded()
     with torch.no_grad():

@@ -16,7 +16,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 @dataclass
 class Collector:
-    """Everything that was sent to ``endpoint``."""
+    """All spans and resources that were sent to ``endpoint``."""
 
     endpoint: str
     requests: list[ExportTraceServiceRequest] = field(default_factory=list)

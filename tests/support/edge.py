@@ -51,7 +51,7 @@ class Network(EchoGraph):
 
 
 def loader(network: Network, cost: CostModel = QUICK) -> Load:
-    """How a service comes by ``network``, which classifies."""
+    """Return the function by which a service loads ``network``, which classifies."""
     bundle = Bundle(Path("echo"), echo_manifest(), "0" * 64)
     return lambda settings: Models(LoadedModel(bundle, settings.provider, network, cost, 0.0, 0.0))
 
@@ -89,11 +89,11 @@ class Live:
         return status, json.loads(text)
 
     def classify(self, body: object) -> tuple[int, Any]:
-        """The same of ``POST /v1/classify``."""
+        """Post to ``/v1/classify``; status and decoded reply."""
         return self.post("/v1/classify", body)
 
     def forecast(self, body: object) -> tuple[int, Any]:
-        """The same of ``POST /v1/forecast``."""
+        """Post to ``/v1/forecast``; status and decoded reply."""
         return self.post("/v1/forecast", body)
 
     def connect(self) -> socket.socket:
@@ -152,7 +152,7 @@ def raw_post(path: str, body: bytes, content_type: str = "application/json") -> 
 
 
 def receive_all(connection: socket.socket) -> bytes:
-    """Everything until the other side closes."""
+    """Receive everything until the other side closes."""
     chunks = []
     while chunk := connection.recv(65536):
         chunks.append(chunk)

@@ -32,7 +32,7 @@ def raw_object(**changes: Any) -> RawObject:
 
 
 def cleaned(raw: RawObject, **rules: Any) -> tuple[Any, Report]:
-    """What `clean` makes of an object, and the report."""
+    """Return the object that `clean` makes of a raw one, and the report."""
     report = Report()
     return clean(raw, Rules(**rules), report), report
 

@@ -84,7 +84,7 @@ class KafkaCluster:
         self._lib.rd_kafka_mock_start_request_tracking(self._cluster)
 
     def asked(self) -> Counter[int]:
-        """How often each kind of request has come since :meth:`watch`."""
+        """Count how often each kind of request has come since :meth:`watch`."""
         count = ctypes.c_size_t()
         found = self._lib.rd_kafka_mock_get_requests(self._cluster, ctypes.byref(count))
         requests = (ctypes.c_void_p * count.value).from_address(found) if count.value else ()
@@ -134,7 +134,7 @@ class KafkaCluster:
 
     @contextmanager
     def following(self, topic: str) -> Iterator[Callable[[], list[Any]]]:
-        """What tells all messages of a topic so far. Ask often: the mock keeps the last 5 MB of a partition alone."""
+        """Yield a function that returns a topic's messages so far; ask often, as the mock keeps 5 MB of a partition."""
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.hosts, "group.id": "follower", "log_level": 0})
         found: list[Any] = []
 

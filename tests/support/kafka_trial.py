@@ -133,7 +133,7 @@ class Trial:
             time.sleep(over / parts)
 
     def answers(self) -> Counter[int]:
-        """How often each alert was answered, among what is committed."""
+        """Count how often each alert was answered, among what is committed."""
         return Counter(self._reader.ids())
 
     def letters(self) -> list[Any]:

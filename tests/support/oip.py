@@ -48,7 +48,7 @@ def datatype(array: NDArray[Any]) -> str:
 
 
 def inputs(arrays: Arrays, *, binary: bool = True) -> list[triton.InferInput]:
-    """What the client takes."""
+    """Input tensors of the Triton client."""
     made = []
     for name, array in arrays.items():
         tensor = triton.InferInput(name, list(array.shape), datatype(array))
@@ -57,7 +57,7 @@ def inputs(arrays: Arrays, *, binary: bool = True) -> list[triton.InferInput]:
 
 
 def outputs(*names: str, binary: bool = True) -> list[triton.InferRequestedOutput]:
-    """The same of outputs."""
+    """Outputs that the Triton client asks for."""
     return [triton.InferRequestedOutput(name, binary_data=binary) for name in names]
 
 

@@ -36,7 +36,7 @@ def seen(columns: Columns) -> Points:
 
 
 def retold(columns: Columns) -> Iterator[tuple[Columns, slice]]:
-    """The same light curves shuffled, at another time, with other padding and alone, and which rows of them those are.
+    """Yield the light curves shuffled, at another time, with other padding and alone, with the rows that those are.
 
     Times are expected to be multiples of 1/64 day, so that a shift is exact.
     """

@@ -44,7 +44,7 @@ class RedisServer:
         wait_until(self._answers)
 
     def kill(self) -> None:
-        """As a machine that loses power."""
+        """Kill the server, as a machine that loses power does."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.kill()

@@ -110,7 +110,7 @@ class Running:
         return self.status
 
     def totals(self) -> dict[str, int]:
-        """What became of the alerts of all topics together."""
+        """Outcomes of the alerts of all topics together."""
         totals: dict[str, int] = {}
         for told in self.worker.accounts.summary().values():
             for name, count in told.items():
@@ -158,7 +158,7 @@ def running(settings: StreamSettings, network: Network | None = None, replay: bo
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
-    """What was published to the file of :func:`chosen`."""
+    """Records that were published to the file of :func:`chosen`."""
     path = folder / "results.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -205,7 +205,7 @@ class Process:
             self._process = subprocess.Popen(command, env=environment, stderr=file)
 
     def kill(self) -> None:
-        """As a machine that loses power."""
+        """Kill the worker, as a machine that loses power does."""
         self._process.kill()
         self._process.wait()
 
@@ -215,7 +215,7 @@ class Process:
         return self._process.wait(timeout)
 
     def suspend(self) -> None:
-        """As a machine that swaps: nothing of it runs until :meth:`resume`."""
+        """Stop the worker as a machine that swaps does: nothing of it runs until :meth:`resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -243,11 +243,11 @@ class Process:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes alerts."""
+        """Tell if the worker takes alerts."""
         return any(event["event"] == "ready" for event in self.events())
 
     def events(self) -> list[dict[str, Any]]:
-        """What was logged."""
+        """Events that were logged."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 

@@ -1,4 +1,4 @@
-"""Which tests belong to which tier: declared in one place, so that one sees at a glance what `make fast` leaves out.
+"""Tiers of the tests, declared in one place, so that one sees at a glance what `make fast` leaves out.
 
 - *fast*: everything that is not listed here; `make fast` runs it within four minutes.
 - *slow*: exports or trains networks, starts brokers, services or benchmarks. `make test` runs it beside the fast ones,

@@ -1,4 +1,4 @@
-"""What each of two processes does that torchrun launched from ``test_distributed``: ``two_processes.py DATA FOLDER``.
+"""Work of each of two processes that torchrun launches from ``test_distributed``: ``two_processes.py DATA FOLDER``.
 
 Every check is a collective one: where a process fails, torchrun ends both and reports it.
 """
@@ -86,7 +86,7 @@ def check_gradients(recipe: Recipe, data: Path, ranks: Ranks) -> None:
 
 
 def check_ranks(ranks: Ranks) -> None:
-    """What processes tell each other."""
+    """Check what processes tell each other."""
     assert (ranks.size, ranks.alone) == (2, False)
     assert ranks.any(ranks.rank == 1)
     assert not ranks.any(False)

@@ -1,4 +1,4 @@
-"""The same light curves and the same answers in every format."""
+"""Equal light curves and equal answers in every format."""
 
 import io
 import json

@@ -338,7 +338,7 @@ def distribution(network: nn.Module, batch: ForecastBatch) -> FluxDistribution:
 
 
 class Answers(NamedTuple):
-    """Of every query asked, in order: NLL, deviation in predicted standard deviations, expected flux; each [N]."""
+    """Answers to every query, in order: NLL, deviation in predicted standard deviations, expected flux; each [N]."""
 
     nll_N: Float64
     deviation_N: Float64

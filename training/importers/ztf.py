@@ -201,7 +201,7 @@ def _object(name: str, rows: list[Row], about: About) -> RawObject:
 
 
 def _exposures(points: Photometry) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """For rows in order of preference: whether the exposure was detected, and whether another row stands for it."""
+    """Exposures that were detected, and those for which another row stands; rows are in order of preference."""
     detected, spare = points.detected.copy(), np.zeros(len(points), dtype=np.bool_)
     placed = np.flatnonzero(photometry.placed(points))
     if not len(placed):

@@ -116,7 +116,7 @@ class Features:
         self._rows: dict[tuple[FeatureSet, bytes], NDArray[np.float32]] = {}
 
     def of(self, examples: Sequence[Example], feature_set: FeatureSet) -> NDArray[np.float32]:
-        """As `training.score.baseline.matrix`."""
+        """Features of light curves, as `training.score.baseline.matrix` has them."""
         return np.stack([self._row(example, feature_set) for example in examples])
 
     def _row(self, example: Example, feature_set: FeatureSet) -> NDArray[np.float32]:

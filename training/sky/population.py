@@ -82,7 +82,7 @@ def _scatter(mjd: Float, flux: Float, error: Float, band: NDArray[np.int8]) -> f
 
 
 def compare(real: Sky, other: Sky, of_a_cell: int = 300) -> dict[str, dict[str, dict[str, Any]]]:
-    """For every class and survey that both have: medians of both sides and the distance between them.
+    """Medians of both sides and the distance between them, for every class and survey that both have.
 
     Parameters
     ----------

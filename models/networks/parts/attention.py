@@ -124,7 +124,7 @@ class SelfAttention(nn.Module):
         return out_BD
 
     def _taken(self, qkv_MQ: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
-        """As :meth:`_heads`, each taken at once from where it is: an exported graph copies nothing twice."""
+        """Heads of :meth:`_heads`, each taken at once from where it is: an exported graph copies nothing twice."""
         query_BHSE, key_BHSE, value_BHSE = packing.unpack_heads(qkv_MQ, 3, self.n_heads)
         return query_BHSE, key_BHSE, value_BHSE
 

@@ -1,4 +1,4 @@
-"""What mixes values given queries, keys and a mask: exact attention, and four kinds cheaper than quadratic.
+"""Kernels that mix values given queries, keys and a mask: exact attention, and four kinds cheaper than quadratic.
 
 Exact attention (Vaswani et al. 2017), by the fused kernel, is what every other kind is measured against. The others are
 Reformer, Linformer, Performer and ProbSparse (Informer). Queries and keys may be wider than values.

@@ -228,7 +228,7 @@ _TOLD_OF_CURVES: Final = (
 
 @cache
 def _places(n_bands: int) -> tuple[list[int], list[float], list[int], list[float]]:
-    """Of every statistic: where its value is among what is worked out, its scale, where its evidence is, how much."""
+    """Place of every statistic's value among what is worked out, its scale, the place of its evidence, and how much."""
     first = len(_ROWS) * n_bands
     behind = first + len(_CURVE)
     told: list[tuple[int, float, int, float]] = [

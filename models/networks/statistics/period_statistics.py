@@ -349,7 +349,7 @@ def _multiples(points: Scores, turn: _Turn) -> tuple[Tensor, Tensor]:
 
 
 def _shape(turn: _Turn) -> Tensor:
-    """Of every overtone: its phase against the frequency, by cosine and sine, and its ratio of amplitudes, [B, 3 K].
+    """Shape of every overtone: its phase against the frequency, by cosine and sine, its ratio of amplitudes, [B, 3 K].
 
     Turning back by the angle of the frequency, as often as the overtone says, is a product of matrices.
     """

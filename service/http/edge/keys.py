@@ -111,7 +111,7 @@ class Wait(NamedTuple):
 
 
 def _tolerance(rate: float) -> float:
-    """By how many seconds what was asked may be ahead of what is paid, so that a second's worth may come at once."""
+    """Seconds by which what was asked may be ahead of what is paid, so that a second's worth may come at once."""
     return max(0.0, WINDOW_SECONDS - 1 / rate)
 
 

@@ -34,7 +34,7 @@ def plain(value: Any) -> Any:
 
 
 def projected(schema: Schema, keep: dict[str, frozenset[str]], kind: Json, value: Any) -> Any:
-    """What a projection leaves of a fully decoded value: an independent statement of what a decoder returns."""
+    """Return what a projection keeps of a fully decoded value, stated independently of the decoder."""
     if isinstance(value, list):
         return [projected(schema, keep, kind, item) for item in value if item is not None]
     definition = schema.definition(kind)

@@ -51,7 +51,7 @@ def time_encoding(time: Array, width: int, base: float, c: float) -> Array:
 
 
 def logit_mask(blocked: NDArray[np.bool_], config: AstromerConfig) -> Array:
-    """What is added to the logits [query, key]."""
+    """Numbers added to the logits [query, key] to mask them."""
     formats = {
         "K": np.broadcast_to(blocked[None, :], (len(blocked),) * 2),
         "Q": np.broadcast_to(blocked[:, None], (len(blocked),) * 2),

@@ -36,7 +36,7 @@ def test_moments_of_a_narrow_distribution_keep_their_digits_in_single_precision(
 
 
 def test_the_likelihood_is_a_density_of_the_flux() -> None:
-    """It integrates to one."""
+    """The density integrates to one."""
     flux = np.linspace(-40_000, 40_000, 400_001)
     for mean, std in zip(MEANS, STDS, strict=True):
         if std < 1:

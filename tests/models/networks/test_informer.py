@@ -106,7 +106,7 @@ def test_size_of_the_defaults() -> None:
 
 
 def test_exported_graph_is_the_network(tmp_path: Path) -> None:
-    """With the circular distilling, the harder one to trace."""
+    """Circular distilling is the harder kind to trace."""
 
     class Served(nn.Module):
         def __init__(self) -> None:

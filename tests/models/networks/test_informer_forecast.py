@@ -157,7 +157,7 @@ def test_the_scale_of_an_object_is_the_rms_of_its_history() -> None:
 
 
 def test_shape_and_brightness_are_told_apart() -> None:
-    """Of a brighter copy, every answer scales when its brightness is not looked at."""
+    """Every answer scales with the light curve once its brightness is not looked at."""
     model, inputs = network(), padded_inputs()
     brighter = inputs | {"flux": 7.0 * inputs["flux"], "flux_err": 7.0 * inputs["flux_err"]}
     asked_BQ = inputs["query_mask"]

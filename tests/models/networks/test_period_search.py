@@ -62,14 +62,14 @@ def fitted(curves: list[Curve]) -> Peaks:
 
 
 def share_found(curves: list[Curve], cycles: Floats, multiples: tuple[float, ...] = (1.0,)) -> float:
-    """How many frequencies are right, or a multiple of the right one, within the width of a peak."""
+    """Share of the frequencies that are right, or a multiple of the right one, within the width of a peak."""
     true = np.array([curve.cycles for curve in curves])
     wide = np.array([1.0 / curve.time[-1] for curve in curves])
     return float(np.mean(np.any([np.abs(cycles - times * true) < times * wide for times in multiples], axis=0)))
 
 
 def astropys(curve: Curve) -> float:
-    """Where astropy's periodogram, of several bands where there are, is highest."""
+    """Frequency at which astropy's periodogram is highest; of several bands where the curve has them."""
     soft, error = np.arcsinh(curve.flux / SOFT), curve.flux_err / np.hypot(curve.flux, SOFT)
     grid = np.arange(2e-3, 10, 0.2 / curve.time[-1])
     if not curve.band.any():

@@ -1,4 +1,4 @@
-"""What is told of a period, against sums written out in float64 and against waves whose shape is known."""
+"""Statistics of a period, against sums written out in float64 and against waves whose shape is known."""
 
 import numpy as np
 import pytest

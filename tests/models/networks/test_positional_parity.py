@@ -23,7 +23,7 @@ def _arrays() -> Arrays:
 
 
 def _encoded(name: str, times_BL1: NDArray[Any], weights: Arrays, **fields: Any) -> NDArray[Any]:
-    """What the encoding adds to tokens of zero, on the grid; ``weights`` by our names."""
+    """Return the sums that the encoding adds to tokens of zero, on the grid; ``weights`` by our names."""
     module = time_encoding(TimeEncodingFields.model_validate({"time_encoding": name, **fields}), WIDTH, 1)
     state = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in weights.items()}
     module.load_state_dict(state, strict=True)

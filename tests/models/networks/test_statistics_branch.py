@@ -48,7 +48,7 @@ def test_unknown_values_mean_nothing() -> None:
 
 
 class Ends(nn.Module):
-    """What is exported of a classifier, as plain tensors."""
+    """The exported outputs of a classifier, as plain tensors."""
 
     def __init__(self, network: AstroMoE) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How long a client waits and when it may come back, against a fluid that is drained step by step."""
+"""Estimates of waiting and of the time to come back, against a fluid that is drained step by step."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ rates = st.floats(0.5, 8)
 
 
 def drained(work: list[float], rate: float, seconds: float, step: float = 1e-3) -> list[float]:
-    """What is left of each client's work when all that have some are served alike."""
+    """Work left of each client when all that have some are served alike."""
     left, time = list(work), 0.0
     while time < seconds and any(left):
         active = [number for number, amount in enumerate(left) if amount > 0]

@@ -68,7 +68,7 @@ costs = st.sampled_from(
 
 
 async def fate(engine: Engine, caller: Caller, marker: int) -> str:
-    """What a caller hears."""
+    """Return the outcome that a caller hears."""
     await asyncio.sleep(caller.after / 1000)
     deadline = None if caller.patience is None else monotonic() + caller.patience / 1000
     asked = question(marker, caller.length)

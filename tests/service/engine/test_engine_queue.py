@@ -1,4 +1,4 @@
-"""Who is served when: policies, batches held back or made ready, fair shares, priority, and the time to come back."""
+"""Order of service: policies, batches held back or made ready, fair shares, priority, and the time to come back."""
 
 import asyncio
 from time import monotonic, sleep

@@ -1,4 +1,4 @@
-"""How the machine is used: what a wish leaves open, and what is chosen among it."""
+"""Use of the machine: what a wish leaves open, and what is chosen among it."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What was measured is found again under the same circumstances, and nothing else ever is."""
+"""Measurements are found again under the circumstances that they were made in, and under no others."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What each task makes of its graph's inputs and outputs."""
+"""Tasks and their graphs: how each makes the inputs and reads the outputs."""
 
 from typing import Any
 

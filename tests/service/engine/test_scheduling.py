@@ -116,7 +116,7 @@ def test_near_lengths_are_merged_and_far_ones_are_not() -> None:
 
 
 def test_where_padding_is_cheap_more_is_merged() -> None:
-    """As on a GPU, where a fixed tolerance in observations would leave it idle."""
+    """Padding is cheap on a GPU, which a fixed tolerance in observations would leave idle."""
     queue = waiting(50, 390, 52, 5, 48, 120)
     assert sorted(choose(queue, 0.0, CostModel(2e-3, 5e-7, 0.0), BatchLimits())) == [0, 2, 3, 4, 5]
 
@@ -161,7 +161,7 @@ def test_a_batch_that_is_not_full_is_held_until_its_delay_is_over() -> None:
 
 
 def test_nobody_is_held_beyond_the_delay_of_the_one_that_came_first() -> None:
-    """What has priority stands first, and may have come last."""
+    """A light curve with priority stands first in the queue, and may have come last."""
     bounds = BatchLimits(max_delay=0.1)
     queue = [QueueItem(50, 0.09, None, priority=60.0), QueueItem(390, 0.0, None)]
     assert release(queue, bounds) == pytest.approx(0.1)
@@ -170,7 +170,7 @@ def test_nobody_is_held_beyond_the_delay_of_the_one_that_came_first() -> None:
 
 
 def test_a_hold_costs_nobody_in_sight_their_deadline() -> None:
-    """Not a mate of the batch, and yet nothing may be held while it waits."""
+    """A batch is not held while somebody waits who is no mate of it and would miss a deadline."""
     bounds = BatchLimits(max_delay=0.1)
     stranger = QueueItem(390, 0.0, 0.1 + 0.99 * PADDED.seconds(1, 390))
     assert choose([*waiting(5), stranger], 0.0, PADDED, bounds) == [0]

@@ -137,7 +137,7 @@ def test_a_run_that_cannot_be_interrupted_is_fatal() -> None:
 
 
 def test_a_process_that_was_stopped_as_a_whole_finds_nothing_hung() -> None:
-    """As after SIGSTOP and SIGCONT: the clock has gone on, the watchdog has not."""
+    """After SIGSTOP and SIGCONT the clock has gone on and the watchdog has not."""
     graph = EchoGraph()
     supervisor = supervised(graph)
     graph.hold()
@@ -301,7 +301,7 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def in_an_engine(loaded: LoadedModel, use: Callable[[Engine], Awaitable[object]]) -> list[BaseException]:
-    """What ``use`` does with an engine around a supervised model; what it died of."""
+    """Run ``use`` with an engine around a supervised model; return the errors that the engine died of."""
     deaths: list[BaseException] = []
     supervisor = supervise(loaded, FLOOR, lambda *_: None)
     program = program_of(loaded.bundle.manifest)

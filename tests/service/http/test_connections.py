@@ -1,4 +1,4 @@
-"""What a connection may cost before any key is looked at: requests sent ahead, headers, idle places, unread replies."""
+"""Costs of a connection before any key is looked at: requests sent ahead, headers, idle places, unread replies."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ def connections(edge: Live) -> int:
 
 
 def hung_up(connection: socket.socket) -> bool:
-    """Whether the service ends the connection within two seconds, whatever it sent before."""
+    """Tell if the service ends the connection within two seconds, whatever it sent before."""
     connection.settimeout(2)
     try:
         receive_all(connection)
@@ -161,7 +161,7 @@ RESET = struct.pack("ii", 1, 0)
 
 @contextlib.contextmanager
 def loop_stands_still(edge: Live) -> Iterator[None]:
-    """Nothing is accepted or read for the length of the block."""
+    """Stop the event loop for the length of the block: nothing is accepted or read."""
     begun, over = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -314,7 +314,7 @@ METHODS = (
 
 
 def test_the_private_class_is_still_what_it_was() -> None:
-    """It is no public interface: whatever is overridden or looked at there must exist, and do what it did."""
+    """Methods and attributes of uvicorn's private class that we override or read must exist and do what they did."""
     source = inspect.getsource(HttpToolsProtocol)
     for name in METHODS:
         assert callable(getattr(HttpToolsProtocol, name)), name

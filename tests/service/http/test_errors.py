@@ -22,7 +22,7 @@ from service.http.edge.errors import problem_response as respond
 
 
 def test_kinds_are_told_apart() -> None:
-    """By their types; one status may stand for two of them, as a limit of the key and a full queue do (429)."""
+    """Problems differ by type; one status may stand for two, as for a limit of the key and a full queue (429)."""
     assert len({kind.slug for kind in KINDS.values()}) == len({kind.title for kind in KINDS.values()}) == len(KINDS)
     assert KINDS.keys() == {kind.slug for kind in KINDS.values()}
     assert all(400 <= kind.status < 600 and kind.title and kind.meaning for kind in KINDS.values())

@@ -1,4 +1,4 @@
-"""When the model asked is full a cheaper one answers, and every reply that it gives says so."""
+"""A cheaper model answers when the one asked is full, and every reply that it gives says so."""
 
 import json
 from collections.abc import Iterator

@@ -189,7 +189,7 @@ def test_a_client_that_never_reads(edge: Live) -> None:
 
 
 def test_more_connections_than_allowed(edge: Live) -> None:
-    """Those without a request would make room; these are all at work."""
+    """Idle connections would make room for another; these are all at work."""
     crowd = [edge.connect() for _ in range(40)]
     for connection in crowd:
         connection.sendall(CHUNKED)

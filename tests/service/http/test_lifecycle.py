@@ -1,4 +1,4 @@
-"""From starting to gone: what the probes say, who is still answered, and how the process ends."""
+"""Life of a process from its start to its end: what the probes say, who is still answered, and how it ends."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether a service is ready there."""
+    """Tell if a service is ready at a port."""
     connection = HTTPConnection(HOST, port, timeout=5)
     try:
         connection.request("GET", "/readyz")

@@ -1,4 +1,4 @@
-"""Which model answers: named in the address, by survey, beside a canary; and answers that were given before."""
+"""The model that answers: named in the address, by survey, beside a canary; and answers that were given before."""
 
 import asyncio
 import hashlib

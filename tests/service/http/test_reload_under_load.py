@@ -28,7 +28,7 @@ class Client(threading.Thread):
         self.start()
 
     def got(self, number: str) -> bool:
-        """Whether a version answered last."""
+        """Tell if a version gave the last answer."""
         return bool(self.answers) and self.answers[-1][0] == number
 
     def run(self) -> None:
@@ -94,7 +94,7 @@ def chunk(line: bytes) -> bytes:
 
 
 def until(stream: socket.socket, mark: bytes) -> bytes:
-    """What comes, up to a mark."""
+    """Read up to and including a mark."""
     received = b""
     while mark not in received:
         data = stream.recv(65536)

@@ -74,7 +74,7 @@ def expected(real: Live) -> list[dict[str, Any]]:
 
 
 def numbers(result: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Everything the network said about a light curve."""
+    """All numbers that the network said about a light curve."""
     embedding = result["embedding"]
     values = np.frombuffer(embedding, "<f4") if isinstance(embedding, bytes) else embedding
     said = [result["confidence"], *result["probabilities"].values(), *result["hierarchy"].values(), *values]

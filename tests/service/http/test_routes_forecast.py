@@ -51,7 +51,7 @@ def asked(points: int = 8, at: Any = (60_009.0, 60_004.5), inside: Any = ("r", "
 
 
 def expected(posted: dict[str, Any]) -> tuple[list[float], list[float]]:
-    """What the graph answers, in the unit posted; it sees FLUXCAL and four bands."""
+    """Answer of the graph, in the unit posted; it sees FLUXCAL and four bands."""
     unit: FluxUnit = posted.get("flux_unit", "nJy")
     scale = NJY_PER_UNIT[unit] / NJY_PER_UNIT["FLUXCAL"]
     known = np.isin(posted["band"], NETWORK_BANDS)

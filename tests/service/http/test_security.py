@@ -1,4 +1,4 @@
-"""What must not get in, and what must not get out; the limits on sizes are in ``test_hostile`` and its neighbours.
+"""Secrets that must not get out, intruders that must not get in; ``test_hostile`` has the limits on sizes.
 
 Here: framing that counts as neither header nor body, other origins, keys, and secrets in logs, problems and traces.
 """

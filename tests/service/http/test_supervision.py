@@ -1,4 +1,4 @@
-"""What clients and probes see of trouble in the engine, and how the process ends: real graphs, real processes."""
+"""Trouble in the engine as clients and probes see it, and how the process ends: real graphs, real processes."""
 
 import json
 import os
@@ -146,7 +146,7 @@ def process(*arguments: str, **settings: str) -> Iterator[Process]:
 
 
 def test_a_kernel_that_nothing_can_interrupt_ends_the_process(trouble: Bundle) -> None:
-    """By then it has told everybody, and while it waited it said why it was not ready."""
+    """The process answers everybody before it ends, and says while it waits why it is not ready."""
     settings = {"BUNDLE": str(trouble.path), "HUNG_RUN_SECONDS": "1"}
     with process("service", "serve", **settings) as service:
         wait_until(lambda: service.answers("/readyz"), 60)
@@ -182,7 +182,7 @@ def test_what_is_fatal_ends_the_process_with_a_status_that_says_so(kind: str, fa
 
 @pytest.mark.parametrize("known", [False, True], ids=["altered", "with its hash"])
 def test_a_graph_that_is_cut_short_is_never_served(trouble: Bundle, tmp_path: Path, known: bool) -> None:
-    """Whether the manifest knows nothing of it, or was written to match."""
+    """A graph without its end is refused, whether or not the manifest was written to match."""
     folder = tmp_path / "cut"
     shutil.copytree(trouble.path, folder)
     (folder / MODEL).write_bytes((folder / MODEL).read_bytes()[:-100])

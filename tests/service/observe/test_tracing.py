@@ -45,7 +45,7 @@ def test_without_an_exporter_a_reply_names_the_trace_all_the_same() -> None:
 
 
 def test_every_line_of_the_log_carries_the_ids() -> None:
-    """Also what is logged in a thread that decodes for the request."""
+    """Lines logged in a thread that decodes for the request carry them as well."""
 
     lines: list[dict[str, Any]] = []
 
@@ -79,7 +79,7 @@ def test_every_line_of_the_log_carries_the_ids() -> None:
 def collected(
     body: object = None, network: Network | None = None, **settings: object
 ) -> tuple[Collector, dict[str, str]]:
-    """What a collector gets of one traced request, and the headers of the reply."""
+    """Spans that a collector gets of one traced request, and the headers of the reply."""
     with collector() as target:
         with live(loader(Network()), otlp_endpoint=target.endpoint) as edge:
             headers = traced(edge, tracestate="vendor=opaque")
@@ -200,7 +200,7 @@ def test_headers_and_name_come_from_the_usual_variables(monkeypatch: pytest.Monk
 
 
 def test_nothing_is_imported_when_nothing_is_sent() -> None:
-    """By the service: FastAPI itself imports the interface, without anything behind it."""
+    """The service loads no exporter; FastAPI itself imports the interface, without anything behind it."""
     program = """
 import sys
 from service.http.server import create_app

@@ -137,7 +137,7 @@ class Elsewhere:
 
 
 async def test_what_does_not_fit_is_not_remembered() -> None:
-    """It stood in memory once it had come, where the right answer could not take its place."""
+    """A result that does not fit once stayed in memory, where the right answer could not take its place."""
     kept = ResultCache(1 << 20, Metrics(), Elsewhere())
     results = kept.of(BUNDLE, "cpu")
     assert await results.find([b"k"]) == [None]

@@ -1,4 +1,4 @@
-"""What is found in a folder of bundles, in both layouts, and what is said about the rest."""
+"""Finding bundles in a folder, in both layouts, and what is said about the rest."""
 
 import shutil
 from pathlib import Path

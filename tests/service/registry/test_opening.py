@@ -1,4 +1,4 @@
-"""From a loaded model to one that answers: what was measured decides, what the settings say decides first."""
+"""Opening a loaded model for answers: what was measured decides, but settings come first."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is served, and every way to change it, in process: real bundles, real engines, real folders."""
+"""Models that are served and every way to change them, in process: real bundles, real engines, real folders."""
 
 import asyncio
 import shutil
@@ -340,7 +340,7 @@ async def test_the_folder_is_watched(root: Path, tmp_path: Path) -> None:
 
 
 async def test_the_one_bundle_of_the_settings_is_replaced_in_its_place(tmp_path: Path) -> None:
-    """Without a repository: what a deployment does that renames a new bundle over the old one."""
+    """A deployment without a repository renames a new bundle over the old one."""
     place = classifier_bundle(tmp_path / "bundle", name="only", version="1.0.0").path
     home = Home(tmp_path / "nowhere", repository=None, bundle=place)
     await home.models.start()

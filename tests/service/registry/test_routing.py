@@ -1,4 +1,4 @@
-"""Which version answers: aliases, exact versions, and the share of a canary."""
+"""The version that answers: aliases, exact versions, and the share of a canary."""
 
 import pytest
 from hypothesis import given
@@ -54,7 +54,7 @@ def test_a_canary_gets_its_share(percent: float) -> None:
 
 
 def test_two_models_divide_their_objects_differently() -> None:
-    """Else the same tenth of all objects would be on trial everywhere."""
+    """Equal divisions would have the same tenth of all objects on trial everywhere."""
     table = routes(50)
     table.canaries["other"] = Canary("2.1.0", 50)
     both = sum(table.choose("mine", str(i)).role == table.choose("other", str(i)).role for i in range(2000))

@@ -56,7 +56,7 @@ def is_lost(one: Any) -> bool:
 
 
 class Way:
-    """From a source to a sink.
+    """A way from a source to a sink.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the clients of Kafka complain of: how long it stands, and what the probes say while nobody answers."""
+"""Complaints of Kafka's clients: how long they stand, and what the probes say while nobody answers."""
 
 import pytest
 import structlog

@@ -1,4 +1,4 @@
-"""What goes wrong in a night: killed workers, poison of every kind, outages, a full disk, duplicates.
+"""Faults of a night: killed workers, poison of every kind, outages, a full disk, duplicates.
 
     SOAK_KILLS=100 python -m pytest -s tests/service/stream/test_faults.py      a hundred kills instead of one
 

@@ -1,4 +1,4 @@
-"""What a worker that died leaves behind in the committed offset's metadata, and what its successors make of it."""
+"""The journal that a dead worker leaves in the committed offset's metadata, and what its successors make of it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,7 +78,7 @@ def test_a_killer_among_innocents_becomes_a_letter_and_they_do_not() -> None:
 
 
 def test_one_delivery_is_too_few_to_blame_anybody() -> None:
-    """With a single lawful delivery, who was under way with others when a worker died is tried alone all the same."""
+    """Messages under way together when a worker died are tried alone, even where only one delivery is lawful."""
     journal = Journal(Entry(ALONE_AFTER, 10), 1)
     assert journal.wants_alone(3)
     assert journal.deliveries(3) == 1

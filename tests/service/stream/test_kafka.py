@@ -86,7 +86,7 @@ def test_what_was_not_done_is_delivered_again(cluster: KafkaCluster, tmp_path: P
 
 @pytest.fixture
 def ids(cluster: KafkaCluster) -> Iterator[Ids]:
-    """What tells the numbers of the alerts that have been published at least once."""
+    """Yield a function that returns the numbers of the alerts that have been published at least once."""
     with cluster.following("results") as so_far:
         yield lambda: {int(json.loads(message.value())["alert_id"]) - 10_000 for message in so_far()}
 

@@ -1,4 +1,4 @@
-"""What may be committed: never past a message that is not done."""
+"""Offsets that may be committed: never past a message that is not done."""
 
 import random
 
@@ -47,7 +47,7 @@ def test_a_partition_that_came_back_begins_anew() -> None:
 
 
 def test_a_topic_made_again_begins_anew() -> None:
-    """Its offsets go back: what was taken of the former topic says nothing about it."""
+    """Offsets of a topic that was made again go back: what was taken of the former one says nothing about it."""
     offsets = Offsets()
     old = [offsets.take(HERE, place) for place in (500, 501)]
     new = offsets.take(HERE, 0)

@@ -15,14 +15,14 @@ RECORDED = ROOT / "tests" / "contract" / "recorded.jsonl"
 
 
 def found(name: str, tree: Path = ROOT) -> dict[str, Any]:
-    """What one server or stream of a checkout answers now."""
+    """Replies that one server or stream of a checkout gives now."""
     with tempfile.TemporaryDirectory(prefix="contract-") as folder:
         told = replies if name in SERVERS else runs
         return told(name, tree, Path(folder))
 
 
 def recorded(name: str) -> dict[str, Any]:
-    """What it answered when the contract was recorded."""
+    """Replies that it gave when the contract was recorded."""
     lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
     return {line["ask"]: line["reply"] for line in lines if line["of"] == name}
 

@@ -130,7 +130,7 @@ def avro(schema: Any, value: bytes) -> Any:
 
 
 def masked(value: Any, masks: Masks) -> Any:
-    """The same value with stand-ins for what differs between runs, and short lists of numbers."""
+    """A value with stand-ins for what differs between runs, and short lists of numbers."""
     if isinstance(value, dict):
         return _dict(value, masks)
     if isinstance(value, bytes):
@@ -204,7 +204,7 @@ def _text(text: str, masks: Masks) -> str:
 
 
 def differences(recorded: Any, found: Any, place: str = "") -> list[str]:
-    """Where two recorded replies differ, by the path in them; numbers may by :data:`TOLERANCE`."""
+    """Paths at which two recorded replies differ; numbers may by :data:`TOLERANCE`."""
     if isinstance(recorded, dict) and isinstance(found, dict):
         if "superset" in recorded:
             missing = sorted(set(recorded["superset"]) - set(found.get("superset", [])))

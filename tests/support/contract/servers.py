@@ -59,7 +59,7 @@ SERVERS = {"bundled": _bundled, "repository": _repository, "guarded": _guarded}
 
 
 def environment(tree: Path, folder: Path, chosen: dict[str, str]) -> dict[str, str]:
-    """What a process of that checkout sees: nothing of this machine's own settings."""
+    """Environment of a process of that checkout: nothing of this machine's own settings."""
     foreign = {name: text for name, text in os.environ.items() if not name.startswith("NIGHTJAR_")}
     told = QUIET | {"MEASUREMENTS_FOLDER": str(folder / "measurements")} | chosen
     named = {f"NIGHTJAR_{name}": text for name, text in told.items()}
@@ -122,7 +122,7 @@ def _settle(port: int) -> None:
 
 
 def replies(name: str, tree: Path, folder: Path) -> dict[str, Any]:
-    """What a server of the contract answers, by the names of its requests, in their order."""
+    """Replies of a server of the contract, by the names of its requests, in their order."""
     masks: Masks = {str(folder): "<folder>", str(tree): "<tree>"}
     found: dict[str, Any] = {}
     with server(name, tree, folder) as ports:

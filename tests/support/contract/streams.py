@@ -63,7 +63,7 @@ def _alerts(folder: Path) -> Path:
 
 
 def _records(folder: Path) -> list[Any]:
-    """What stands in a folder of records, headers as text; without times."""
+    """Content of a folder of records, headers as text; without times."""
     found = [json.loads(path.read_text()) for path in folder.glob("*.record.json")]
     for record in found:
         record["headers"] = {name: base64.b64decode(value).decode() for name, value in record["headers"]}
@@ -110,7 +110,7 @@ def _container(value: bytes) -> Any:
 
 
 def through_redis(tree: Path, folder: Path) -> dict[str, Any]:
-    """From Redis streams to Redis streams: three formats, a rule for a topic, dead letters in a stream."""
+    """Run a worker from Redis streams to Redis streams: three formats, a rule for a topic, dead letters in a stream."""
     bundle = str(classifier_bundle(folder / "counter").path)
     decoders: dict[str, Callable[[bytes], Any]] = {
         "nightjar": json.loads,
@@ -143,7 +143,7 @@ STREAMS: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
 
 
 def runs(name: str, tree: Path, folder: Path) -> dict[str, Any]:
-    """What a stream of the contract published, by the kind of record and the record's place."""
+    """Records that a stream of the contract published, by their kind and place."""
     masks: Masks = {str(folder): "<folder>", str(tree): "<tree>"}
     found = STREAMS[name](tree, folder)
     return {

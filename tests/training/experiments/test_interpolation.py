@@ -26,7 +26,7 @@ FLOORS = {"romae": {3: 0.315, 10: 0.0991, 20: 0.0267}, "hetvae": {3: 0.333, 10: 
 
 
 def covariance(grid: Grid) -> Float64:
-    """Of the noise-free points; from the definition, point by point."""
+    """Covariance of the noise-free points, from the definition, point by point."""
     weight = np.array([[np.exp(-120.0 * (t - r) ** 2) for r in grid.reference_Z] for t in grid.time_L])
     weight /= weight.sum(1, keepdims=True)
     return np.asarray(weight @ weight.T)

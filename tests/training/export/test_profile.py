@@ -1,4 +1,4 @@
-"""What a network's modules cost: events added up by module and operator, and a whole bundle timed."""
+"""Costs of a network's modules: events added up by module and operator, and a whole bundle timed."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ def test_a_run_folder_of_a_bundle_predicts_what_the_bundle_predicts(tmp_path: Pa
 
 
 def test_of_a_bundle_with_trees_the_network_comes_back(tmp_path: Path) -> None:
-    """Its trees stay behind: the embedding is the bundle's, and the answer is the network's share of the bundle's."""
+    """The trees stay behind: the embedding is the bundle's, and the answer is the network's share of the bundle's."""
     network, _ = load_network(weights.unpack(DEFAULT_BUNDLE, tmp_path / "run"))
     inputs, outputs = read_golden(DEFAULT_BUNDLE)
     names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # nn.Module types attributes as tensors

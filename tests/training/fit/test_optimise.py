@@ -14,7 +14,7 @@ def network() -> nn.ModuleDict:
 
 
 def moved(config: OptimiserConfig, steps: int = 1) -> dict[str, float]:
-    """How far the weights of every part went."""
+    """Distance that the weights of every part went."""
     parts = network()
     before = {name: value.clone() for name, value in parts.state_dict().items()}
     optimiser = make_optimiser(config, parts)

@@ -89,7 +89,7 @@ def test_the_commit_says_whether_the_tree_differs_from_it(tmp_path: Path, monkey
 
 
 def test_a_folder_of_an_older_version_is_the_same_run(data: Path, tmp_path: Path) -> None:
-    """It lacks the fields that have come since."""
+    """An older folder lacks the fields that have come since."""
     config = RunConfig(recipe=tiny(debug()), data=fingerprint(data, 120))
     open_run(tmp_path, config)
     stored = json.loads((tmp_path / CONFIG).read_text())

@@ -126,7 +126,7 @@ def test_typed_ztf_supernovae(tmp_path: Path, out: Path, capsys: Capture) -> Non
 
 
 def test_an_import_trains_with_its_own_classes(tmp_path: Path, out: Path, capsys: Capture) -> None:
-    """From the survey's files to the weights and the manifest's classes, with a recipe made for 20 classes."""
+    """A recipe made for 20 classes takes those of the survey's files, to the weights and the manifest."""
     run(capsys, out, "ztf-supernovae", write_supernovae(tmp_path / "sn", 60), "--licence", "CC0")
     recipe = debug().model_copy(update={"schedule": ScheduleConfig(steps=2), "threads": 1})
     assert train(recipe, out, tmp_path / "run", progress=False).finished

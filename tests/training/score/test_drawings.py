@@ -1,4 +1,4 @@
-"""What pictures compute before they draw, and that marks say what the numbers say."""
+"""Computations before pictures are drawn, and marks that say what the numbers say."""
 
 import numpy as np
 import pytest

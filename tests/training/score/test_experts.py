@@ -1,4 +1,4 @@
-"""What experts serve: counts by token against the loads that the network tells, and against a plain loop."""
+"""Use of experts: counts by token against the loads that the network tells, and against a plain loop."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What makes each class itself: brightness, time scales, colours, periods, redshifts."""
+"""Marks of each class: brightness, time scales, colours, periods, redshifts."""
 
 from dataclasses import replace
 

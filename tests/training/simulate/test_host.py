@@ -109,7 +109,7 @@ def test_sentinels_are_those_of_elasticc(column: str, value: float) -> None:
 
 
 def test_values_never_look_like_sentinels() -> None:
-    """What the wire would read as missing must not be a measured value."""
+    """A measured value must not be one that the wire would read as missing."""
     for name, redshift in (("Ia", 0.3), ("EB", 0.0)):
         table = host.metadata(np.random.default_rng(1), name, np.full(N, redshift), np.full(N, 0.02))
         for row in table[:200]:

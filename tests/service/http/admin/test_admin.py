@@ -58,7 +58,7 @@ class Admin:
         return Listing.model_validate(document)
 
     def answers(self, model: str = "mine", **changes: Any) -> dict[str, Any]:
-        """Which model answers a request on the public port."""
+        """Name of the model that answers a request on the public port."""
         status, reply = self.edge.post(f"/v1/classify?model={model}", curve(**changes))
         assert status == 200, reply
         found: dict[str, Any] = reply["model"]

@@ -1,4 +1,4 @@
-"""Which format a reply comes in."""
+"""Choice of a reply's format."""
 
 import pytest
 

@@ -186,7 +186,7 @@ def worker_killed(way: Way) -> None:
 
 
 def worker_suspended(way: Way) -> None:
-    """For longer than its session, or than it may keep an entry, while another one works."""
+    """Suspend a worker for longer than its session, or than it may keep an entry, while another one works."""
     with way.process() as sleeper, way.process() as other:
         answered_before(way, other)
         sleeper.suspend()

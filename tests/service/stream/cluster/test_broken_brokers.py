@@ -51,7 +51,7 @@ def silent(cluster: Brokers, node: int) -> Callable[[], None]:
 
 
 def cut_off(cluster: Brokers, node: int) -> Callable[[], None]:
-    """From the worker alone; the brokers and the test still reach it."""
+    """Cut a broker off from the worker alone; the brokers and the test still reach it."""
     cluster.proxies[node].cut()
 
     def mend() -> None:
@@ -165,7 +165,7 @@ def test_a_worker_whose_transaction_times_out_goes_on(single: Brokers, tmp_path:
 
 
 def test_a_transaction_that_has_timed_out_is_begun_anew(single: Brokers, tmp_path: Path) -> None:
-    """Its broker has aborted it while we were away; nobody sees what it held, and the next one is whole."""
+    """The broker has aborted it while we were away; nobody sees what it held, and the next one is whole."""
     with trial(single.hosts(), tmp_path, exactly_once=True) as one:
         timeouts = "exactly_once=yes&transaction.timeout.ms=1000&message.timeout.ms=900"
         once = KafkaTransactions(parse_address(f"kafka://{single.hosts()}/{one.sink}?{timeouts}"), {})
@@ -187,7 +187,7 @@ def test_a_transaction_that_has_timed_out_is_begun_anew(single: Brokers, tmp_pat
 
 @BOTH
 def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
-    """Of one worker of two, in the middle of its work, with the default model's network in both."""
+    """One worker of two, with the default model's network, is killed again and again in the middle of its work."""
     kills = int(os.environ.get("SOAK_KILLS", "20"))
     with trial(single.hosts(), tmp_path, exactly_once=exactly_once) as one, one.process(real=True) as survivor:
         begins_well(one, survivor, 500)

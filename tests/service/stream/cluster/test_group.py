@@ -74,7 +74,7 @@ def test_a_second_worker_joins_a_loaded_one_and_leaves(plain: Trial) -> None:
 
 @pytest.mark.parametrize("load", [40, 1500])
 def test_a_worker_that_was_suspended_goes_on(both: Trial, load: int) -> None:
-    """Its session ends while it sleeps, at rest or at work; its partitions come back and are not paused."""
+    """The session of a worker ends while it sleeps, at rest or at work; its partitions come back and are not paused."""
     limits: dict[str, Any] = {"batch_messages": 16, "max_inflight_messages": 32}
     with both.process(**limits) as worker:
         begins_well(both, worker)

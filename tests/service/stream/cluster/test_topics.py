@@ -71,7 +71,7 @@ def test_answers_beyond_the_limit_of_their_topic_become_letters(both: Trial) -> 
 
 
 def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> None:
-    """Whoever asks for committed records sees each answer once, also while a killed worker's transaction is open."""
+    """A reader of committed records sees each answer once, also while a killed worker's transaction is open."""
     with trial(hosts, tmp_path, exactly_once=True) as one:
         with one.process() as victim:
             one.feed(300, over=1)
@@ -85,7 +85,7 @@ def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> 
 
 
 def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: Path) -> None:
-    """What retention has removed cannot be answered; what is left is."""
+    """Messages that retention has removed cannot be answered; those that are left are."""
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one:
         one.feed(40)
         with running(one.settings()) as worker:
