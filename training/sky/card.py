@@ -14,6 +14,7 @@ from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
 from models.taxonomy import ZTF_SUPERNOVAE
 from training.common import markdown_table
 from training.export.card import USE, confidence_sections, identity
+from training.sky.page import seeds_section
 
 # Terms are those that the source states; sets without a licence serve weights and figures alone.
 SOURCES: Final[Mapping[str, str]] = {
@@ -147,7 +148,12 @@ Of objects of the test part, by `python -m training sky measure`; prior: {report
 {report["looks"]}. Labels of Rubin's alerts and of TDECat trained nothing: in their rows "seen" holds for the surveys
 alone. Beside it stand boosted trees trained on the same objects.
 
-{markdown_table(["set", "wanted", f"{manifest.name} {manifest.version}", TREES], rows)}"""
+{markdown_table(["set", "wanted", f"{manifest.name} {manifest.version}", TREES], rows)}{_seeds(report)}"""
+
+
+def _seeds(report: Mapping[str, Any]) -> str:
+    """Say what other seeds give, where that was measured."""
+    return "\n\n" + seeds_section(report["seeds"]).rstrip("\n") if report.get("seeds") else ""
 
 
 def _figures(told: Mapping[str, Mapping[str, Any]]) -> str:

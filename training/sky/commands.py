@@ -65,7 +65,7 @@ class Measure(Command):
 
     bundles: CliPositionalArg[list[Path]] = Field(default=[], description="bundle folders, scored as `seen`")
     out: Path = Field(description="JSON file to write")
-    views: Path | None = Field(default=None, description="npz of `sky views --part test`; without it they are drawn")
+    views: Path | None = Field(default=None, description="npz of `sky views` of the part; without it they are drawn")
     view_number: int = Field(default=6000, ge=0, description="views to draw where there is no file; 0: none")
     unseen: list[Path] = Field(default=[], description="bundles that saw none of the surveys: column `left out`")
     reports: list[Path] = Field(
@@ -73,6 +73,10 @@ class Measure(Command):
     )
     simulated: list[Path] = Field(default=[], description="JSON files of `evaluate`: the simulated test set")
     six: Path | None = Field(default=None, description="JSON file of `sky six`")
+    part: Literal["valid", "test"] = Field(default="test", description="valid: for choices, and the spread of seeds")
+    seeds: list[Path] = Field(
+        default=[], description="files of `sky measure --part valid`, each of a bundle of another seed: their spread"
+    )
     looks: str = Field(default="once", description="how often the test part has been looked at, in words")
 
     def cli_cmd(self) -> None:
@@ -90,14 +94,16 @@ class Measure(Command):
             told=self.reports,
             simulated=self.simulated,
             six=self.six,
+            seeds=self.seeds,
             looks=self.looks,
+            part=self.part,
         )
         _write(self.out, report)
 
     def _draw(self, sky: Any) -> Any:
         from training.reobserve.batch import views_of
 
-        return views_of(sky, "test", self.view_number, data=self.data)
+        return views_of(sky, self.part, self.view_number, data=self.data)
 
 
 class Trees(Command):

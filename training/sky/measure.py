@@ -20,8 +20,10 @@ from training.sky.load import as_sent
 from training.sky.record import PARTS, Reveal, Sky
 from training.sky.rows import FEWEST_DETECTIONS, ROWS, Asked, Measured, brightest
 from training.sky.scores import BRIGHTNESS, Answers, ask_bundle, by_detections, novelty_auroc, rounded, summary
+from training.sky.surveys import MEASURE_ONLY
 
 Column = Literal["seen", "left out", "adapted"]
+Part = Literal["valid", "test"]
 COLUMNS: Final[tuple[Column, ...]] = ("seen", "left out", "adapted")
 REVEALS: Final[tuple[Reveal, ...]] = ("nothing", "redshift", "everything")
 VIEW_REVEALS: Final[tuple[Reveal, ...]] = ("nothing", "redshift")
@@ -30,25 +32,36 @@ PRIOR: Final = "as each model was trained (`training`), never reweighted"
 SIMULATED: Final = ("simulated", "simulated test set, macro-F1", "0.80", "not below 0.80")
 
 
-def scored_part(sky: Sky) -> tuple[Sky, Sky]:
+def scored_part(sky: Sky, part: Part = "test") -> tuple[Sky, Sky]:
     """Labelled objects to be scored, and objects of no known class; points as somebody would send them.
 
-    Labels of real Rubin alerts are for measuring only, so all of them are scored, whichever part they are in.
+    Labels of real Rubin alerts are for measuring only, so all of them are scored with the test part, whichever part
+    they are in; in the validation part nothing is scored that serves measuring alone.
     """
-    sent = as_sent(sky.take((sky.part == PARTS.index("test")) | (sky.source == "rubin")))
+    chosen = sky.part == PARTS.index(part)
+    if part == "test":
+        chosen |= sky.source == "rubin"
+    else:
+        chosen &= ~np.isin(sky.source, sorted(MEASURE_ONLY | {"rubin"}))
+    sent = as_sent(sky.take(chosen))
     return sent.take(sent.label >= 0), sent.take(sent.quality == "other")
 
 
 def measure(
-    name: str, ask: Ask, sky: Sky, views: Sky | None = None, reveals: tuple[Reveal, ...] = REVEALS
+    name: str,
+    ask: Ask,
+    sky: Sky,
+    views: Sky | None = None,
+    reveals: tuple[Reveal, ...] = REVEALS,
+    part: Part = "test",
 ) -> dict[str, Any]:
     """Return the report of one model.
 
     Parameters
     ----------
-    sky : the whole record; its test part is scored. views : views of the test part, where there are some.
+    sky : the whole record; ``part`` of it is scored. views : views of that part, where there are some.
     """
-    known, strange = scored_part(sky)
+    known, strange = scored_part(sky, part)
     real = _asked(ask, known, reveals)
     seen = None if views is None else _asked(ask, as_sent(views), VIEW_REVEALS)
     measured = Measured(real, seen)
@@ -64,7 +77,7 @@ def measure(
     return found
 
 
-def measure_bundle(path: Path, sky: Sky, views: Sky | None = None) -> dict[str, Any]:
+def measure_bundle(path: Path, sky: Sky, views: Sky | None = None, part: Part = "test") -> dict[str, Any]:
     """Return the report of a bundle of the 20 classes.
 
     Raises
@@ -76,8 +89,8 @@ def measure_bundle(path: Path, sky: Sky, views: Sky | None = None) -> dict[str, 
     if bundle.manifest.task != "classification" or bundle.manifest.classes.names != ELASTICC.names:
         raise ValueError(f"{path} does not tell the {len(ELASTICC.names)} classes of the table apart")
     name = f"{bundle.manifest.name} {bundle.manifest.version}"
-    report = measure(name, lambda part, reveal: ask_bundle(path, part, reveal), sky, views)
-    known, _ = scored_part(sky)
+    report = measure(name, lambda asked, reveal: ask_bundle(path, asked, reveal), sky, views, part=part)
+    known, _ = scored_part(sky, part)
     priors = {prior: _under(path, known, prior) for prior in bundle.manifest.priors}
     report["priors"] = rounded({prior: told for prior, told in priors.items() if told["objects"]})
     return report
@@ -198,15 +211,18 @@ def measure_all(
     told: Sequence[Path] = (),
     simulated: Sequence[Path] = (),
     six: Path | None = None,
+    seeds: Sequence[Path] = (),
     looks: str = "once",
+    part: Part = "test",
 ) -> dict[str, Any]:
     """Everything that the page shows.
 
     Parameters
     ----------
-    bundles : bundle folders by column. views : views of the test part. told : reports of
+    bundles : bundle folders by column. views : views of ``part``, which is scored. told : reports of
     ``sky trees``, of ``sky fingerprint`` and of an earlier measurement: their models are taken over.
-    simulated : reports of ``evaluate``. six : report of ``sky six``.
+    simulated : reports of ``evaluate``. six : report of ``sky six``. seeds : measurements of the validation part,
+    each of one bundle, which differ in seeds alone.
     looks : how often the test part has been looked at, in words.
 
     Raises
@@ -219,7 +235,7 @@ def measure_all(
     reports: dict[str, dict[str, Any]] = {}
     for column, paths in bundles.items():
         for path in paths:
-            report = measure_bundle(path, sky, views)
+            report = measure_bundle(path, sky, views, part)
             reports.setdefault(report["name"], {})[column] = report
     earlier = [json.loads(path.read_text(encoding="utf-8")) for path in told]
     for one in earlier:
@@ -232,9 +248,33 @@ def measure_all(
         "looks": looks,
         "fingerprint": [row for one in earlier for row in _listed(one.get("fingerprint"))],
         "six": None if six is None else json.loads(six.read_text(encoding="utf-8")),
+        "seeds": spread([json.loads(path.read_text(encoding="utf-8")) for path in seeds]),
         "table": table(reports),
         "reports": reports,
     }
+
+
+def spread(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and standard deviation of the figures of several measurements, each of one bundle; no rows of none.
+
+    Figures that count objects, or that one of them lacks, are left out.
+    """
+    if len(measured) < 2:
+        return []
+    found = []
+    for places in zip(*(one["table"] for one in measured), strict=True):
+        each = [next(iter(place["figures"].values()))["seen"] for place in places if place["figures"]]
+        if len(each) < len(places):
+            continue
+        values = {name: [figures.get(name) for figures in each] for name in each[0]}
+        told = {
+            name: [float(np.mean(column)), float(np.std(column, ddof=1))]
+            for name, column in values.items()
+            if all(isinstance(value, float) for value in column)
+        }
+        found.append({"key": places[0]["key"], "title": places[0]["title"], "seeds": len(each), "figures": told})
+    spreads: list[dict[str, Any]] = rounded(found)
+    return spreads
 
 
 def _listed(found: Any) -> list[Any]:

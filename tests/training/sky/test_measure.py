@@ -9,7 +9,7 @@ import pytest
 from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from models.taxonomy import ELASTICC
 from support.sky import bump, pulsator
-from training.sky.measure import measure, measure_all, measure_bundle, scored_part
+from training.sky.measure import measure, measure_all, measure_bundle, scored_part, spread
 from training.sky.page import telling_rows, write_page
 from training.sky.record import PARTS, Reveal, Sky, collect
 from training.sky.rows import ROWS
@@ -163,6 +163,34 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     assert all(0 <= told["coverage"] <= 1 <= told["size"] for told in under.values())
     assert "| uniform |" in page
     assert telling_rows(report, ["yse"]).count("\n") == 3
+
+
+def test_nothing_that_serves_measuring_alone_is_scored_with_the_validation_part() -> None:
+    sky = small_sky()
+    sky.part[:] = PARTS.index("valid")
+    sky.source[:4] = ["rubin", "rubin", "tdecat", "tdecat"]
+    known, _ = scored_part(sky, "valid")
+    assert len(known) == 16
+    assert not set(known.source.tolist()) & {"rubin", "tdecat"}
+    known, _ = scored_part(sky)
+    assert set(known.source.tolist()) == {"rubin"}
+
+
+def test_other_seeds_are_told_by_mean_and_standard_deviation(tmp_path: Path) -> None:
+    """Counts are left out, and so is a figure that one of them lacks; a lone measurement has no spread."""
+    paths = []
+    for number, recall in enumerate((0.5, 0.6, 0.7)):
+        figures = {"recall": recall, "objects": 12, "rare": None if number else 0.1}
+        table = [{"key": "yse", "title": "YSE", "figures": {"one": {"seen": figures}}}]
+        paths.append(tmp_path / f"{number}.json")
+        paths[-1].write_text(json.dumps({"table": table}), encoding="utf-8")
+    report = measure_all(small_sky().take(np.arange(0)), {}, views=None, seeds=paths)
+    assert report["seeds"] == [{"key": "yse", "title": "YSE", "seeds": 3, "figures": {"recall": [0.6, 0.1]}}]
+    page = write_page(report, "sky.json")
+    assert "recall 0.600 ± 0.100" in page
+    assert "of 3 bundles" in page
+    assert "What other seeds give" not in write_page(report | {"seeds": []}, "sky.json")
+    assert spread([json.loads(paths[0].read_text(encoding="utf-8"))]) == []
 
 
 def test_a_column_that_does_not_exist_is_refused() -> None:
