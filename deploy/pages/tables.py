@@ -109,13 +109,9 @@ KAFKA_DRAIN = (
     Figure("kafka.drain_per_s.workers_4", "4 workers"),
     Figure("kafka.at_least_once_per_s", "at least once"),
     Figure("kafka.exactly_once_per_s", "exactly once"),
-    Figure("kafka.exactly_once_price", "price of exactly once, share"),
-    Figure("kafka.exactly_once_price.low", "from"),
-    Figure("kafka.exactly_once_price.high", "to"),
+    Figure("kafka.exactly_once_price", "price of exactly once, share (interval)"),
     Figure("kafka.price_rounds", "rounds"),
-    Figure("kafka.commit_often_ratio", "alerts/s, commits often / seldom"),
-    Figure("kafka.commit_often_ratio.low", "from"),
-    Figure("kafka.commit_often_ratio.high", "to", "at least 0.97"),
+    Figure("kafka.commit_often_ratio", "alerts/s, commits often / seldom (interval)", "up to at least 0.97"),
     Figure("kafka.commit_rounds", "rounds"),
 )
 KAFKA_FAULTS = (
@@ -159,19 +155,13 @@ HOSTILE_STREAM = (
     Figure("hostile.worker.good_answered", "good alerts, all answered"),
 )
 BEFORE = (
-    Figure("before.json_1.throughput_ratio", "JSON: curves/s, now / then"),
-    Figure("before.json_1.throughput_ratio.low", "from"),
-    Figure("before.json_1.throughput_ratio.high", "to", "at least 0.97"),
+    Figure("before.json_1.throughput_ratio", "JSON: curves/s, now / then (interval)", "up to at least 0.97"),
     Figure("before.json_1.cpu_ratio", "JSON: processor time, now / then"),
-    Figure("before.msgpack_64.throughput_ratio", "msgpack by 64: curves/s, now / then"),
-    Figure("before.msgpack_64.throughput_ratio.low", "from"),
-    Figure("before.msgpack_64.throughput_ratio.high", "to", "at least 0.97"),
-    Figure("before.msgpack_64.cpu_ratio", "msgpack by 64: processor time, now / then"),
+    Figure("before.msgpack_64.throughput_ratio", "msgpack, 64: curves/s, now / then (interval)", "up to at least 0.97"),
+    Figure("before.msgpack_64.cpu_ratio", "msgpack, 64: processor time, now / then"),
 )
 BEFORE_STREAM = (
-    Figure("before.stream.throughput_ratio", "alerts/s, now / then"),
-    Figure("before.stream.throughput_ratio.low", "from"),
-    Figure("before.stream.throughput_ratio.high", "to", "at least 0.97"),
+    Figure("before.stream.throughput_ratio", "alerts/s, now / then (interval)", "up to at least 0.97"),
     Figure("before.stream.cpu_ratio", "processor time, now / then"),
 )
 LEAN = (
@@ -264,7 +254,7 @@ def rows_of(figures: Sequence[Figure], found: Sequence[Measurement]) -> str:
     rows = [["version", *(figure.heading for figure in shown), MEASURED]]
     if any(figure.aim for figure in shown):
         rows.append(["*wanted*", *(f"*{figure.aim}*" if figure.aim else "" for figure in shown), ""])
-    rows += [[_version(one), *(_figure_cell(one.get(figure.key)) for figure in shown), _held_for(one)] for one in mine]
+    rows += [[_version(one), *(_with_interval(one, figure.key) for figure in shown), _held_for(one)] for one in mine]
     return markdown_table(rows[0], rows[1:]) + "\n"
 
 
@@ -315,6 +305,13 @@ def _server(key: str) -> str:
 
 def _middle(value: Any) -> float:
     return float(value["median"] if isinstance(value, dict) else value)
+
+
+def _with_interval(one: Measurement, key: str) -> str:
+    """Cell of a figure, with the interval that the measurement holds beside it under ``KEY.low`` and ``KEY.high``."""
+    low, high = one.get(f"{key}.low"), one.get(f"{key}.high")
+    interval = "" if low is None or high is None else f" ({_number(low)} to {_number(high)})"
+    return _figure_cell(one.get(key)) + interval
 
 
 def _figure_cell(value: Any) -> str:

@@ -146,26 +146,21 @@ def absent_at_the_start(way: Way) -> None:
         ends_well(way, worker)
 
 
-def killed(way: Way) -> None:
-    with way.process() as worker:
-        answered_before(way, worker)
-        way.feed(60)
-        way.kill()
-        told(worker)
-        way.start()
-        ends_well(way, worker)
+def away(leaves: Callable[[Way], None], returns: Callable[[Way], None]) -> Callable[[Way], None]:
+    """Make a fault: the broker leaves a worker that has work, which says so, and returns."""
 
+    def fault(way: Way) -> None:
+        with way.process() as worker:
+            answered_before(way, worker)
+            way.feed(60)
+            leaves(way)
+            try:
+                told(worker)
+            finally:
+                returns(way)
+            ends_well(way, worker)
 
-def silent(way: Way) -> None:
-    with way.process() as worker:
-        answered_before(way, worker)
-        way.feed(60)
-        way.hang()
-        try:
-            told(worker)
-        finally:
-            way.wake()
-        ends_well(way, worker)
+    return fault
 
 
 def made_again(way: Way) -> None:
@@ -198,8 +193,8 @@ def worker_suspended(way: Way) -> None:
 
 FAULTS: dict[str, Callable[[Way], None]] = {
     "absent at the start": absent_at_the_start,
-    "killed": killed,
-    "silent": silent,
+    "killed": away(lambda way: way.kill(), lambda way: way.start()),
+    "silent": away(lambda way: way.hang(), lambda way: way.wake()),
     "made again": made_again,
     "a worker is killed": worker_killed,
     "a worker is suspended": worker_suspended,
