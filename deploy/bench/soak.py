@@ -360,7 +360,8 @@ class Soak(BaseSettings):
         curves, admin = drawn(), free_port()
         answers = golden({load_bundle(self.bundle).manifest.version: self.bundle, version: made}, curves)
         chosen = {"REPOSITORY": repository, "ADMIN_PORT": admin, "CACHE_BYTES": 0}
-        with running(self.bundle, {f"NIGHTJAR_{key}": str(value) for key, value in chosen.items()}) as service:
+        settings = {f"NIGHTJAR_{key}": str(value) for key, value in chosen.items()}
+        with running(self.bundle, settings, PATIENCE_SECONDS) as service:
             driver = Driver(service.port, prepared(curves), answers)
             rate = self.load * asyncio.run(self._most(driver))
             (repository / name).mkdir()

@@ -25,6 +25,8 @@ STEADY = {"session.timeout.ms": "30000"}
 """Options of a source for tests in which nobody dies: a busy machine then misses no session."""
 PROMISED_SECONDS = 60.0 if "NIGHTJAR_SOAK" in os.environ else 180.0
 """How soon everything is to be answered: within a minute on a machine that does nothing else."""
+START_SECONDS = 180.0
+"""How soon a worker that starts is to be at work on a busy machine: nothing is promised of that."""
 GAINED_MEGABYTES = 60
 """How much more memory a worker may hold once a fault is over: what clients keep for connections and messages."""
 BUSY = (KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT)
@@ -203,7 +205,7 @@ def all_answered(way: Answering, within: float = PROMISED_SECONDS, but: Collecti
 def begins_well(way: Answering, worker: Process | Running, count: int = 40) -> None:
     """Have the first alerts answered, and note the memory that this takes."""
     way.feed(count)
-    all_answered(way)
+    all_answered(way, START_SECONDS)
     worker.noted_megabytes = worker.megabytes
 
 
@@ -215,7 +217,7 @@ def ends_well(way: Answering, *workers: Process | Running, but: Collection[int] 
     each say that it is ready, now that nothing is wrong?
     """
     for worker in workers:
-        eventually(lambda: worker.ready, PROMISED_SECONDS)  # noqa: B023 - asked within this turn
+        eventually(lambda: worker.ready, START_SECONDS)  # noqa: B023 - asked within this turn
         worker.noted_megabytes = worker.noted_megabytes or worker.megabytes
     all_answered(way, but=but)
     way.feed(20)

@@ -115,7 +115,7 @@ def test_a_right_that_is_taken_away_and_given_back(tmp_path: Path) -> None:
     }
     with brokers(tmp_path, secure=True, **rights) as cluster, trial(cluster.hosts(), tmp_path) as one:
         rule = ("--bootstrap-server", cluster.hosts(), "--deny-principal", f"User:{USER}", "--topic", one.source)
-        acls = partial(cluster.tool, "kafka.admin.AclCommand")
+        acls = partial(cluster.tool, "org.apache.kafka.tools.AclCommand")
         with running(one.settings(**addressed(one, cluster, "SASL_PLAINTEXT"))) as worker:
             begins_well(one, worker)
             acls(*rule, "--add", "--operation", "Read")

@@ -16,7 +16,17 @@ from service.stream.addresses import parse_address
 from service.stream.kafka.transactions import KafkaTransactions
 from service.stream.messages import Record, TransientError
 from support.kafka_brokers import Brokers, Reader, brokers, needs_brokers
-from support.kafka_trial import PROMISED_SECONDS, STEADY, TRANSACTION_MS, Trial, begins_well, ends_well, repeats, trial
+from support.kafka_trial import (
+    PROMISED_SECONDS,
+    START_SECONDS,
+    STEADY,
+    TRANSACTION_MS,
+    Trial,
+    begins_well,
+    ends_well,
+    repeats,
+    trial,
+)
 from support.stream import Process, eventually
 
 pytestmark = needs_brokers
@@ -193,7 +203,7 @@ def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None
         begins_well(one, survivor, 500)
         for _ in range(kills):
             with one.process(real=True) as victim:
-                eventually(lambda: victim.ready, 60)
+                eventually(lambda: victim.ready, START_SECONDS)
                 one.feed(270, over=1)
                 victim.kill()
         told = ends_well(one, survivor)
