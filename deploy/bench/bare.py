@@ -1,17 +1,14 @@
 """Bare onnxruntime, the yardstick of every benchmark: one light curve a call, and at its best.
 
-Bare onnxruntime: ``session.run`` on ready-made inputs, one curve a call, and nothing else.
+**One curve a call** (:class:`Bare`): ``session.run`` on ready-made inputs, and nothing else. No HTTP, JSON, validation,
+featurisation, queue or batching: the inputs are made before the clock starts. With one caller it is what a loop in a
+script gets; with as many callers as the service has workers it is all that the cores can do one by one.
 
-No HTTP, JSON, validation, featurisation, queue or batching: the inputs are made before the clock starts. With one
-caller it is what a loop in a script gets; with as many callers as the service has workers it is all that the cores can
-do one by one.
-
-Bare onnxruntime at its best: everything known beforehand, and the schedule that does most.
-
-A schedule says which curves share a run. Those tried are one by one, and the curves sorted by length and cut into
-batches of so many padded observations. Batches begin with the longest, so that no caller is left with a long one at
-the end. Inputs are made before the clock starts; what a schedule costs to find, and its inputs to pad, costs nothing.
-That is more than any server can do, which has to take curves as they come: a service near it has little left to gain.
+**At its best** (:class:`Best`): everything known beforehand, and the schedule that does most. A schedule says which
+curves share a run. Those tried are one by one, and the curves sorted by length and cut into batches of so many padded
+observations. Batches begin with the longest, so that no caller is left with a long one at the end. Inputs are made
+before the clock starts; what a schedule costs to find, and its inputs to pad, costs nothing. That is more than any
+server can do, which has to take curves as they come: a service near it has little left to gain.
 """
 
 import threading

@@ -1,25 +1,20 @@
 """The engine measured: against its simulation, other batching policies, bare onnxruntime and a lone request.
 
-The simulated engine (:mod:`deploy.bench.simulation`) beside the real one: the same trace, the same limits.
+**Simulated and real** (:mod:`deploy.bench.simulation`): both get the same trace and the same limits. Each round
+measures what runs cost, simulates, and drives the real engine with the trace. Two simulations are held against it: one
+that was told only what could be known before, and one that knows what runs took in the replay. The first also shows how
+much the machine changed from one second to the next; the second shows queue and policy alone.
 
-Each round measures what runs cost, simulates, and drives the real engine with the trace. Two simulations are held
-against it: one that was told only what could be known before, and one that knows what runs took in the replay. The
-first also shows how much the machine changed from one second to the next; the second shows queue and policy alone.
+**A lone request**: one JSON light curve, nothing else going on, beside the bare run of it. Each curve is run bare and
+asked over HTTP, in turn; the difference counts, curve by curve, so that long and short ones weigh alike. The client is
+a blocking socket in this process, the thinnest there is.
 
-What the service adds to a lone request: one JSON light curve, nothing else going on, beside the bare run of it.
+**Light curves** have the lengths of real alerts: lognormal around 50 points, and one in a hundred from a deep field.
+The cache is off, as the curves come again and again.
 
-Each curve is run bare and asked over HTTP, in turn; the difference counts, curve by curve, so that long and short ones
-weigh alike. The client is a blocking socket in this process, the thinnest there is.
-
-The engine held to what it promises: against other policies, against bare onnxruntime, against its simulation.
-
-Curves have the lengths of real alerts: lognormal around 50 points, and one in a hundred from a deep field. The cache is
-off, as the curves come again and again.
-
-Batching policies on the real engine: ours and those of other servers, on the same network, curves and run.
-
-At saturation every curve waits from the start, and what counts is how long it takes until the last is answered. At half
-of that load curves arrive at random, open loop: each is given to the engine at its moment whatever has become of the
+**Batching policies** on the real engine, ours and those of other servers, get the same network, curves and run. At
+saturation every curve waits from the start, and what counts is how long it takes until the last is answered. At half of
+that load curves arrive at random, open loop: each is given to the engine at its moment whatever has become of the
 others, and its latency counts from that moment. Rounds are interleaved (every policy once, in turn), and ratios are
 taken within a round.
 """

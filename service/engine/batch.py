@@ -1,8 +1,7 @@
 """Batches and the failures of their runs: one run of the graph for several light curves, halved when it fails.
 
-Transports turn these into replies; none of them knows about HTTP.
-
-One batch, from waiting light curves to predictions: assemble, run, isolate what fails. Runs in a worker thread.
+A batch is assembled, run and split in a worker thread. Transports turn failures into replies; none of these knows about
+HTTP.
 
 What goes into the graph and what comes out of it is the business of a :class:`Program`, one for each task; everything
 else, from the queue to the isolation of failures, is the same for all of them.

@@ -3,20 +3,18 @@
 samples = measure(run, program)
 cost = CostModel.fit(samples)
 
-How a machine is used: runs at the same time, threads inside each, and batches bound ahead. Tried out at first start.
+**Layout**: runs at the same time, threads inside each, and batches bound ahead, tried out at the first start. A run
+with one thread on each core is the best start on a CPU, and often the end: threads inside a run of a small network wait
+for each other more than they work. What can be gained is what happens between runs. Assembling a batch and copying its
+answers out is work of the interpreter, a twentieth of a run or so, during which its core has no run. Two ways to fill
+the gap are tried: more groups in flight than runs, so that the inputs of the next run are ready when a slot comes free;
+and more runs than cores, which leaves it to the operating system. A network too large for one core's cache, or a GPU,
+may prefer few runs with many threads; so that is tried too.
 
-A run with one thread on each core is the best start on a CPU, and often the end: threads inside a run of a small
-network wait for each other more than they work. What can be gained is what happens between runs. Assembling a batch and
-copying its answers out is work of the interpreter, a twentieth of a run or so, during which its core has no run. Two
-ways to fill the gap are tried: more groups in flight than runs, so that the inputs of the next run are ready when a
-slot comes free; and more runs than cores, which leaves it to the operating system. A network too large for one core's
-cache, or a GPU, may prefer few runs with many threads; so that is tried too.
-
-What was measured of a bundle on this machine, kept between starts.
-
-A file for each combination of what the measurements depend on: the machine (processor, usable cores), onnxruntime, the
-provider, the bundle, and what the settings ask of the layout. It is written whole or not at all. What cannot be
-read, or written, is measured again, at every start if need be: nothing but seconds of warm-up is lost.
+**Measurements** are kept between starts: a file for each combination of what the measurements depend on: the machine
+(processor, usable cores), onnxruntime, the provider, the bundle, and what the settings ask of the layout. It is written
+whole or not at all. What cannot be read, or written, is measured again, at every start if need be: nothing but seconds
+of warm-up is lost.
 """
 
 import os

@@ -18,9 +18,8 @@ curve costs whatever its length (its metadata tokens), and layers that see real 
 fitted to this machine and this graph at warm-up, so a graph that packs its tokens and one that pads them each get
 the batches that suit it.
 
-What a run costs while serving: the fit of the warm-up, followed by what runs are measured to take.
-
-Two things change. The machine as a whole gets slower and faster (other processes, a clock that changes): a scale
+**The cost model while serving** (:class:`LiveCost`): the fit of the warm-up, followed by what runs are measured to
+take. Two things change. The machine as a whole gets slower and faster (other processes, a clock that changes): a scale
 follows the time on the wall, run by run. And the five terms change in proportion to each other (workers that share a
 cache, lengths that the warm-up did not have): every few hundred runs they are fitted again, to the latest runs of each
 shape seen, and to the warm-up's where a shape has not been seen. The shapes count alike, however common: what traffic

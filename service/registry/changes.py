@@ -1,6 +1,6 @@
-"""The steps that changes are made of; whoever takes them holds :attr:`Steps.one_at_a_time`.
+"""Changes of what is served: one after the other, and one that fails has changed nothing.
 
-Every way to change what is served. Changes happen one after the other, and one that fails has changed nothing.
+A change is made of :class:`Steps`; whoever takes them holds :attr:`Steps.one_at_a_time`.
 
 The rules, whoever asks for a change, an administrator or the watch over the folder:
 
@@ -12,7 +12,7 @@ The rules, whoever asks for a change, an administrator or the watch over the fol
 - what vanishes from the folder goes on being served: deleting files is no order to stop;
 - what is changed by hand holds until the process ends. The settings are what it begins with.
 
-Versions on trial: a canary answers a share of what is asked of a name, a shadow is asked the same and compared.
+**Versions on trial**: a canary answers a share of what is asked of a name, a shadow is asked the same and compared.
 """
 
 import asyncio

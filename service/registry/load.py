@@ -1,14 +1,11 @@
 """Bundles in folders, and how they are loaded: found by their manifests, verified and warmed up in a quiet thread.
 
-Looking into folders reads manifests only; whether a bundle is sound, its loading finds out.
-
-From a folder to a model that is verified and warm, in a thread that stands back for those that answer requests.
+Looking into folders reads manifests only; whether a bundle is sound, its loading finds out. What could not be loaded is
+noted with the reason.
 
 At start a model is loaded as fast as it goes. While others answer, it is loaded in a thread of low priority, so that
 hashing, golden outputs and warm-up take the time that nobody else wants. Threads of the runtime's own would inherit
 that priority for good: where runs have such threads (``threads_per_run`` above 1), loading keeps the usual one.
-
-From what lies in the folders to loaded models, with a note of everything that could not be loaded and why.
 """
 
 import asyncio

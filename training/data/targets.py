@@ -1,8 +1,8 @@
 """Targets without labels: observations hidden from a reconstruction, and later observations asked of a forecast.
 
-Reconstruction: a fraction ``probed`` of each row's observations is to be reconstructed. Of these, ``hidden`` lose their
-values, ``random`` show the values of another observation of the row and ``same`` are shown as they are (BERT's scheme,
-which ASTROMER takes over, Donoso-Oliva et al. 2023). A masked autoencoder (RoMAE) is ``hidden = 1``.
+**Reconstruction**: a fraction ``probed`` of each row's observations is to be reconstructed. Of these, ``hidden`` lose
+their values, ``random`` show the values of another observation of the row and ``same`` are shown as they are (BERT's
+scheme, which ASTROMER takes over, Donoso-Oliva et al. 2023). A masked autoencoder (RoMAE) is ``hidden = 1``.
 
 Notable: ASTROMER's text and its released code count differently. The text gives 30, 10 and 10 % of the window to
 hidden, random and same; the code rounds up one after the other and takes ``random`` from what ``same`` left, which is
@@ -10,7 +10,7 @@ hidden, random and same; the code rounds up one after the other and takes ``rand
 
 Legend: B rows, L length. Padding is never probed. A row of two or more observations keeps one that is not hidden.
 
-Forecasts: a light curve is cut where an alert was sent, and later visits of the survey are to be predicted.
+**Forecasts**: a light curve is cut where an alert was sent, and later visits of the survey are to be predicted.
 
 Notable:
 

@@ -25,13 +25,7 @@ Run::
     python -m training experiment encodings --data FILE --encoding pea
     python -m training experiment table encodings
 
-Pretraining of ASTROMER on Catalina magnitudes, one positional encoding at a time.
-
-Legend: B windows, L observations of the longest.
-
-Classifiers on the vectors of a frozen ASTROMER encoder: three folds, four cadences, two heads.
-
-Legend: N objects, W observations of a window, D width, C classes, B batch.
+Legend: N objects, B windows of a batch, L observations of the longest, W observations of a window, D width, C classes.
 """
 
 import sys

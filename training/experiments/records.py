@@ -6,9 +6,8 @@ only runs of the same variant *and* the same number of steps: a fraction of the 
 
 The spread is the sample standard deviation over seeds (n - 1), left out for a single one.
 
-Options that every trained experiment has on its command line, and the command that its record names.
-
-Kept apart from :mod:`training.experiments.runs` because it needs no torch: ``--help`` answers at once.
+Beside them stand the options that every trained experiment has on its command line (:class:`Options`). They are kept
+apart from :mod:`training.experiments.runs` because they need no torch: ``--help`` answers at once.
 """
 
 import shlex

@@ -1,6 +1,6 @@
 """Two regressions with RoMAE: positions of tokens, and angles of a pendulum in images.
 
-Position reconstruction (RoMAE, section 4, table 1): does a network with relative positions know absolute ones?
+**Position reconstruction** (RoMAE, section 4, table 1): does a network with relative positions know absolute ones?
 
 Ten tokens, each with the value 1, at positions drawn from U(1, 50); the target of each token is its own position. The
 learned [CLS] token sits at position 0 and gives the network an origin.
@@ -24,7 +24,7 @@ Run::
     python -m training experiment position --width 180 --seed 40
     python -m training experiment position --width 180 --cls false --seed 40
 
-Pendulum regression (RKN, CRU, S5; RoMAE, table 5): the angle in irregular, noisy images.
+**Pendulum regression** (RKN, CRU, S5; RoMAE, table 5): the angle in irregular, noisy images.
 
 50 of 100 frames of 24 x 24 pixels; predict (sin, cos) of the angle at each. Reported: ``MSE`` per element.
 

@@ -20,7 +20,7 @@ Run::
     python -m training experiment uea --data DIR --name BasicMotions --seed 69
     python -m training experiment uea --data DIR --name Epilepsy --size tiny-shallow --steps 270
 
-Multivariate series of the UEA archive: its ``.ts`` files, and ``.npz`` files of the same sets.
+**Files** hold multivariate series of the UEA archive: its ``.ts`` files, and ``.npz`` files of the same sets.
 
     BasicMotions/BasicMotions_TRAIN.ts, ..._TEST.ts     channels separated by ':', the class after the last one
     Epilepsy_mlmts.npz                                  X [series, steps, channels], y; the training block first
@@ -28,7 +28,7 @@ Multivariate series of the UEA archive: its ``.ts`` files, and ``.npz`` files of
 Notable: the archive's own split is kept. The ``.npz`` files do not say where it is; it is where the archive's published
 counts put it (:data:`NPZ_TRAINING`), and the classes, which are sorted within each block, confirm it.
 
-RoMAE on sets of multivariate series: masked pretraining on the training side, then classification from [CLS].
+**Training** is masked pretraining on the training side, where it is asked for, then classification from [CLS].
 
 Legend: B series, L steps of the longest, K channels, C classes.
 """

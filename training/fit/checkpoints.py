@@ -5,9 +5,7 @@ versions, the commit, the machine) it is what somebody needs to train the same w
 give bitwise the same weights on the same kind of machine with the same versions, threads and number of processes; the
 line tells which of these differed where they do not. A commit that ends in ``+`` is one with uncommitted changes.
 
-The run folder: what a training run writes, and how a finished or killed run is read back.
-
-``runs/<recipe>-<seed>/`` holds
+The run folder, ``runs/<recipe>-<seed>/``, holds
 
 - ``config.json``: the recipe, resolved, and the fingerprints of the data file and of the weights it started from;
 - ``starts.jsonl``: one line per start of the run (``training.fit.checkpoints``): command, commit, versions, machine;

@@ -1,16 +1,14 @@
 """Optimisers, learning rates and averages of weights, and the watch over steps and experts that the log reports.
 
-Watching the experts: an alarm, layer by layer, when a mixture stops using some of them.
+**Watching the experts**: an alarm, layer by layer, when a mixture stops using some of them. Expert load is given
+relative to an even share: 1 is fair, 0 is an expert that no token reached. A mixture that collapses keeps training and
+its loss looks ordinary, which is why this is watched. Every log line carries the smallest and largest load of each
+mixture (``expert_load``) and, once an expert has stayed under a tenth of its even share for three lines in a row, its
+number (``starved_experts``); the moment it gets there is a warning.
 
-Expert load is given relative to an even share: 1 is fair, 0 is an expert that no token reached. A mixture that
-collapses keeps training and its loss looks ordinary, which is why this is watched. Every log line carries the smallest
-and largest load of each mixture (``expert_load``) and, once an expert has stayed under a tenth of its even share for
-three lines in a row, its number (``starved_experts``); the moment it gets there is a warning.
-
-How weights move: AdamW and its decay groups, the learning rate over a run, the average of the weights.
-
-Notable: the average starts fast and slows down to its decay (:func:`update_average`), so a short run does not drag its
-random start along.
+**Moving the weights**: AdamW and its decay groups, the learning rate over a run, the average of the weights. The
+average starts fast and slows down to its decay (:func:`update_average`), so a short run does not drag its random start
+along.
 """
 
 import logging

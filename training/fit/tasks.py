@@ -1,12 +1,12 @@
 """Tasks of training: the loss and the scores of classification, masked reconstruction and forecasts.
 
-Classification: cross-entropies of every head and the load-balance loss of the mixtures, scored by macro-F1.
+**Classification**: cross-entropies of every head and the load-balance loss of the mixtures, scored by macro-F1.
 
 Notable: the loss is ATAT's, the unweighted sum over heads (Astro-MoE has three, of which the mixed one predicts), plus
 the weighted balance loss (Astro-MoE eq. 5). A mixture that stops using one of its experts keeps training and its loss
 looks ordinary, so the log watches the experts.
 
-RMSE and R2 of a masked reconstruction, as ASTROMER's released code defines them.
+**RMSE and R2** of a masked reconstruction are those that ASTROMER's released code defines:
 
     RMSE = sqrt(mean over objects of the mean over its probed observations of (x - x^)^2)
     R2   = 1 - sum of (x - x^)^2 / sum of (x - mean of the object's probed x)^2, sums over all probed observations
@@ -18,14 +18,14 @@ one mean for all objects it would be larger.
 
 Legend: B objects, L length, K values per observation.
 
-Masked reconstruction: pretraining on light curves without using their labels.
+**Masked reconstruction**: pretraining on light curves without using their labels.
 
 Notable: which observations are probed, hidden or replaced is drawn from (seed, pool number) like the views themselves,
 so a resumed run hides what an uninterrupted one would have hidden; validation masks are drawn once. The loss is read as
 the papers do: ``mse`` over all probed observations (RoMAE) or ``rmse``, the root of the mean over objects of each
 object's masked MSE (ASTROMER).
 
-Forecasting: the likelihood of what a survey observed later, scored against persistence and the mean.
+**Forecasting**: the likelihood of what a survey observed later, scored against persistence and the mean.
 
 Notable:
 

@@ -16,15 +16,13 @@ Run::
     python -m training baseline --data build/sim.parquet --report build/forest.json --classifier forest \
         --features light-curve
 
-Summary features of a light curve, as boosted trees use them: what the network is compared with.
+**Summary features** are computed from the same tokens that the network receives (same truncation, unit and window), so
+the comparison is about the classifier. Per band: counts, brightness, scatter beyond the errors, asymmetry, and when and
+how fast it rises and falls. Over all bands: durations, detection share, colours at maximum. NaN where a band has too
+few points.
 
-They are computed from the same tokens that the network receives (same truncation, unit and window), so the comparison
-is about the classifier. Per band: counts, brightness, scatter beyond the errors, asymmetry, and when and how fast it
-rises and falls. Over all bands: durations, detection share, colours at maximum. NaN where a band has too few points.
-
-Features of the `light-curve` package (Malanchev et al. 2021), as most broker classifiers of the field use them.
-
-From the same tokens as the network receives. In every band: moments, quantiles, variability indices, slopes, and a fit
+**Features of the `light-curve` package** (Malanchev et al. 2021), as most broker classifiers of the field use them,
+come from the same tokens. In every band: moments, quantiles, variability indices, slopes, and a fit
 of the Bazin et al. (2009) function to the flux. Over all bands: the two highest peaks of one multiband Lomb-Scargle
 periodogram up to ten cycles a day. NaN where a band has too few points or a fit has no solution.
 

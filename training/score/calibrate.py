@@ -7,13 +7,12 @@ A fit to complete light curves alone would promise what it does not know about a
 
 Legend: N rows (one for each view of each object), C classes, E embedding width.
 
-Temperature scaling (Guo et al. 2017), by length where that helps: probabilities that mean what they say.
-
-The temperature divides the logits of the predicting head. A single one fits all light curves, or it follows the number
-n of observations, ln T = c0 + c1 ln n (+ c2 (ln n)^2), since a network that is too sure of short light curves need not
-be of complete ones. Which of the three it is, the validation split decides: five-fold cross-validated log loss over
-views as served (:func:`ask_as_served`), folds by object; the simplest wins unless a later one gains more than the
-standard error of the gain over objects.
+**Temperature scaling** (Guo et al. 2017), by length where that helps: probabilities that mean what they say. The
+temperature divides the logits of the predicting head. A single one fits all light curves, or it follows the number n of
+observations, ln T = c0 + c1 ln n (+ c2 (ln n)^2), since a network that is too sure of short light curves need not be of
+complete ones. Which of the three it is, the validation split decides: five-fold cross-validated log loss over views as
+served (:func:`ask_as_served`), folds by object; the simplest wins unless a later one gains more than the standard error
+of the gain over objects.
 
 Notable:
 

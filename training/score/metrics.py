@@ -9,7 +9,7 @@ Shapes: B objects, C classes; ``probabilities_BC`` rows sum to 1, ``label_B`` ho
   objects on both sides; NaN when none has, which is so with one true class only;
 - ECE is the expected calibration error of the top class in equally wide confidence bins (Guo et al. 2017).
 
-Scores at every level of the taxonomy: a Type Ia taken for a Type Ib/c is right about "SN-like".
+**Levels of the taxonomy**: a Type Ia taken for a Type Ib/c is right about "SN-like".
 
 Two readings, both reported:
 
@@ -21,15 +21,13 @@ Two readings, both reported:
 
 Legend: B objects, C leaf classes, G groups of a level.
 
-The abstention curve: how good the answers are when only the most confident share of the objects is answered.
-
+**The abstention curve** tells how good the answers are when only the most confident share of the objects is answered.
 Objects are ranked by their largest probability; at coverage c the ceil(c * N) most confident are answered. Macro-F1
 averages over the classes that occur among the answered objects or their predictions, so a class of which nothing is
 answered drops out: the number of classes left is part of the curve.
 
-How a classification settles while its light curve grows: flip rate, time to first stable class.
-
-An object's top class is followed over K steps (days since the first alert, or number of detections):
+**Stability** of a classification while its light curve grows: flip rate, time to first stable class. An object's top
+class is followed over K steps (days since the first alert, or number of detections):
 
 - the flip rate is the share of the K - 1 transitions at which the top class changes;
 - it is stable from the first step after which the top class never changes again. That is known in hindsight only, and

@@ -1,19 +1,16 @@
 """Photometry and distances of simulated objects: bands, AB fluxes, colours, dust, redshifts.
 
-LSST bands, AB fluxes in nJy, blackbody colours and dust: the arithmetic every light-curve family shares.
+**Fluxes**: LSST bands, AB fluxes in nJy, blackbody colours and dust, the arithmetic every light-curve family shares.
+Bands are represented by their effective wavelength, not by the filter curve. That costs some hundredths of a magnitude
+for a smooth spectrum, far below the intrinsic scatter of the classes.
 
-Notable: bands are represented by their effective wavelength, not by the filter curve. That costs some hundredths of a
-magnitude for a smooth spectrum, far below the intrinsic scatter of the classes.
+**Distances** in a flat Lambda-CDM universe (H0 70 km/s/Mpc, Omega_m 0.3), by astropy. Radiation is ignored, which
+changes distances by less than 0.1 % below z = 4.
 
-Distances in a flat Lambda-CDM universe (H0 70 km/s/Mpc, Omega_m 0.3), by astropy.
-
-Notable: radiation is ignored, which changes distances by less than 0.1 % below z = 4.
-
-Where objects are: redshift priors and Milky Way dust.
-
-Notable: an event rate per comoving volume of (1+z)^alpha gives p(z) proportional to dV/dz (1+z)^(alpha-1), the 1/(1+z)
-being time dilation of the rate. Objects far too faint at maximum to be detected are not simulated at all, which all
-but leaves the distribution of detected objects unchanged and saves most of the work.
+**Places** of objects: redshift priors and Milky Way dust. An event rate per comoving volume of (1+z)^alpha gives p(z)
+proportional to dV/dz (1+z)^(alpha-1), the 1/(1+z) being time dilation of the rate. Objects far too faint at maximum to
+be detected are not simulated at all, which all but leaves the distribution of detected objects unchanged and saves most
+of the work.
 """
 
 import math
