@@ -4,6 +4,7 @@ Those questions (:func:`ends_well`) are the same after every fault, for Kafka an
 """
 
 import itertools
+import json
 import os
 import time
 from collections import Counter
@@ -43,6 +44,7 @@ class Trial:
     exactly_once : whether the workers publish in transactions.
     replicas : of each topic.
     through : where the workers find the cluster, if not by ``hosts``.
+    flux : of all alerts, nJy; the default model refuses faint ones before it asks the network.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Trial:
         partitions: int = 4,
         replicas: int = 1,
         through: str = "",
+        flux: float | None = None,
     ) -> None:
+        self._flux = flux
         self.hosts, self.folder, self.exactly_once = hosts, folder, exactly_once
         self._through = through or hosts
         tag = f"{os.getpid()}-{next(_NUMBERS)}"
@@ -130,13 +134,20 @@ class Trial:
         """Write the next alerts, evenly over some seconds."""
         for _ in range(parts if over else 1):
             share = count // parts if over else count
-            produce(self.hosts, self.source, [alert(number) for number in range(self.fed, self.fed + share)])
+            produce(
+                self.hosts, self.source, [alert(number, self._flux) for number in range(self.fed, self.fed + share)]
+            )
             self.fed += share
             time.sleep(over / parts)
 
     def answers(self) -> Counter[int]:
         """Count how often each alert was answered, among what is committed."""
         return Counter(self._reader.ids())
+
+    def ends(self) -> Counter[str]:
+        """How often answers say each status and reason."""
+        told = (json.loads(message.value()) for message in self._reader.messages)
+        return Counter(f"{one['status']} {one.get('reason') or ''}".strip() for one in told)
 
     def letters(self) -> list[Any]:
         """All dead letters."""

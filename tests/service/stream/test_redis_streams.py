@@ -17,7 +17,7 @@ from service.stream.redis_streams import RedisSink, RedisSource
 from support.edge import Network, wait_until
 from support.graphs import poison
 from support.redis import RedisServer, needs_redis, redis_server
-from support.stream import alert, chosen, eventually, letters, running
+from support.stream import alert, chosen, eventually, forget_in_classifying, letters, running
 
 pytestmark = needs_redis
 
@@ -89,6 +89,23 @@ def test_an_entry_that_kills_workers_becomes_a_letter(server: RedisServer, tmp_p
     (dead,) = letters(tmp_path)
     assert (dead["headers"]["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", alert(1))
     assert int(dead["headers"]["nightjar-dead-deliveries"]) > 3
+
+
+def test_an_alert_that_is_lost_again_and_again_becomes_a_letter(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loss stops the worker, as it is a bug of ours; whoever starts it anew is not stopped for ever."""
+    forget_in_classifying(monkeypatch, "10003")
+    feed(server, *map(alert, range(5)))
+    stops = 0
+    while not letters(tmp_path):
+        with running(settings(server, tmp_path, max_deliveries=3)) as worker:
+            eventually(lambda: worker.status is not None or bool(letters(tmp_path)))
+            stops += worker.status == 1
+    (dead,) = letters(tmp_path)
+    assert (dead["headers"]["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", alert(3))
+    assert stops == 3
+    assert {one["alert_id"] for one in published(server)} == {"10000", "10001", "10002", "10004"}
 
 
 def test_done_entries_may_be_deleted_and_results_trimmed(server: RedisServer, tmp_path: Path) -> None:

@@ -199,7 +199,8 @@ def test_a_transaction_that_has_timed_out_is_begun_anew(single: Brokers, tmp_pat
 def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None:
     """One worker of two, with the default model's network, is killed again and again in the middle of its work."""
     kills = int(os.environ.get("SOAK_KILLS", "20"))
-    with trial(single.hosts(), tmp_path, exactly_once=exactly_once) as one, one.process(real=True) as survivor:
+    bright = {"exactly_once": exactly_once, "flux": 3000.0}
+    with trial(single.hosts(), tmp_path, **bright) as one, one.process(real=True) as survivor:
         begins_well(one, survivor, 500)
         for _ in range(kills):
             with one.process(real=True) as victim:
@@ -207,5 +208,7 @@ def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None
                 one.feed(270, over=1)
                 victim.kill()
         told = ends_well(one, survivor)
-    sys.stdout.write(f"{kills} kills, {one.fed} alerts, {repeats(told)} answered twice\n")
+        ends = one.ends()
+    sys.stdout.write(f"{kills} kills, {one.fed} alerts, {repeats(told)} answered twice, {dict(ends)}\n")
+    assert set(ends) == {"classified"}
     assert repeats(told) <= 64 * kills

@@ -9,7 +9,7 @@ import pytest
 
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, STEADY, Trial, begins_well, ends_well, repeats, trial
-from support.stream import Running, alert, eventually, running
+from support.stream import Running, alert, eventually, forget_in_classifying, running
 
 
 def classified(worker: Running) -> int:
@@ -132,6 +132,24 @@ def test_a_message_that_kills_its_worker_becomes_a_letter(both: Trial, monkeypat
     (letter,) = both.letters()
     headers = dict(letter.headers())
     assert (headers["nightjar-dead-reason"], letter.value()) == (b"too_many_deliveries", alert(deadly, flux=77.0))
+
+
+def test_an_alert_that_is_lost_again_and_again_becomes_a_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each loss stops the worker, which leaves a journal behind as if it had been killed."""
+    forget_in_classifying(monkeypatch, "10030")
+    both.feed(60)
+    stops = 0
+    while True:
+        with running(both.settings(max_deliveries=3)) as worker:
+            eventually(lambda: worker.status is not None or len(both.letters()) == 1)
+            if worker.status is None:
+                ends_well(both, worker, but={30})
+                break
+            assert worker.status == 1
+            stops += 1
+    (letter,) = both.letters()
+    assert (dict(letter.headers())["nightjar-dead-reason"], letter.value()) == (b"too_many_deliveries", alert(30))
+    assert stops == 3
 
 
 def test_who_stands_still_is_not_ready_and_later_unhealthy(plain: Trial) -> None:
