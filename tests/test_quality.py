@@ -14,11 +14,6 @@ PYTHON_FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.
 
 LONGEST_FILE = 600  # lines; 100 to 400 are the rule, but nothing is cut in two for a number
 LONGEST_FUNCTION = 60
-RIDDLE = re.compile(
-    r"(What|Where|Whether|When|Which|Who|Whoever|Whose|How|Why|The same|That|It|Its|They|Their|And|Also|As|Else|If"
-    r"|Until|Of|By|Not)\b"
-)
-"""Openings of a docstring that need something before them: a first line is a request or a noun that stands alone."""
 
 
 def python_tool(*arguments: str) -> list[str]:
@@ -59,23 +54,6 @@ def test_no_function_needs_scrolling() -> None:
         for function in functions(path)
     }
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION} == {}
-
-
-def documented(path: Path) -> list[tuple[int, str]]:
-    """Line and docstring of the module and of every class and function in it."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
-    return [(node.body[0].lineno, text) for node in nodes if (text := ast.get_docstring(node))]
-
-
-def test_first_lines_of_docstrings_stand_alone() -> None:
-    riddles = [
-        f"{relative(path)}:{line} {text.splitlines()[0]}"
-        for path in PYTHON_FILES
-        for line, text in documented(path)
-        if RIDDLE.match(text)
-    ]
-    assert riddles == []
 
 
 def test_no_test_folder_is_a_package() -> None:

@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 
 
 @pytest.mark.parametrize("entry", [*SLOW, *ALONE, *(CLUSTER + entry for entry in KAFKA)])
-def test_what_is_listed_exists(entry: str) -> None:
+def test_listed_tests_exist(entry: str) -> None:
     file, _, test = entry.partition("::")
     found = [path for path in TESTS.rglob(Path(file).name) if str(path).endswith(file)]
     assert found, "no such file"

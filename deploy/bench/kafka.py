@@ -119,7 +119,7 @@ class Bench:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more may begin."""
+        """Tell if nothing more may begin."""
         return time.monotonic() > self.end
 
     def trial(self) -> Trial:

@@ -40,7 +40,7 @@ def test_every_metric_of_the_service_is_on_it() -> None:
     assert {name for name in families if name not in shown and f"{name}_total" not in shown} == set()
 
 
-def test_what_must_be_watched_is_on_it() -> None:
+def test_the_dashboard_shows_all_that_must_be_watched() -> None:
     named = set().union(*(metric_names(query) for _, query in queries()))
     assert named >= {
         "nightjar_requests_total",

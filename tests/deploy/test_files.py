@@ -70,7 +70,7 @@ def test_a_stop_outlasts_the_services_drain() -> None:
     assert grace > drain
 
 
-def test_what_the_service_measures_outlives_its_container() -> None:
+def test_measurements_outlive_the_container() -> None:
     [volume] = SERVICES["service"]["volumes"]
     name, folder = volume.split(":")
     assert name in COMPOSE["volumes"]
@@ -110,7 +110,7 @@ def test_prometheus_scrapes_the_service_by_its_name_and_port() -> None:
     assert source["datasources"][0]["jsonData"]["timeInterval"] == config["global"]["scrape_interval"]
 
 
-def test_who_need_not_meet_does_not() -> None:
+def test_only_containers_that_talk_share_a_network() -> None:
     """Redis has no password: only what takes alerts from it reaches it. Prometheus reaches who is scraped."""
     networks = {name: set(service["networks"]) for name, service in COMPOSE["services"].items()}
     assert networks["redis"] & networks["worker"]
@@ -121,7 +121,7 @@ def test_who_need_not_meet_does_not() -> None:
     assert not networks["grafana"] & networks["service"]
 
 
-def test_whoever_listens_to_everybody_is_published_on_loopback_only() -> None:
+def test_ports_are_published_on_loopback_only() -> None:
     """The image, which has no keys, listens on every interface only where it is told that anybody may ask."""
     for service in COMPOSE["services"].values():
         assert all(str(port).startswith("127.0.0.1:") for port in service.get("ports", ()))

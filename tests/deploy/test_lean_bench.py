@@ -18,7 +18,7 @@ def test_a_graph_answers_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lean.differences(session, session) == (0.0, 0.0)
 
 
-def test_what_runs_is_counted() -> None:
+def test_operations_that_run_are_counted() -> None:
     assert lean.nodes_run(load_bundle(DEFAULT_BUNDLE).model) > 300
 
 
@@ -50,5 +50,5 @@ def test_without_a_gpu_the_part_says_so_and_measures_nothing() -> None:
     assert said[0].startswith("no GPU")
 
 
-def test_what_is_exported_anew_is_version_1_2_0() -> None:
+def test_the_reference_bundle_is_version_1_2_0() -> None:
     assert load_bundle(lean.REFERENCE).manifest.version == "1.2.0"

@@ -42,7 +42,7 @@ def hashed(name: str) -> dict[str, tuple[str, int]]:
     return {canonicalize_name(package): (version, hashes.count("sha256")) for package, version, hashes in entries}
 
 
-def test_what_serves_is_named_with_hashes_and_in_the_versions_of_the_tests() -> None:
+def test_serving_packages_have_hashes_and_the_versions_of_the_tests() -> None:
     found, pinned = hashed("requirements.txt"), constraints()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]

@@ -32,7 +32,7 @@ def test_a_server_that_does_not_start_is_no_server(tiny_bundle: Path, monkeypatc
         list(peers.turn("mosec", Path(sys.executable), tiny_bundle, curves, np.zeros((2, 20))))
 
 
-def test_what_cannot_be_installed_is_left_out(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_cannot_be_installed_are_left_out(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(folder: Path, requires: Sequence[str]) -> Path:
         raise NoServer("pip: no such thing")
 

@@ -148,7 +148,7 @@ def asked() -> dict[str, str]:
     }
 
 
-def test_what_does_not_happen_is_on_the_dashboard() -> None:
+def test_queries_left_out_here_are_on_the_dashboard() -> None:
     assert NOTHING_HAPPENED.keys() <= {query.legend for _, query in dashboard.queries() if query.quiet}
 
 

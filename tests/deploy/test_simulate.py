@@ -53,13 +53,13 @@ def test_a_recorded_trace_is_simulated_and_replayed(
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"c0": 1}', '{"c9": 1}', '{"c0": -1, "c1": 0, "c2": 0}', '{"c0": 0, "c1": 0, "c2": 0}']
 )
-def test_what_is_no_cost_model_is_refused(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_a_cost_model_is_refused(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wrong.json").write_text(text)
     assert run(tmp_path, "--cost", str(tmp_path / "wrong.json")) == 1
     assert "wrong.json" in capsys.readouterr().err
 
 
-def test_what_is_no_trace_is_refused(tmp_path: Path, cost: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_a_trace_is_refused(tmp_path: Path, cost: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--cost", cost, "--trace", str(tmp_path / "nowhere.txt")) == 1
     assert "nowhere.txt" in capsys.readouterr().err
 

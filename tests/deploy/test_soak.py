@@ -76,7 +76,7 @@ async def test_a_request_without_a_reply_is_stranded() -> None:
     assert set(driver.tally.outcomes) == {("one", "stranded")}
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_faults_of_a_soak_are_told() -> None:
     administrator = Administrator(1, "mine", "1.0.1", 1.0, made=Counter(load=1))
     good = Soaked(10.0, Tally(), administrator, memory=[100] * 8)
     assert good.faults() == []

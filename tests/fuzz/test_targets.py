@@ -16,7 +16,7 @@ TRIES = 150
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_was_found_once_stays_repaired(name: str) -> None:
+def test_earlier_findings_stay_repaired(name: str) -> None:
     for data in seeds(name):
         TARGETS[name](data)
 

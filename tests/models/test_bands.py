@@ -44,7 +44,7 @@ def test_a_survey_s_own_entry_counts_first() -> None:
         (("g",), None, {"atlas:q": "g"}, "names no known filter"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_band_maps_that_make_no_sense_are_refused(
     bands: tuple[str, ...], indices: tuple[int, ...] | None, groups: dict[str, str] | None, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

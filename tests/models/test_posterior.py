@@ -249,7 +249,7 @@ def test_a_vague_redshift_says_little() -> None:
     assert factor({"hostgal_zphot": 0.3, "hostgal_zphot_err": 0.02}, "EB") == pytest.approx(HOST_BY_CHANCE)
 
 
-def test_what_the_network_learned_is_not_counted_twice() -> None:
+def test_evidence_that_the_network_learned_is_not_counted_twice() -> None:
     known = {"z_final": 0.3, "z_final_err": 0.05}
     assert factor(known, "EB", "redshift") == 1.0
     assert factor({"star_score": 1.0, "star_distance": 0.2}, "Ia", "star") == 1.0
@@ -310,7 +310,7 @@ def test_taxonomies_without_stars_need_no_evidence() -> None:
     assert Evidence(("Ia", "II"), Context()).factors({"zspec": 0.3}) is None
 
 
-def test_which_redshift_counts() -> None:
+def test_the_redshift_that_counts() -> None:
     both = {"zspec": 0.1, "z_final": 0.4, "z_final_err": 0.2}
     spectrum = spectroscopic_redshift(both)
     assert spectrum is not None

@@ -122,7 +122,7 @@ class Running:
 
     @property
     def ready(self) -> bool:
-        """Whether it takes alerts, or would if nothing were wrong outside."""
+        """Tell if the worker takes alerts, or would if nothing were wrong outside."""
         return "the worker is" not in self.ask("/readyz")[1]
 
     @property

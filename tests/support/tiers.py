@@ -61,7 +61,7 @@ SLOW = (
     "training/experiments/test_encodings.py",
 )
 ALONE = (
-    "service/registry/test_loading.py::test_who_loads_stands_back",  # whether other threads get the processor
+    "service/registry/test_loading.py::test_a_loading_thread_stands_back",  # whether other threads get the processor
     "service/http/test_reload_under_load.py",  # latency under load
     "deploy/simulation/test_replay.py",  # measured beside simulated times
 )
@@ -70,7 +70,7 @@ CLUSTER = "service/stream/cluster/"
 # A minute and a half in one process. Each has passed many times in a row, on a busy machine too: see docs/stream.md.
 KAFKA = (
     "test_group.py::test_everything_is_answered_and_counted",
-    "test_group.py::test_who_starts_anew_repeats_nothing",
+    "test_group.py::test_a_worker_that_starts_anew_repeats_nothing",
     "test_group.py::test_a_worker_that_was_suspended_goes_on[exactly once-40]",
     "test_group.py::test_static_members_come_back_to_their_partitions",
     "test_topics.py::test_a_topic_that_does_not_exist_yet_is_waited_for",

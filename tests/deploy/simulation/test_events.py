@@ -35,7 +35,7 @@ def test_two_workers_halve_the_line() -> None:
     assert outcome.answered == pytest.approx([0.01, 0.01, 0.02, 0.02])
 
 
-def test_what_arrives_during_a_run_goes_together() -> None:
+def test_arrivals_during_a_run_go_together() -> None:
     outcome = simulate(trace([0.0, 0.001, 0.009]), ALL["nightjar"], machine(FLAT))
     assert outcome.answered == pytest.approx([0.01, 0.02, 0.02])
     assert [len(run.items) for run in outcome.runs] == [1, 2]

@@ -62,7 +62,7 @@ async def test_the_simulation_agrees_with_the_engine(model: LoadedModel) -> None
     assert simulated.padding == pytest.approx(measured.padding, abs=0.02)
 
 
-async def test_it_agrees_on_batches_that_are_held_back(model: LoadedModel) -> None:
+async def test_simulation_and_engine_agree_on_batches_that_are_held_back(model: LoadedModel) -> None:
     slow, held = replace(model, run=sleeping, cost=SLOW), BatchLimits(max_delay=0.1)
     trace = poisson(60, 120, 390, np.random.default_rng(4))
     simulated = figures(simulate(trace, contenders(held)["nightjar"], Machine(2, SLOW, SLOW)), 1.0)
@@ -72,7 +72,7 @@ async def test_it_agrees_on_batches_that_are_held_back(model: LoadedModel) -> No
     assert measured.p50_ms == pytest.approx(simulated.p50_ms, rel=0.25)
 
 
-def test_what_a_worker_is_busy_with_is_more_than_the_graph(model: LoadedModel) -> None:
+def test_a_worker_is_busy_with_more_than_the_graph(model: LoadedModel) -> None:
     slow = replace(model, run=sleeping)
     occupied = occupation(slow, 2, repeats=1)
     for shape in ((1, 4, 4), (16, 32, 512), (16, 64, 124)):

@@ -46,7 +46,7 @@ def test_blocks_come_out_in_order(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
-def test_what_fastavro_writes_is_read(codec: str) -> None:
+def test_containers_of_fastavro_are_read(codec: str) -> None:
     data = alerts.container(KIND, [{"x": "a" * 50}] * 9, codec, sync_interval=100)
     blocks = unpack(data)
     assert sum(block.count for block in blocks) == 9

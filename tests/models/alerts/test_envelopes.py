@@ -105,7 +105,7 @@ def test_a_bare_record_that_begins_like_json() -> None:
         (b"\0" + (77).to_bytes(4, "big") + b"\2" * 40, None, Envelope.CONFLUENT, RejectReason.UNKNOWN_SCHEMA),
     ],
 )
-def test_what_cannot_be_read_has_a_reason(
+def test_unreadable_messages_have_a_reason(
     value: bytes, key: bytes | None, envelope: Envelope, reason: RejectReason
 ) -> None:
     assert refused(value, key, TopicRule(envelope=envelope)) is reason

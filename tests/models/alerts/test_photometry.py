@@ -170,7 +170,7 @@ SAME = {
 
 
 @pytest.mark.parametrize(("gap", "first", "second", "points"), SAME.values(), ids=SAME.keys())
-def test_which_rows_are_one_exposure(gap: float, first: int | None, second: int | None, points: int) -> None:
+def test_rows_of_one_exposure_are_merged(gap: float, first: int | None, second: int | None, points: int) -> None:
     rows = rubin((61000.0, "g", 1.0, 1.0, first, None), (61000.0 + gap, "g", 2.0, 1.0, second, None))
     assert len(photometry.merge([rows])) == points
 

@@ -157,7 +157,7 @@ def recoloured(**changes: Any) -> float:
     return float((forward(network, other).logits_BC - forward(network, columns).logits_BC).abs().max())
 
 
-def test_which_encodings_tell_bands_apart() -> None:
+def test_modulation_and_rotary_encodings_tell_bands_apart() -> None:
     for name in get_args(TimeEncodingName):
         assert (recoloured(time_encoding=name) > 0) == (name in ("modulation", "rotary")), name
         assert recoloured(time_encoding=name, band_embedding=True) > 1e-3, name

@@ -105,7 +105,7 @@ def test_padding_and_batch_mates_do_not_matter(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"n_experts": 0, "n_input_experts": 0}])
-def test_it_learns_and_every_weight_takes_part(changes: dict[str, Any]) -> None:
+def test_pretraining_learns_and_every_weight_takes_part(changes: dict[str, Any]) -> None:
     module, inputs = network(**changes).train(), columns()
     masks = masking(inputs[4])
     optimiser = torch.optim.Adam(module.parameters(), lr=3e-3)

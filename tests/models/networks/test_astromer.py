@@ -274,7 +274,7 @@ def test_pretrained_weights_move_by_name(head: str) -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_what_learns(frozen: bool) -> None:
+def test_a_frozen_encoder_does_not_learn_and_the_rest_does(frozen: bool) -> None:
     network = Astromer(tiny(freeze_encoder=frozen))
     inputs = curves()
     network(*inputs.values()).logits_BC.square().sum().backward()

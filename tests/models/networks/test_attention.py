@@ -177,7 +177,7 @@ def test_positions_turn_or_widen_query_and_key(kind: str) -> None:
         assert attention(x_MD, packing, widen).isfinite().all()
 
 
-def test_what_cannot_be_built_is_refused() -> None:
+def test_impossible_configurations_are_refused() -> None:
     with pytest.raises(ValueError, match="does not divide into 3 heads"):
         SelfAttention(16, 3)
     with pytest.raises(ValueError, match="do not divide into 3 groups"):

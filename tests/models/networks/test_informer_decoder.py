@@ -137,7 +137,7 @@ def test_probsparse_that_attends_everywhere_is_exact_causal_attention() -> None:
 
 
 @pytest.mark.parametrize(("context", "changed"), [("independent", [6]), ("causal", [6, 7, 8])])
-def test_what_another_question_changes(context: str, changed: list[int]) -> None:
+def test_another_question_changes_the_places_that_see_it(context: str, changed: list[int]) -> None:
     """Places before START are start tokens, place 6 is one question of many."""
     network = decoder("pre", independent if context == "independent" else causal())
     x_BSD, *rest = tensors()

@@ -105,7 +105,7 @@ def test_the_published_decoder_lets_earlier_questions_change_later_answers() -> 
     assert moved.tolist() == [False, True, True, True]
 
 
-def test_what_lies_beyond_the_history_is_not_seen() -> None:
+def test_padding_of_the_history_is_not_seen() -> None:
     """Padded places of the history may hold anything."""
     model, inputs = network(), padded_inputs()
     expected = forward(model, inputs)

@@ -223,7 +223,7 @@ def test_harmonic_zero_is_a_constant() -> None:
     torch.testing.assert_close(early, late)
 
 
-def test_what_an_encoding_does_not_use_it_leaves_alone() -> None:
+def test_an_encoding_leaves_unused_inputs_alone() -> None:
     x_ND, when = observed()
     tokens: Tensor = torch.from_numpy(x_ND)
     for name in ("baseline", "trainable", "fourier", "recurrent", "concat", "modulation"):

@@ -39,7 +39,9 @@ def test_the_wait_is_that_of_a_fluid(mine: float, others: list[float]) -> None:
 @pytest.mark.parametrize(
     ("own", "mine", "others"), [(1.0, 9.0, []), (4.0, 5.0, [8.0]), (9.0, 4.0, [2.0, 30.0]), (2.0, 0.0, [40.0] * 7)]
 )
-def test_who_comes_back_when_told_finds_room_and_not_before(own: float, mine: float, others: list[float]) -> None:
+def test_a_client_that_comes_back_when_told_finds_room_and_not_before(
+    own: float, mine: float, others: list[float]
+) -> None:
     limit, rate = 4.0, 2.0
     later = time_until(limit, own, mine, others, rate)
     if own / rate > limit:

@@ -103,7 +103,7 @@ def test_priority_is_a_head_start_and_no_more(loop: asyncio.AbstractEventLoop) -
     assert (len(backlog), backlog.seconds) == (0, 0.0)
 
 
-def test_what_has_priority_is_found_behind_a_deep_queue(loop: asyncio.AbstractEventLoop) -> None:
+def test_priority_is_found_behind_a_deep_queue(loop: asyncio.AbstractEventLoop) -> None:
     backlog, urgent = Backlog(), entry(loop, enqueued=1.0, priority=60.0)
     backlog.add([*(entry(loop) for _ in range(1000)), urgent])
     assert backlog.take(1.0, COST, BatchLimits(), 1)[0][0] is urgent
@@ -130,7 +130,7 @@ def test_clients_get_equal_work_whatever_the_lengths(loop: asyncio.AbstractEvent
     assert max(given.values()) - min(given.values()) <= 2 * COST.seconds(1, 400)
 
 
-def test_who_was_away_has_saved_nothing_up(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_client_that_was_away_has_saved_nothing_up(loop: asyncio.AbstractEventLoop) -> None:
     backlog = Backlog()
     backlog.add([entry(loop, client="a") for _ in range(300)] + [entry(loop, client="b")])
     one_by_one(backlog, 200)
@@ -138,7 +138,7 @@ def test_who_was_away_has_saved_nothing_up(loop: asyncio.AbstractEventLoop) -> N
     assert 9 <= [item.client for item in one_by_one(backlog, 20)].count("b") <= 11
 
 
-def test_who_comes_and_goes_gains_nothing(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_client_that_comes_and_goes_gains_nothing(loop: asyncio.AbstractEventLoop) -> None:
     """A client that never has more than one waiting gets its share, and not more than that."""
     backlog = Backlog()
     backlog.add([entry(loop, client="steady") for _ in range(300)])
@@ -169,7 +169,7 @@ def test_priority_moves_a_client_ahead_by_so_much_work_and_no_more(loop: asyncio
     assert 24 <= order[order.index("plain") :].count("plain") <= 26
 
 
-def test_what_waits_is_told_by_client(loop: asyncio.AbstractEventLoop) -> None:
+def test_waiting_work_is_told_by_client(loop: asyncio.AbstractEventLoop) -> None:
     backlog, seconds = Backlog(), COST.seconds(1, 10)
     backlog.add([entry(loop, client=name) for name in "aab"])
     assert backlog.counts("a") == (2, [1])

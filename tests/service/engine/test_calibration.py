@@ -66,7 +66,7 @@ def test_a_restart_measures_nothing(
     assert (first.cost, first.max_tokens) == (second.cost, second.max_tokens)
 
 
-def test_what_was_learned_is_there_after_a_restart(tiny_bundle: Path, tmp_path: Path, trials: list[int]) -> None:
+def test_learned_costs_are_there_after_a_restart(tiny_bundle: Path, tmp_path: Path, trials: list[int]) -> None:
     first = load(tiny_bundle, tmp_path)
     learned = [run._replace(seconds=1.5 * run.seconds) for run in first.samples]
     first.keep(learned)
@@ -83,7 +83,7 @@ def test_a_wish_is_granted_and_kept_apart(tiny_bundle: Path, tmp_path: Path, tri
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_what_was_loaded_quietly_is_tried_out_at_the_next_start(
+def test_a_model_that_was_loaded_quietly_is_tried_out_at_the_next_start(
     tiny_bundle: Path, tmp_path: Path, trials: list[int]
 ) -> None:
     quiet = load(tiny_bundle, tmp_path, tune=False)

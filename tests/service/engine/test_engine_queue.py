@@ -143,7 +143,7 @@ async def test_the_time_to_come_back_is_when_there_is_room() -> None:
     await engine.stop()
 
 
-async def test_what_runs_take_is_learned() -> None:
+async def test_times_of_runs_are_learned() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
         assert engine.learned == []

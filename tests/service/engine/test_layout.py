@@ -28,7 +28,7 @@ wishes = st.builds(Layout, st.integers(0, 4), st.integers(0, 4), st.integers(0, 
         (Layout(runs=4, groups=2), 8, Layout(4, 1, 4)),
     ],
 )
-def test_what_is_usual(wish: Layout, cores: int, expected: Layout) -> None:
+def test_the_usual_layout(wish: Layout, cores: int, expected: Layout) -> None:
     assert usual(wish, cores) == expected
 
 

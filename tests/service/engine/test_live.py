@@ -51,7 +51,7 @@ def test_the_terms_follow_the_runs() -> None:
         assert live.model.seconds(*shape) == pytest.approx(actual.seconds(*shape), rel=0.15)
 
 
-def test_what_is_common_does_not_make_it_forget_the_rest() -> None:
+def test_common_shapes_do_not_make_the_cost_model_forget_the_rest() -> None:
     live = LiveCost(FITTED, sampled(FITTED))
     for _ in range(3 * REFIT_RUNS):
         seconds = FITTED.seconds(1, 50)

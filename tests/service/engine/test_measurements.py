@@ -12,7 +12,7 @@ CIRCUMSTANCES = Circumstances(processor="x", cores=2, provider="cpu", bundle="0"
 MEASURED = Measured(runs=((1, 4, 4, 1e-3), (8, 64, 500, 2.5e-2)), max_tokens=512, layout=(2, 1, 4), tuned=True)
 
 
-def test_what_was_kept_is_recalled(tmp_path: Path) -> None:
+def test_kept_measurements_are_recalled(tmp_path: Path) -> None:
     Measurements(tmp_path / "new", CIRCUMSTANCES).keep(MEASURED)
     found = Measurements(tmp_path / "new", CIRCUMSTANCES).recall()
     assert found == MEASURED

@@ -115,7 +115,7 @@ def test_near_lengths_are_merged_and_far_ones_are_not() -> None:
     assert sorted(choose(waiting(5, 390, 52, 6, 4, 120), 0.0, PADDED, BatchLimits())) == [0, 3, 4]
 
 
-def test_where_padding_is_cheap_more_is_merged() -> None:
+def test_cheap_padding_merges_more() -> None:
     """Padding is cheap on a GPU, which a fixed tolerance in observations would leave idle."""
     queue = waiting(50, 390, 52, 5, 48, 120)
     assert sorted(choose(queue, 0.0, CostModel(2e-3, 5e-7, 0.0), BatchLimits())) == [0, 2, 3, 4, 5]
@@ -177,7 +177,7 @@ def test_a_hold_costs_nobody_in_sight_their_deadline() -> None:
 
 
 @pytest.mark.parametrize("padding_costs", [True, False])
-def test_whether_to_batch_at_all_follows_from_what_was_measured(padding_costs: bool) -> None:
+def test_measured_costs_decide_if_batching_pays(padding_costs: bool) -> None:
     """Runs without a fixed cost, or with: fitted to either, the policy does what pays."""
     actual = CostModel(0.0, 2e-5, 0.0) if padding_costs else CostModel(5e-3, 0.0, 0.0, 0.0, 2e-5)
     fitted = CostModel.fit(measured(actual, [1.02, 0.99, 1.0, 0.98, 1.01, 1.0, 0.99, 1.02]))

@@ -174,7 +174,7 @@ def test_more_memory_than_there_is(trouble: Bundle) -> None:
         (RuntimeError("Non-zero status code returned while running Gather node"), False),
     ],
 )
-def test_how_memory_that_is_not_there_is_known(error: Exception, so: bool) -> None:
+def test_missing_memory_is_recognised(error: Exception, so: bool) -> None:
     assert is_out_of_memory(error) == so
 
 

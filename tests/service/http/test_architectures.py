@@ -72,7 +72,7 @@ def test_packets_without_a_point_in_its_band_are_abstained(edge: Live) -> None:
         assert (code, result["status"], result.get("reason")) == (200, status, reason)
 
 
-def test_it_says_what_it_is(edge: Live) -> None:
+def test_the_service_describes_the_model(edge: Live) -> None:
     (model,) = ModelsReply.model_validate_json(edge.ask("GET", "/v1/models")[2]).models
     assert (model.bands, model.metadata_columns, model.limits) == (["r"], [], LIMITS)
     assert edge.metric("nightjar_missing_metadata_total") == 0

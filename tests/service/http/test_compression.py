@@ -69,7 +69,7 @@ async def test_a_budget_that_is_spent_ends_it() -> None:
 
 
 @pytest.mark.parametrize("coding", PACK)
-async def test_what_is_not_what_it_says(coding: str) -> None:
+async def test_bodies_that_are_not_compressed_as_they_say(coding: str) -> None:
     packed = PACK[coding](os.urandom(1000))
     corrupt = packed[:500] + bytes([packed[500] ^ 255]) + packed[501:]
     spoiled = [packed[:-1], packed[:3], packed + b"x", packed + packed, packed + bytes(100_000), b"x", corrupt]

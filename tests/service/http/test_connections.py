@@ -128,7 +128,7 @@ def test_garbage_behind_a_request_gets_no_answer_in_the_place_of_its_reply(edge:
         assert not reply.startswith(b"HTTP/1.1 400"), "the first request is answered first or not at all"
 
 
-def test_who_is_idle_longest_makes_room_for_a_newcomer(edge: Live) -> None:
+def test_the_longest_idle_connection_makes_room_for_a_new_one(edge: Live) -> None:
     """Ten thousand connections that say nothing kept everybody else out until their headers were late."""
     idle = [edge.connect() for _ in range(60)]
     try:
@@ -215,7 +215,7 @@ def test_a_request_whose_client_left_before_its_turn_never_begins(edge: Live) ->
     assert edge.metric("nightjar_requests_total", route="/healthz", code="200") < before + 4 * TURNS
 
 
-async def test_who_asks_once_does_not_stand_behind_a_crowd() -> None:
+async def test_a_single_request_does_not_stand_behind_a_crowd() -> None:
     turns, begun = Turns(), list[str]()
 
     def ask(client: str) -> bool:

@@ -17,7 +17,7 @@ BODIES = [
 ]
 
 
-def test_what_has_no_parameters_is_answered_as_what_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_with_and_without_parameters_get_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.http.edge.middleware._request_id", lambda _: "same")
     with live(loader(Network())) as edge:
         for body in BODIES:

@@ -86,7 +86,7 @@ def test_nothing_is_said_while_the_model_answers_itself() -> None:
     assert cheap.seen == []
 
 
-def test_who_names_a_model_gets_that_one_or_none() -> None:
+def test_a_request_that_names_a_model_gets_that_one_or_none() -> None:
     network, cheap = Network(), Network()
     with full(network, cheap) as edge:
         for name in ("echo", "echo@0.0.1"):
@@ -132,5 +132,5 @@ def test_a_fallback_that_cannot_be_one_ends_the_process(changes: dict[str, objec
     assert (server.exit_status, server.service.state) == (1, State.FAILED)
 
 
-def test_it_is_a_setting() -> None:
+def test_the_fallback_is_a_setting() -> None:
     assert Settings(fallback_bundle=Path("cheap")).fallback_bundle == Path("cheap")

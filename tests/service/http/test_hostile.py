@@ -152,7 +152,7 @@ def test_endless_headers(edge: Live) -> None:
     "noise",
     [b"\x16\x03\x01\x02\x00\x01\x00", b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"GET \xff HTTP/1.1\r\n\r\n"],
 )
-def test_what_is_not_http(edge: Live, noise: bytes) -> None:
+def test_other_protocols_than_http(edge: Live, noise: bytes) -> None:
     with edge.connect() as connection:
         connection.sendall(noise)
         assert answer(connection)[0] == 400

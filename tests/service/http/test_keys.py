@@ -128,7 +128,7 @@ def test_a_day_begins_at_midnight() -> None:
     st.floats(0.05, 1000),
     st.lists(st.tuples(st.floats(0, 3), st.integers(1, 50)), max_size=40),
 )
-def test_whoever_waits_as_told_is_let_in_and_nobody_gets_more(rate: float, steps: list[tuple[float, int]]) -> None:
+def test_a_client_that_waits_as_told_is_let_in_and_gets_no_more(rate: float, steps: list[tuple[float, int]]) -> None:
     clock = Clock()
     counts, limits = Counts(clock), [per_second(rate)]
     began, admitted = clock.now, 0
@@ -312,7 +312,7 @@ def test_an_address_that_others_reach_is_not_served_without_keys() -> None:
         ({"host": "0.0.0.0", "allow_anonymous": True}, True),
     ],
 )
-def test_it_is_served_with_keys_or_where_somebody_wants_it_open(
+def test_a_service_runs_with_keys_or_where_it_may_be_open(
     changes: dict[str, Any], warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[bool] = []

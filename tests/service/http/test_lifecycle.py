@@ -148,7 +148,7 @@ def test_draining_finishes_what_is_in_progress() -> None:
     assert edge.server.exit_status == 0
 
 
-def test_what_is_not_finished_in_time_is_told_so() -> None:
+def test_requests_that_are_not_finished_in_time_are_told_so() -> None:
     network = Network()
     with started(loader(network), drain_timeout=0) as edge:
         wait_until(lambda: edge.service.state is State.READY)

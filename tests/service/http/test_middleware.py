@@ -114,7 +114,7 @@ def test_no_body_is_ever_logged() -> None:
     assert [entry["status"] for entry in logged if entry["event"] == "request"] == [422, 400, 422]
 
 
-async def test_what_a_refused_request_held_is_given_back_without_a_collection() -> None:
+async def test_memory_of_a_refused_request_is_given_back_without_a_collection() -> None:
     """A problem that its own traceback keeps alive would keep the body for as long as no cycles are looked for."""
 
     class Held(bytearray):

@@ -132,7 +132,7 @@ def header(edge: Live, *bodies: dict[str, Any]) -> str:
     )
 
 
-def test_what_was_asked_before_is_not_run_again() -> None:
+def test_repeated_questions_are_not_run_again() -> None:
     network = Network()
     with live(loader(network), cache_bytes=1_000_000) as edge:
         first = edge.classify(curve())
@@ -194,7 +194,7 @@ def test_sharing_a_key_with_another_bundle_is_impossible(tmp_path: Path) -> None
         assert edge.metric("nightjar_cache_answers_total", found="memory") == 2
 
 
-def test_where_no_object_has_a_name_the_key_decides(tmp_path: Path) -> None:
+def test_the_key_decides_for_objects_without_a_name(tmp_path: Path) -> None:
     keys = [f"key {place}" for place in range(12)]
     digests = tuple(hashlib.sha256(key.encode()).hexdigest() for key in keys)
     version(tmp_path / "bundles", "1.0.0", 1.0)

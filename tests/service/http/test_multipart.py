@@ -35,7 +35,7 @@ def test_parts_come_out_as_they_went_in(parts: list[bytes]) -> None:
     ],
     ids=range(10),
 )
-def test_what_does_not_parse_is_refused(body: bytes, content_type: str) -> None:
+def test_malformed_multipart_bodies_are_refused(body: bytes, content_type: str) -> None:
     with pytest.raises(ProblemError) as caught:
         split_parts(body, content_type, 5)
     assert caught.value.kind.status == 400

@@ -125,7 +125,7 @@ def test_every_way_of_asking_gives_the_same(edge: Live) -> None:
         ("x" * 65, "/options/prior"),
     ],
 )
-def test_what_is_no_prior_is_pointed_at(edge: Live, prior: Any, pointer: str) -> None:
+def test_faults_of_a_prior_are_pointed_at(edge: Live, prior: Any, pointer: str) -> None:
     status, problem = edge.classify({**FAINT, "options": {"prior": prior}})
     assert (status, problem["errors"][0]["pointer"]) == (422, pointer)
 
@@ -167,7 +167,7 @@ def test_tensors_take_a_prior_among_the_parameters(edge: Live) -> None:
     assert (status, problem["errors"][0]["pointer"]) == (422, "/parameters/prior/Ia")
 
 
-def test_what_is_known_of_an_object_is_used_and_told(edge: Live) -> None:
+def test_evidence_about_an_object_is_used_and_told(edge: Live) -> None:
     _, reply = edge.classify({**FAINT, "metadata": {"zspec": 0.4}})
     assert one(reply)["probabilities"][RRL] == 0.0
     assert "excludes" in one(reply)["evidence"][0]
@@ -185,7 +185,7 @@ def test_a_light_curve_outside_the_domain_goes_to_a_model_that_was_measured_on_i
     assert "name the model usual" in blinding["detail"]
 
 
-def test_what_is_unusual_gets_no_set(edge: Live) -> None:
+def test_unusual_light_curves_get_no_set(edge: Live) -> None:
     _, reply = edge.classify({"light_curves": [FAINT, SHINING]})
     usual, unusual = reply["results"]
     assert (usual["unusual"], usual["coverage"]) == (False, 0.9)

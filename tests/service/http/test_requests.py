@@ -192,7 +192,7 @@ def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
     ],
     ids=lambda body: repr(body[:16]),
 )
-def test_what_is_not_json_is_refused(body: bytes) -> None:
+def test_other_bytes_than_json_are_refused(body: bytes) -> None:
     with pytest.raises(ProblemError) as caught:
         parse_json(body)
     assert caught.value.kind.status == 400

@@ -192,7 +192,7 @@ def test_both_models_are_described(edge: Live) -> None:
     assert edge.metric("nightjar_model_load_seconds", task="forecast") > 0
 
 
-def test_what_is_forecast_is_counted(edge: Live) -> None:
+def test_forecasts_are_counted(edge: Live) -> None:
     def counted() -> tuple[float, float, float]:
         outcomes = edge.metric("nightjar_outcomes_total", survey="none", status="forecast", reason="")
         runs = edge.metric("nightjar_batch_size_count", task="forecast")

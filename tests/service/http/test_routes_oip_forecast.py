@@ -51,7 +51,7 @@ def test_both_models_are_told(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("unit", ["nJy", "FLUXCAL"])
-def test_it_answers_what_the_other_route_answers(edge: Live, unit: str) -> None:
+def test_both_routes_give_the_same_forecast(edge: Live, unit: str) -> None:
     queries = {"mjd": [60_009.0, 60_004.5, 59_990.0], "band": ["r", "g", "i"]}
     posted = curve(8, forecast=queries, flux_unit=unit)
     _, reply = edge.forecast(posted)

@@ -60,7 +60,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_what_is_neither_header_nor_body_is_bounded(edge: Live, kind: str) -> None:
+def test_bytes_beside_headers_and_body_are_bounded(edge: Live, kind: str) -> None:
     """The socket's own buffers take a few megabytes; what counts is that the connection ends long before the body's."""
     start, piece = ENDLESS[kind]
     assert flood(edge, start, piece, most=200_000_000) < 50_000_000
@@ -118,7 +118,7 @@ def test_a_request_that_two_servers_could_read_in_two_ways_is_refused(edge: Live
     assert reply == b"" or re.match(rb"HTTP/1.1 4\d\d ", reply)
 
 
-def test_what_is_refused_without_the_application_is_counted_and_logged() -> None:
+def test_refusals_without_the_application_are_counted_and_logged() -> None:
     with capture_logs() as logged, live(loader(Network())) as edge:
         with edge.connect() as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nX-Filler: " + b"x" * (2 * MAX_HEADER_BYTES))
@@ -142,7 +142,7 @@ def test_other_origins_are_told_nothing(edge: Live) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded"])
-def test_what_a_page_of_another_origin_can_send_unasked_is_refused(edge: Live, kind: str) -> None:
+def test_requests_that_a_page_of_another_origin_can_send_unasked_are_refused(edge: Live, kind: str) -> None:
     assert edge.ask("POST", "/v1/classify", BODY, {"Content-Type": kind})[0] == 415
 
 
@@ -219,7 +219,7 @@ def test_no_problem_tells_what_the_service_is_made_of(edge: Live) -> None:
             assert headers["content-type"] == "application/problem+json"
 
 
-def test_what_cannot_be_guessed_by_a_path_adds_no_series(edge: Live) -> None:
+def test_unknown_paths_add_no_series(edge: Live) -> None:
     """Labels of metrics come from the service alone: nobody can fill its memory with names."""
     before = _series(edge)
     for number in range(50):

@@ -170,7 +170,7 @@ def test_a_kernel_that_nothing_can_interrupt_ends_the_process(trouble: Bundle) -
 @pytest.mark.parametrize(
     ("kind", "fault"), [("thread", "thread_died"), ("hang", "run_hung"), ("lost", "provider_lost")]
 )
-def test_what_is_fatal_ends_the_process_with_a_status_that_says_so(kind: str, fault: str) -> None:
+def test_a_fatal_fault_ends_the_process_with_a_status_that_says_so(kind: str, fault: str) -> None:
     with process("support.trouble", kind, HUNG_RUN_SECONDS="0.5") as service:
         wait_until(lambda: service.answers("/readyz"), 60)
         status, headers, body = service.ask("POST", "/v1/classify", json.dumps(troubled({"flux": FATAL})).encode())

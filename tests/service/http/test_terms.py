@@ -75,7 +75,7 @@ def test_urgency_is_read_as_the_standard_has_it(value: str, seconds: float) -> N
     assert terms_of(request(**{PRIORITY_HEADER: value}), SETTINGS, 0.0).priority == seconds
 
 
-def test_what_the_body_says_of_urgency_counts_more() -> None:
+def test_the_bodys_urgency_counts_more_than_the_headers() -> None:
     assert terms_of(request(Priority="u=7"), SETTINGS, 0.0, urgency=1).priority == 2.0
 
 

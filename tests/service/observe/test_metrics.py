@@ -110,7 +110,7 @@ def test_models_are_named_while_they_are_served(metrics: Metrics) -> None:
         assert versions(metrics) == left
 
 
-def test_what_is_scraped_parses_and_keeps_to_the_naming_rules(metrics: Metrics) -> None:
+def test_scraped_metrics_parse_and_keep_to_the_naming_rules(metrics: Metrics) -> None:
     metrics.run_recorder(TASK, CLASSES.names)(report(), 2e-3)
     families = list(text_string_to_metric_families(metrics.render().decode()))
     ours = [family for family in families if family.name.startswith("nightjar_")]

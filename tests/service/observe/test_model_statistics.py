@@ -50,7 +50,7 @@ def test_a_request_counts_for_each_of_its_light_curves() -> None:
     assert (totals.failed.count, totals.failed.seconds) == (1, 0.5)
 
 
-def test_what_was_read_does_not_change_afterwards() -> None:
+def test_statistics_that_were_read_do_not_change_afterwards() -> None:
     statistics = ModelStatistics()
     statistics.record_run(report(1, 1), 2e-3)
     before = statistics.totals()

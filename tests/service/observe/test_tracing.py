@@ -146,7 +146,7 @@ def test_a_batch_and_the_requests_in_it_lead_to_each_other() -> None:
     assert waited.end_time_unix_nano - waited.start_time_unix_nano > 0
 
 
-def test_what_is_not_sampled_is_not_sent() -> None:
+def test_requests_that_are_not_sampled_are_not_sent() -> None:
     with collector() as target:
         with live(loader(Network()), otlp_endpoint=target.endpoint, trace_ratio=0.0) as edge:
             assert traced(edge, flags="00")["traceresponse"].endswith("-00")
@@ -221,7 +221,7 @@ def test_an_installation_that_cannot_send_says_so(monkeypatch: pytest.MonkeyPatc
         tracer_of("http://localhost:4318/v1/traces", 1.0, "0")
 
 
-def test_what_is_collected_outside_of_a_recording_goes_nowhere() -> None:
+def test_spans_outside_of_a_recording_go_nowhere() -> None:
     with stage("featurise"):
         assert current_ref() is None
     add_runs([])

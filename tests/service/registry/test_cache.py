@@ -88,7 +88,7 @@ async def test_the_least_recently_used_goes_first() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 400)), max_size=80))
-def test_it_never_holds_more_than_it_may(stored: list[tuple[int, int]]) -> None:
+def test_the_cache_never_holds_more_than_it_may(stored: list[tuple[int, int]]) -> None:
     kept = cache(5_000)
     for key, width in stored:
         kept.keep([(bytes([key]), row(key, width))])
@@ -107,7 +107,7 @@ async def test_an_answer_cannot_be_changed_by_who_got_it() -> None:
             values[0] = 2
 
 
-async def test_what_the_model_could_not_have_said_is_no_result() -> None:
+async def test_impossible_answers_are_no_results() -> None:
     kept = cache()
     results = kept.of(BUNDLE, "cpu")
     good: Row = {"probabilities": np.ones(20, np.float32), "embedding": np.ones(4, np.float32)}
@@ -136,7 +136,7 @@ class Elsewhere:
         pass
 
 
-async def test_what_does_not_fit_is_not_remembered() -> None:
+async def test_results_that_do_not_fit_are_not_remembered() -> None:
     """A result that does not fit once stayed in memory, where the right answer could not take its place."""
     kept = ResultCache(1 << 20, Metrics(), Elsewhere())
     results = kept.of(BUNDLE, "cpu")

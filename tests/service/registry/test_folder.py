@@ -30,7 +30,7 @@ def test_both_layouts_side_by_side(tmp_path: Path) -> None:
     assert contents.unreadable == {}
 
 
-def test_what_cannot_be_taken_is_said(tmp_path: Path) -> None:
+def test_bundles_that_cannot_be_taken_are_named(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     version(root, "1.0.0")
     shutil.copytree(root / "mine" / "1.0.0", root / "copy")
@@ -64,7 +64,7 @@ def test_single_bundles_yield_to_the_repository(tmp_path: Path) -> None:
     assert [found.path for found in scan(None, [single]).bundles.values()] == [single]
 
 
-def test_what_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
+def test_unchanged_bundles_are_not_read_again(tmp_path: Path) -> None:
     root = tmp_path / "bundles"
     path = version(root, "1.0.0").path
     before = scan(root)

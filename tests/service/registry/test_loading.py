@@ -27,7 +27,7 @@ def load(chosen: Settings, path: Path, task: Task) -> Any:
 @pytest.mark.parametrize(
     ("quiet", "threads", "lowered"), [(True, 1, True), (True, 0, True), (False, 1, False), (True, 2, False)]
 )
-async def test_who_loads_stands_back(quiet: bool, threads: int, lowered: bool) -> None:
+async def test_a_loading_thread_stands_back(quiet: bool, threads: int, lowered: bool) -> None:
     before = niceness()
     loader = QuietLoader(settings(threads_per_run=threads), load)
     loader.quiet = quiet

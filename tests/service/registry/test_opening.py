@@ -55,7 +55,7 @@ async def test_the_engine_is_set_up_as_measured_unless_told(
     assert (seen.workers, seen.groups, seen.limits) == (workers, groups, limits)
 
 
-async def test_what_was_learned_is_kept_when_a_model_goes() -> None:
+async def test_learned_costs_are_kept_when_a_model_goes() -> None:
     kept = list[Sequence[Sample]]()
     opener = Opener(Settings(), Metrics(), Tracer(), None, print)
     served = await opener.open(measured(kept))

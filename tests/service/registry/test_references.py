@@ -25,7 +25,7 @@ def test_a_name_is_read_as_it_is_written(text: str) -> None:
         "a" * 101,
     ],
 )
-def test_what_is_no_name(text: str) -> None:
+def test_names_that_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="named as"):
         Reference.parse(text)
 

@@ -58,7 +58,7 @@ def test_an_address_is_never_repeated() -> None:
     RedisResults("rediss://nowhere", 10, Metrics())
 
 
-def test_what_cannot_work_is_told_at_once() -> None:
+def test_settings_of_redis_that_cannot_work_are_told_at_once() -> None:
     with pytest.raises(RedisUnavailable, match="no address"):
         RedisResults("http://nowhere", 10, Metrics())
 
@@ -81,7 +81,7 @@ async def test_results_are_shared_and_forgotten(server: RedisServer) -> None:
 
 
 @needs_redis
-async def test_what_somebody_else_wrote_is_no_result(server: RedisServer) -> None:
+async def test_results_that_somebody_else_wrote_are_refused(server: RedisServer) -> None:
     with Redis.from_url(server.url) as other:
         other.set(PREFIX + KEY, pack(OTHER, ROW))
         other.set(PREFIX + OTHER, b"\xff" * 100)

@@ -102,7 +102,7 @@ async def test_a_new_version_takes_over_and_the_old_one_is_freed(home: Home, roo
     assert await home.models.changes.sync() == []
 
 
-async def test_who_is_being_answered_keeps_the_old_version(home: Home, root: Path) -> None:
+async def test_requests_under_way_keep_the_old_version(home: Home, root: Path) -> None:
     before = await home.top()
     lease = home.models.classifier("mine")
     with lease:
@@ -152,7 +152,7 @@ async def test_a_bundle_replaced_in_its_place_is_taken_up(home: Home, root: Path
     assert await home.top() != before
 
 
-async def test_what_vanishes_goes_on_being_served(home: Home, root: Path) -> None:
+async def test_a_bundle_that_vanishes_goes_on_being_served(home: Home, root: Path) -> None:
     before = await home.top()
     shutil.rmtree(root / "mine")
     assert await home.models.changes.sync() == []

@@ -24,7 +24,7 @@ def test_names_lead_to_versions() -> None:
 
 
 @pytest.mark.parametrize("name", ["nobody", "", "@1.0.0", "mine@1", "ZTF"])
-def test_what_leads_nowhere(name: str) -> None:
+def test_unknown_names_are_refused(name: str) -> None:
     with pytest.raises(UnknownModel):
         routes().choose(name, "")
 
@@ -36,7 +36,7 @@ def test_a_long_name_is_not_repeated() -> None:
 
 
 @given(st.text(), st.floats(0.1, 50), st.floats(0, 50))
-def test_who_got_the_canary_keeps_it_as_its_share_grows(key: str, percent: float, more: float) -> None:
+def test_objects_keep_their_canary_as_its_share_grows(key: str, percent: float, more: float) -> None:
     table = routes(percent)
     first = table.choose("mine", key)
     assert table.choose("mine", key) == first
@@ -61,12 +61,12 @@ def test_two_models_divide_their_objects_differently() -> None:
     assert 800 < both < 1200
 
 
-def test_what_is_named_exactly_has_no_canary() -> None:
+def test_an_exact_name_has_no_canary() -> None:
     table = routes(99.9)
     assert {table.choose(name, str(i)).role for name in ("ztf", "mine@1.0.0") for i in range(100)} == {""}
 
 
-def test_what_has_to_be_served() -> None:
+def test_models_that_have_to_be_served() -> None:
     table = routes(5)
     assert {str(reference) for reference in table.needed()} == {"mine@1.0.0", "mine@1.1.0", "other@2.0.0"}
     assert table.aliases_of(Reference("mine", "1.0.0")) == ["default", "ztf"]

@@ -151,7 +151,7 @@ async def test_a_share_is_a_share(both: Both) -> None:
     assert seen.compared + seen.dropped < 160
 
 
-async def test_what_cannot_be_compared_is_refused(both: Both) -> None:
+async def test_shadows_that_cannot_be_compared_are_refused(both: Both) -> None:
     forecaster_bundle(both.root / "ruler", name="ruler", version="1.0.0")
     with pytest.raises(Refused, match="other classes"):
         await both.models.trials.set_shadow("echo", Reference("ruler", "1.0.0"), 1.0)

@@ -141,7 +141,7 @@ def test_an_alert_that_ends_twice_is_an_error() -> None:
         batch.answered([(message, 1, "classified", "")])
 
 
-def test_what_is_about_to_be_settled_counts() -> None:
+def test_alerts_about_to_be_settled_count() -> None:
     accounts, message, other = Accounts(Metrics()), Message("alerts", "0:1", b""), Message("alerts", "0:2", b"")
     batch = Batch([message, other], accounts, 0)
     batch.hold(message, ["a", "b"])

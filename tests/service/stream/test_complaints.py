@@ -60,7 +60,7 @@ def test_an_answer_ends_what_was_said_of_brokers_that_are_away(clock: Clock) -> 
     assert str(told) == ""
 
 
-def test_what_is_said_again_and_again_is_one_line_a_minute_with_the_number_of_times(clock: Clock) -> None:
+def test_a_repeated_complaint_is_one_line_a_minute_with_the_number_of_times(clock: Clock) -> None:
     told = Complaints("source")
     with structlog.testing.capture_logs() as lines:
         for _ in range(150):  # two and a half minutes of them

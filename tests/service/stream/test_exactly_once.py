@@ -100,7 +100,7 @@ def test_a_claim_begins_where_the_last_transaction_has_ended(cluster: KafkaClust
     member.close()
 
 
-def test_who_doubts_a_commit_asks_the_group(cluster: KafkaCluster) -> None:
+def test_a_doubtful_commit_is_asked_of_the_group(cluster: KafkaCluster) -> None:
     cluster.produce("alerts", [b"1", b"2"], partition=0)
     member = KafkaSource(parse_address(f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}"), {}, transactional=True)
     taken: list[Message] = []
@@ -237,7 +237,7 @@ def test_a_producer_whose_brokers_were_away_begins_no_other_transaction(monkeypa
     assert [producer.committed for producer in Deaf.made] == [False, True]
 
 
-def test_who_commits_nothing_learns_that_brokers_are_back(cluster: KafkaCluster) -> None:
+def test_a_worker_that_commits_nothing_learns_that_brokers_are_back(cluster: KafkaCluster) -> None:
     """A worker that began while they were away, and has nothing to do since, is ready again."""
     once = transactions.KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
     sink = transactions.ResultTopic(once, "results")

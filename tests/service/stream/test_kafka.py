@@ -71,7 +71,7 @@ def test_a_second_worker_goes_on_where_the_first_ended(cluster: KafkaCluster, tm
     assert len(keys) == len(set(keys)) == 60
 
 
-def test_what_was_not_done_is_delivered_again(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_unfinished_messages_are_delivered_again(cluster: KafkaCluster, tmp_path: Path) -> None:
     network = Network()
     network.hold()
     cluster.produce("alerts", [alert(number) for number in range(20)])

@@ -242,7 +242,7 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
 
 @needs_redis
-def test_what_two_workers_died_with_is_handed_on_alone(server: Any) -> None:
+def test_messages_that_two_workers_died_with_are_handed_on_alone(server: Any) -> None:
     from service.stream.addresses import parse_address
     from service.stream.redis_streams import RedisSource
 

@@ -30,7 +30,7 @@ def ask(probes: Probes, path: str) -> tuple[int, str, str]:
         connection.close()
 
 
-def test_they_answer_and_do_not_say_what_answers(probes: Probes) -> None:
+def test_probes_answer_and_do_not_say_what_answers(probes: Probes) -> None:
     assert ask(probes, "/healthz") == (200, "nightjar ", "ok\n")
     assert ask(probes, "/readyz")[::2] == (503, "still loading\n")
 
@@ -70,7 +70,7 @@ class Standstill:
         return self.metrics.registry.get_sample_value(f"nightjar_stream_{name}")
 
 
-def test_who_takes_nothing_for_a_minute_is_not_ready_and_for_five_is_unhealthy() -> None:
+def test_a_worker_that_takes_nothing_is_not_ready_after_a_minute_and_unhealthy_after_five() -> None:
     still = Standstill()
     still.lasts(60)
     assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")
@@ -89,7 +89,7 @@ def test_who_takes_nothing_for_a_minute_is_not_ready_and_for_five_is_unhealthy()
     assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")
 
 
-def test_who_has_nothing_to_take_is_ready_for_ever() -> None:
+def test_a_worker_with_nothing_to_take_is_ready_for_ever() -> None:
     still = Standstill()
     still.lasts(3600, Standing(assigned=2, waiting=0))
     assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")

@@ -66,7 +66,7 @@ def test_alerts_go_from_stream_to_stream(server: RedisServer, tmp_path: Path) ->
     assert [one["value"] for one in letters(tmp_path)] == [b"junk"]
 
 
-def test_what_a_dead_worker_had_taken_is_claimed(server: RedisServer, tmp_path: Path) -> None:
+def test_messages_of_a_dead_worker_are_claimed(server: RedisServer, tmp_path: Path) -> None:
     feed(server, *map(alert, range(5)))
     client(server).xgroup_create("alerts", "nightjar", "0")
     client(server).xreadgroup("nightjar", "the dead one", {"alerts": ">"}, 3)

@@ -138,7 +138,7 @@ def test_probes_tell_how_it_is(tmp_path: Path) -> None:
     assert worker.metric("nightjar_stream_out_total", topic="alerts", ending="classified", reason="") == 5
 
 
-def test_what_is_unfinished_at_the_end_is_given_back(tmp_path: Path) -> None:
+def test_unfinished_messages_are_given_back_at_the_end(tmp_path: Path) -> None:
     network = Network()
     network.hold()
     settings = chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(5)))}", drain_timeout=0)

@@ -80,7 +80,7 @@ def test_nothing_after_the_cut_reaches_the_history(dataset: Dataset) -> None:
         assert tokens[0].origin_mjd == tokens[1].origin_mjd
 
 
-def test_what_is_asked_ignores_what_is_answered(dataset: Dataset) -> None:
+def test_queries_do_not_depend_on_the_fluxes_to_predict(dataset: Dataset) -> None:
     """The draw looks at when visits and detections were, never at fluxes."""
     curve = dataset.curve(7)
     brighter = replace(curve, flux=curve.flux * np.float32(3.0))

@@ -77,7 +77,7 @@ def test_scales_are_those_of_the_training_side(tmp_path: Path) -> None:
     assert np.concatenate([series.values for series in scaled.test.observed]).mean() > 5  # offset by 100 units
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_unreadable_archives_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="has no set Absent"):
         read_set(tmp_path, "Absent")
     write_ts(tmp_path, "Bad")

@@ -64,7 +64,7 @@ def test_out_of_fold_is_no_memory() -> None:
     assert (p.argmax(1) == nonsense).mean() < 0.35
 
 
-def test_whoever_is_right_weighs_more() -> None:
+def test_the_better_of_trees_and_network_weighs_more() -> None:
     """Trees are right about long light curves, the network about short ones; both together beat either."""
     rng = np.random.default_rng(1)
     value, label = table(2000, 4)

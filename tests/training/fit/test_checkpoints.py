@@ -59,7 +59,7 @@ class Bomb:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", pickle.dumps({"step": 1}, protocol=2)])
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_other_files_than_checkpoints_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / CHECKPOINT).write_bytes(content)
     with pytest.raises(RunError, match="readable checkpoint"):
         load_checkpoint(tmp_path / CHECKPOINT)

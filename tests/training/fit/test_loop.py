@@ -59,7 +59,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Dropout(0.1), nn.Linear(3, 1))
 
 
-def test_it_learns_scores_and_logs(tmp_path: Path) -> None:
+def test_the_loop_learns_scores_and_logs(tmp_path: Path) -> None:
     result = fit(network(), Line(), config(), tmp_path, config(), progress=False)
     assert (result.step, result.finished) == (40, True)
     lines = read_log(tmp_path)

@@ -53,7 +53,7 @@ def test_a_step_hides_the_same_whenever_it_is_reached(dataset: Dataset) -> None:
     later.close()
 
 
-def test_it_learns_to_reconstruct(data: Path, tmp_path: Path) -> None:
+def test_a_network_learns_to_reconstruct(data: Path, tmp_path: Path) -> None:
     recipe = debug_pretraining().model_copy(
         update={"schedule": ScheduleConfig(steps=60, warmup_steps=5), "threads": 1}
         | {"validation": ValidationConfig(every=20, objects=12, log_every=10)}

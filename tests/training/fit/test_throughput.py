@@ -38,7 +38,7 @@ def test_both_sides_train_on_the_same_curves(dataset: Dataset) -> None:
     assert all(counted.observations == counted.batch.mask_BL.sum() for counted in grouped)
 
 
-def test_it_reports_every_round(data: Path) -> None:
+def test_every_round_is_reported(data: Path) -> None:
     lines: list[str] = []
     base = debug()
     recipe = base.model_copy(update={"batch": base.batch.model_copy(update={"size": 4, "pool": 2})})

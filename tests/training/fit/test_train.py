@@ -113,7 +113,7 @@ def test_two_runs_of_a_recipe_are_the_same_run_and_seeds_differ(data: Path, tmp_
     assert not torch.equal(a["head_mix.1.weight"], c["head_mix.1.weight"])
 
 
-def test_it_learns(data: Path, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_raises_the_score(data: Path, tmp_path: Path) -> None:
     recipe = tiny(
         120, optimiser=OptimiserConfig(lr=5e-3), validation=ValidationConfig(every=60, objects=10, log_every=20)
     )

@@ -90,7 +90,7 @@ def test_the_last_alert_or_all_of_them(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(np.diff(whole["Z1"].mjd), [20, 19, 1], atol=1e-6)
 
 
-def test_what_is_trained_on_is_what_is_served() -> None:
+def test_training_and_serving_see_the_same_light_curve() -> None:
     """The packets the service ships, read by both."""
     paths = sorted(SAMPLES.glob("ztf_*.avro"))
     assert paths

@@ -106,7 +106,7 @@ def test_both_sets_together_hold_the_metadata_once() -> None:
     np.testing.assert_array_equal(union[:, : summary.shape[1]], summary)
 
 
-def test_it_answers_the_networks_questions(pipeline: Pipeline) -> None:
+def test_trees_answer_the_networks_questions(pipeline: Pipeline) -> None:
     trees, network = (json.loads(path.read_text()) for path in (pipeline.baseline, pipeline.report))
     assert trees["data"] == network["data"]
     for series in ("views", "detections", "detections_no_metadata", "days", "days_no_metadata"):

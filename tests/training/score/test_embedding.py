@@ -39,6 +39,8 @@ def test_identical_embeddings_are_one_place() -> None:
 
 
 @pytest.mark.parametrize("embedding", [np.zeros((2, 4)), np.zeros((9, 1)), np.full((9, 4), np.nan)])
-def test_what_cannot_be_mapped_is_refused(embedding: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
+def test_embeddings_that_cannot_be_mapped_are_refused(
+    embedding: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+) -> None:
     with pytest.raises(ValueError, match="embedding map"):
         principal_components(embedding)

@@ -125,7 +125,7 @@ def test_spread_is_the_sample_standard_deviation() -> None:
     assert spread([{"f1": 0.5}])["f1"]["spread"] is None
 
 
-def test_what_is_no_number_becomes_none() -> None:
+def test_not_a_number_becomes_none() -> None:
     assert spread([{"auroc": float("nan")}])["auroc"] == {"mean": None, "spread": None, "values": [None]}
     assert numbers(np.array([[1.0, np.nan], [np.inf, 0.25]])) == [[1.0, None], [None, 0.25]]
     assert number(np.float32(0.5)) == 0.5

@@ -52,7 +52,7 @@ def test_the_page_stands_alone(drawn: str) -> None:
     assert not re.search(r"""(href|src)="(?!#|data:)""", drawn)
 
 
-def test_it_shows_the_scores_and_the_baseline_beside(drawn: str, report: Any, pipeline: Pipeline) -> None:
+def test_the_page_shows_the_scores_and_the_baseline_beside(drawn: str, report: Any, pipeline: Pipeline) -> None:
     trees = json.loads(pipeline.baseline.read_text())
     for source in (report, trees):
         for scores in source["views"].values():
@@ -81,7 +81,7 @@ def bare(report: Any) -> str:
     return page(less)
 
 
-def test_what_was_not_measured_says_so(bare: str) -> None:
+def test_sections_that_were_not_measured_say_so(bare: str) -> None:
     assert bare.count("Not measured") == 3  # sets, novelty, stability
     assert "None of these models is a mixture" in bare
     assert "Not drawn" in bare

@@ -53,7 +53,7 @@ def test_only_alerts_in_g_and_r_without_metadata(data: Dataset) -> None:
     assert np.isnan(data.metadata).all()
 
 
-def test_who_is_classified_is_bright(data: Dataset) -> None:
+def test_classified_objects_are_bright(data: Dataset) -> None:
     peaks = np.array([magnitudes(data, index).min() for index in range(len(data))])
     assert 17.5 < np.median(peaks) < 19.0
     assert peaks.max() < 20.5

@@ -47,7 +47,7 @@ def test_the_split_keeps_its_shares_and_never_moves() -> None:
     assert [part_of(name) for name in ("A", "B", "C", "D")] == [part_of(name) for name in ("A", "B", "C", "D")]
 
 
-def test_what_may_only_be_measured_stands_in_the_test_part_with_its_relatives() -> None:
+def test_sets_only_for_measuring_stand_in_the_test_part_with_their_relatives() -> None:
     rows = [bump(f"X{number}", source="tdecat", label=18) for number in range(20)]
     twin = bump("Y", source="ztf_sn", label=18)
     twin.names = ("Y", "X3")

@@ -60,7 +60,7 @@ def test_a_bundle_of_other_classes_is_refused() -> None:
         six_report(ztf(), [DEFAULT_BUNDLE], seeds=(0,))
 
 
-def test_what_a_bundle_left_for_testing_is_its_own_share() -> None:
+def test_a_bundle_left_its_own_share_for_testing() -> None:
     manifest = load_bundle(ZTF_BUNDLE).manifest
     names = np.array([f"ZTF{i}" for i in range(2000)])
     share = 1.0 - sum(manifest.recipe["data"]["fractions"][:2])

@@ -81,7 +81,7 @@ def test_rows_hold_no_more_of_a_source_than_asked_and_come_back(tmp_path: Path) 
     np.testing.assert_array_equal(read_rows(tmp_path / "rows.npz").looks_N, rows.looks_N)
 
 
-def test_what_may_only_be_measured_trains_nothing() -> None:
+def test_sets_only_for_measuring_train_nothing() -> None:
     rows = rows_of(part(4, "tdecat", "css"), as_views(part(2, "spcc", "css", seed=9), "rubin"))
     assert set(rows.origin_N.tolist()) == {"css"}
 

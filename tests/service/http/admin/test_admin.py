@@ -242,7 +242,7 @@ def test_a_shadow_is_compared(admin: Admin) -> None:
         ("GET", "/openapi.json", None, 404),
     ],
 )
-def test_what_is_refused_is_a_problem_and_changes_nothing(
+def test_refusals_are_problems_and_change_nothing(
     refusing: Admin, method: str, path: str, body: Any, status: int
 ) -> None:
     before = refusing.listing()

@@ -192,7 +192,7 @@ def test_metadata_that_is_none_is_not_followed_anywhere() -> None:
     ],
     ids=lambda body: repr(body[:8]),
 )
-def test_what_is_no_stream_is_refused(body: bytes) -> None:
+def test_other_bytes_than_an_arrow_stream_are_refused(body: bytes) -> None:
     assert refusal(body).kind.status == 400
 
 

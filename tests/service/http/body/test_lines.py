@@ -11,7 +11,7 @@ from service.http.edge.receive import Lines
 
 
 @given(st.lists(st.binary(max_size=12), max_size=12), st.lists(st.integers(0, 80)))
-def test_where_the_bytes_are_cut_does_not_matter(lines: list[bytes], cuts: list[int]) -> None:
+def test_lines_may_be_cut_anywhere(lines: list[bytes], cuts: list[int]) -> None:
     body = b"\n".join(lines)
     places = sorted({0, len(body), *(cut for cut in cuts if cut < len(body))})
     cutter = Lines(100)

@@ -111,7 +111,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_not_msgpack_is_refused(name: str) -> None:
+def test_other_bytes_than_msgpack_are_refused(name: str) -> None:
     with pytest.raises(ProblemError) as caught:
         formats.read_msgpack(HOSTILE[name])
     assert caught.value.kind.status == 400

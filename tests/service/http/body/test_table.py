@@ -29,7 +29,7 @@ PACK, VENDOR_PACK = MSGPACK
         (",;,q=1,,application/msgpack", JSON, PACK),
     ],
 )
-def test_what_is_accepted(accept: str, sent: formats.Format, chosen: formats.Format) -> None:
+def test_accepted_formats(accept: str, sent: formats.Format, chosen: formats.Format) -> None:
     assert reply_format(accept, sent) is chosen
 
 
@@ -37,7 +37,7 @@ def test_what_is_accepted(accept: str, sent: formats.Format, chosen: formats.For
     ("accept", "sent"),
     [("text/html", JSON), ("image/*", PACK), ("application/json", LINES), ("*/*;q=0", JSON), ("*", JSON)],
 )
-def test_what_cannot_be_given(accept: str, sent: formats.Format) -> None:
+def test_formats_that_cannot_be_given(accept: str, sent: formats.Format) -> None:
     with pytest.raises(ProblemError) as caught:
         reply_format(accept, sent)
     assert caught.value.kind.status == 406

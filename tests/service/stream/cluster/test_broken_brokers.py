@@ -162,7 +162,7 @@ def test_a_slow_network(single: Brokers, exactly_once: bool, tmp_path: Path) -> 
 
 
 def test_a_worker_whose_transaction_times_out_goes_on(single: Brokers, tmp_path: Path) -> None:
-    """It sleeps for longer than its transaction may last, and not as long as its session."""
+    """The worker sleeps for longer than its transaction may last, and not as long as its session."""
     with trial(single.hosts(), tmp_path, exactly_once=True) as one, one.process(STEADY, batch_messages=16) as worker:
         begins_well(one, worker)
         one.feed(1500)

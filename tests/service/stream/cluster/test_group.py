@@ -36,7 +36,7 @@ def test_everything_is_answered_and_counted(both: Trial) -> None:
     assert repeats(told) == 0
 
 
-def test_who_starts_anew_repeats_nothing(both: Trial) -> None:
+def test_a_worker_that_starts_anew_repeats_nothing(both: Trial) -> None:
     for _ in range(2):
         both.feed(100)
         with running(both.settings(STEADY)) as worker:
@@ -152,7 +152,7 @@ def test_an_alert_that_is_lost_again_and_again_becomes_a_letter(both: Trial, mon
     assert stops == 3
 
 
-def test_who_stands_still_is_not_ready_and_later_unhealthy(plain: Trial) -> None:
+def test_a_worker_that_stands_still_is_not_ready_and_later_unhealthy(plain: Trial) -> None:
     """A network that never ends its runs is nothing from outside: a supervisor is to start the worker anew."""
     with running(plain.settings(STEADY, max_inflight_messages=8, unready_after=2, unhealthy_after=6)) as worker:
         begins_well(plain, worker)
