@@ -145,7 +145,7 @@ class Trial:
         return Counter(self._reader.ids())
 
     def ends(self) -> Counter[str]:
-        """How often answers say each status and reason."""
+        """Count the answers of each status and reason."""
         told = (json.loads(message.value()) for message in self._reader.messages)
         return Counter(f"{one['status']} {one.get('reason') or ''}".strip() for one in told)
 
