@@ -8,8 +8,9 @@ of the model, another network, is loaded and taken back again and again. Every a
 version that it names, run bare. The process exits with 1 when an answer was wrong, a request got none, a change of
 models failed, memory grew, or something was left in the queue at the end. The cache is off: every answer is computed.
 
-Every right answer is known beforehand from bare runs, one light curve at a time, of each network that may answer; a
-reply names the version that gave it, and is held to that one's. The two versions are different networks, so that an
+Every right answer is known beforehand from bare runs, one light curve at a time, of each network that may answer, and
+from what else is known of the object, such as its redshift, where the network does not see that; a reply names the
+version that gave it, and is held to that one's. The two versions are different networks, so that an
 answer of the wrong one cannot pass.
 
 Latency counts from the moment intended. A request that is not answered within :data:`STRANDED_SECONDS`, or whose
@@ -46,6 +47,7 @@ from deploy.bench.process import Service, free_port, running
 from deploy.bench.wire import MSGPACK, TOLERANCE, packed_request
 from deploy.bench.workload import Columns, alert_mix, broken
 from models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest
+from models.posterior import Posterior
 
 Kind = Literal["one", "batch", "bad", "cancelled", "look-up"]
 SHARES: Final[Mapping[Kind, float]] = {"one": 0.62, "batch": 0.15, "bad": 0.10, "cancelled": 0.08, "look-up": 0.05}
@@ -71,8 +73,17 @@ class Asked:
 
 
 def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
-    """Bare answers of the bundle of each version."""
-    return {version: Bare.of(path, curves).probabilities() for version, path in bundles.items()}
+    """Answers of the bundle of each version: bare runs, and what follows from what is known of the object besides."""
+    return {version: _concluded(path, curves) for version, path in bundles.items()}
+
+
+def _concluded(path: Path, curves: Sequence[Columns]) -> NDArray[np.float32]:
+    posterior, given = Posterior(load_bundle(path).manifest), Bare.of(path, curves).probabilities()
+    concluded = [
+        posterior.conclude(one_C, known=curve["metadata"]).probabilities
+        for one_C, curve in zip(given, curves, strict=True)
+    ]
+    return np.stack(concluded).astype(np.float32)
 
 
 def drawn() -> list[Columns]:

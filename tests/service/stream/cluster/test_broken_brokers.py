@@ -165,7 +165,7 @@ def test_a_worker_whose_transaction_times_out_goes_on(single: Brokers, tmp_path:
     """The worker sleeps for longer than its transaction may last, and not as long as its session."""
     with trial(single.hosts(), tmp_path, exactly_once=True) as one, one.process(STEADY, batch_messages=16) as worker:
         begins_well(one, worker)
-        one.feed(1500)
+        one.feed(600)
         time.sleep(0.1)
         worker.suspend()
         time.sleep(TRANSACTION_MS / 1000 + 3)  # the broker looks for such transactions every second
