@@ -61,6 +61,7 @@ from models.networks.statistics.curve_statistics import (
 from models.networks.statistics.period_statistics import PeriodSearch, period_statistics, told_of_period
 from models.networks.statistics.period_statistics import count as count_of_periods
 from models.networks.statistics.points import Statistics, points
+from models.networks.statistics.shape_statistics import shape_statistics
 
 FluxTransform = Literal["asinh", "none", "object_z"]
 
@@ -93,6 +94,7 @@ class AstroMoEConfig(TimeEncodingFields):
     lag_statistics: bool = Field(default=False, description="among them how alike points are by the days between them")
     period_statistics: bool = Field(default=False, description="among them the periods that the light curve may have")
     period_search: PeriodSearch = Field(default="summed", description="how the best one is chosen: by sums, or by fits")
+    shape_statistics: bool = Field(default=False, description="shapes beside them, for trees in the graph alone")
     head_width: int = Field(default=0, ge=0, description="of the hidden layers of the mixed head; 0: of its input")
     head_copies: int = Field(default=1, ge=1, description="mixed heads, whose mean log-probability is the prediction")
     head_dropout: float = Field(default=0.0, ge=0, lt=1, description="in the mixed head and before the statistics")
@@ -227,6 +229,7 @@ _TOLD: dict[str, Callable[..., Any]] = {
     "curves": statistics,
     "lags": lag_statistics,
     "periods": period_statistics,
+    "shapes": shape_statistics,
     "period": told_of_period,
 }
 REDSHIFT = METADATA_COLUMNS.index("z_final")
@@ -281,13 +284,18 @@ class AstroMoE(LightCurveBranch):
         mask_BL: Tensor,
         metadata_BF: Tensor,
     ) -> Statistics:
-        """Return the input of the statistics' branch from padded light curves; its ``fit`` learns their scales."""
+        """Return the input of the statistics' branch from padded light curves; its ``fit`` learns their scales.
+
+        Shapes come last, and the branch does not look at them.
+        """
         seen = self.told["points"](flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
         told = [self.told["curves"](seen, metadata_BF[:, REDSHIFT])]
         if self.config.lag_statistics:
             told.append(self.told["lags"](seen))
         if self.config.period_statistics:
             told.append(self.told["periods"](seen, self.config.period_search, self.told["period"]))
+        if self.config.shape_statistics:
+            told.append(self.told["shapes"](seen, metadata_BF[:, REDSHIFT]))
         return Statistics(*(torch.cat(parts, dim=1) for parts in zip(*told, strict=True)))
 
     def forward(

@@ -254,6 +254,7 @@ def sky_body_views() -> Recipe:
 def sky_heads() -> Recipe:
     """Mixed heads on what the branches say and on statistics beside it; the branches stay as they are."""
     statistics = {"d_statistics": 192, "lag_statistics": True, "period_statistics": True, "period_search": "fitted"}
+    statistics["shape_statistics"] = True  # for the trees
     heads = {"head_width": 192, "head_copies": 4, "head_dropout": 0.15}
     shown = AugmentationConfig(
         mta_days=(128.0, 2048.0, 2048.0),

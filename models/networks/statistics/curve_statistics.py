@@ -274,7 +274,8 @@ class Function(nn.Module):
 class StatisticsBranch(nn.Module):
     """Branch of a network that looks at statistics of the light curve, not at its points: one vector [B, D].
 
-    The statistics' standard scores, and which of them are known, pass through one layer.
+    The statistics' standard scores, and which of them are known, pass through one layer. Statistics beyond those that
+    it was built for are not looked at.
     """
 
     mean_K: Tensor
@@ -288,6 +289,7 @@ class StatisticsBranch(nn.Module):
 
     def fit(self, told: Statistics) -> None:
         """Learn the scale of every statistic from those of training objects; one that is never known stays as it is."""
+        told = self._own(told)
         known_BK = told.known_BK.double()
         objects_K = known_BK.sum(0)
         mean_K = (told.value_BK * known_BK).sum(0) / objects_K.clamp(min=1)
@@ -297,10 +299,15 @@ class StatisticsBranch(nn.Module):
 
     def forward(self, told: Statistics) -> Tensor:
         """Encode to [B, D]."""
+        told = self._own(told)
         score_BK = ((told.value_BK - self.mean_K) / self.spread_K).clamp(-LIMIT, LIMIT)
         scores_BK = torch.where(told.known_BK, score_BK, 0.0)
         vector_BD: Tensor = self.layer(torch.cat([scores_BK, told.known_BK.to(scores_BK.dtype)], dim=1))
         return vector_BD
+
+    def _own(self, told: Statistics) -> Statistics:
+        own = len(self.spread_K)
+        return told if told.value_BK.shape[1] == own else Statistics(told.value_BK[:, :own], told.known_BK[:, :own])
 
 
 LAGS: Final = (0.0, 0.1, 0.6, 1.5, 2.5, 4.0, 7.0, 12.0, 20.0, 35.0, 60.0, 120.0, 250.0, 5000.0)  # days, edges

@@ -62,7 +62,7 @@ def body() -> AstroMoE:
 
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    statistics = {"d_statistics": 24, "lag_statistics": True, "period_statistics": True}
+    statistics = {"d_statistics": 24, "lag_statistics": True, "period_statistics": True, "shape_statistics": True}
     return with_network(debug(), "debug-heads", head_width=32, head_copies=2, **statistics)
 
 

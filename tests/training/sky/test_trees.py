@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.networks.statistics.shape_statistics import count
 from models.taxonomy import ELASTICC
 from support.sky import bump, pulsator
 from training.sky.record import PARTS, Sky, collect
 from training.sky.trees import (
-    DAYS,
     GROUPS,
     FeatureCache,
     Rows,
@@ -42,7 +42,7 @@ def test_shapes_do_not_depend_on_brightness_or_time() -> None:
     near, far = bump("A", points=50, noise=10.0), bump("A", points=50, noise=10.0)
     far.flux, far.flux_err, far.mjd = far.flux * 0.1, far.flux_err * 0.1, far.mjd + 300.0
     values, _ = features_of(collect([near, far]))
-    shapes = values[:, -(6 * len(DAYS) + 6 * len(DAYS) + 36) :]
+    shapes = values[:, -count(6) :]
     np.testing.assert_allclose(shapes[0], shapes[1], rtol=1e-3, atol=1e-3)
 
 
