@@ -85,9 +85,9 @@ def _trees(manifest: Manifest) -> list[str]:
     return [
         f"""## Trees beside the network
 
-{told.trees:,} boosted trees (LightGBM, Ke+ 2017) of up to {told.depth} comparisons look at the statistics and at what
-the branches say, in the same graph. The logits are those of both, weighed as the validation part says: the trees count
-{few:.2f} for {told.lengths[0]} observations, {many:.2f} for {told.lengths[1]:,}."""
+{told.trees:,} boosted trees (LightGBM, Ke+ 2017) of up to {told.depth} comparisons look at statistics of the light
+curve, in the same graph. The logits are those of both, weighed as the validation part says: the trees count {few:.2f}
+for {told.lengths[0]} observations, {many:.2f} for {told.lengths[1]:,}."""
     ]
 
 

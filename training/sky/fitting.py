@@ -138,7 +138,7 @@ class Ship(_Step):
     trees: Path | None = Field(default=None, description="npz file of `boost`, to answer beside the heads")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
     name: str = Field(default="astro-moe-elasticc", description="of the bundle")
-    version: str = Field(default="2.2.1", description="semantic version of the bundle")
+    version: str = Field(default="2.3.0", description="semantic version of the bundle")
 
     def cli_cmd(self) -> None:
         """Export."""

@@ -82,9 +82,9 @@ def seeds_section(rows: Sequence[Mapping[str, Any]]) -> str:
         if row["figures"]
     ]
     about = (
-        f"Mean and standard deviation of {rows[0]['seeds']} bundles of one body, whose heads and trees differ in their "
-        "seeds, on the *validation* part, where choices were made and thresholds fitted. How far another seed of the "
-        "body itself would move a figure is not in it."
+        f"Mean and standard deviation over {rows[0]['seeds']} seeds of heads and trees on one body, one of which "
+        "ships, on the *validation* part, where choices were made. How far another seed of the body would move a "
+        "figure is not in it."
     )
     return f"## What other seeds give\n\n{about}\n\n{markdown_table(['set', 'figures'], cells)}\n"
 

@@ -188,7 +188,7 @@ def test_other_seeds_are_told_by_mean_and_standard_deviation(tmp_path: Path) -> 
     assert report["seeds"] == [{"key": "yse", "title": "YSE", "seeds": 3, "figures": {"recall": [0.6, 0.1]}}]
     page = write_page(report, "sky.json")
     assert "recall 0.600 ± 0.100" in page
-    assert "of 3 bundles" in page
+    assert "over 3 seeds" in page
     assert "What other seeds give" not in write_page(report | {"seeds": []}, "sky.json")
     assert spread([json.loads(paths[0].read_text(encoding="utf-8"))]) == []
 
