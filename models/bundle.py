@@ -3,6 +3,7 @@
 ``model.onnx`` (everything numeric is inside), ``manifest.json`` (what it is, how it was made, sha256 of every file),
 ``golden.npz`` (inputs and the outputs they must give), ``CARD.md``. A bundle is trusted only after its hashes match and
 its golden outputs come back from the execution provider in use. No pickle, no data outside the folder.
+``model.cuda.onnx``, where there is one, computes the same with nothing but what CUDA has kernels for.
 
 The manifest's ``task`` says what the graph answers, whatever the architecture. Every graph takes some of the inputs
 that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly when the manifest names metadata columns.
@@ -30,7 +31,7 @@ from models.bands import BANDS, BandMap
 from models.confidence import Calibration, Domain, Ensemble, Novelty, PredictionSets
 from models.lightcurve import Limits
 from models.metadata import Context
-from models.runtime import run
+from models.runtime import Provider, run
 from models.taxonomy import Taxonomy
 from models.units import FluxUnit
 
@@ -38,6 +39,7 @@ DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "
 ZTF_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-ztf" / "1.1.1"
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
+CUDA_MODEL = "model.cuda.onnx"
 
 SLUG = r"^[a-z0-9][a-z0-9-]*$"
 _REDSHIFTS = {"z_final", "hostgal_zspec", "hostgal_zphot"}
@@ -223,6 +225,10 @@ class Bundle:
     def model(self) -> Path:
         """The graph."""
         return self.path / MODEL
+
+    def graph(self, provider: Provider) -> Path:
+        """Return the graph for an execution provider: one made for it, where the bundle has one."""
+        return self.path / (CUDA_MODEL if provider == "cuda" and CUDA_MODEL in self.manifest.files else MODEL)
 
 
 def sha256_of(path: Path) -> str:

@@ -9,9 +9,10 @@ whatever file the graph names, which no manifest lists. A run under way can be i
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnxruntime as ort
@@ -34,12 +35,20 @@ class GraphError(RuntimeError):
     """The graph is not the one that was verified, or keeps weights outside itself."""
 
 
-def open_session(path: Path, provider: Provider = "cpu", threads: int = 1, sha256: str = "") -> ort.InferenceSession:
+def open_session(
+    path: Path,
+    provider: Provider = "cpu",
+    threads: int = 1,
+    sha256: str = "",
+    axes: Mapping[str, int] | None = None,
+) -> ort.InferenceSession:
     """Open a graph on one execution provider.
 
     Parameters
     ----------
     sha256 : hex digest that the file must have, where one is known.
+    axes : lengths of named axes, where all runs have the same. Arithmetic on lengths then folds away, which the CPU
+        does otherwise; so on a GPU nothing is left to it, and a graph of which something would be is refused.
 
     Raises
     ------
@@ -48,12 +57,16 @@ def open_session(path: Path, provider: Provider = "cpu", threads: int = 1, sha25
     GraphError
         When the file has another digest, or is no graph that holds all its weights.
     """
-    wanted = _PROVIDERS[provider]
+    wanted, options = _PROVIDERS[provider], session_options(threads)
+    for name, size in (axes or {}).items():
+        options.add_free_dimension_override_by_name(name, size)
+    if provider == "cuda" and axes:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if provider == "cuda" and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
     if wanted not in ort.get_available_providers():
         raise ProviderError(f"{wanted} is not available in this onnxruntime; install the matching extra")
-    session = _session(path, sha256, session_options(threads), wanted)
+    session = _session(path, sha256, options, wanted)
     if session.get_providers()[0] != wanted:
         raise ProviderError(f"asked for {wanted}, the session runs on {session.get_providers()[0]}")
     return session
@@ -105,40 +118,6 @@ def run(session: ort.InferenceSession, inputs: Run, options: ort.RunOptions | No
     return {name: np.asarray(value) for name, value in zip(names, session.run(names, feeds, options), strict=True)}
 
 
-BUFFERS: Final = 64  # inputs of so many names and shapes keep theirs
-
-
-class BoundRun:
-    """Graph inputs to graph outputs over buffers of a device, which inputs of the same shape use again.
-
-    For one caller at a time. On the CPU it gains nothing; it is there so that the way can be tested without a GPU.
-    """
-
-    def __init__(self, session: ort.InferenceSession, device: Literal["cpu", "cuda"]) -> None:
-        self._session, self._device = session, device
-        self._buffers: dict[tuple[str, tuple[int, ...]], ort.OrtValue] = {}
-
-    def __call__(self, inputs: Run) -> dict[str, NDArray[Any]]:
-        """Run the graph."""
-        binding, names = self._session.io_binding(), [output.name for output in self._session.get_outputs()]
-        for node in self._session.get_inputs():
-            binding.bind_ortvalue_input(node.name, self._buffer(node.name, inputs[node.name]))
-        for name in names:
-            binding.bind_output(name, self._device)
-        self._session.run_with_iobinding(binding)
-        return {name: np.asarray(value) for name, value in zip(names, binding.copy_outputs_to_cpu(), strict=True)}
-
-    def _buffer(self, name: str, value: NDArray[Any]) -> ort.OrtValue:
-        key = name, value.shape
-        if key in self._buffers:
-            self._buffers[key].update_inplace(np.ascontiguousarray(value))
-            return self._buffers[key]
-        if len(self._buffers) >= BUFFERS:
-            self._buffers.clear()
-        self._buffers[key] = ort.OrtValue.ortvalue_from_numpy(value.copy(), self._device, 0)
-        return self._buffers[key]
-
-
 class SessionRun:
     """Graph inputs to graph outputs; called from several threads at once.
 
@@ -154,10 +133,16 @@ class SessionRun:
 
     def __call__(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the graph."""
+        with self.watched(inputs) as options:
+            return run(self._session, inputs, options)
+
+    @contextmanager
+    def watched(self, inputs: Run) -> Iterator[ort.RunOptions]:
+        """Options of a run of these inputs, which can be interrupted until the block ends."""
         options = ort.RunOptions()
         self._under_way[id(inputs)] = options
         try:
-            return run(self._session, inputs, options)
+            yield options
         finally:
             del self._under_way[id(inputs)]
 

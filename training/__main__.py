@@ -270,16 +270,16 @@ class Profile(Command):
 
 
 class Cuda(Command):
-    """Write the graph of a bundle as CUDA can run it, and list the arithmetic on lengths that the CPU keeps."""
+    """Copy a bundle with a graph that CUDA can run in it, which the service then takes on a GPU."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
-    out: CliPositionalArg[Path] = Field(description="ONNX file to write")
+    out: CliPositionalArg[Path] = Field(description="folder to make")
 
     def cli_cmd(self) -> None:
-        """Write it, unless a node has no CUDA kernel."""
-        from training.export.cuda import write_cuda
+        """Make it, unless a node has no CUDA kernel; print how many nodes it has, and which of them the CPU keeps."""
+        from training.export.cuda import add_cuda
 
-        _print(write_cuda(self.bundle, self.out))
+        _print(add_cuda(self.bundle, self.out))
 
 
 class CudaKernels(Command):

@@ -25,8 +25,11 @@ The published weights of other networks (ATCAT, ATAT) are not to be had without 
 
 import logging
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -40,14 +43,18 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
+from deploy.bench.load import run_in_process, write_plan
+from deploy.bench.process import running
 from deploy.bench.report import Numbers, spread
+from deploy.bench.wire import BATCH, packed_request
 from deploy.bench.workload import columns
 from models.bundle import Manifest, load_bundle
+from models.device import Cudart, DeviceRun
 from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.transformer import Block, FeedForwardExperts, Routing
-from models.runtime import BoundRun, Run, open_session, run, session_options
-from training.export.cuda import write_cuda
+from models.runtime import Provider, Run, open_session, run, session_options
+from training.export.cuda import add_cuda, cuda_graph
 from training.export.graph import write_graph
 from training.export.profile import profile_graph, random_inputs
 from training.export.served import AXES, NoveltyScore, ServedNetwork
@@ -155,45 +162,135 @@ class EveryExpert(torch.nn.Module):
 
 
 GPU_SHAPES: Final = {"b256_l390": (256, 390), "b256_l60": (256, 60)}
+GPU_CURVES: Final = 8192
+GPU_BUDGET: Final = 65_536  # padded observations of a batch of the real mix
+GPU_THREADS: Final = 2  # one copies while the other's run computes
 
 
 def measure_gpu(bundle: Path, say: Callable[[str], None]) -> Numbers:
-    """Keys ``gpu.ms.*`` and ``gpu.curves_per_s.*``: a bundle's graph for CUDA, with no node left to the CPU.
+    """Keys ``gpu.*``: a bundle's graph for CUDA, bare and behind the service, and sparse experts over dense.
 
-    The axes are fixed when the session is opened, so that arithmetic on them folds away; onnxruntime refuses the
-    session if a node would fall back. Nothing is measured without a GPU, and nothing is made up.
+    - ``gpu.ms.*``, ``gpu.curves_per_s.*``: batches of one shape, the axes fixed when the session is opened, so that
+      arithmetic on them folds away and onnxruntime refuses the session if a node would be left to the CPU;
+    - ``gpu.mix_per_s``: lengths as alerts have them, in the service's own way: axes free, buffers page-locked and used
+      again, the inputs of one batch copied while another runs;
+    - ``gpu.moe_over_dense.*``: the network of the paper's size over its dense twin;
+    - ``gpu.service_per_s``, ``gpu.service_share``: light curves a second through HTTP, and over ``gpu.mix_per_s``.
+
+    Nothing is measured without a GPU, and nothing is made up.
     """
     if "CUDAExecutionProvider" not in ort.get_available_providers():
         say(f"no GPU: onnxruntime has {', '.join(ort.get_available_providers())}; nothing was measured")
         return {}
     numbers: Numbers = {}
     with tempfile.TemporaryDirectory() as folder:
-        graph = Path(folder) / "cuda.onnx"
-        write_cuda(bundle, graph)
+        made = Path(folder) / "bundle"
+        add_cuda(bundle, made)
+        graph = load_bundle(made).graph("cuda")
         for shape, (size, length) in GPU_SHAPES.items():
-            session = _gpu_session(graph, {"batch": size, "length": length})
-            inputs, bound = random_inputs(size, length), BoundRun(session, "cuda")
-            bound(inputs)
-            seconds = [_wall_seconds(bound, inputs) for _ in range(ROUNDS)]
+            bound = _without_cpu(graph, {"batch": size, "length": length}, numbers, say)
+            seconds = timed_runs(bound, random_inputs(size, length))
             numbers[f"gpu.ms.{shape}"] = spread([1e3 * each for each in seconds])
             numbers[f"gpu.curves_per_s.{shape}"] = spread([size / each for each in seconds])
             say(f"{shape}: {1e3 * min(seconds):.2f} ms")
+        _gpu_experts(Path(folder), numbers, say)
+        drawn = columns(GPU_CURVES, seed=5)
+        paces = real_mix(graph, "cuda", drawn, load_bundle(bundle).manifest)
+        numbers["gpu.mix_per_s"] = spread(paces)
+        served = _served_per_second(made, drawn)
+        numbers["gpu.service_per_s"] = served
+        numbers["gpu.service_share"] = served / float(np.median(paces))
+        say(f"real mix {np.median(paces):.0f}/s, through the service {served:.0f}/s")
     return numbers
 
 
-def _gpu_session(graph: Path, axes: Mapping[str, int]) -> ort.InferenceSession:
-    options = session_options(1)
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    for name, size in axes.items():
-        options.add_free_dimension_override_by_name(name, size)
-    settings = {"arena_extend_strategy": "kSameAsRequested"}
-    return ort.InferenceSession(str(graph), options, providers=[("CUDAExecutionProvider", settings)])
+def _without_cpu(graph: Path, axes: Mapping[str, int], numbers: Numbers, say: Callable[[str], None]) -> DeviceRun:
+    """Open a graph with nothing left to the CPU; where onnxruntime refuses that, say why, and let it leave some.
+
+    ``gpu.nothing_left_to_the_cpu`` is 0 if it was refused once.
+    """
+    key = "gpu.nothing_left_to_the_cpu"
+    try:
+        opened = device_run(graph, "cuda", axes)
+    except Exception as error:  # onnxruntime raises a family of its own that share no base class
+        say(f"something is left to the CPU: {error}")
+        numbers[key] = 0
+        return device_run(graph, "cuda")
+    numbers.setdefault(key, 1)
+    return opened
 
 
-def _wall_seconds(bound: BoundRun, inputs: Arrays) -> float:
-    started = time.perf_counter()
+def timed_runs(bound: DeviceRun, inputs: Arrays) -> list[float]:
+    """Seconds of equal runs, the copies of inputs and outputs among them."""
     bound(inputs)
-    return time.perf_counter() - started
+    seconds = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        bound(inputs)
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def device_run(graph: Path, provider: Provider, axes: Mapping[str, int] | None = None) -> DeviceRun:
+    """Open a graph as the service does on a device, perhaps with lengths of axes that all runs have."""
+    opened = partial(open_session, graph, provider, axes=axes)
+    return DeviceRun(opened(), opened, provider, Cudart.of_this_process() if provider == "cuda" else None)
+
+
+def real_mix(graph: Path, provider: Provider, drawn: Sequence[dict[str, Any]], manifest: Manifest) -> list[float]:
+    """Light curves a second of several rounds, by threads that stage a batch while another's runs."""
+    tokens = [_tokens(one, manifest) for one in drawn]
+    batches = [RaggedBatch.collate(some).padded() for some in cut_by_length(tokens, GPU_BUDGET)]
+    bound, slot = device_run(graph, provider), threading.Lock()
+
+    def answer(batch: Arrays) -> None:
+        ready = bound.stage(batch)
+        with slot:
+            bound(ready)
+
+    paces = []
+    with ThreadPoolExecutor(GPU_THREADS) as threads:
+        for number in range(ROUNDS + 1):
+            started = time.perf_counter()
+            list(threads.map(answer, batches))
+            if number:  # the first warms up
+                paces.append(len(drawn) / (time.perf_counter() - started))
+    return paces
+
+
+def _gpu_experts(folder: Path, numbers: Numbers, say: Callable[[str], None]) -> None:
+    """Key ``gpu.moe_over_dense.b256_l390``, turn and turn about."""
+    torch.manual_seed(0)
+    config, size, length = AstroMoEConfig(), *GPU_SHAPES["b256_l390"]
+    dense = config.model_copy(update={"n_experts": 0, "n_input_experts": 0})
+    runs = []
+    for name, one in (("sparse", config), ("dense", dense)):
+        path = folder / f"{name}.onnx"
+        _write(ServedNetwork(AstroMoE(one).eval()).eval(), path)
+        onnx.save(cuda_graph(onnx.load(path)), path)
+        runs.append(_without_cpu(path, {"batch": size, "length": length}, numbers, say))
+    inputs, ratios = random_inputs(size, length), []
+    for number in range(ROUNDS + 1):
+        spent = []
+        for bound in runs:
+            started = time.perf_counter()
+            bound(inputs)
+            spent.append(time.perf_counter() - started)
+        if number:
+            ratios.append(spent[0] / spent[1])
+    say(f"experts over dense: {np.median(ratios):.2f}")
+    numbers["gpu.moe_over_dense.b256_l390"] = spread(ratios)
+
+
+def _served_per_second(bundle: Path, drawn: Sequence[dict[str, Any]]) -> float:
+    """Light curves a second that the service answers on the GPU, posted as MessagePack, many at a time."""
+    plan_of = [packed_request(drawn[first : first + BATCH]) for first in range(0, len(drawn), BATCH)]
+    chosen = {"NIGHTJAR_PROVIDER": "cuda", "NIGHTJAR_CACHE_BYTES": "0"}  # the curves come twice
+    with tempfile.TemporaryDirectory() as folder, running(bundle, chosen, seconds=300) as service:
+        plan = Path(folder, "plan")
+        write_plan(plan, plan_of)
+        paces = [run_in_process(service.port, plan, clients=32)["per_second"] for _ in range(3)]
+    return BATCH * float(np.median(paces[1:]))
 
 
 SHAPES: Final = {"lone6": (1, 6), "lone30": (1, 30), "lone100": (1, 100), "b32_l60": (32, 60), "b8_l390": (8, 390)}

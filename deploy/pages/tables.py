@@ -195,6 +195,14 @@ CORE = (
     Figure("core.torch_compiled", "torch, compiled"),
     Figure("core.trees", "boosted trees on features"),
 )
+GPU = (
+    Figure("gpu.ms.b256_l390", "256 of 390, ms"),
+    Figure("gpu.ms.b256_l60", "256 of 60, ms"),
+    Figure("gpu.mix_per_s", "lengths as alerts have them, curves/s", "at least 100,000"),
+    Figure("gpu.moe_over_dense.b256_l390", "experts over dense, 256 of 390", "at most 1.15"),
+    Figure("gpu.service_per_s", "through the service, curves/s"),
+    Figure("gpu.service_share", "share that the service reaches"),
+)
 TWIN = (
     Figure("twin.ratio.b1_l50", "1 curve of 50 points"),
     Figure("twin.ratio.b16_l128", "16 of 128"),
@@ -216,6 +224,7 @@ TABLES: dict[str, Sequence[Figure]] = {
     "hostile": HOSTILE,
     "hostile-stream": HOSTILE_STREAM,
     "core": CORE,
+    "gpu": GPU,
     "kernels": KERNELS,
     "lean": LEAN,
     "lean-shipped": LEAN_SHIPPED,

@@ -12,11 +12,12 @@ finite fails alone.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,14 @@ class EngineDead(EngineFailure):
         super().__init__("the inference engine has failed")
 
 
+_NO_MEMORY = re.compile(r"bad[_ ]alloc|allocate memory|out of memory|OUT_OF_MEMORY|ALLOC_FAILED", re.IGNORECASE)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True if an error, of numpy or of the runtime, says that memory ran out."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
+
+
 def failure_of(error: Exception) -> EngineFailure:
     """Map an exception of a single-curve run to the failure that its client gets."""
     if isinstance(error, EngineFailure):
@@ -100,6 +109,20 @@ RunGraph = Callable[[Arrays], Arrays]
 
 Row = dict[str, NDArray[Any]]
 """Answer of the graph about one light curve: outputs by name, without the batch axis."""
+
+
+@runtime_checkable
+class Staging(Protocol):
+    """A graph that can have the inputs of a run ready where it computes, as :class:`models.device.DeviceRun`."""
+
+    def stage(self, inputs: Arrays) -> Arrays:
+        """Return the same inputs, copied to the device."""
+
+
+def staging(run: RunGraph) -> Callable[[Arrays], Arrays]:
+    """Return what makes inputs ready for a graph's run: nothing, for most."""
+    return run.stage if isinstance(run, Staging) else lambda inputs: inputs
+
 
 EXPERT_LOADS = ("input_expert_load", "expert_load")
 MASKS = ("mask", "query_mask")
@@ -249,7 +272,7 @@ def answer(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> tup
 def _run_once(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> RunReport:
     started = monotonic()
     questions = [entry.question for entry in group]
-    inputs = program.assemble(questions)
+    inputs = staging(graph.run)(program.assemble(questions))  # copied to a device while another run computes there
     assembled = monotonic()
     with graph.slot:
         began, work = monotonic(), graph.clock()

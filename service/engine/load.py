@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import onnxruntime as ort
 
-from models.bundle import MODEL, Bundle, BundleError, Task, load_bundle, verify_golden
+from models.bundle import Bundle, BundleError, Task, load_bundle, verify_golden
+from models.device import Cudart, DeviceRun, Room
 from models.runtime import Provider, ProviderError, SessionRun, open_session, run
 from service.engine import machine as layouts
 from service.engine.batch import Arrays, RunGraph
@@ -46,7 +47,13 @@ OpenGraph = Callable[[int], RunGraph]
 
 
 def calibrate(
-    open_graph: OpenGraph, program: TaskProgram, provider: Provider, wish: Layout, known: Measured | None, tune: bool
+    open_graph: OpenGraph,
+    program: TaskProgram,
+    provider: Provider,
+    wish: Layout,
+    known: Measured | None,
+    tune: bool,
+    free_bytes: Callable[[], int] | None = None,
 ) -> Measured:
     """Return the stored measurements if they still predict this machine, otherwise measure again.
 
@@ -54,6 +61,7 @@ def calibrate(
     ----------
     known : under the same circumstances.
     tune : whether to try out what the wish leaves open; that takes every core for a second or two.
+    free_bytes : of the memory of a device, which then bounds how wide a batch may be.
     """
     tune = tune and wish.is_open
     if known is not None and (known.tuned or not tune) and _holds(known, open_graph, program, provider):
@@ -63,7 +71,9 @@ def calibrate(
     if tune:
         layout, tuned = layouts.tune(layouts.candidates(wish, cores, provider == "cuda"), open_graph, program)
     graph, clock = open_graph(layout.threads), clock_of(provider, layout.threads)
-    samples, width = measure(graph, program, clock=clock), widest(graph, program, clock=clock)
+    samples = measure(graph, program, clock=clock)
+    room = None if free_bytes is None else Room(free_bytes, layout.runs)
+    width = widest(graph, program, clock=clock, room=room)
     return Measured(runs=tuple(map(tuple, samples)), max_tokens=width, layout=tuple(layout), tuned=tuned)
 
 
@@ -154,15 +164,17 @@ def load_model(
     bundle, session, program, golden_error = open_model(path, provider, wish.threads or 1)
     if bundle.manifest.task != task:
         raise BundleError(f"{path}: made for {bundle.manifest.task}, not for {task}")
-    first = SessionRun(session, partial(_reopen, bundle, provider, wish.threads or 1))
+    driver = Cudart.of_this_process() if provider == "cuda" else None
+    first = _run_of(session, partial(_reopen, bundle, provider, wish.threads or 1), provider, driver)
 
     @cache
     def open_graph(threads: int) -> SessionRun:
         again = partial(_reopen, bundle, provider, threads)
-        return first if threads == (wish.threads or 1) else SessionRun(again(), again)
+        return first if threads == (wish.threads or 1) else _run_of(again(), again, provider, driver)
 
     store = Measurements(folder, _circumstances(bundle, provider, wish))
-    measured = calibrate(open_graph, program, provider, wish, store.recall(), tune)
+    free = None if driver is None else driver.free_bytes
+    measured = calibrate(open_graph, program, provider, wish, store.recall(), tune, free)
     store.keep(measured)
     layout = Layout(*measured.layout)
     if provider == "cpu":  # golden outputs and wide batches take ten times what requests do
@@ -180,6 +192,15 @@ def load_model(
         layout=layout,
         keep=lambda samples: store.keep(measured.model_copy(update={"runs": tuple(map(tuple, samples))})),
     )
+
+
+def _run_of(
+    session: ort.InferenceSession,
+    again: Callable[[], ort.InferenceSession],
+    provider: Provider,
+    driver: Cudart | None,
+) -> SessionRun:
+    return DeviceRun(session, again, "cuda", driver) if provider == "cuda" else SessionRun(session, again)
 
 
 def _circumstances(bundle: Bundle, provider: Provider, wish: Layout) -> Circumstances:
@@ -201,7 +222,8 @@ def open_model(path: Path, provider: Provider = "cpu", threads: int = 1) -> Open
 
 
 def _reopen(bundle: Bundle, provider: Provider, threads: int) -> ort.InferenceSession:
-    return open_session(bundle.model, provider, threads, bundle.manifest.files.get(MODEL, ""))
+    graph = bundle.graph(provider)
+    return open_session(graph, provider, threads, bundle.manifest.files.get(graph.name, ""))
 
 
 def _open(bundle: Bundle, provider: Provider, threads: int) -> ort.InferenceSession:

@@ -35,8 +35,9 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from models.bands import FILTERS
+from models.device import Room
 from models.lightcurve import LightCurve
-from service.engine.batch import Arrays, Question, RunGraph, padded_length
+from service.engine.batch import Arrays, Question, RunGraph, is_out_of_memory, padded_length
 from service.engine.policy import Sample
 from service.engine.programs import TaskProgram
 
@@ -76,6 +77,8 @@ MIN_SAMPLES = 6  # one more than the cost model has terms
 TYPICAL_LENGTH = 64
 WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
 """Padded observations in a batch that are tried, as light curves of the typical length."""
+DEVICE_WIDTHS = (*WIDTHS, 16_384, 32_768, 65_536, 131_072)
+"""The same on a device with memory of its own, which runs thousands of observations at once."""
 USUAL_WIDTH = 1024
 SLACK = 1.05  # of seconds for each observation: less than this is noise
 GAIN = 0.97  # what a batch wider than usual has to come down to: the others wait for its end, after all
@@ -116,22 +119,51 @@ def measure_one(run: RunGraph, program: TaskProgram, shape: Shape, repeats: int,
     return Sample(len(questions), padded_length(inputs), sum(map(len, questions)), seconds)
 
 
-def widest(run: RunGraph, program: TaskProgram, repeats: int = 3, clock: Callable[[], float] = monotonic) -> int:
+def widest(
+    run: RunGraph,
+    program: TaskProgram,
+    repeats: int = 3,
+    clock: Callable[[], float] = monotonic,
+    room: Room | None = None,
+) -> int:
     """Find the number of padded observations beyond which a batch has nothing to gain.
 
     The cost model is a straight line in their number, and says nothing of the point at which activations leave a cache
     or a memory. So batches of :data:`WIDTHS` are tried in turn, until an observation has become dearer, or, beyond the
     usual width, until it has stopped becoming cheaper.
+
+    Parameters
+    ----------
+    room : of a device with memory of its own. Widths go on beyond those of a CPU, and each is first tried with the
+        longest light curves, which take most memory: no batch that is met later takes more than one that was tried.
     """
     length = min(TYPICAL_LENGTH, program.most_points)
     best, found = float("inf"), WIDTHS[0]
-    for width in WIDTHS:
+    for width in WIDTHS if room is None else DEVICE_WIDTHS:
+        if room is not None and not _has_room(run, program, width, room):
+            break
         sample = measure_one(run, program, Shape(max(1, width // length), length, length), repeats, clock)
         dearness = sample.seconds / (sample.batch * sample.length)
         if dearness > best * (SLACK if width <= USUAL_WIDTH else GAIN):
             break
         best, found = min(best, dearness), width
     return found
+
+
+def _has_room(run: RunGraph, program: TaskProgram, width: int, room: Room) -> bool:
+    """Run a batch of the longest light curves, unless it is foreseen to fail; return False if it failed."""
+    longest = min(program.most_points, LONGEST_PROBE)
+    shape = Shape(max(1, width // longest), longest, longest)
+    if not room.fits(shape.batch * longest):
+        return False
+    try:
+        run(program.assemble(probe(program, shape)))
+    except Exception as error:  # the runtime's exceptions share no useful base class
+        if is_out_of_memory(error):
+            return False
+        raise
+    room.ran(shape.batch * longest)
+    return room.fits(shape.batch * longest)
 
 
 def warm_up_shapes(most_points: int) -> tuple[Shape, ...]:

@@ -16,7 +16,6 @@ Fatal is :class:`EngineBroken`. It ends the worker thread that raises it, and wi
 answered at once, and the process is replaced.
 """
 
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Protocol, runtime_checkable
 
-from service.engine.batch import Arrays, OutOfMemory, RunGraph, RunHung, padded_length
+from service.engine.batch import Arrays, OutOfMemory, RunGraph, RunHung, is_out_of_memory, padded_length, staging
 from service.engine.load import LoadedModel
 from service.engine.machine import Shape, probe
 from service.engine.policy import CostModel
@@ -33,8 +32,6 @@ from service.engine.programs import program_of
 
 HUNG_FACTOR = 30.0  # times as long as predicted; a machine under the heaviest load we met was slower by 10
 REOPEN_SECONDS = 300.0  # a provider lost twice within these is not worth a third session
-
-_NO_MEMORY = re.compile(r"bad[_ ]alloc|allocate memory|out of memory|OUT_OF_MEMORY|ALLOC_FAILED", re.IGNORECASE)
 
 
 class Fault(StrEnum):
@@ -65,11 +62,6 @@ class EngineBroken(BaseException):
 def fault_of(error: BaseException) -> Fault:
     """Return the fault that an engine died of."""
     return error.fault if isinstance(error, EngineBroken) else Fault.THREAD_DIED
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return True if an error, of numpy or of the runtime, says that memory ran out."""
-    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
 @runtime_checkable
@@ -148,6 +140,10 @@ class Supervisor:
                     self._on_fault(Fault.OUT_OF_MEMORY, True)
                 raise
             return self._judged(inputs, error, opened)
+
+    def stage(self, inputs: Arrays) -> Arrays:
+        """Let the graph make inputs ready for its run, where it can."""
+        return staging(self._graph)(inputs)
 
     @property
     def trouble(self) -> str:

@@ -1,11 +1,14 @@
 """The bench of lean graphs, where it needs no export: what it compares, and what it counts."""
 
+from pathlib import Path
+
 import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
 
 from deploy.bench import lean
+from deploy.bench.workload import columns
 from models.bundle import DEFAULT_BUNDLE, load_bundle
 from models.networks.parts.transformer import FeedForwardExperts
 from models.runtime import open_session
@@ -48,6 +51,16 @@ def test_without_a_gpu_the_part_says_so_and_measures_nothing() -> None:
     said: list[str] = []
     assert lean.measure_gpu(DEFAULT_BUNDLE, said.append) == {}
     assert said[0].startswith("no GPU")
+
+
+def test_batches_staged_as_for_a_gpu_run_on_the_cpu(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lean, "ROUNDS", 2)
+    held = load_bundle(tiny_bundle)
+    paces = lean.real_mix(held.model, "cpu", columns(12, seed=0), held.manifest)
+    bound = lean.device_run(held.model, "cpu", {"batch": 3, "length": 20})
+    for found in (paces, lean.timed_runs(bound, random_inputs(3, 20))):
+        assert len(found) == 2
+        assert min(found) > 0
 
 
 def test_the_reference_bundle_is_version_1_2_0() -> None:

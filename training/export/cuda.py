@@ -16,6 +16,7 @@ stays. :func:`shape_arithmetic` lists it.
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict
@@ -24,13 +25,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnxscript import optimizer
 
-from models.bundle import load_bundle
+from models.bundle import CUDA_MODEL, load_bundle, verify_golden, write_manifest
+from models.runtime import open_session
 from training.export.graph import walk
 
 Numbers = NDArray[Any]
 TABLE: Final = Path(__file__).with_name("cuda_kernels.json")
 ASINH: Final = "asinh"
+COUNT: Final = "count"
 _SECTION: Final = '<a name="cudaexecutionprovider"/>'
 _ROW: Final = re.compile(
     r"^\|(?P<operator>[^|]*)\|(?P<inputs>[^|]*)\|(?P<opsets>\[\d+, \d+\]|\d+\+?)\|(?P<types>.*)\|$"
@@ -141,12 +145,15 @@ def shape_arithmetic(model: onnx.ModelProto) -> list[str]:
 def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a graph with what has no CUDA kernel written out: every Asinh, and boosted trees (:func:`_trees`).
 
+    Nothing depends on how many points there are any more but by numbers on the device (:func:`_count_there`).
+
     asinh(x) = sign(x) log1p(z) with z = |x| + x^2 / (1 + sqrt(x^2 + 1)), which loses no digits near 0 as
     log(|x| + sqrt(x^2 + 1)) does; and log1p(z) = log(1 + z) z / ((1 + z) - 1), z itself where 1 + z is 1 (Kahan). Good
     for |x| up to 1e19, where the square of a single number ends.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    _count_there(copy)
     for node in [node for node in copy.graph.node if node.op_type == "TreeEnsemble"]:
         place = list(copy.graph.node).index(node)
         copy.graph.node.remove(node)
@@ -167,6 +174,93 @@ def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     if written:
         copy.graph.initializer.append(helper.make_tensor(f"{ASINH}/one", TensorProto.FLOAT, [], [1.0]))
     return copy
+
+
+def _count_there(model: onnx.ModelProto) -> None:
+    """Write out what the CPU would work out from lengths that depend on the data, with as many numbers on the device.
+
+    The number of places that NonZero finds is a sum; numbers from 0 as many as are scattered are a running sum; what is
+    filled with one number in the shape of others is chosen by those; and a part that stands under the condition that
+    there are rows for it always runs, for none if need be.
+    """
+    graph = model.graph
+    for node in [one for one in graph.node if one.op_type == "If" and one.name.startswith("network.told.")]:
+        _unfold(graph, node)
+    made = {output: node for node in graph.node for output in node.output}
+    graph.initializer.append(numpy_helper.from_array(np.array(0), f"{COUNT}/zero"))
+    graph.initializer.append(numpy_helper.from_array(np.array(1), f"{COUNT}/one"))
+    for node in list(graph.node):
+        steps: list[onnx.NodeProto] = []
+        if node.op_type == "Squeeze" and (found := _places_found(node, made)):
+            steps = _sum_of(found, node)
+        elif node.op_type == "ScatterElements" and (last := made.get(node.input[2])) and last.op_type == "Range":
+            steps = _running(node)
+        elif node.op_type == "Expand" and (last := made.get(node.input[1])) and last.op_type == "Shape":
+            steps = _filled(node, last, graph)
+        if steps:
+            place = list(graph.node).index(node)
+            if node.op_type != "ScatterElements":
+                graph.node.remove(node)
+            for offset, step in enumerate(steps):
+                graph.node.insert(place + offset, step)
+    optimizer.remove_unused_nodes(model)
+
+
+def _unfold(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
+    """Put the nodes of the branch that is taken where a condition holds in the place of the condition."""
+    branch = next(each.g for each in node.attribute if each.name == "then_branch")
+    place = list(graph.node).index(node)
+    graph.node.remove(node)
+    graph.initializer.extend(branch.initializer)
+    told = branch.output[0].name
+    for offset, inner in enumerate(branch.node):
+        for names in (inner.input, inner.output):
+            names[:] = [node.output[0] if name == told else name for name in names]
+        graph.node.insert(place + offset, inner)
+
+
+def _places_found(node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
+    """Return the NonZero whose number of places a node tells, if it does."""
+    shape = made.get(node.input[0])
+    while shape is not None and shape.op_type in ("Gather", "Slice"):
+        shape = made.get(shape.input[0])
+    found = made.get(shape.input[0]) if shape is not None and shape.op_type == "Shape" else None
+    while found is not None and found.op_type in ("Transpose", "Gather", "Squeeze", "Slice", "Split"):
+        found = made.get(found.input[0])
+    return found if found is not None and found.op_type == "NonZero" else None
+
+
+def _sum_of(found: onnx.NodeProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    name = f"{node.name}/{COUNT}"
+    return [
+        helper.make_node("Cast", [found.input[0]], [f"{name}/each"], name=f"{name}_0", to=TensorProto.INT64),
+        helper.make_node("ReduceSum", [f"{name}/each"], [node.output[0]], name=f"{name}_1", keepdims=0),
+    ]
+
+
+def _running(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    name, place = f"{node.name}/{COUNT}", node.input[1]
+    node.input[2] = f"{name}/numbers"
+    return [
+        helper.make_node("GreaterOrEqual", [place, f"{COUNT}/zero"], [f"{name}/any"], name=f"{name}_0"),
+        helper.make_node("Cast", [f"{name}/any"], [f"{name}/ones"], name=f"{name}_1", to=TensorProto.INT64),
+        helper.make_node("CumSum", [f"{name}/ones", f"{COUNT}/zero"], [f"{name}/until"], name=f"{name}_2"),
+        helper.make_node("Sub", [f"{name}/until", f"{COUNT}/one"], [f"{name}/numbers"], name=f"{name}_3"),
+    ]
+
+
+def _filled(node: onnx.NodeProto, shape: onnx.NodeProto, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Choose between a number and itself, wherever there is a number of the tensor whose shape is meant."""
+    part = [each for each in shape.attribute if each.name == "end" or each.i]
+    kinds = (TensorProto.FLOAT, TensorProto.INT64)
+    filled = [one for one in graph.initializer if one.name == node.input[0] and one.data_type in kinds]
+    if part or not filled or np.prod(filled[0].dims) != 1:
+        return []  # part of a shape, or no number
+    name = f"{node.name}/{COUNT}"
+    return [
+        helper.make_node("Equal", [shape.input[0]] * 2, [f"{name}/same"], name=f"{name}_0"),
+        helper.make_node("Where", [f"{name}/same", node.input[0], node.input[0]], list(node.output), name=f"{name}_1"),
+    ]
 
 
 def _asinh(x: str, y: str, name: str) -> list[onnx.NodeProto]:
@@ -321,6 +415,19 @@ def write_cuda(bundle: Path, out: Path) -> dict[str, Any]:
         raise ValueError(f"{bundle} has nodes without a CUDA kernel: {'; '.join(missing)}")
     onnx.save(model, out)
     return {"nodes": sum(1 for _ in walk(model.graph)), "on_the_cpu": shape_arithmetic(model)}
+
+
+def add_cuda(bundle: Path, folder: Path) -> dict[str, Any]:
+    """Copy a bundle to a new folder, with its graph for CUDA in it; returns and raises as :func:`write_cuda`.
+
+    The golden outputs of the bundle have to come back from that graph as well, here on the CPU.
+    """
+    held = load_bundle(bundle)
+    shutil.copytree(bundle, folder)
+    told = write_cuda(bundle, folder / CUDA_MODEL)
+    made = write_manifest(folder, held.manifest)
+    verify_golden(made, open_session(folder / CUDA_MODEL))
+    return told
 
 
 def write_table(documentation: Path, version: str) -> None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from service.engine.batch import Arrays, Graph, InferenceFailed, Prediction, Question, Waiting, answer
+from service.engine.policy import CostModel
 from service.engine.programs import Classification
+from service.engine.supervise import Supervisor
 from support.graphs import EchoGraph, echo_manifest, poison, question
 
 PROGRAM = Classification(echo_manifest())
@@ -68,3 +70,41 @@ def test_when_everything_fails_everything_is_answered(loop: asyncio.AbstractEven
 def test_a_graph_that_answers_something_else_is_a_failure(loop: asyncio.AbstractEventLoop, outputs: Arrays) -> None:
     answers, _ = answer(Graph(lambda inputs: outputs), PROGRAM, group(loop, question(1)))
     assert [type(item) for item in answers] == [InferenceFailed]
+
+
+class StagingGraph(EchoGraph):
+    """Notes what happens in what order, and whether a run was given what was staged for it."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self.events = events
+
+    def stage(self, inputs: Arrays) -> Arrays:
+        self.events.append("staged")
+        return dict(inputs)
+
+    def __call__(self, inputs: Arrays) -> Arrays:
+        self.events.append("ran")
+        return super().__call__(inputs)
+
+
+class Slot:
+    """Notes when it is taken."""
+
+    def __init__(self, events: list[str]) -> None:
+        self.events = events
+
+    def __enter__(self) -> None:
+        self.events.append("took the slot")
+
+    def __exit__(self, *_: object) -> None:
+        self.events.append("left the slot")
+
+
+def test_inputs_are_copied_to_a_device_before_the_slot_is_taken(loop: asyncio.AbstractEventLoop) -> None:
+    """Another thread's run may hold the slot meanwhile; a watch over the graph changes nothing of that."""
+    for watch in (lambda graph: graph, lambda graph: Supervisor(graph, CostModel(1.0, 0.0, 0.0), {}, 10.0)):
+        events: list[str] = []
+        answers, _ = answer(Graph(watch(StagingGraph(events)), Slot(events)), PROGRAM, group(loop, question(1, 5)))
+        assert isinstance(answers[0], Prediction)
+        assert events == ["staged", "took the slot", "ran", "left the slot"]

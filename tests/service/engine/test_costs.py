@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from models.device import Room
 from models.lightcurve import Limits
 from service.engine.batch import Arrays
 from service.engine.machine import MIN_SAMPLES, WARM_UP_SHAPES, WIDTHS, measure, widest
@@ -76,3 +77,45 @@ def test_a_batch_is_wider_than_usual_where_that_pays() -> None:
     clock = FakeClock()
     assert widest(dearer_beyond(clock, 10**6, 1.0, fixed=5e-3), PROGRAM, 1, clock) == WIDTHS[-1]
     assert widest(dearer_beyond(clock, 4096, 5.0, fixed=5e-3), PROGRAM, 1, clock) == 4096
+
+
+class Memory:
+    """A device on which a batch keeps so many bytes for each padded observation, as the runtime does."""
+
+    def __init__(self, total: int, for_each: int) -> None:
+        self.total, self.for_each, self.most = total, for_each, 0
+
+    def free_bytes(self) -> int:
+        return self.total - self.for_each * self.most
+
+    def run(self, clock: FakeClock) -> Callable[[Arrays], Arrays]:
+        def run(inputs: Arrays) -> Arrays:
+            if self.for_each * inputs["mask"].size > self.total:
+                raise RuntimeError("Failed to allocate memory for requested buffer of size 4294967296")
+            self.most = max(self.most, inputs["mask"].size)
+            clock.now += 5e-3 + 1e-6 * inputs["mask"].size
+            return inputs
+
+        return run
+
+
+@pytest.mark.parametrize(("total", "runs", "expected"), [(10**9, 1, 131_072), (10**8, 1, 65_536), (10**8, 2, 32_768)])
+def test_on_a_device_a_batch_is_as_wide_as_its_memory_allows(total: int, runs: int, expected: int) -> None:
+    clock, memory = FakeClock(), Memory(total, for_each=1000)
+    room = Room(memory.free_bytes, runs)
+    assert widest(memory.run(clock), PROGRAM, 1, clock, room) == expected
+    assert memory.most * memory.for_each * runs <= 0.8 * total
+
+
+def test_a_width_that_runs_out_of_memory_is_not_taken() -> None:
+    """The runtime's own error ends the search where the device does not tell what it keeps."""
+    clock, memory = FakeClock(), Memory(10**7, for_each=1000)
+    assert widest(memory.run(clock), PROGRAM, 1, clock, Room(lambda: 10**9)) == 8192
+
+
+def test_another_error_of_the_widest_batch_is_no_lack_of_memory() -> None:
+    def run(inputs: Arrays) -> Arrays:
+        raise RuntimeError("no such kernel")
+
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        widest(run, PROGRAM, 1, FakeClock(), Room(lambda: 10**9))

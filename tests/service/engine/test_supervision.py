@@ -15,7 +15,7 @@ from models.bundle import Bundle
 from models.lightcurve import LightCurve
 from models.runtime import SessionRun, open_session
 from service.engine import engine as engine_module
-from service.engine.batch import Arrays, EngineDead, OutOfMemory, Question, RunGraph, RunHung
+from service.engine.batch import Arrays, EngineDead, OutOfMemory, Question, RunGraph, RunHung, is_out_of_memory
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel, load_model
 from service.engine.policy import CostModel
@@ -26,7 +26,6 @@ from service.engine.supervise import (
     Fault,
     Supervisor,
     fault_of,
-    is_out_of_memory,
     supervise,
 )
 from support.graphs import EchoGraph, echo_manifest, poison, question
