@@ -11,6 +11,7 @@
 #   make fuzz                 feed every decoder with strange bytes, MINUTES=1 each
 #   make audit                look for known vulnerabilities and secrets; asks servers
 #   make sbom                 list what serves, as CycloneDX: build/sbom.json
+#   make release              build what is committed, with its bill of materials and sums, into dist/
 #   make kafka                fetch a Kafka into build/kafka (NIGHTJAR_KAFKA_HOME), for the tests that break brokers
 #   make soak                 kill a hundred stream workers in their work; then half an hour of load on the service
 #
@@ -41,7 +42,7 @@ torch_args = $$($(BIN)/python -m pip config list | grep -qE 'find-links|index-ur
 may_apt = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 apt_install = apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
 
-.PHONY: help demo serve lint fast test docs bench fuzz soak lock audit sbom kafka
+.PHONY: help demo serve lint fast test docs bench fuzz soak lock audit sbom release kafka
 .DELETE_ON_ERROR:
 
 help:
@@ -104,16 +105,23 @@ lock: $(VENV)/.cpu
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) uv
 	$(BIN)/python deploy/lock.py --hashes $(BIN)/uv
 
-# Known vulnerabilities of what serves, secrets in the history, what the image is made of. Each asks a server or needs a
-# tool that CI has not; SECURITY.md says what they are for.
-audit:
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) pip-audit cyclonedx-bom
+# Known vulnerabilities of what serves, and secrets in the history. The first asks a server that CI does not reach, the
+# second needs a tool that it has not; secrets in the files themselves are looked for by the tests.
+audit: $(VENV)/.cpu
+	$(BIN)/python -m deploy.secret_scan
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) pip-audit
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --requirement deploy/requirements.txt
 	! command -v gitleaks >/dev/null || gitleaks git --no-banner
 
 sbom: $(VENV)/.cpu
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) cyclonedx-bom
-	mkdir -p build && $(BIN)/cyclonedx-py requirements deploy/requirements.txt --output-file build/sbom.json
+	mkdir -p build && $(BIN)/python -m deploy.sbom > build/sbom.json
+
+# Wheel, source archive, bill of materials and sums of what is committed; the image, with the bill that buildx makes of
+# all of it, Debian's packages included, where there is a Docker.
+release: $(VENV)/.cpu
+	$(BIN)/python -m deploy.release dist
+	! docker buildx version >/dev/null 2>&1 || git archive HEAD | docker buildx build --file deploy/Dockerfile \
+		--sbom=true --provenance=mode=max --output type=oci,dest=dist/nightjar-image.tar -
 
 $(BIN)/python:
 	$(PYTHON) -c 'import ensurepip' 2>/dev/null || { $(may_apt) && $(apt_install) python3-venv; }

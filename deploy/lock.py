@@ -42,7 +42,7 @@ HASHED = {
     "requirements.txt": ("serves (extras cpu, otel, redis, stream)", ["cpu", "otel", "redis", "stream"]),
     "build-requirements.txt": ("builds the package", None),
 }
-BUILD = "hatchling>=1.27\neditables>=0.5\n"  # the second is what hatchling asks for when it installs in place
+BUILD = "hatchling>=1.28\neditables>=0.5\n"  # the second is what hatchling asks for when it installs in place
 
 
 def write_hashed(uv: str) -> None:

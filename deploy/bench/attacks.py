@@ -31,12 +31,29 @@ class Attack(NamedTuple):
     run: Callable[["Target"], Awaitable[int]]
 
 
+class Pace:
+    """How many peers have been sent, and how many may be in a second: as many as it takes where nothing is said."""
+
+    def __init__(self, per_second: float | None = None) -> None:
+        self.begun = 0
+        self._pause = 0.0 if per_second is None else 1 / max(per_second, 1e-3)
+        self._next = time.monotonic()
+
+    async def wait(self) -> None:
+        """Return when the next may begin."""
+        self.begun += 1
+        self._next = max(time.monotonic(), self._next + self._pause)
+        if self._pause and (early := self._next - time.monotonic()) > 0:
+            await asyncio.sleep(early)
+
+
 class Target(NamedTuple):
-    """Whom to attack, with which share of the full force, and until when (``time.monotonic()``)."""
+    """Whom to attack, with which share of the full force, until when (``time.monotonic()``), and how quickly anew."""
 
     port: int
     scale: float
     until: float
+    pace: Pace
 
     def many(self, count: int) -> int:
         """So many at full force."""
@@ -109,7 +126,7 @@ class Peer:
 
 
 async def crowd(target: Target, count: int, behave: Callable[[Peer], Awaitable[None]], again: bool = False) -> int:
-    """So many peers at a time, each anew when it has ended if ``again``; returns bytes sent."""
+    """So many peers at a time, each anew when it has ended if ``again``, at the target's pace; returns bytes sent."""
 
     async def one() -> int:
         sent = 0
@@ -120,6 +137,9 @@ async def crowd(target: Target, count: int, behave: Callable[[Peer], Awaitable[N
             if not again or not target.going_on:
                 return sent
             await asyncio.sleep(0.01)
+            await target.pace.wait()
+            if not target.going_on:
+                return sent
 
     return sum(await asyncio.gather(*(one() for _ in range(count))))
 

@@ -1,13 +1,18 @@
 """Clients that mean harm against a real service, and what a well-behaved one notices meanwhile.
 
     python -m deploy.bench --parts '["hostile"]'
-    python -m deploy.bench.hostile ADDRESS PORT SECONDS      the well-behaved client alone
+    python -m deploy.bench.hostile ADDRESS PORT      the well-behaved client alone
 
 For every attack: bytes sent, the longest that a good client waited, its 99th percentile beside that without an attack,
 replies that were no answer, memory gained at the peak and a while after the end, and how much of the time the service's
 event loop computed: the one figure that other work on the machine does not change. The good client is a process of its
 own, opens a new connection for each light curve and comes from another loopback address. All attacks are bounded in
 connections, bytes and time, and go to loopback only.
+
+Attackers use the same cores as the service. What they cost the good client by that alone is measured right afterwards:
+the same attack, with as many new connections a second, is aimed at a server that drops everything
+(:mod:`deploy.bench.sink`), while the good client goes on asking the service. That is the *floor* of its latency: no
+repair of the service gets below it.
 
 A service of another commit is measured with ``--hostile-root folder/of/its/checkout``, as ``hostile.before.*``: a
 process of its own for each attack, which may not outgrow :data:`MOST_BEFORE_BYTES` and is killed afterwards, since some
@@ -23,20 +28,21 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, Target, attacks, lawful, light_curve
+from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, Pace, Target, attacks, lawful, light_curve
 from deploy.bench.load import quantile
 from deploy.bench.process import HOST, Service, ServiceDied, running, start
 from deploy.bench.report import Numbers
 
 GOOD_ADDRESS: Final = "127.0.0.2"
-PAUSE_SECONDS: Final = 0.05  # between two requests of the good client
-QUIET_SECONDS: Final = 3.0  # without an attack, at first
+PAUSE_SECONDS: Final = 0.02  # between two requests of the good client
+QUIET_SECONDS: Final = 1.5  # without an attack, at first and in the end
 REST_SECONDS: Final = 2.5  # after each attack, before memory is read again
 SETTLE_SECONDS: Final = 0.5
 START_SECONDS: Final = 300.0
@@ -52,6 +58,7 @@ class Row:
     sent_mb: float
     worst_stall_ms: float
     p99_ms: float
+    floor_p99_ms: float
     quiet_p99_ms: float
     answers: int
     failures: int
@@ -92,7 +99,8 @@ def measure(
                 rows.append(row := _attacked(service, attack, seconds, scale))
                 say(
                     f"{attack.name}: {row.sent_mb:.1f} MB, worst {row.worst_stall_ms:.0f} ms, p99 {row.p99_ms:.0f} "
-                    f"(quiet {row.quiet_p99_ms:.0f}), {row.failures} of {row.answers + row.failures} failed, "
+                    f"(floor {row.floor_p99_ms:.0f}, quiet {row.quiet_p99_ms:.0f}), "
+                    f"{row.failures} of {row.answers + row.failures} failed, "
                     f"memory +{row.memory_mb:.0f} MB, after {row.memory_after_mb:+.0f}, loop busy {row.loop_busy:.0%}"
                 )
     return rows
@@ -113,7 +121,8 @@ def _doomed(bundle: Path, settings: Mapping[str, str], seconds: float) -> Iterat
 
 
 OWN_FIGURES: Final = (
-    "sent_mb", "worst_stall_ms", "p99_ms", "quiet_p99_ms", "failures", "memory_mb", "memory_after_mb", "loop_busy"
+    "sent_mb", "worst_stall_ms", "p99_ms", "floor_p99_ms", "quiet_p99_ms", "failures", "memory_mb", "memory_after_mb",
+    "loop_busy",
 )  # fmt: skip
 
 
@@ -133,6 +142,8 @@ def numbers(rows: Sequence[Row], before: bool = False) -> Numbers:
         "hostile.worst_stall_ms": max(row.worst_stall_ms for row in unlawful),
         "hostile.worst_memory_mb": max(row.memory_mb for row in unlawful),
         "hostile.worst_p99_ratio": max(row.p99_ms / row.quiet_p99_ms for row in unlawful),
+        "hostile.worst_p99_over_floor": max(row.p99_ms / row.floor_p99_ms for row in unlawful),
+        "hostile.worst_floor_ratio": max(row.floor_p99_ms / row.quiet_p99_ms for row in unlawful),
         "hostile.failures": float(sum(row.failures for row in unlawful)),
         **own,
     }
@@ -141,11 +152,11 @@ def numbers(rows: Sequence[Row], before: bool = False) -> Numbers:
 def table(rows: Sequence[Row]) -> str:
     """Format the rows as Markdown."""
     lines = [
-        "| attack | sent MB | longest wait ms | p99 ms (quiet) | not answered | memory MB | after MB | loop busy |",
+        "| attack | sent MB | longest wait ms | p99 ms (floor, quiet) | not answered | memory MB | after | loop busy |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        p99 = f"{row.p99_ms:.0f} ({row.quiet_p99_ms:.0f})"
+        p99 = f"{row.p99_ms:.0f} ({row.floor_p99_ms:.0f}, {row.quiet_p99_ms:.0f})"
         failed = f"{row.failures} of {row.answers + row.failures}"
         lines.append(
             f"| {row.attack} | {row.sent_mb:.1f} | {row.worst_stall_ms:.0f} | {p99} | {failed} "
@@ -175,22 +186,56 @@ def _loop_seconds(service: Service) -> float:
 
 
 def _attacked(service: Service, attack: Attack, seconds: float, scale: float) -> Row:
-    calm = sorted(latency for latency, status in _good_client(service.port, QUIET_SECONDS).wait() if status == 200)
-    before, computed, started = _memory(service), _loop_seconds(service), time.monotonic()
-    good = _good_client(service.port, seconds + SETTLE_SECONDS)
-    target = Target(service.port, scale, time.monotonic() + seconds)
-    sent, peak = asyncio.run(_watched(service, attack, target))
-    replies = good.wait()
-    peak = max(peak, _memory(service))
-    busy = max(0.0, _loop_seconds(service) - computed) / (time.monotonic() - started)
-    time.sleep(REST_SECONDS)
-    latencies, good_ones = [latency for latency, _ in replies], sum(status == 200 for _, status in replies)
-    answered = sorted(latency for latency, status in replies if status == 200) or latencies or [PATIENCE_SECONDS]
+    """Attack the service, then the sink, while a good client asks the service from before until after."""
+    with _sink() as sink, _good_client(service.port) as good:
+        quiet = [_passing(QUIET_SECONDS)]
+        before, computed, started = _memory(service), _loop_seconds(service), time.monotonic()
+        target = Target(service.port, scale, started + seconds, Pace())
+        sent, peak = asyncio.run(_watched(service, attack, target))
+        peak = max(peak, _memory(service))
+        lasted = time.monotonic() - started
+        busy = max(0.0, _loop_seconds(service) - computed) / lasted
+        attacked = (started, time.monotonic() + SETTLE_SECONDS)
+        time.sleep(REST_SECONDS)
+        after = _memory(service)
+        begun = time.monotonic()
+        asyncio.run(attack.run(Target(sink, scale, begun + lasted, Pace(target.pace.begun / lasted))))
+        floor = (begun, time.monotonic())
+        time.sleep(SETTLE_SECONDS)
+        quiet.append(_passing(QUIET_SECONDS))
+        replies = good.stop()
+    hit = _between(replies, attacked)
     return Row(
-        attack.name, sent / MB, 1e3 * max(latencies, default=PATIENCE_SECONDS), 1e3 * quantile(answered, 0.99),
-        1e3 * quantile(calm, 0.99), good_ones, len(replies) - good_ones,
-        (peak - before) / MB, (_memory(service) - before) / MB, busy,
+        attack.name, sent / MB, 1e3 * max((reply.seconds for reply in hit), default=PATIENCE_SECONDS),
+        _p99_ms(hit), _p99_ms(_between(replies, floor)), _p99_ms(_between(replies, *quiet)),
+        sum(reply.status == 200 for reply in hit), sum(reply.status != 200 for reply in hit),
+        (peak - before) / MB, (after - before) / MB, busy,
     )  # fmt: skip
+
+
+class Reply(NamedTuple):
+    """One request of the good client: when it began (``time.monotonic()``), how long it took, status (0 for none)."""
+
+    began: float
+    seconds: float
+    status: int
+
+
+def _passing(seconds: float) -> tuple[float, float]:
+    """Wait, and return from when to when."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return began, time.monotonic()
+
+
+def _between(replies: Sequence[Reply], *spans: tuple[float, float]) -> list[Reply]:
+    return [reply for reply in replies if any(start <= reply.began < end for start, end in spans)]
+
+
+def _p99_ms(replies: Sequence[Reply]) -> float:
+    """Return the 99th percentile of those that were answered, of all where none was."""
+    answered = [reply.seconds for reply in replies if reply.status == 200] or [reply.seconds for reply in replies]
+    return 1e3 * quantile(sorted(answered) or [PATIENCE_SECONDS], 0.99)
 
 
 async def _watched(service: Service, attack: Attack, target: Target) -> tuple[int, int]:
@@ -209,16 +254,38 @@ class _Good:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
 
-    def wait(self) -> list[tuple[float, int]]:
-        """Seconds and status (0 for none) of each of its requests."""
+    def stop(self) -> list[Reply]:
+        """Return its requests, in order."""
         out, _ = self._process.communicate()
-        return [(latency, status) for latency, status in json.loads(out)]
+        return [Reply(*one) for one in json.loads(out)]
 
 
-def _good_client(port: int, seconds: float) -> _Good:
-    command = [sys.executable, "-m", "deploy.bench.hostile", GOOD_ADDRESS, str(port), str(seconds)]
+@contextlib.contextmanager
+def _good_client(port: int) -> Iterator[_Good]:
+    with _started("deploy.bench.hostile", GOOD_ADDRESS, str(port)) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it has begun
+        yield _Good(process)
+
+
+@contextlib.contextmanager
+def _sink() -> Iterator[int]:
+    """Run a server that drops everything; its port."""
+    with _started("deploy.bench.sink") as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+
+
+@contextlib.contextmanager
+def _started(module: str, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a module of ours that ends when its input does."""
     root = Path(__file__).resolve().parents[2]
-    return _Good(subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE))
+    command = [sys.executable, "-m", module, *arguments]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _allow_many_files() -> None:
@@ -242,24 +309,26 @@ def ask(address: str, port: int, request: bytes) -> tuple[float, int]:
     return time.perf_counter() - started, status
 
 
-def good_requests(address: str, port: int, seconds: float) -> Iterator[tuple[float, int]]:
+def good_requests(address: str, port: int, enough: Callable[[], bool]) -> Iterator[Reply]:
     """Ask about one light curve after another, with a pause between them."""
     body = json.dumps(light_curve(30)).encode()
     head = HEAD % b"application/json" + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        yield ask(address, port, head + body)
+    while not enough():
+        began = time.monotonic()
+        yield Reply(began, *ask(address, port, head + body))
         time.sleep(PAUSE_SECONDS)
 
 
 def main() -> None:
-    """Be the well-behaved client, and print what it met."""
+    """Be the well-behaved client until the input ends, and print what it met."""
     parser = argparse.ArgumentParser(prog="python -m deploy.bench.hostile", description="the well-behaved client")
     parser.add_argument("address")
     parser.add_argument("port", type=int)
-    parser.add_argument("seconds", type=float)
     options = parser.parse_args()
-    print(json.dumps(list(good_requests(options.address, options.port, options.seconds))))
+    print("begun", flush=True)
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    print(json.dumps(list(good_requests(options.address, options.port, ended.is_set))))
 
 
 if __name__ == "__main__":

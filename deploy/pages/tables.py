@@ -129,11 +129,15 @@ KAFKA_FAULTS = (
 HOSTILE = (
     Figure("hostile.worst_stall_ms", "longest stall of a good client, ms", "at most 500"),
     Figure("hostile.worst_memory_mb", "most memory gained, MB", "at most 150"),
+    Figure("hostile.worst_p99_ratio", "p99 / without the attack, worst", "at most 3"),
+    Figure("hostile.worst_floor_ratio", "floor / without the attack, worst"),
+    Figure("hostile.worst_p99_over_floor", "p99 / floor, worst"),
 )
 ATTACKS = (
     Figure("sent_mb", "sent, MB"),
     Figure("worst_stall_ms", "longest wait of a good client, ms"),
     Figure("p99_ms", "p99, ms"),
+    Figure("floor_p99_ms", "p99 while a sink is attacked (floor), ms"),
     Figure("quiet_p99_ms", "p99 without the attack, ms"),
     Figure("failures", "not answered"),
     Figure("memory_mb", "memory gained, MB"),

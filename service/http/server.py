@@ -27,6 +27,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from uvicorn.config import STARTUP_FAILURE
 
 from service.http import openapi
 from service.http.admin import AdminServer
@@ -34,6 +35,7 @@ from service.http.edge.errors import to_the_edge
 from service.http.edge.keys import KeyRing
 from service.http.edge.middleware import Direct, Edge, Gate
 from service.http.edge.protocol import EdgeConfig
+from service.http.edge.turns import Door
 from service.http.lifecycle import Service
 from service.http.oip import routes as oip
 from service.http.routes import about, alerts, light_curves
@@ -134,12 +136,34 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to answer, here and where models are administered."""
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+        try:
+            self.servers = [await self._open_door()]  # type: ignore[list-item]  # as much of one as uvicorn uses
+        except OSError as error:
+            log.critical(
+                "this address cannot be served", host=self.config.host, port=self.config.port, reason=str(error)
+            )
+            await self.lifespan.shutdown()
+            sys.exit(STARTUP_FAILURE)
+        self.started = True
         try:
             await self.admin.open()
         except OSError as error:
             log.critical("the admin interface cannot be served", reason=str(error))
             self.fail()
+
+    async def _open_door(self) -> Door:
+        config = self.config
+
+        def make() -> asyncio.Protocol:
+            kind: Any = config.http_protocol_class
+            protocol: asyncio.Protocol = kind(config, self.server_state, self.lifespan.state)
+            return protocol
+
+        bound = await asyncio.get_running_loop().create_server(make, config.host, config.port, start_serving=False)
+        return Door(bound, make, config.backlog)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End both."""

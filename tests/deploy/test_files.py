@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,17 @@ def test_ports_are_published_on_loopback_only() -> None:
         assert all(str(port).startswith("127.0.0.1:") for port in service.get("ports", ()))
     assert COMPOSE["services"]["service"]["environment"]["NIGHTJAR_ALLOW_ANONYMOUS"] == "true"
     assert "NIGHTJAR_ALLOW_ANONYMOUS=" not in (ROOT / "deploy" / "Dockerfile").read_text().partition("\nFROM")[2]
+
+
+def test_the_image_is_given_what_it_copies_and_what_builds_the_wheel() -> None:
+    """Everything else stays outside: a file that is missing in .dockerignore fails the build, which no test can run."""
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE)
+    copied = [source for line in lines for source in line.split()]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = build["tool"]["hatch"]["build"]["targets"]["wheel"]
+    read = {"pyproject.toml", build["project"]["readme"], *build["project"]["license-files"], *wheel["packages"]}
+    read |= {wheel["hooks"]["custom"]["path"], "deploy/sbom.py", "deploy/requirements.txt"}
+    assert {source for source in copied if source != "."} | read <= allowed
+    assert all((ROOT / name).exists() for name in allowed)

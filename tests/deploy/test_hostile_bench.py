@@ -8,7 +8,7 @@ import pytest
 
 from deploy.bench import attacks as bombs
 from deploy.bench import hostile
-from deploy.bench.attacks import Target, attacks
+from deploy.bench.attacks import Pace, Target, attacks
 from deploy.bench.hostile import Row, numbers, table
 from deploy.pages import tables
 from models.alerts.envelopes import ANYTHING, MessageReader
@@ -17,6 +17,8 @@ from models.alerts.schema_registry import SchemaRegistry
 from support.edge import Live, Network, live, loader, wait_until
 
 ATTACKS = {attack.name: attack for attack in attacks()}
+POSTED = {"faulty number", "not finite", "schema bomb", "many schemas", "wide JSON", "deflate bomb", "Arrow texts"}
+ENDED = {"half closed", "giant headers", "garbage"} | POSTED
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def edge() -> Iterator[Live]:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_good_client_is_answered_during_and_after(edge: Live, name: str) -> None:
-    target = Target(edge.port, 0.01, time.monotonic() + 1.5)
+    target = Target(edge.port, 0.01, time.monotonic() + 1.5, Pace())
 
     async def both() -> list[int]:
         attack = asyncio.ensure_future(ATTACKS[name].run(target))
@@ -47,20 +49,21 @@ def test_a_good_client_is_answered_during_and_after(edge: Live, name: str) -> No
 
 def test_the_worst_is_told() -> None:
     rows = [
-        Row("idle", 0.1, 20.0, 15.0, 5.0, 99, 1, 12.0, 2.0, 0.25),
-        Row("garbage", 3.0, 40.0, 10.0, 5.0, 100, 0, 3.0, 0.0, 0.1),
-        Row("lawful bodies", 900.0, 90.0, 50.0, 5.0, 10, 0, 80.0, 5.0, 0.9),
+        Row("idle", 0.1, 20.0, 15.0, 6.0, 5.0, 99, 1, 12.0, 2.0, 0.25),
+        Row("garbage", 3.0, 40.0, 10.0, 2.0, 5.0, 100, 0, 3.0, 0.0, 0.1),
+        Row("lawful bodies", 900.0, 90.0, 50.0, 5.0, 5.0, 10, 0, 80.0, 5.0, 0.9),
     ]
     found = numbers(rows)
     assert (found["hostile.worst_stall_ms"], found["hostile.worst_memory_mb"]) == (40.0, 12.0)
     assert (found["hostile.worst_p99_ratio"], found["hostile.failures"]) == (3.0, 1.0)
+    assert (found["hostile.worst_p99_over_floor"], found["hostile.worst_floor_ratio"]) == (5.0, 1.2)
     assert (found["hostile.attack.lawful_bodies.memory_mb"], found["hostile.attack.idle.loop_busy"]) == (80.0, 0.25)
     assert table(rows).count("\n") == 5
-    assert "| idle | 0.1 | 20 | 15 (5) | 1 of 100 | +12 | +2 | 25% |" in table(rows)
+    assert "| idle | 0.1 | 20 | 15 (6, 5) | 1 of 100 | +12 | +2 | 25% |" in table(rows)
 
 
 def test_the_service_before_its_repairs_stands_beside() -> None:
-    row = Row("slow headers", 0.1, 20.0, 15.0, 5.0, 99, 1, 12.0, 2.0, 0.25)
+    row = Row("slow headers", 0.1, 20.0, 15.0, 6.0, 5.0, 99, 1, 12.0, 2.0, 0.25)
     old = numbers([row], before=True)
     assert set(old) == {f"hostile.before.slow_headers.{name}" for name in hostile.OWN_FIGURES}
     lines = tables.attacks([dict(numbers([row])), dict(old)]).splitlines()
@@ -68,6 +71,51 @@ def test_the_service_before_its_repairs_stands_beside() -> None:
     found = dict(zip(heads, cells, strict=True))
     assert found["attack"] == "slow headers"
     assert found["not given back, MB"] == found["before: not given back, MB"] == "2"
+
+
+@pytest.fixture(scope="module")
+def sink() -> Iterator[int]:
+    """The port of a server that drops everything."""
+    with hostile._sink() as port:
+        yield port
+
+
+async def seen(name: str, port: int, seconds: float, pace: Pace, enough: int) -> int:
+    """Bytes sent by an attack that is stopped once so many have come anew."""
+    attack = asyncio.ensure_future(ATTACKS[name].run(Target(port, 0.01, time.monotonic() + seconds, pace)))
+    while not attack.done() and pace.begun < enough:
+        await asyncio.sleep(0.01)
+    attack.cancel()
+    await asyncio.gather(attack, return_exceptions=True)
+    return pace.begun
+
+
+@pytest.mark.parametrize("name", sorted(ENDED))
+def test_a_sink_ends_a_connection_where_a_service_would(sink: int, name: str) -> None:
+    """Else an attack on it would be over at once, and cost less than the floor of what it costs a service."""
+    assert asyncio.run(seen(name, sink, 30, Pace(), 3)) == 3
+
+
+@pytest.mark.parametrize("name", sorted(set(ATTACKS) - ENDED - {"resets"}))
+def test_a_sink_keeps_a_connection_that_a_service_would_keep(sink: int, name: str) -> None:
+    assert asyncio.run(seen(name, sink, 0.4, Pace(), 1)) == 0
+
+
+async def test_a_pace_is_kept() -> None:
+    began, pace = time.monotonic(), Pace(100)
+    await asyncio.gather(*(pace.wait() for _ in range(20)))
+    assert (pace.begun, time.monotonic() - began >= 0.18) == (20, True)
+
+
+def test_a_good_client_tells_when_it_asked(edge: Live) -> None:
+    began = time.monotonic()
+    with hostile._good_client(edge.port) as good:
+        time.sleep(0.5)
+        replies = good.stop()
+    assert replies
+    assert all(reply.status == 200 and began < reply.began < time.monotonic() for reply in replies)
+    assert hostile._between(replies, (began, time.monotonic())) == replies
+    assert hostile._between(replies, (0.0, began)) == []
 
 
 def test_the_bomb_is_refused_for_its_size() -> None:

@@ -25,8 +25,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.engine.queue import wait
 from service.http.edge.errors import INTERNAL, OVERLOADED, ProblemError, problem_of, problem_response
 from service.http.edge.keys import ANYBODY, KeyRing, Quotas
-from service.http.edge.protocol import ARRIVED, neighbourhood
+from service.http.edge.protocol import ARRIVED
 from service.http.edge.receive import ClientGone
+from service.http.edge.turns import neighbourhood
 from service.observe.metrics import Metrics
 from service.observe.tracer import Answered, Tracer
 

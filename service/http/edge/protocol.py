@@ -6,24 +6,19 @@ trailers behind the last of them) is parsed, kept by nobody, and bounded as well
 read gets a lingering close: closing at once would reset the connection, and the client, still sending, would never see
 why.
 
-All of this happens before any key is looked at, so nothing here may cost much more than it cost to send. A connection
-that its client has reset before it was accepted is dropped before anything is made for it: thousands of them may wait
-at the socket, and those who come behind them would wait for every one. :class:`Turns` keeps those who come by the
-hundred from taking the event loop for themselves. Requests sent
-ahead of their turn (pipelining) are parsed at once and each becomes a few kilobytes of objects: a handful may wait, and
-the connection ends with one more. Where every place is taken, the connection that has been idle longest gives its own
-to a newcomer: ten thousand clients that say nothing keep nobody out.
+All of this happens before any key is looked at, so nothing here may cost much more than it cost to send. Connections
+and requests begin in turns (:mod:`service.http.edge.turns`). Requests sent ahead of their turn (pipelining) are parsed
+at once and each becomes a few kilobytes of objects: a handful may wait, and the connection ends with one more. Where
+every place is taken, the connection that has been idle longest gives its own to a newcomer: ten thousand clients that
+say nothing keep nobody out.
 
 The base class is not a public interface of uvicorn, hence the upper bound of its version in ``pyproject.toml`` and the
 test that names every attribute used here.
 """
 
 import asyncio
-import socket
 from asyncio import TimerHandle
-from collections import deque
-from collections.abc import Callable, Sequence
-from ipaddress import ip_address, ip_network
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -42,6 +37,7 @@ from service.http.edge.errors import (
     ProblemError,
     problem_response,
 )
+from service.http.edge.turns import Turns, neighbourhood
 from service.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -57,77 +53,6 @@ FRAMING = 8
 """Bytes that may be spent on each byte of a body sent in chunks; a chunk of a single byte takes five more."""
 ARRIVED = "arrived"
 """Key of a request's state: when its headers were there, ``time.monotonic()`` seconds."""
-
-TURNS = 8
-"""Requests that begin in one round of the event loop; a costly one computes for one to three milliseconds."""
-
-
-class Turns:
-    """Turns of requests to begin: a few in each round of the event loop, one client after the other.
-
-    What a request computes before it first waits for anything keeps the loop from everybody else. Of five hundred that
-    come at once each would begin in the same round, and a newcomer could not even connect for a second. With turns the
-    loop looks at its sockets after every few, and a client who has asked once does not stand behind one who has asked
-    five hundred times. Of a long queue more begin at a time, so that it stays bounded by what comes.
-    """
-
-    def __init__(self) -> None:
-        self._left = TURNS
-        self._waiting: dict[str, deque[Callable[[], bool]]] = {}
-        self._count = 0
-        self._ticking = False
-
-    def add(self, client: str, begin: Callable[[], bool]) -> None:
-        """Call ``begin`` when it is the client's turn, most often at once; it returns False where nothing began."""
-        self._tick()
-        if self._left and not self._waiting:
-            self._left -= begin()
-            return
-        self._waiting.setdefault(client, deque()).append(begin)
-        self._count += 1
-
-    def _tick(self) -> None:
-        if not self._ticking:
-            self._ticking = True
-            asyncio.get_running_loop().call_soon(self._round)  # after the loop has looked at its sockets once more
-
-    def _round(self) -> None:
-        self._ticking, self._left = False, max(TURNS, self._count // 64)
-        while self._left and self._waiting:
-            client = next(iter(self._waiting))
-            turns = self._waiting.pop(client)
-            begin = turns.popleft()
-            self._count -= 1
-            if turns:
-                self._waiting[client] = turns  # behind all others
-            self._left -= begin()
-        if self._waiting:
-            self._tick()
-
-
-def neighbourhood(client: Sequence[Any] | None) -> str:
-    """Return the address of a client (host, port), of IPv6 the network: one house has billions of those addresses."""
-    host: str = client[0] if client else ""
-    if ":" not in host:
-        return host
-    try:
-        mapped = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    embedded = getattr(mapped, "ipv4_mapped", None)
-    return str(embedded or ip_network((int(mapped) >> 64 << 64, 64)).network_address)
-
-
-_CLOSED = 7  # TCP_CLOSE of Linux, in the first byte of TCP_INFO
-
-
-def _was_reset(transport: asyncio.Transport) -> bool:
-    """Return True for a connection that has ended already; False where the system does not tell."""
-    connection = transport.get_extra_info("socket")
-    try:
-        return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED)
-    except (AttributeError, OSError):  # another system, or no TCP
-        return False
 
 
 class EdgeConfig(uvicorn.Config):
@@ -235,10 +160,6 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         """Wait for the first request, or turn the connection away when there are too many."""
-        if _was_reset(transport):
-            self.transport, self._ended = transport, True
-            transport.abort()
-            return
         super().connection_made(LingeringTransport(transport, self._still_sending, self._settings.stall_timeout))
         full = len(self.connections) > self._settings.max_connections
         if len(self.connections) > 2 * self._settings.max_connections:  # a flood, not a crowd

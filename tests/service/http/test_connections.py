@@ -20,7 +20,8 @@ from packaging.version import Version
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.http.edge import protocol
-from service.http.edge.protocol import MAX_AHEAD, MAX_HEADERS, TURNS, LimitedProtocol, LingeringTransport, Turns
+from service.http.edge.protocol import MAX_AHEAD, MAX_HEADERS, LimitedProtocol, LingeringTransport
+from service.http.edge.turns import TURNS, Turns
 from support.edge import Live, Network, curve, live, loader, receive_all, wait_until
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -18,7 +18,7 @@ from service.__main__ import main
 from service.http.edge.errors import ProblemError
 from service.http.edge.keys import ANYBODY, DAY_SECONDS, Counts, Limit, Quotas, SharedCounts, limits_of
 from service.http.edge.middleware import Places
-from service.http.edge.protocol import neighbourhood
+from service.http.edge.turns import neighbourhood
 from service.http.server import serve
 from service.observe.metrics import Metrics
 from service.settings import KeyLimits
