@@ -21,6 +21,7 @@ taken within a round.
 
 import asyncio
 import json
+import re
 import socket
 import tempfile
 import time
@@ -38,7 +39,7 @@ from numpy.typing import NDArray
 from deploy.bench import wire
 from deploy.bench.bare import Bare, tokens_of
 from deploy.bench.load import HOST, request
-from deploy.bench.report import Aim, Numbers, aims_of, spread
+from deploy.bench.report import Aim, Numbers, Spread, aims_of, spread
 from deploy.bench.simulation.events import (
     Contender,
     Machine,
@@ -123,8 +124,8 @@ class Line:
         self._socket = socket.create_connection((HOST, port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def ask(self, data: bytes) -> bytes:
-        """Return the body of the reply. Raises WrongAnswer for anything but 200."""
+    def ask(self, data: bytes) -> tuple[str, bytes]:
+        """Return head, in lower case, and body of the reply. Raises WrongAnswer for anything but 200."""
         self._socket.sendall(data)
         received = b""
         while (split := received.find(b"\r\n\r\n")) < 0:
@@ -135,7 +136,7 @@ class Line:
             received += self._more()
         if head[9:12] != b"200":
             raise WrongAnswer(received.decode("utf-8", "replace")[:500])
-        return received[split + 4 :]
+        return head.decode("latin-1"), received[split + 4 :]
 
     def close(self) -> None:
         """Hang up."""
@@ -148,39 +149,69 @@ class Line:
         return piece
 
 
+class Lone(NamedTuple):
+    """One light curve asked alone: seconds over HTTP, seconds bare, and the service's own account by stage."""
+
+    asked: float
+    bare: float
+    stages: Mapping[str, float]
+
+
+BETWEEN, OUTSIDE = "between", "outside"
+"""What no stage accounts for: in the service's total (threads that were waited for, shares, limits, metrics), and
+before or after it (sockets, HTTP, event loop, client)."""
+
+
 def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``engine.lone_*``; medians over the curves of a round."""
     some = curves[:CURVES]
     bare = Bare.of(bundle, some)
     requests = [request("/v1/classify", orjson.dumps(curve)).data for curve in some]
-    asked, alone, added = [], [], []
+    seen: list[list[Lone]] = []
     with patient(bundle) as service:
         line = Line(service.port)
         for number in range(1 + rounds):
-            pairs = [_pair(line, data, bare, index) for index, data in enumerate(requests)]
-            if number:  # the first round warms up
-                asked.append(1e3 * median(http for http, _ in pairs))
-                alone.append(1e3 * median(network for _, network in pairs))
-                added.append(1e3 * median(http - network for http, network in pairs))
-                say(f"lone, {number}/{rounds}: {asked[-1]:.2f} ms, of which bare {alone[-1]:.2f} ms")
+            seen.append([_ask_alone(line, data, bare, index) for index, data in enumerate(requests)])
+            asked, alone = (1e3 * median(one[place] for one in seen[-1]) for place in (0, 1))
+            say(f"lone, {number}/{rounds}: {asked:.2f} ms, of which bare {alone:.2f} ms")
         line.close()
+    return lone_numbers(seen[1:])  # the first round warms up
+
+
+def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
+    """Keys of what was seen: in milliseconds, and by stage (``engine.lone_us.STAGE``) in microseconds."""
+
+    def middle(scale: float, value: Callable[[Lone], float]) -> Spread:
+        return spread([scale * median(map(value, one)) for one in rounds])
+
+    names = list(rounds[0][0].stages)
     return {
-        "engine.lone_p50_ms": spread(asked),
-        "engine.lone_bare_p50_ms": spread(alone),
-        "engine.lone_p50_overhead_ms": spread(added),
+        "engine.lone_p50_ms": middle(1e3, lambda one: one.asked),
+        "engine.lone_bare_p50_ms": middle(1e3, lambda one: one.bare),
+        "engine.lone_p50_overhead_ms": middle(1e3, lambda one: one.asked - one.bare),
+        **{f"engine.lone_us.{name}": middle(1e6, lambda one, name=name: one.stages[name]) for name in names},
+        "engine.lone_us.run_over_bare": middle(1e6, lambda one: one.stages["run"] - one.bare),
     }
 
 
-def _pair(line: Line, data: bytes, bare: Bare, index: int) -> tuple[float, float]:
-    """Seconds over HTTP and seconds bare."""
+def _ask_alone(line: Line, data: bytes, bare: Bare, index: int) -> Lone:
+    """Ask over HTTP, and bare."""
     began = time.perf_counter()
-    body = line.ask(data)
+    head, body = line.ask(data)
     asked = time.perf_counter() - began
     if json.loads(body)["results"][0]["status"] != "classified":
         raise WrongAnswer(body.decode()[:500])
     began = time.perf_counter()
     run(bare.session, bare.inputs[index])
-    return asked, time.perf_counter() - began
+    return Lone(asked, time.perf_counter() - began, stages_of(head, asked))
+
+
+def stages_of(head: str, asked: float) -> dict[str, float]:
+    """Seconds by stage of a reply's ``Server-Timing``, with what lies between the stages and outside of them."""
+    header = head.partition("server-timing:")[2].partition("\r\n")[0]
+    told = {name.strip(): 1e-3 * float(value) for name, value in re.findall(r"([a-z_]+);dur=([0-9.]+)", header)}
+    total = told.pop("total")
+    return {**told, BETWEEN: total - sum(told.values()), OUTSIDE: asked - total}
 
 
 SEED = 20260102

@@ -73,6 +73,20 @@ OVERHEAD = (
     Figure("engine.burst_10k_vs_ideal", "10,000 at once, time / bare"),
     Figure("engine.lone_p50_overhead_ms", "added to a lone request, ms"),
 )
+LONE = (
+    Figure("engine.lone_p50_ms", "asked, ms"),
+    Figure("engine.lone_bare_p50_ms", "bare, ms"),
+    Figure("engine.lone_us.receive", "receive"),
+    Figure("engine.lone_us.decode", "decode"),
+    Figure("engine.lone_us.validate", "validate"),
+    Figure("engine.lone_us.featurise", "featurise"),
+    Figure("engine.lone_us.queue", "queue"),
+    Figure("engine.lone_us.assemble", "assemble"),
+    Figure("engine.lone_us.run_over_bare", "run beyond bare"),
+    Figure("engine.lone_us.encode", "encode"),
+    Figure("engine.lone_us.between", "between stages"),
+    Figure("engine.lone_us.outside", "outside"),
+)
 STREAM = (
     Figure("stream.visit_10k_s", "10,000 alerts in 5 s, answered after, s"),
     Figure("stream.visit_10k_peak_mb", "its most memory, MB"),
@@ -217,6 +231,7 @@ TABLES: dict[str, Sequence[Figure]] = {
     "start": START,
     "policy": POLICY,
     "overhead": OVERHEAD,
+    "lone": LONE,
     "stream": STREAM,
     "drain": DRAIN,
     "backlog": BACKLOG,

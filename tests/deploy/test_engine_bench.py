@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deploy.bench import engine, wire
 from deploy.bench.bare import Best, cut, tokens_of
-from deploy.bench.engine import Line
+from deploy.bench.engine import Line, Lone, lone_numbers, stages_of
 from deploy.bench.load import HOST
 from deploy.bench.process import running
 from deploy.bench.report import Numbers
@@ -83,10 +83,20 @@ def test_the_best_schedule_is_run_on_every_curve(tiny_bundle: Path) -> None:
 def test_a_refusal_ends_a_lone_measurement(tiny_bundle: Path) -> None:
     with running(tiny_bundle) as service:
         line = Line(service.port)
-        assert b"models" in line.ask(b"GET /v1/models HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())
+        assert b"models" in line.ask(b"GET /v1/models HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())[1]
         with pytest.raises(WrongAnswer, match="404"):
             line.ask(b"GET /nowhere HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())
         line.close()
+
+
+def test_stages_add_up_to_what_a_client_waited() -> None:
+    head = "http/1.1 200 ok\r\nserver-timing: receive;dur=0.100, run;dur=3.000, total;dur=4.500\r\nx-other: y"
+    found = stages_of(head, 0.005)
+    assert found == pytest.approx({"receive": 1e-4, "run": 3e-3, "between": 1.4e-3, "outside": 5e-4})
+    assert sum(found.values()) == pytest.approx(0.005)
+    numbers = lone_numbers([[Lone(0.005, 0.002, found)] * 3])
+    assert numbers["engine.lone_us.run_over_bare"] == pytest.approx({"median": 1000.0, "spread": 0.0})
+    assert numbers["engine.lone_p50_overhead_ms"] == pytest.approx({"median": 3.0, "spread": 0.0})
 
 
 def test_every_figure_of_the_engine_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
