@@ -75,8 +75,13 @@ class Peer:
 
     async def __aenter__(self) -> "Peer":
         """Connect."""
-        with contextlib.suppress(OSError):
+        try:
             await asyncio.get_running_loop().sock_connect(self._socket, (HOST, self.target.port))
+        except OSError:
+            pass
+        except asyncio.CancelledError:
+            self._socket.close()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

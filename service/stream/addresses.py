@@ -1,5 +1,6 @@
 """Addresses of sources, sinks and dead letters: ``kafka://``, ``redis://``, ``file://``."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,9 +47,12 @@ class Address:
         """Return an option that is a number."""
         text = self.options.get(option, str(default))
         try:
-            return float(text)
+            value = float(text)
         except ValueError:
-            raise AddressError(f"{self.scheme}://{self.hosts}: {option} is a number, not {text[:20]!r}") from None
+            value = math.nan
+        if not math.isfinite(value):
+            raise AddressError(f"{self.scheme}://{self.hosts}: {option} is a number, not {text[:20]!r}")
+        return value
 
     def only(self, *known: str) -> "Address":
         """Return it as well; raises AddressError when there is an option that is not one of these and has no dot."""
@@ -68,11 +72,16 @@ def parse_address(text: str) -> Address:
     AddressError
         For a scheme that is not one of those above, or parts that are missing.
     """
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # whose message repeats what was written, a password as well
+        raise AddressError(
+            "what stands behind :// is no host: a bracket alone, or letters that look like others"
+        ) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
-            raise AddressError(f"{text!r}: a file's address is file:///path, or file:path where the worker is")
+            raise AddressError("a file's address is file:///path, or file:path where the worker is")
         return Address("file", path=Path(unquote(parts.path)), options=options)
     tls = parts.scheme == "rediss"  # as clients of Redis write it; Kafka has options for this
     scheme = "redis" if tls else next((known for known in SCHEMES if known == parts.scheme), None)
