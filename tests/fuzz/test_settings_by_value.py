@@ -7,7 +7,7 @@ setting by its name.
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -22,10 +22,8 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
     max_leaves=6,
 )
-PARTS = st.sampled_from(
-    ["kafka", "redis", "rediss", "file", "://", ":", "/", "@", "[", "]", "::1", "host", ":9092", ",", "topic", "?", "&"]
-    + ["group=g", "idle=", "nan", "1e999", "%", "%00", "\u2100", "#", "\n", "\0", " "]
-)
+PIECES = "kafka redis rediss file :// : / @ [ ] ::1 host :9092 , topic ? & group=g idle= nan 1e999 % %00 # \u2100"
+PARTS = st.sampled_from([*PIECES.split(), "\n", "\0", " "])
 ADDRESSES = st.lists(PARTS | st.text(max_size=5), max_size=12).map("".join)
 
 
@@ -36,13 +34,14 @@ def test_any_value_of_a_setting_is_read_or_refused_there(name: str) -> None:
     @effort(max_examples=40, deadline=None)
     @given(value=ANYTHING)
     def once(value: object) -> None:
+        places: set[tuple[int | str, ...]] = set()
         try:
             made = kind(**{name: value})
-        except ValidationError as error:
-            assert {fault["loc"][:1] for fault in error.errors()} <= {(name,), ()}
-        else:
             if isinstance(made, StreamSettings):
                 KeyRing(made.keys)
+        except ValidationError as error:
+            places = {fault["loc"][:1] for fault in error.errors()}
+        assert places <= {(name,), ()}
 
     once()
 
@@ -74,6 +73,7 @@ def test_any_address_leads_somewhere_or_is_refused(text: str) -> None:
 @effort(max_examples=400, deadline=None)
 @given(before=ADDRESSES, after=ADDRESSES, scheme=st.sampled_from(["kafka", "redis", "rediss", "file", "ftp", ""]))
 def test_no_refusal_of_an_address_tells_the_password(before: str, after: str, scheme: str) -> None:
+    assume(not set("/?#") & set(before))  # which would end the part of an address that has passwords
     text = f"{scheme}://user{before}:{PASSWORD}@{after}"
     assert PASSWORD not in " ".join(refusals(text))
 
