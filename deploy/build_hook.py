@@ -8,7 +8,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
-class BillOfMaterials(BuildHookInterface):  # type: ignore[misc,type-arg]  # hatchling is there when a wheel is built
+class BillOfMaterials(BuildHookInterface):  # type: ignore[misc]  # mypy does not look into hatchling
     """Writes the bill before a wheel is built; an installation in place has none, as its lock may change."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:

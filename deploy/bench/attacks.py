@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ class Attack(NamedTuple):
     """One way to do harm, which runs for so many seconds and returns how many bytes it has sent."""
 
     name: str
-    run: Callable[["Target"], Awaitable[int]]
+    run: Callable[["Target"], Coroutine[Any, Any, int]]
 
 
 class Pace:
@@ -254,7 +254,7 @@ async def garbage(target: Target) -> int:
     return await crowd(target, target.many(100), behave, again=True)
 
 
-def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Target], Awaitable[int]]:
+def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Target], Coroutine[Any, Any, int]]:
     """Send one body again and again, from so many clients."""
     head = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
     request = head % (path, kind, len(body)) + body

@@ -172,7 +172,7 @@ def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Call
         line = Line(service.port)
         for number in range(1 + rounds):
             seen.append([_ask_alone(line, data, bare, index) for index, data in enumerate(requests)])
-            asked, alone = (1e3 * median(one[place] for one in seen[-1]) for place in (0, 1))
+            asked, alone = 1e3 * median(one.asked for one in seen[-1]), 1e3 * median(one.bare for one in seen[-1])
             say(f"lone, {number}/{rounds}: {asked:.2f} ms, of which bare {alone:.2f} ms")
         line.close()
     return lone_numbers(seen[1:])  # the first round warms up
@@ -184,12 +184,14 @@ def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
     def middle(scale: float, value: Callable[[Lone], float]) -> Spread:
         return spread([scale * median(map(value, one)) for one in rounds])
 
-    names = list(rounds[0][0].stages)
+    def stage(name: str) -> Spread:
+        return middle(1e6, lambda one: one.stages[name])
+
     return {
         "engine.lone_p50_ms": middle(1e3, lambda one: one.asked),
         "engine.lone_bare_p50_ms": middle(1e3, lambda one: one.bare),
         "engine.lone_p50_overhead_ms": middle(1e3, lambda one: one.asked - one.bare),
-        **{f"engine.lone_us.{name}": middle(1e6, lambda one, name=name: one.stages[name]) for name in names},
+        **{f"engine.lone_us.{name}": stage(name) for name in rounds[0][0].stages},
         "engine.lone_us.run_over_bare": middle(1e6, lambda one: one.stages["run"] - one.bare),
     }
 

@@ -327,7 +327,12 @@ def main() -> None:
     options = parser.parse_args()
     print("begun", flush=True)
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     print(json.dumps(list(good_requests(options.address, options.port, ended.is_set))))
 
 

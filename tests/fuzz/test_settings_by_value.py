@@ -5,6 +5,7 @@ setting by its name.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -29,7 +30,7 @@ ADDRESSES = st.lists(PARTS | st.text(max_size=5), max_size=12).map("".join)
 
 @pytest.mark.parametrize("name", sorted(StreamSettings.model_fields | ClientSettings.model_fields))
 def test_any_value_of_a_setting_is_read_or_refused_there(name: str) -> None:
-    kind = StreamSettings if name in StreamSettings.model_fields else ClientSettings
+    kind: Any = StreamSettings if name in StreamSettings.model_fields else ClientSettings
 
     @effort(max_examples=40, deadline=None)
     @given(value=ANYTHING)

@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -144,7 +145,7 @@ class Door:
                 connection.close()
                 continue
             self._waiting.add(connection)
-            self._turns.add(client, lambda connection=connection: self._begin(connection))
+            self._turns.add(client, partial(self._begin, connection))
 
     def _pause(self, listening: socket.socket) -> None:
         """Leave the others at the socket until there may be room again."""

@@ -100,7 +100,7 @@ class Exhausted(socket.socket):
 
 
 def test_a_process_without_descriptors_lets_them_in_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns.socket, "socket", Exhausted)
+    monkeypatch.setattr("service.http.edge.turns.socket.socket", Exhausted)
 
     async def use(door: Door, seen: list[str]) -> None:
         with knock(door):
