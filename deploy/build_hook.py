@@ -1,4 +1,4 @@
-"""What hatchling does besides: every wheel gets its bill of materials, below ``.dist-info/sboms`` (PEP 770)."""
+"""Put the bill of materials into every wheel that hatchling builds, below ``.dist-info/sboms`` (PEP 770)."""
 
 import runpy
 import tempfile

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -21,8 +22,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from deploy import sbom
-from deploy.secret_scan import findings
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SUMS: Final = "SHA256SUMS"
@@ -47,8 +46,10 @@ def release(repository: Path, folder: Path) -> list[Path]:
         tree = Path(scratch)
         with tarfile.open(fileobj=BytesIO(_git(repository, "archive", "HEAD"))) as archive:
             archive.extractall(tree, filter="data")
-        if found := findings(tree, (path for path in tree.rglob("*") if path.is_file())):
-            raise NotReleasable("looks like a secret:\n" + "\n".join(map(str, found)))
+        scan = [sys.executable, "-m", "deploy.secret_scan", str(tree)]
+        found = subprocess.run(scan, cwd=ROOT, capture_output=True, text=True, check=False)
+        if found.returncode:
+            raise NotReleasable(f"looks like a secret:\n{found.stdout}{found.stderr}")
         return build(tree, folder, epoch)
 
 
@@ -66,21 +67,23 @@ def build(tree: Path, folder: Path, epoch: int) -> list[Path]:
     if done.returncode:
         raise NotReleasable(done.stdout + done.stderr)
     archives = [folder / Path(line).name for line in (done.stdout + done.stderr).splitlines() if _is_archive(line)]
-    bill = folder / sbom.NAME
-    bill.write_text(sbom.text(tree))
-    check_wheel(next(path for path in archives if path.suffix == ".whl"), bill.read_bytes())
+    own = runpy.run_path(str(tree / "deploy" / "sbom.py"))  # that of the tree, as the build has it
+    bill = folder / own["NAME"]
+    bill.write_text(own["text"](tree))
+    check_wheel(next(path for path in archives if path.suffix == ".whl"), bill)
     return [*archives, bill, _write_sums(folder, [*archives, bill])]
 
 
-def check_wheel(wheel: Path, bill: bytes) -> None:
+def check_wheel(wheel: Path, bill: Path) -> None:
     """Raise NotReleasable unless the wheel holds this bill, and the bundles that the bill names."""
+    written = bill.read_bytes()
     with zipfile.ZipFile(wheel) as archive:
-        inside = [name for name in archive.namelist() if name.endswith(f".dist-info/sboms/{sbom.NAME}")]
-        if len(inside) != 1 or archive.read(inside[0]) != bill:
+        inside = [name for name in archive.namelist() if name.endswith(f".dist-info/sboms/{bill.name}")]
+        if len(inside) != 1 or archive.read(inside[0]) != written:
             raise NotReleasable(f"{wheel.name} does not hold its bill of materials")
         graphs = [name for name in archive.namelist() if re.fullmatch(r"models/pretrained/.+/model\.onnx", name)]
         held = {hashlib.sha256(archive.read(name)).hexdigest() for name in graphs}
-    named = set(re.findall(rb'"machine-learning-model".*?"content": "([0-9a-f]{64})"', bill, re.DOTALL))
+    named = set(re.findall(rb'"machine-learning-model".*?"content": "([0-9a-f]{64})"', written, re.DOTALL))
     if held != {each.decode() for each in named}:
         raise NotReleasable(f"the bundles in {wheel.name} are not those of its bill")
 

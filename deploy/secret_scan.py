@@ -1,6 +1,7 @@
 """A search for secrets in files: keys of providers, private keys, addresses with passwords, and texts of high entropy.
 
-    python -m deploy.secret_scan        what the repository tracks; exits with 1 when anything is found
+    python -m deploy.secret_scan             what the repository tracks; exits with 1 when anything is found
+    python -m deploy.secret_scan FOLDER      every file of a folder
 
 It needs no network and no tool, so that every run of the tests makes it; gitleaks, which ``make audit`` runs where it
 is installed, also looks through the history.
@@ -92,8 +93,9 @@ def tracked(root: Path = ROOT) -> list[Path]:
 
 
 def main() -> int:
-    """Search what is tracked, and say where."""
-    found = findings(ROOT, tracked())
+    """Search what is tracked, or a folder, and say where."""
+    folder = Path(sys.argv[1]) if sys.argv[1:] else None
+    found = findings(folder, filter(Path.is_file, folder.rglob("*"))) if folder else findings(ROOT, tracked())
     sys.stdout.write("".join(f"{one}\n" for one in found) or "no secrets found\n")
     return 1 if found else 0
 

@@ -32,7 +32,7 @@ class Attack(NamedTuple):
 
 
 class Pace:
-    """How many peers have been sent, and how many may be in a second: as many as it takes where nothing is said."""
+    """Count of the peers that came anew, and a bound on them in a second, where one is given."""
 
     def __init__(self, per_second: float | None = None) -> None:
         self.begun = 0

@@ -92,7 +92,7 @@ async def seen(name: str, port: int, seconds: float, pace: Pace, enough: int) ->
 
 @pytest.mark.parametrize("name", sorted(ENDED))
 def test_a_sink_ends_a_connection_where_a_service_would(sink: int, name: str) -> None:
-    """Else an attack on it would be over at once, and cost less than the floor of what it costs a service."""
+    """Attacks go on there as they do on a service, and cost a bystander as much."""
     assert asyncio.run(seen(name, sink, 30, Pace(), 3)) >= 3
 
 

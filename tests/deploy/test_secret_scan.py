@@ -59,7 +59,7 @@ def test_a_secret_is_found(kind: str, tmp_path: Path) -> None:
         "http://127.0.0.1:8080/v1/classify@x",
     ],
 )
-def test_what_people_write_in_examples_is_none(text: str) -> None:
+def test_passwords_of_examples_are_no_secrets(text: str) -> None:
     assert list(search(text)) == []
 
 

@@ -1,4 +1,4 @@
-"""What is checked of settings and addresses, with any value: read, or refused at its place, and no password told.
+"""Settings and addresses with any value: read, or refused at their place, and no password told.
 
 pydantic's checks are compiled, so inputs that follow coverage do not see them (``make fuzz``); these are drawn for each
 setting by its name.
@@ -48,7 +48,7 @@ def test_any_value_of_a_setting_is_read_or_refused_there(name: str) -> None:
 
 
 def refusals(text: str) -> list[str]:
-    """What is said against an address, when it is read and when it is used."""
+    """Return the complaints about an address, when it is read and when it is used."""
     said: list[str] = []
     try:
         address = parse_address(text)

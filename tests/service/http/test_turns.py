@@ -24,7 +24,7 @@ class Guest(asyncio.Protocol):
 
 
 def with_door(use: Callable[[Door, list[str]], Awaitable[None]]) -> list[str]:
-    """Who was let in, in order, while a door was used."""
+    """Return the addresses that were let in, in order, while a door was used."""
     seen: list[str] = []
     kind = type("Noted", (Guest,), {"let_in": seen})
 
@@ -51,7 +51,7 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_who_knocks_once_does_not_stand_behind_a_crowd() -> None:
+def test_a_client_that_knocks_once_does_not_stand_behind_a_crowd() -> None:
     async def use(door: Door, seen: list[str]) -> None:
         guests = [knock(door) for _ in range(20 * NEWCOMERS)] + [knock(door, ANOTHER)]  # nobody is let in meanwhile
         await until(lambda: len(seen) == len(guests))
