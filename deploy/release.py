@@ -22,7 +22,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 SUMS: Final = "SHA256SUMS"
 

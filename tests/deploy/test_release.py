@@ -110,10 +110,10 @@ def test_a_wheel_holds_its_bill_and_is_the_same_again(tree: Path, tmp_path: Path
 
 def test_a_wheel_that_does_not_match_its_bill_is_not_released(tree: Path, tmp_path: Path) -> None:
     _, wheel, bill, _ = build(tree, tmp_path / "built", EPOCH)
+    another = tmp_path / bill.name
+    another.write_text("another")
     with pytest.raises(NotReleasable, match="bill of materials"):
-        shutil.copy(bill, tmp_path / bill.name)
-        (tmp_path / bill.name).write_text("another")
-        check_wheel(wheel, tmp_path / bill.name)
+        check_wheel(wheel, another)
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("models/pretrained/other/1.0.0/model.onnx", b"another graph")
     with pytest.raises(NotReleasable, match="bundles"):
