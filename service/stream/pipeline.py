@@ -1,5 +1,9 @@
 """The way of a batch: decode, classify, publish, bury the dead, and tell the source that it is done.
 
+Decoding runs in a thread; a message that cannot be read is given up, and its neighbours are not. The data plane is
+asked again where that may help, and a batch that breaks it is halved. Each alert is answered from the history in its
+own packet, also when a batch holds several alerts of one object.
+
 Whatever a message makes of a stage costs that message alone: a batch that breaks one is read again message by message,
 and who breaks it alone becomes a dead letter. A batch is told to the source when every alert of it is settled, and not
 before: an alert without an end is an error (:class:`~service.stream.batches.LostAlertError`), after which the worker
@@ -7,30 +11,209 @@ stops.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from time import monotonic
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import structlog
 
+from models.alerts.envelopes import MessageReader, TopicRule, rule_for
+from models.alerts.packet import PacketError
+from models.alerts.reader import PacketOutcome
+from models.alerts.schema_registry import SchemaUnavailableError
+from models.lightcurve import LightCurve
 from models.limits import milliseconds
 from models.units import SECONDS_PER_DAY, tai_minus_utc
-from service.engine.batch import EngineFailure
+from service.dataplane import AskOptions, Outcome, Refusal
+from service.engine.batch import EngineClosed, EngineDead, EngineFailure, Overloaded, RunAborted
 from service.observe.metrics import Metrics
-from service.stream.batches import Accounts, Batch, UnbalancedError
-from service.stream.classifying import Classifying, now_ms
-from service.stream.decoding import Decoding
-from service.stream.exactly_once import ExactlyOnce
+from service.registry.live import Item, Lease, ModelChooser, ask_each, held
+from service.registry.repository import ModelRepository
+from service.stream.batches import Accounts, Alert, Batch, UnbalancedError
 from service.stream.letters import Death
-from service.stream.messages import Message, Result, Source, TransientError
-from service.stream.publishing import Publishing
-from service.stream.retries import Troubles, pauses
-
-MJD_OF_1970: Final = 40587.0
+from service.stream.messages import Message, Result, Source, TransientError, Troubles, pauses
+from service.stream.publishing import ExactlyOnce, Publishing
 
 log = structlog.get_logger(__name__)
+
+PASSING: Final = ("out_of_memory", "run_hung", "deadline_exceeded")
+"""Reasons of failed light curves that a later try may not meet again."""
+TRIES: Final = 4
+
+
+class Classifying:
+    """The second stage."""
+
+    def __init__(self, models: ModelRepository, troubles: Troubles, prior: str = "") -> None:
+        self._models, self._troubles, self._prior = models, troubles, prior
+
+    async def results(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
+        """Return results of the alerts that have one; the others are among the batch's deaths.
+
+        Raises
+        ------
+        EngineClosed, EngineDead
+            When the process can classify no more.
+        """
+        results: list[Result] = []
+        left = list(alerts)
+        for attempt, pause in zip(range(TRIES), pauses(), strict=False):
+            results += await self._ask(batch, left)
+            left = self._failed(batch, results, last=attempt == TRIES - 1)
+            results = [result for result in results if result.outcome.status in ("classified", "abstained")]
+            if not left:
+                break
+            await self._troubles.wait("inference", f"{len(left)} light curves failed", pause)
+        self._troubles.end("inference")
+        return results
+
+    def _failed(self, batch: Batch, results: Sequence[Result], last: bool) -> list[Alert]:
+        """Return alerts to ask about again; those whose failure will not pass are given up."""
+        again = []
+        for result in results:
+            outcome = result.outcome
+            if outcome.status in ("classified", "abstained"):
+                continue
+            if outcome.reason in PASSING and not last:
+                again.append(Alert(result.message, result.number, result.packet))
+            else:
+                batch.bury(result.message, result.number, Death("classify", outcome.reason, outcome.detail))
+        return again
+
+    async def _ask(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
+        """Ask about all alerts together; a batch that breaks the data plane is halved until one alert is left."""
+        if not alerts:
+            return []
+        try:
+            leases, items = self._led(alerts)
+            with held(dict.fromkeys(leases)):
+                outcomes = await self._patient(alerts, leases, items)
+        except (EngineClosed, EngineDead, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            if len(alerts) == 1:
+                alert = alerts[0]
+                log.exception("an alert broke the data plane", alert=alert.packet.alert_id)
+                batch.bury(alert.message, alert.number, Death("classify", "internal_error", type(error).__name__))
+                return []
+            middle = len(alerts) // 2
+            return await self._ask(batch, alerts[:middle]) + await self._ask(batch, alerts[middle:])
+        return [
+            Result(alert.message, alert.number, alert.packet, outcome, lease, batch.received_ms, self._prior)
+            for alert, outcome, lease in zip(alerts, outcomes, leases, strict=True)
+        ]
+
+    async def _patient(
+        self, alerts: Sequence[Alert], leases: Sequence[Lease[LightCurve]], items: Sequence[Item]
+    ) -> list[Outcome]:
+        """Ask until there is room; back-pressure, not failure."""
+        options = AskOptions(surveys=[alert.packet.survey for alert in alerts])
+        for pause in pauses():
+            try:
+                return await ask_each(leases, items, options)
+            except Overloaded as error:
+                await asyncio.sleep(min(error.retry_after, 1.0))
+            except RunAborted as error:
+                await self._troubles.wait("inference", str(error), pause)
+        raise AssertionError("pauses() never ends")
+
+    def _led(self, alerts: Sequence[Alert]) -> tuple[list[Lease[LightCurve]], list[Item]]:
+        """Return the model for each alert, by survey and, where a canary has a share, by object; and what to ask."""
+        chooser = ModelChooser(self._models.classifier)
+        led = [chooser.choose(_item(alert), survey=alert.packet.survey, key=alert.packet.object_id) for alert in alerts]
+        return [lease for lease, _ in led], [item for _, item in led]
+
+
+def _item(alert: Alert) -> LightCurve | Refusal:
+    packet = alert.packet
+    return packet.curve if packet.curve is not None else Refusal("abstained", packet.reason or "", packet.detail)
+
+
+def now_ms() -> int:
+    """Return milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+Policy = Literal["wait", "dead"]
+Read = list[PacketOutcome] | SchemaUnavailableError | Death
+
+
+class Decoding:
+    """The first stage.
+
+    Parameters
+    ----------
+    policy : what becomes of a message whose schema cannot be fetched: it waits, and what came after it, or dies.
+    max_deliveries : a message handed out more often than this has killed workers, and dies.
+    """
+
+    def __init__(
+        self,
+        reader: MessageReader,
+        rules: Mapping[str, TopicRule],
+        policy: Policy,
+        max_deliveries: int,
+        executor: Executor,
+        troubles: Troubles,
+    ) -> None:
+        self._reader, self._rules, self._policy = reader, rules, policy
+        self._max_deliveries, self._executor, self._troubles = max_deliveries, executor, troubles
+
+    async def alerts(self, batch: Batch, messages: Sequence[Message]) -> list[Alert]:
+        """Return alerts of the messages, in order; those that cannot be read are among the batch's deaths."""
+        read = await self._patient(messages)
+        alerts: list[Alert] = []
+        for message, outcomes in zip(messages, read, strict=True):
+            if isinstance(outcomes, Death):
+                batch.bury(message, None, outcomes)
+                continue
+            batch.hold(message, [getattr(outcome, "alert_id", None) or "" for outcome in outcomes])
+            for number, outcome in enumerate(outcomes):
+                if isinstance(outcome, PacketError):
+                    batch.bury(message, number, Death("decode", outcome.reason, outcome.detail))
+                else:
+                    alerts.append(Alert(message, number, outcome))
+        return alerts
+
+    async def _patient(self, messages: Sequence[Message]) -> list[list[PacketOutcome] | Death]:
+        """Read all messages, as often as it takes to get their schemas."""
+        done: dict[int, list[PacketOutcome] | Death] = {}
+        while left := [place for place in range(len(messages)) if place not in done]:
+            found = await self._read([messages[place] for place in left])
+            missing = [read for read in found if isinstance(read, SchemaUnavailableError)]
+            for place, read in zip(left, found, strict=True):
+                if not isinstance(read, SchemaUnavailableError):
+                    done[place] = read
+                elif self._policy == "dead":
+                    done[place] = Death("decode", "schema_unavailable", str(read))
+            if missing and self._policy == "wait":
+                await self._troubles.wait("schema registry", str(missing[0]), min(m.retry_after for m in missing))
+        self._troubles.end("schema registry")
+        return [done[place] for place in range(len(messages))]
+
+    async def _read(self, messages: Sequence[Message]) -> list[Read]:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, lambda: [self._read_one(message) for message in messages])
+
+    def _read_one(self, message: Message) -> Read:
+        if message.deliveries > self._max_deliveries:
+            detail = f"delivered {message.deliveries} times and never done"
+            return Death("deliver", "too_many_deliveries", detail)
+        try:
+            read = self._reader.read(message.value, message.key, rule_for(message.topic, self._rules))
+            return read or Death("decode", "empty", "no alert in it")
+        except SchemaUnavailableError as error:
+            return error
+        except Exception as error:  # a bug of ours must cost this message alone, and its letter keeps the bytes
+            log.exception("a message broke the reader", topic=message.topic, place=message.place)
+            return Death("decode", "internal_error", type(error).__name__)
+
+
+MJD_OF_1970: Final = 40587.0
 
 
 class Pipeline:

@@ -29,16 +29,12 @@ from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
 from service.stream.addresses import AddressError
 from service.stream.batches import Accounts, UnbalancedError
-from service.stream.classifying import Classifying
-from service.stream.decoding import Decoding
 from service.stream.ends import Ends, open_ends, reads_letters
-from service.stream.exactly_once import BATCHES_AHEAD, ExactlyOnce
 from service.stream.letters import restored
-from service.stream.messages import Message, Source, TransientError
-from service.stream.pipeline import Pipeline
+from service.stream.messages import Message, Source, TransientError, Troubles, pauses
+from service.stream.pipeline import Classifying, Decoding, Pipeline
 from service.stream.probes import Movement, Probes
-from service.stream.publishing import Publishing
-from service.stream.retries import Troubles, pauses
+from service.stream.publishing import BATCHES_AHEAD, ExactlyOnce, Publishing
 
 POLL_SECONDS: Final = 0.5
 REST_SECONDS: Final = 0.05

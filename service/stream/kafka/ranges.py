@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from redis.exceptions import RedisError
 
 from service.stream.addresses import Address, AddressError
-from service.stream.kafka.config import made, properties
+from service.stream.kafka.client import made, properties
 from service.stream.kafka.hand import message_of as kafka_message_of
 from service.stream.messages import Message, Standing, TransientError
 from service.stream.redis_streams import connect, message_of

@@ -12,8 +12,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from service.stream.addresses import Address
-from service.stream.kafka.complaints import Complaints
-from service.stream.kafka.config import is_transient, made, properties
+from service.stream.kafka.client import Complaints, is_transient, made, properties
 from service.stream.messages import PermanentError, Record, TransientError
 
 Verdict = PermanentError | TransientError | None

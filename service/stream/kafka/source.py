@@ -26,9 +26,8 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from service.stream.addresses import Address
+from service.stream.kafka.client import GROUP, Complaints, asking, made, properties
 from service.stream.kafka.commits import Apart, Commits
-from service.stream.kafka.complaints import Complaints
-from service.stream.kafka.config import GROUP, asking, made, properties
 from service.stream.kafka.hand import Hand, offset_of, partition_of
 from service.stream.kafka.offsets import Offsets, Partition, Token
 from service.stream.kafka.watch import Watch

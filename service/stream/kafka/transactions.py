@@ -18,8 +18,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from service.stream.addresses import Address
-from service.stream.kafka.complaints import Complaints
-from service.stream.kafka.config import made, properties
+from service.stream.kafka.client import Complaints, made, properties
 from service.stream.kafka.sink import OWN, Return, Verdict, hand_over, patience, refusal_of
 from service.stream.letters import is_shortened
 from service.stream.messages import PermanentError, Record, TransientError

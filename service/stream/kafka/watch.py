@@ -14,8 +14,7 @@ from typing import Any, Final
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from service.stream.kafka.complaints import Complaints
-from service.stream.kafka.config import made
+from service.stream.kafka.client import Complaints, made
 from service.stream.kafka.offsets import Partition
 
 ASK_SECONDS: Final = 5.0

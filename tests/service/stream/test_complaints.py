@@ -7,8 +7,8 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from confluent_kafka import KafkaError
 
-from service.stream.kafka import complaints as module
-from service.stream.kafka.complaints import REFUSED_SECONDS, Complaints
+from service.stream.kafka import client as module
+from service.stream.kafka.client import REFUSED_SECONDS, Complaints
 from service.stream.kafka.watch import View, Watch
 from support.stream import eventually
 

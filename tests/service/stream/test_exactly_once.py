@@ -20,16 +20,16 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from confluent_kafka import Consumer, KafkaError
 
 from service.observe.metrics import Metrics
-from service.stream import retries
+from service.stream import messages as messages_module
 from service.stream.addresses import AddressError, parse_address
 from service.stream.batches import Accounts, Batch
 from service.stream.ends import open_ends
-from service.stream.exactly_once import ExactlyOnce
 from service.stream.kafka import source, transactions
 from service.stream.kafka.offsets import Offsets, Token
 from service.stream.kafka.source import Claim, KafkaSource
 from service.stream.letters import Death
-from service.stream.messages import Message, TransientError
+from service.stream.messages import Message, TransientError, Troubles
+from service.stream.publishing import ExactlyOnce
 from support import kafka_cluster as kafka
 from support.edge import wait_until
 from support.kafka_cluster import KafkaCluster
@@ -331,7 +331,7 @@ class Broker:
 async def work(broker: Broker) -> Accounts:
     """Take and end batches until all is committed, losing the partition now and then."""
     accounts, stub = Accounts(Metrics()), broker
-    once = ExactlyOnce(stub, stub, stub, retries.Troubles(Metrics()))  # type: ignore[arg-type]  # a stub for both
+    once = ExactlyOnce(stub, stub, stub, Troubles(Metrics()))  # type: ignore[arg-type]  # a stub for both
 
     async def end(messages: list[Message]) -> None:
         batch, turn = Batch(messages, accounts, 0), once.turn()
@@ -357,8 +357,8 @@ async def work(broker: Broker) -> Accounts:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_everything_is_published_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FIRST_PAUSE", 0.0001)
-    monkeypatch.setattr(retries, "LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr(messages_module, "FIRST_PAUSE", 0.0001)
+    monkeypatch.setattr(messages_module, "LONGEST_PAUSE", 0.001)
     broker = Broker(seed, 60)
     accounts = asyncio.run(asyncio.wait_for(work(broker), 60))
     assert broker.results == [number for number in range(60) if number % 7]

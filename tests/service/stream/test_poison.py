@@ -22,10 +22,9 @@ from service.stream.ends import Ends, reads_letters
 from service.stream.kafka.hand import message_of as of_kafka
 from service.stream.kafka.transactions import LetterTopic
 from service.stream.letters import PREFIX, SHORT_BYTES, Death, letter, restored, shortened
-from service.stream.messages import Message, PermanentError, Record, Standing, TransientError
+from service.stream.messages import Message, PermanentError, Record, Standing, TransientError, Troubles
 from service.stream.publishing import Publishing
 from service.stream.redis_streams import message_of as of_redis
-from service.stream.retries import Troubles
 from support.redis import needs_redis, redis_server
 from support.stream import alert, chosen, eventually, letters, results, running
 
