@@ -36,7 +36,7 @@ from service.engine.batch import (
 from service.engine.engine import Engine
 from service.observe.metrics import Metrics
 from service.observe.model_statistics import ModelStatistics
-from service.observe.spans import add_runs, stage
+from service.observe.tracing import add_runs, stage
 
 log = structlog.get_logger(__name__)
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from models.forecast import NO_QUERIES, Queries
 from models.lightcurve import LightCurve, Tokens
 from service.engine.policy import QueueItem
-from service.observe.spans import SpanRef, TracedRun, traced_run
+from service.observe.tracing import SpanRef, TracedRun, traced_run
 
 
 class EngineFailure(Exception):

@@ -35,7 +35,7 @@ from service.engine.batch import (
 )
 from service.engine.policy import BatchLimits, CostModel, LiveCost, Policy, Sample, choose
 from service.engine.queue import Backlog, Door, DrainRate
-from service.observe.spans import current_ref
+from service.observe.tracing import current_ref
 
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 

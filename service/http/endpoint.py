@@ -43,7 +43,7 @@ from service.http.edge.receive import Body, content_coding, inflate, unless_gone
 from service.http.lifecycle import Service, service_of
 from service.observe.metrics import STAGES, Metrics
 from service.observe.model_statistics import ModelStatistics
-from service.observe.spans import Span, current
+from service.observe.tracing import Span, current
 from service.registry.live import Lease, ask_each, held
 from service.registry.names import MOST_CHARACTERS
 from service.settings import Settings

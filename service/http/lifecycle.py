@@ -25,7 +25,7 @@ from service.http.edge.keys import Quotas, SharedCounts
 from service.http.edge.middleware import Places
 from service.http.edge.receive import BodyBudget
 from service.observe.metrics import Metrics
-from service.observe.tracer import tracer_of
+from service.observe.tracing import tracer_of
 from service.process import VERSION
 from service.registry.cache import RedisUnavailable
 from service.registry.live import Lease, ModelChooser, Served, ServedClassifier

@@ -27,7 +27,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from service.observe.spans import SAMPLED, Finished, SpanRef
+from service.observe.tracing import SAMPLED, Finished, SpanRef
 
 NAME = "nightjar"
 _KINDS = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}

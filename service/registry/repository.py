@@ -29,7 +29,7 @@ from service.engine.programs import ForecastItem, program_of
 from service.engine.supervise import MEANINGS, Fault, fault_of, supervise
 from service.observe.metrics import Metrics
 from service.observe.model_statistics import ModelStatistics
-from service.observe.tracer import Tracer
+from service.observe.tracing import Tracer
 from service.registry.cache import RedisResults, ResultCache
 from service.registry.changes import Changes, Steps, Trials
 from service.registry.live import Lease, Served, ServedClassifier, Shelf

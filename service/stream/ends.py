@@ -11,8 +11,8 @@ from service.stream.files import FileSource, FolderSink, LinesSink
 from service.stream.messages import Sink, Source
 
 if TYPE_CHECKING:
+    from service.stream.kafka.sink import KafkaTransactions
     from service.stream.kafka.source import KafkaSource
-    from service.stream.kafka.transactions import KafkaTransactions
 
 TEXT_FORMATS = ("nightjar", "alerce-json", "lasair")
 EXACTLY_ONCE: Final = "exactly_once"
@@ -79,8 +79,8 @@ def _open_transactional(settings: StreamSettings, replay: bool, rebalanced: Reba
     if (source.scheme, sink.scheme) != ("kafka", "kafka") or not _one_cluster(source, sink):
         raise AddressError(f"{EXACTLY_ONCE} needs a source and a sink of the same Kafka cluster, with equal hosts")
     try:
+        from service.stream.kafka.sink import KafkaTransactions, LetterTopic, ResultTopic
         from service.stream.kafka.source import KafkaSource
-        from service.stream.kafka.transactions import KafkaTransactions, LetterTopic, ResultTopic
     except ImportError:
         raise _not_installed(sink) from None
     extra, dead = kafka_properties(settings.kafka_config), _parse(settings.dead_letters, "dead letters")

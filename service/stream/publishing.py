@@ -117,8 +117,8 @@ def _publish(sink: Sink, records: Sequence[Record]) -> list[PermanentError | Tra
 
 
 if TYPE_CHECKING:  # confluent_kafka is there only where a worker needs it
+    from service.stream.kafka.sink import KafkaTransactions
     from service.stream.kafka.source import Claim, KafkaSource
-    from service.stream.kafka.transactions import KafkaTransactions
 
 RESERVE_SECONDS: Final = 0.5
 BATCHES_AHEAD: Final = 4

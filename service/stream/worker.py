@@ -23,7 +23,7 @@ from models.bundle import BundleError
 from models.runtime import ProviderError
 from service.engine.batch import EngineFailure
 from service.observe.metrics import Metrics
-from service.observe.tracer import tracer_of
+from service.observe.tracing import tracer_of
 from service.process import VERSION, configure_log, fix_thresholds
 from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings

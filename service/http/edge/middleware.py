@@ -29,7 +29,7 @@ from service.http.edge.protocol import ARRIVED
 from service.http.edge.receive import ClientGone
 from service.http.edge.turns import neighbourhood
 from service.observe.metrics import Metrics
-from service.observe.tracer import Answered, Tracer
+from service.observe.tracing import Answered, Tracer
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
 RETRY_AFTER_FULL = 1

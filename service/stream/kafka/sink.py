@@ -1,18 +1,30 @@
-"""Records to Kafka, acknowledged by every in-sync replica.
+"""Records to Kafka, acknowledged by every in-sync replica, one by one or in transactions.
 
 The producer is idempotent: its own retries never write a record twice. A worker that dies between the acknowledgement
 and its commit publishes again; the record's key is then the same, so a compacted topic keeps one.
+
+With a transactional producer (:class:`KafkaTransactions`) records, letters and offsets of a batch come to be together,
+or none of them does. Readers see only what was committed if they ask for it: ``isolation.level=read_committed``,
+librdkafka's default.
+
+The transactional id is new for every process unless the address names one (``transactional.id``). It need not be stable
+for correctness: the coordinator of the group refuses offsets from a member that is none any more (KIP-447), and with
+them the transaction. What a killed process has left open is aborted after ``transaction.timeout.ms``; a named id, one
+for each process, ends that wait at its restart.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from service.stream.addresses import Address
 from service.stream.kafka.client import Complaints, is_transient, made, properties
+from service.stream.letters import is_shortened
 from service.stream.messages import PermanentError, Record, TransientError
 
 Verdict = PermanentError | TransientError | None
@@ -154,3 +166,231 @@ def verdict_of(error: KafkaError) -> TransientError | PermanentError:
     if error.fatal():
         return DefunctError(error.str())
     return (TransientError if is_transient(error) else PermanentError)(error.str())
+
+
+OWN_TRANSACTIONAL: Final[Mapping[str, Any]] = {
+    **OWN,
+    "message.timeout.ms": 20_000,
+    "transaction.timeout.ms": 30_000,  # what a killed process has left open keeps readers and the next owner waiting
+}
+CALL_SECONDS: Final = 30.0
+OFFSETS_SECONDS: Final = 5.0
+"""Seconds that the group's coordinator may take for the offsets at first; twice as long after each time it took longer.
+
+librdkafka remembers who the coordinator is. Once it has let go of that broker, as it does when brokers are away, its
+call never returns, whatever time it was given (issues 5456 and 5511). Another producer asks who the coordinator is.
+"""
+MOST_LEFT_BEHIND: Final = 8
+"""Number of calls that do not return and are left behind, each with its producer, before one is waited for."""
+
+
+class KafkaTransactions:
+    """One producer and its transactions, one after another.
+
+    Every method raises TransientError when the cluster cannot do it now; the transaction must then be aborted. Not to
+    be used from two threads at once.
+    """
+
+    def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
+        own = {**OWN_TRANSACTIONAL, "transactional.id": f"nightjar-{uuid.uuid4()}"}
+        self.complaints = Complaints("sink")
+        self._config = {**properties(address, extra, own), "error_cb": self.complaints.note}
+        self._producer = made(Producer, self._config)
+        self._return = Return(self.complaints)
+        self._times_away = 0  # as counted when the producer worked last
+        self._known = self._open = False  # whether the coordinator knows the producer; whether a transaction is open
+        self._offsets_seconds = OFFSETS_SECONDS
+        self._calls: list[_Call] = []
+
+    def begin(self) -> None:
+        """Open a transaction; by another producer where all brokers went away since this one worked."""
+        self._producer.poll(0)  # lets it say so
+        if self._known and self.complaints.times_away > self._times_away:
+            self._known, self._producer = False, Producer(self._config)
+        known, self._known = self._known, False  # until this has worked
+        with self._translated():
+            if not known:
+                self._times_away = self.complaints.times_away
+                self._producer.init_transactions(CALL_SECONDS)
+            self._producer.begin_transaction()
+        self._known = self._open = True
+
+    def publish(self, topic: str, records: Sequence[Record]) -> list[Verdict]:
+        """Add records; returns None for each, or its final refusal. Raises TransientError for any other refusal.
+
+        A refusal by the broker, not by the client, spoils the transaction: its commit will fail.
+        """
+        verdicts = hand_over(self._producer, topic, records, patience(self._config))
+        for verdict in verdicts:
+            if isinstance(verdict, TransientError):
+                # Records that were given up leave a gap in the producer's sequence, which it mends in its own time and
+                # at the cost of later transactions; another producer begins at once, and ends what this one left open.
+                self._known = False
+                raise verdict
+        return verdicts
+
+    def commit(self, positions: list[TopicPartition], group: object) -> None:
+        """Commit the transaction, and with it where the group is to read on.
+
+        A TransientError leaves open what has become of it: :meth:`begin` of the next one settles that.
+        """
+        with self._translated():
+            self._send_offsets(positions, group)
+            self._end_transaction()
+        self._open = False
+        self._times_away = self.complaints.times_away
+        self.complaints.answered()
+
+    def _send_offsets(self, positions: list[TopicPartition], group: object) -> None:
+        """Add where the group is to read on; a call that does not return is left behind with its producer."""
+        call = _Call(self._producer, positions, group)
+        self._calls = [one for one in self._calls if not one.ended.is_set()]
+        if not call.ended.wait(None if len(self._calls) >= MOST_LEFT_BEHIND else self._offsets_seconds):
+            self._calls.append(call)
+            self._known = False
+            self._offsets_seconds = min(CALL_SECONDS, 2 * self._offsets_seconds)
+            raise TransientError("no answer of the group's coordinator")
+        if call.error is not None:
+            raise call.error
+        self._offsets_seconds = OFFSETS_SECONDS
+
+    def _end_transaction(self) -> None:
+        """Commit; a call that takes too long is repeated, as the transaction is neither committed nor aborted yet."""
+        end = monotonic() + 2 * CALL_SECONDS
+        while True:
+            try:
+                self._producer.commit_transaction(CALL_SECONDS)
+            except KafkaException as error:
+                if not error.args[0].retriable() or monotonic() > end:
+                    self._known = self._known and bool(error.args[0].txn_requires_abort())
+                    raise
+            else:
+                return
+
+    def abort(self) -> None:
+        """Abort what is open; after an error that no abort mends, the next transaction is another producer's."""
+        try:
+            if self._open and self._known:
+                self._producer.abort_transaction(CALL_SECONDS)
+        except KafkaException:
+            self._known = False
+        if not self._known:
+            self._producer = Producer(self._config)
+        self._open = False
+
+    def refusal(self, topic: str) -> str:
+        """Return why the cluster lets us in nowhere, in words."""
+        return refusal_of(self._producer, topic, self.complaints)
+
+    def trouble(self, topic: str) -> str:
+        """Complaints of the client since a broker answered last."""
+        self._return.look(self._producer, topic)
+        return str(self.complaints)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            cause: KafkaError = error.args[0]
+            self._known = self._known and not cause.fatal()
+            raise TransientError(cause.str()) from error
+
+    def close(self) -> None:
+        """Abort what is open."""
+        with suppress(KafkaException):
+            if self._open and self._known:
+                self._producer.abort_transaction(CALL_SECONDS)
+
+
+class _Call:
+    """One call of librdkafka's that may never return, on a thread of its own.
+
+    Attributes
+    ----------
+    ended : is set when it has returned.
+    error : what it raised.
+    """
+
+    def __init__(self, producer: Producer, positions: list[TopicPartition], group: object) -> None:
+        self.ended = threading.Event()
+        self.error: Exception | None = None
+
+        def ask() -> None:
+            try:
+                producer.send_offsets_to_transaction(positions, group, CALL_SECONDS)
+            except Exception as error:  # raised again by who asked
+                self.error = error
+            finally:
+                self.ended.set()
+
+        threading.Thread(target=ask, name="offsets", daemon=True).start()
+
+
+class ResultTopic:
+    """A sink whose records belong to the transaction.
+
+    What the broker refuses for good is remembered, and left out when the same batch is tried again.
+    """
+
+    def __init__(self, transactions: KafkaTransactions, topic: str) -> None:
+        self._transactions, self._topic = transactions, topic
+        self._refused: dict[Record, PermanentError] = {}
+
+    def publish(self, records: Sequence[Record]) -> list[Verdict]:
+        """Add records to the transaction. Raises TransientError when it must be aborted."""
+        self._refused = {record: self._refused[record] for record in records if record in self._refused}
+        fresh = [record for record in records if record not in self._refused]
+        verdicts = self._transactions.publish(self._topic, fresh)
+        self._refused |= {
+            record: verdict
+            for record, verdict in zip(fresh, verdicts, strict=True)
+            if isinstance(verdict, PermanentError)
+        }
+        return [self._refused.get(record) for record in records]
+
+    def refusal(self) -> str:
+        """Return why the cluster lets us in nowhere, in words."""
+        return self._transactions.refusal(self._topic)
+
+    @property
+    def trouble(self) -> str:
+        """Complaints of the client since a broker answered last."""
+        return self._transactions.trouble(self._topic)
+
+    def close(self) -> None:
+        """End; what is open is aborted."""
+        self._transactions.close()
+
+
+class LetterTopic:
+    """Dead letters that belong to the transaction. A refused one spoils it and is not tried whole in the next."""
+
+    def __init__(self, transactions: KafkaTransactions, topic: str) -> None:
+        self._transactions, self._topic = transactions, topic
+        self._refused: set[bytes] = set()  # keys of letters that are too large
+        self.trouble = ""
+
+    def refusal(self) -> str:
+        """Return nothing: the results' topic tells."""
+        return ""
+
+    def publish(self, records: Sequence[Record]) -> list[Verdict]:
+        """Add letters to the transaction, but for those too large before: they are refused, so that they are shortened.
+
+        Raises TransientError when the transaction must be aborted.
+        """
+        self._refused &= {record.key for record in records}
+        whole = [record.key in self._refused and not is_shortened(record) for record in records]
+        fitting = [record for record, known in zip(records, whole, strict=True) if not known]
+        verdicts = self._transactions.publish(self._topic, fitting) if fitting else []
+        refused = {
+            record.key: verdict for record, verdict in zip(fitting, verdicts, strict=True) if verdict is not None
+        }
+        if refused:
+            self._refused |= refused.keys()
+            raise TransientError(f"dead letters: {next(iter(refused.values()))}")
+        return [PermanentError("too large for its topic") if known else None for known in whole]
+
+    def close(self) -> None:
+        """Do nothing: the results' topic ends the transactions."""

@@ -13,10 +13,19 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from service.observe import spans as spans_module
+from service.observe import tracing
 from service.observe.metrics import STAGES
-from service.observe.spans import SpanRef, add_runs, continued, current_ref, recording, stage, traced_run
-from service.observe.tracer import TracingError, tracer_of
+from service.observe.tracing import (
+    SpanRef,
+    TracingError,
+    add_runs,
+    continued,
+    current_ref,
+    recording,
+    stage,
+    traced_run,
+    tracer_of,
+)
 from support.edge import Live, Network, curve, live, loader, wait_until
 
 pytest.importorskip("opentelemetry.proto", reason="the [otel] extra")
@@ -170,7 +179,7 @@ def test_a_request_that_fails_is_marked() -> None:
 
 
 def test_the_spans_of_a_long_stream_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans_module, "MOST_SPANS", 5)
+    monkeypatch.setattr(tracing, "MOST_SPANS", 5)
     lines = "\n".join(json.dumps(curve()) for _ in range(200))
     with collector() as target:
         with live(loader(Network()), otlp_endpoint=target.endpoint) as edge:

@@ -12,7 +12,7 @@ from service.engine.load import LoadedModel
 from service.engine.machine import Layout
 from service.engine.policy import BatchLimits, CostModel, Sample
 from service.observe.metrics import Metrics
-from service.observe.tracer import Tracer
+from service.observe.tracing import Tracer
 from service.registry import repository
 from service.registry.repository import Opener
 from service.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 from models.bundle import BundleError
 from service.dataplane import AskOptions
 from service.observe.metrics import Metrics
-from service.observe.tracer import Tracer
+from service.observe.tracing import Tracer
 from service.registry.live import Lease, ask_each, held
 from service.registry.load import LoadFailed, Refused
 from service.registry.names import Reference, UnknownModel

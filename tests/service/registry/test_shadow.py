@@ -13,7 +13,7 @@ from service.dataplane import AskOptions
 from service.engine.batch import Arrays
 from service.engine.load import LoadedModel
 from service.observe.metrics import Metrics
-from service.observe.tracer import Tracer
+from service.observe.tracing import Tracer
 from service.registry.load import Refused, load_one
 from service.registry.names import Reference
 from service.registry.repository import ModelRepository

@@ -24,7 +24,8 @@ from service.stream import messages as messages_module
 from service.stream.addresses import AddressError, parse_address
 from service.stream.batches import Accounts, Batch
 from service.stream.ends import open_ends
-from service.stream.kafka import source, transactions
+from service.stream.kafka import sink as kafka_sink
+from service.stream.kafka import source
 from service.stream.kafka.offsets import Offsets, Token
 from service.stream.kafka.source import Claim, KafkaSource
 from service.stream.letters import Death
@@ -209,10 +210,10 @@ class Deaf:
 
 
 def test_a_call_that_never_returns_is_left_behind_with_its_producer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "Producer", Deaf)
-    monkeypatch.setattr(transactions, "OFFSETS_SECONDS", 0.05)
+    monkeypatch.setattr(kafka_sink, "Producer", Deaf)
+    monkeypatch.setattr(kafka_sink, "OFFSETS_SECONDS", 0.05)
     monkeypatch.setattr(Deaf, "made", [])
-    once = transactions.KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
+    once = kafka_sink.KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
     once.begin()
     with pytest.raises(TransientError, match="no answer of the group's coordinator"):
         once.commit([], None)
@@ -225,9 +226,9 @@ def test_a_call_that_never_returns_is_left_behind_with_its_producer(monkeypatch:
 
 
 def test_a_producer_whose_brokers_were_away_begins_no_other_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "Producer", Deaf)
+    monkeypatch.setattr(kafka_sink, "Producer", Deaf)
     monkeypatch.setattr(Deaf, "made", [])
-    once = transactions.KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
+    once = kafka_sink.KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
     once.begin()
     once.abort()
     once.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
@@ -239,8 +240,8 @@ def test_a_producer_whose_brokers_were_away_begins_no_other_transaction(monkeypa
 
 def test_a_worker_that_commits_nothing_learns_that_brokers_are_back(cluster: KafkaCluster) -> None:
     """A worker that began while they were away, and has nothing to do since, is ready again."""
-    once = transactions.KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
-    sink = transactions.ResultTopic(once, "results")
+    once = kafka_sink.KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
+    sink = kafka_sink.ResultTopic(once, "results")
     once.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     assert "no broker answers" in sink.trouble
     eventually(lambda: sink.trouble == "")

@@ -20,7 +20,7 @@ from service.stream import worker as worker_room
 from service.stream.batches import Accounts, Batch
 from service.stream.ends import Ends, reads_letters
 from service.stream.kafka.hand import message_of as of_kafka
-from service.stream.kafka.transactions import LetterTopic
+from service.stream.kafka.sink import LetterTopic
 from service.stream.letters import PREFIX, SHORT_BYTES, Death, letter, restored, shortened
 from service.stream.messages import Message, PermanentError, Record, Standing, TransientError, Troubles
 from service.stream.publishing import Publishing

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from service.stream.addresses import parse_address
-from service.stream.kafka.transactions import KafkaTransactions
+from service.stream.kafka.sink import KafkaTransactions
 from service.stream.messages import Record, TransientError
 from support.kafka_brokers import Brokers, Reader, brokers, needs_brokers
 from support.kafka_trial import (
