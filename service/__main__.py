@@ -34,7 +34,7 @@ from models.runtime import Provider, ProviderError
 from service.client import SAMPLES, Answer, Client, ClientError, packets_in
 from service.engine.load import Checked, check_bundle
 from service.http.server import serve
-from service.observe.tracing import TracingError
+from service.process import TracingError
 from service.registry.cache import RedisUnavailable
 from service.settings import ENV_PREFIX, ClientSettings, Settings, StreamSettings, settings_table
 from service.stream.worker import work

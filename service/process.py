@@ -1,4 +1,4 @@
-"""The process itself: the version that it runs, how it writes its log, how it holds its memory.
+"""The process itself: the version that it runs, how it writes its log, where its traces go, how it holds its memory.
 
 **Log.** One JSON object a line on standard error, with the request id, never with a body. Libraries that use the
 standard ``logging`` (uvicorn) come out in the same form.
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import structlog
 
+from service.observe.tracing import Tracer
 from service.settings import Settings
 
 
@@ -84,3 +85,18 @@ def give_memory_back() -> None:
     """Return to the system what a freed model has left behind, tens of megabytes; glibc would keep it for itself."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+class TracingError(RuntimeError):
+    """Traces were asked for and cannot be sent from this installation."""
+
+
+def tracer_of(endpoint: str, ratio: float) -> Tracer:
+    """Make the tracer that the settings ask for. Raises TracingError when the ``otel`` extra is missing."""
+    if not endpoint:
+        return Tracer()
+    try:  # not installed, nor worth 100 ms of start-up, where none is used
+        from service.observe.trace_exporter import Exporter
+    except ImportError as error:
+        raise TracingError("sending traces needs the otel extra: pip install 'nightjar-alerts[otel]'") from error
+    return Tracer(Exporter(endpoint, VERSION), ratio)

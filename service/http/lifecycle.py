@@ -25,8 +25,7 @@ from service.http.edge.keys import Quotas, SharedCounts
 from service.http.edge.middleware import Places
 from service.http.edge.receive import BodyBudget
 from service.observe.metrics import Metrics
-from service.observe.tracing import tracer_of
-from service.process import VERSION
+from service.process import tracer_of
 from service.registry.cache import RedisUnavailable
 from service.registry.live import Lease, ModelChooser, Served, ServedClassifier
 from service.registry.load import LoadOne, load_one
@@ -70,7 +69,7 @@ class Service:
         self.quotas = Quotas(settings.key_limits, self.metrics, shared)
         self.decoders = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
         self.large_decoder = ThreadPoolExecutor(1, thread_name_prefix="decode-large")
-        self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio, VERSION)
+        self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
         self.models = ModelRepository(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
         self.state = State.STARTING
         self._broken = ""

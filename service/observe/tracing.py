@@ -324,10 +324,6 @@ class BatchRun(Protocol):
         """Time that the graph took."""
 
 
-class TracingError(RuntimeError):
-    """Traces were asked for and cannot be sent from this installation."""
-
-
 class Sink(Protocol):
     """Receiver of finished spans."""
 
@@ -387,19 +383,6 @@ class Tracer:
         """Send what is left; may take seconds, so not for the event loop."""
         if self._sink is not None:
             self._sink.close()
-
-
-def tracer_of(endpoint: str, ratio: float, version: str) -> Tracer:
-    """Make the tracer that the settings ask for. Raises TracingError when the ``otel`` extra is missing."""
-    if not endpoint:
-        return Tracer()
-    try:
-        from service.observe.trace_exporter import (
-            Exporter,  # not installed, nor worth 100 ms of start-up, where none is used
-        )
-    except ImportError as error:
-        raise TracingError("sending traces needs the otel extra: pip install 'nightjar-alerts[otel]'") from error
-    return Tracer(Exporter(endpoint, version), ratio)
 
 
 def _epoch() -> float:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -53,6 +54,15 @@ class Address:
         if not math.isfinite(value):
             raise AddressError(f"{self.scheme}://{self.hosts}: {option} is a number, not {text[:20]!r}")
         return value
+
+    def moment(self, option: str) -> int:
+        """Return an option that is an ISO time, as milliseconds since 1970; UTC unless it says otherwise."""
+        text = self.options[option]
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise AddressError(f"{text[:40]!r} is not an ISO time such as 2026-11-21T05:00:00") from None
+        return int(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
     def only(self, *known: str) -> "Address":
         """Return it as well; raises AddressError when there is an option that is not one of these and has no dot."""

@@ -117,9 +117,7 @@ def open_source(settings: StreamSettings, replay: bool = False, rebalanced: Reba
 def _broker_source(address: Address, settings: StreamSettings, replay: bool, rebalanced: Rebalanced) -> Source:
     extra = kafka_properties(settings.kafka_config)
     if replay:
-        from service.stream.kafka.ranges import KafkaRange, RedisRange
-
-        return KafkaRange(address, extra) if address.scheme == "kafka" else RedisRange(address)
+        return _broker_range(address, extra)
     if address.scheme == "kafka":
         from service.stream.kafka.source import KafkaSource
 
@@ -127,6 +125,16 @@ def _broker_source(address: Address, settings: StreamSettings, replay: bool, reb
     from service.stream.redis_streams import RedisSource
 
     return RedisSource(address)
+
+
+def _broker_range(address: Address, extra: Mapping[str, Any]) -> Source:
+    if address.scheme == "kafka":
+        from service.stream.kafka.ranges import KafkaRange
+
+        return KafkaRange(address, extra)
+    from service.stream.redis_streams import RedisRange
+
+    return RedisRange(address)
 
 
 def open_sink(settings: StreamSettings) -> Sink:

@@ -18,15 +18,13 @@ from pathlib import Path
 import orjson
 
 from service.client import ClientError, packets_in
-from service.stream.messages import Message, PermanentError, Record, Standing, TransientError
+from service.stream.messages import FiniteSource, Message, PermanentError, Record, TransientError
 
 RECORD_SUFFIX = ".record.json"
 
 
-class FileSource:
+class FileSource(FiniteSource):
     """Packets and letters from disk, once."""
-
-    finite = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,9 +43,6 @@ class FileSource:
             raise self._broken
         return messages
 
-    def rest(self) -> None:
-        """Do nothing: files wait."""
-
     def done(self, messages: Sequence[Message]) -> None:
         """Remove letters that have been answered; packets stay. A letter written anew since stays, too."""
         for message in messages:
@@ -55,21 +50,6 @@ class FileSource:
                 path, inode = message.token
                 if path.exists() and path.stat().st_ino == inode:
                     path.unlink()
-
-    def refusal(self) -> str:
-        """Return nothing: who may not read a file is told when it is opened."""
-        return ""
-
-    def holds(self, message: Message) -> bool:
-        """Return True: nobody else is given files."""
-        return True
-
-    def standing(self) -> Standing:
-        """Return nothing: nobody counts files."""
-        return Standing()
-
-    def close(self, clean: bool = True) -> None:
-        """Do nothing: no file is open, and nobody counts deliveries."""
 
 
 def _messages(path: Path) -> Iterator[Message]:

@@ -118,6 +118,33 @@ class Source(Protocol):
         """
 
 
+class FiniteSource:
+    """Common part of the sources that end: files, and replays between two moments. No group, nothing to commit."""
+
+    finite = True
+
+    def rest(self) -> None:
+        """Do nothing: nobody expels us."""
+
+    def done(self, messages: Sequence[Message]) -> None:
+        """Do nothing: what has been read is not kept."""
+
+    def refusal(self) -> str:
+        """Return nothing: who may not read is told at the start."""
+        return ""
+
+    def holds(self, message: Message) -> bool:
+        """Return True: nobody else is given what is read here."""
+        return True
+
+    def standing(self) -> Standing:
+        """Return no backlog: a replay is behind by intention."""
+        return Standing()
+
+    def close(self, clean: bool = True) -> None:
+        """Do nothing: nothing is open, and nobody counts deliveries."""
+
+
 class Sink(Protocol):
     """End of a worker that takes its records."""
 

@@ -29,8 +29,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from models.limits import milliseconds
-from service.stream.addresses import Address
-from service.stream.messages import Headers, Message, PermanentError, Record, Standing, TransientError
+from service.stream.addresses import Address, AddressError
+from service.stream.messages import FiniteSource, Headers, Message, PermanentError, Record, Standing, TransientError
 
 log = structlog.get_logger(__name__)
 
@@ -260,3 +260,50 @@ def _verdict(answer: object) -> PermanentError | TransientError | None:
     if isinstance(answer, _TRANSIENT):
         return TransientError(str(answer))
     return PermanentError(str(answer)) if isinstance(answer, Exception) else None
+
+
+class RedisRange(FiniteSource):
+    """Entries of streams from ``since`` to ``until``; a dead letter that has been answered is deleted."""
+
+    def __init__(self, address: Address) -> None:
+        options = address.only("db", "since", "until").options
+        self._client = connect(address)
+        since = str(address.moment("since")) if "since" in options else "-"
+        try:
+            self._left = [(name.encode(), since, self._end(name, address)) for name in address.names]
+        except RedisError as error:
+            raise AddressError(f"redis://{address.hosts}: {error}") from None
+
+    def _end(self, stream: str, address: Address) -> str:
+        if "until" in address.options:
+            return str(address.moment("until"))
+        last = cast("list[tuple[bytes, Any]]", self._client.xrevrange(stream, count=1))
+        return last[0][0].decode() if last else "0-0"
+
+    def poll(self, limit: int, timeout: float) -> list[Message]:
+        """Return the next entries, stream after stream."""
+        while self._left:
+            stream, start, end = self._left[0]
+            try:
+                found = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, limit))
+            except RedisError as error:
+                raise TransientError(str(error)) from error
+            if found:
+                self._left[0] = (stream, f"({found[-1][0].decode()}", end)
+                return [message_of(stream, entry, fields) for entry, fields in found]
+            self._left.pop(0)
+        return []
+
+    def done(self, messages: Sequence[Message]) -> None:
+        """Delete letters; alerts stay."""
+        try:
+            for message in messages:
+                stream, entry = cast("tuple[bytes, bytes]", message.token)
+                if message.topic != stream.decode(errors="replace"):  # the letter's own topic has been restored
+                    self._client.xdel(stream, entry)
+        except RedisError as error:
+            raise TransientError(str(error)) from error
+
+    def close(self, clean: bool = True) -> None:
+        """Let go of the server."""
+        self._client.close()

@@ -23,8 +23,7 @@ from models.bundle import BundleError
 from models.runtime import ProviderError
 from service.engine.batch import EngineFailure
 from service.observe.metrics import Metrics
-from service.observe.tracing import tracer_of
-from service.process import VERSION, configure_log, fix_thresholds
+from service.process import configure_log, fix_thresholds, tracer_of
 from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
 from service.stream.addresses import AddressError
@@ -65,7 +64,7 @@ class Worker:
         self.metrics = Metrics()
         self.accounts = Accounts(self.metrics)
         self._troubles = Troubles(self.metrics)
-        self._tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio, VERSION)
+        self._tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
         self._models = ModelRepository(settings, self.metrics, self._tracer, self._fail, load)
         self._state, self._failure = "starting", ""
         self._ends: Ends | None = None

@@ -1,29 +1,24 @@
-"""Finite sources for replays: messages of a topic or a stream between two offsets or two moments.
+"""Finite source for replays: messages of topics between two offsets or two moments.
 
 Nothing is committed and no group is joined, so a replay disturbs nobody. It ends where the topic ended when it began.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
-from redis.exceptions import RedisError
 
 from service.stream.addresses import Address, AddressError
 from service.stream.kafka.client import made, properties
-from service.stream.kafka.hand import message_of as kafka_message_of
-from service.stream.messages import Message, Standing, TransientError
-from service.stream.redis_streams import connect, message_of
+from service.stream.kafka.hand import message_of
+from service.stream.messages import FiniteSource, Message, TransientError
 
 TIMEOUT_SECONDS: Final = 30.0
 RANGE_OPTIONS: Final = ("since", "until", "from", "to", "partition")
 
 
-class KafkaRange:
+class KafkaRange(FiniteSource):
     """Messages of topics from ``since`` to ``until`` (ISO times), or of one partition from offset to offset."""
-
-    finite = True
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
         address.only("group", *RANGE_OPTIONS)
@@ -62,7 +57,7 @@ class KafkaRange:
             return int(address.number(offset, default))
         if moment not in address.options:
             return default
-        asked = TopicPartition(topic, partition, _milliseconds(address.options[moment]))
+        asked = TopicPartition(topic, partition, address.moment(moment))
         found = self._consumer.offsets_for_times([asked], TIMEOUT_SECONDS)[0].offset
         return default if found == OFFSET_END else found
 
@@ -83,7 +78,7 @@ class KafkaRange:
         place = (one.topic(), one.partition())
         if one.error() is not None or one.offset() >= self._ends.get(place, 0):
             return None
-        message = kafka_message_of(one)
+        message = message_of(one)
         if one.offset() + 1 >= self._ends[place]:
             del self._ends[place]
         return message
@@ -95,97 +90,6 @@ class KafkaRange:
             if place in self._ends and position.offset >= self._ends[place]:
                 del self._ends[place]
 
-    def rest(self) -> None:
-        """Do nothing: no group expels a replay."""
-
-    def done(self, messages: Sequence[Message]) -> None:
-        """Do nothing: no offset is kept."""
-
-    def refusal(self) -> str:
-        """Return nothing: who may not read is told at the start."""
-        return ""
-
-    def holds(self, message: Message) -> bool:
-        """Return True: no group takes anything away."""
-        return True
-
-    def standing(self) -> Standing:
-        """Return no backlog: a replay is behind by intention."""
-        return Standing()
-
     def close(self, clean: bool = True) -> None:
         """Let go of the broker."""
         self._consumer.close()
-
-
-class RedisRange:
-    """Entries of streams from ``since`` to ``until``; a dead letter that has been answered is deleted."""
-
-    finite = True
-
-    def __init__(self, address: Address) -> None:
-        options = address.only("db", "since", "until").options
-        self._client = connect(address)
-        since = str(_milliseconds(options["since"])) if "since" in options else "-"
-        try:
-            self._left = [(name.encode(), since, self._end(name, options.get("until"))) for name in address.names]
-        except RedisError as error:
-            raise AddressError(f"redis://{address.hosts}: {error}") from None
-
-    def _end(self, stream: str, until: str | None) -> str:
-        if until is not None:
-            return str(_milliseconds(until))
-        last = cast("list[tuple[bytes, Any]]", self._client.xrevrange(stream, count=1))
-        return last[0][0].decode() if last else "0-0"
-
-    def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return the next entries, stream after stream."""
-        while self._left:
-            stream, start, end = self._left[0]
-            try:
-                found = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, limit))
-            except RedisError as error:
-                raise TransientError(str(error)) from error
-            if found:
-                self._left[0] = (stream, f"({found[-1][0].decode()}", end)
-                return [message_of(stream, entry, fields) for entry, fields in found]
-            self._left.pop(0)
-        return []
-
-    def rest(self) -> None:
-        """Do nothing: Redis wants nothing."""
-
-    def done(self, messages: Sequence[Message]) -> None:
-        """Delete letters; alerts stay."""
-        try:
-            for message in messages:
-                stream, entry = cast("tuple[bytes, bytes]", message.token)
-                if message.topic != stream.decode(errors="replace"):  # the letter's own topic has been restored
-                    self._client.xdel(stream, entry)
-        except RedisError as error:
-            raise TransientError(str(error)) from error
-
-    def refusal(self) -> str:
-        """Return nothing: who may not read is told at the start."""
-        return ""
-
-    def holds(self, message: Message) -> bool:
-        """Return True: no group takes anything away."""
-        return True
-
-    def standing(self) -> Standing:
-        """Return no backlog: a replay is behind by intention."""
-        return Standing()
-
-    def close(self, clean: bool = True) -> None:
-        """Let go of the server."""
-        self._client.close()
-
-
-def _milliseconds(text: str) -> int:
-    """Return milliseconds since 1970 of an ISO time, UTC unless it says otherwise."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise AddressError(f"{text[:40]!r} is not an ISO time such as 2026-11-21T05:00:00") from None
-    return int(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())

@@ -17,15 +17,14 @@ from service.observe import tracing
 from service.observe.metrics import STAGES
 from service.observe.tracing import (
     SpanRef,
-    TracingError,
     add_runs,
     continued,
     current_ref,
     recording,
     stage,
     traced_run,
-    tracer_of,
 )
+from service.process import TracingError, tracer_of
 from support.edge import Live, Network, curve, live, loader, wait_until
 
 pytest.importorskip("opentelemetry.proto", reason="the [otel] extra")
@@ -227,7 +226,7 @@ def test_an_installation_that_cannot_send_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "service.observe.trace_exporter", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(TracingError, match=r"pip install 'nightjar-alerts\[otel\]'"):
-        tracer_of("http://localhost:4318/v1/traces", 1.0, "0")
+        tracer_of("http://localhost:4318/v1/traces", 1.0)
 
 
 def test_spans_outside_of_a_recording_go_nowhere() -> None:
