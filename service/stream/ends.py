@@ -129,7 +129,7 @@ def _broker_source(address: Address, settings: StreamSettings, replay: bool, reb
 
 def _broker_range(address: Address, extra: Mapping[str, Any]) -> Source:
     if address.scheme == "kafka":
-        from service.stream.kafka.ranges import KafkaRange
+        from service.stream.kafka.source import KafkaRange
 
         return KafkaRange(address, extra)
     from service.stream.redis_streams import RedisRange

@@ -7,7 +7,7 @@ body declares and does not keep, or a nesting without end, are refused by its de
 
 Arrow (:mod:`service.http.body.arrow`) needs pyarrow, which only the ``arrow`` extra installs and only the first Arrow
 request imports; without it the format does not exist. A format without a reader is a stream, which
-:mod:`service.http.line_stream` reads.
+:mod:`service.http.routes.light_curves` reads.
 """
 
 import json

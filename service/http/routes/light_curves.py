@@ -1,37 +1,334 @@
-"""Routes for light curves: ``POST /v1/classify`` in any of the formats, and ``POST /v1/forecast``."""
+"""Routes for light curves: ``POST /v1/classify`` in any of the formats, and ``POST /v1/forecast``.
 
+As a stream, ``/v1/classify`` takes a light curve in every line that comes, and writes a result in every line that goes.
+Results go out in order while light curves still come in, so a stream may be longer than memory:
+
+- what is held (lines, light curves being answered, results not yet sent) is bounded and charged to the budget of all
+  bodies. Beyond the bound nothing more is read, and TCP tells the client to wait; a client that leaves its results
+  unread is disconnected (``stall_timeout``);
+- a line that is not JSON, or no good light curve, is answered alone;
+- while the engine is full the stream waits, each light curve until its deadline. Only when there is no room for the
+  first of them is the request refused (429);
+- a client that goes away takes its waiting light curves with it.
+
+What ends a stream early (a line too long, none for ``body_timeout`` seconds, a service that stops) is a problem like
+any other before the first result is out, and ``{"problem": ...}`` in a last line after.
+"""
+
+import asyncio
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from itertools import islice
+from time import monotonic
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from starlette.types import Message, Receive, Scope, Send
 
 from models.lightcurve import LightCurve
-from service.answers.replies import ForecastReply
+from service.answers.replies import FieldError, ForecastReply
 from service.answers.writers import forecast_writer
-from service.dataplane import Outcome
+from service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
+from service.engine.batch import DeadlineExceeded, Overloaded
 from service.engine.programs import ForecastItem
 from service.http import openapi
-from service.http.body.formats import FORMATS, Format, body_format, reply_format
+from service.http.body.formats import FORMATS, LINES_TYPE, Format, body_format, dump, parse, reply_format, write_lines
 from service.http.body.forms import ClassifyQuery, ForecastOptions, Options
 from service.http.curves import (
     Asked,
     InvalidCurve,
     check_bare,
+    checked_prior,
     class_writers,
     classified,
     faults,
     parsed,
     read_classify,
+    read_curves,
     read_forecast,
 )
 from service.http.edge import errors
+from service.http.edge.errors import ProblemError, problem_document, problem_of
 from service.http.edge.middleware import Shortcut
-from service.http.edge.receive import media_type
-from service.http.endpoint import Call, Endpoint, Inquiry, ModelQuery, Reply, check_deadline, sticky_key
+from service.http.edge.receive import ClientGone, LineBody, Share, media_type
+from service.http.endpoint import (
+    INLINE_BYTES,
+    Call,
+    Endpoint,
+    Inquiry,
+    ModelQuery,
+    Reply,
+    Stopwatch,
+    check_deadline,
+    client_of,
+    key_of,
+    sticky_key,
+    terms_of,
+)
 from service.http.lifecycle import service_of
-from service.http.line_stream import CurveStream
-from service.registry.live import Lease
+from service.registry.live import Lease, refused_outside
+
+Item = LightCurve | InvalidCurve
+
+
+class LineAnswerer:
+    """Answers the lines of one stream."""
+
+    def __init__(self, request: Request, lease: Lease[LightCurve], options: ClassifyQuery) -> None:
+        self._request, self._service = request, service_of(request)
+        self._lease, self._options = lease, options
+        self._replies = checked_prior(lease, options.prior, self._service.settings.prior)
+        self._terms()  # a deadline in a header may be none
+
+    @property
+    def model_name(self) -> str:
+        """Name, version and hash of the network that answers, as a header says them."""
+        told = "{name}/{version}; sha256={sha256}".format_map(self._replies.provenance)
+        return f"{told}; role={self._lease.role}" if self._lease.role else told
+
+    async def answer(self, lines: Sequence[bytes], patient: bool) -> bytes:
+        """One line for each, in order.
+
+        Parameters
+        ----------
+        patient : wait while the engine is full instead of raising Overloaded.
+        """
+        await self._service.quotas.pace(key_of(self._request))
+        await self._service.quotas.charge(key_of(self._request), len(lines))
+        terms = self._terms()
+        stopwatch = Stopwatch(self._service.metrics)
+        read = partial(self._read, lines, stopwatch)
+        items = read() if sum(map(len, lines)) <= INLINE_BYTES else await self._service.off_loop(read)
+        outcomes = await self._ask(items, terms, patient)
+        stopwatch.restart()
+        written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
+        stopwatch.lap("encode")
+        stopwatch.tell(self._lease.served.plane.statistics)
+        return written
+
+    def _terms(self) -> AskOptions:
+        """Terms of light curves that come now."""
+        return terms_of(self._request, self._service.settings, monotonic(), self._options.deadline_ms)
+
+    def _read(self, lines: Sequence[bytes], stopwatch: Stopwatch) -> list[Item]:
+        documents = [_parsed(line) for line in lines]
+        stopwatch.lap("decode")
+        sound = [document for document in documents if not isinstance(document, InvalidCurve)]
+        curves = iter(read_curves(sound, [""] * len(sound), self._service.settings))
+        items = [document if isinstance(document, InvalidCurve) else next(curves) for document in documents]
+        stopwatch.lap("validate")
+        return items
+
+    async def _ask(self, items: Sequence[Item], terms: AskOptions, patient: bool) -> list[Outcome]:
+        while True:
+            try:
+                return await self._lease.ask([self._asked(item) for item in items], terms)
+            except DeadlineExceeded as late:
+                return await self._too_late(items, late)
+            except Overloaded as full:
+                if not patient:
+                    raise
+                if (left := (terms.deadline or 0.0) - monotonic()) <= 0:
+                    return await self._too_late(items, DeadlineExceeded())
+                await asyncio.sleep(min(full.retry_after, left))
+
+    def _asked(self, item: Item) -> Item | Refusal:
+        """Refuse what lies outside the model's domain: a stream has one model, and nothing is led to another."""
+        if self._options.model or not isinstance(item, LightCurve):
+            return item
+        return refused_outside(item, self._lease.bundle.manifest) or item
+
+    async def _too_late(self, items: Sequence[Item], late: DeadlineExceeded) -> list[Outcome]:
+        """Answer light curves whose time has passed; bad ones are told what is wrong all the same."""
+        failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(late))
+        bad = iter(await self._lease.ask([item for item in items if isinstance(item, InvalidCurve)]))
+        return [next(bad) if isinstance(item, InvalidCurve) else failed for item in items]
+
+
+def _parsed(line: bytes) -> object:
+    try:
+        return parse(line)
+    except ValueError as error:
+        return InvalidCurve([FieldError(pointer="", reason="malformed", detail=f"the line is {error}")])
+
+
+GROUP_LINES = 64  # answered together: enough for the engine to choose among, few enough that the first is soon out
+GROUP_BYTES = 256 * 1024
+MOST_WAITING = 512
+"""Light curves of one stream in the engine at a time."""
+
+MODEL_HEADER = "Nightjar-Model"
+
+
+class CurveStream(Response):
+    """The reply to a stream, which reads the request while it is sent.
+
+    What ends the stream early is raised as well, after the client has been told: the middleware counts it.
+    """
+
+    def __init__(self, request: Request, query: ClassifyQuery) -> None:
+        self._request, self._service = request, service_of(request)
+        self._query, self._key = query, sticky_key(request)
+        super().__init__(media_type=LINES_TYPE)
+        del self.headers["content-length"]  # 0 for a Response without content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request, all of it with the same version of the model."""
+        share = client_of(self._request)
+        self._service.streams.take(share)  # fewer than requests: streams last, and others must get in meanwhile
+        try:
+            with self._service.lease_classifier(self._query.model, key=self._key) as lease:
+                await self._converse(LineAnswerer(self._request, lease, self._query), scope, receive, send)
+        finally:
+            self._service.streams.give_back(share)
+
+    async def _converse(self, answerer: LineAnswerer, scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers[MODEL_HEADER] = answerer.model_name
+        settings, head = self._service.settings, {"status": self.status_code, "headers": self.raw_headers}
+        output = _Output(send, {"type": "http.response.start", **head})
+        conversation = _Conversation(LineBody(receive, settings), output, answerer, settings.max_json_bytes)
+        try:
+            with self._service.budget.share(client_of(self._request)) as share:
+                await conversation.run(share)
+        except ClientGone:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if output.started:
+                problem = problem_document(problem_of(error), scope["path"], scope["state"]["request_id"])
+                await send(_part(dump({"problem": problem}) + b"\n", more=False))
+            raise
+
+
+class _Output:
+    """The way out: at most one part of the reply is being sent, the rest waits here."""
+
+    def __init__(self, send: Send, head: Message) -> None:
+        self._send, self._head = send, head
+        self._waiting: list[bytes] = []
+        self.task: asyncio.Task[None] | None = None
+        self.held = 0
+        self._sent_next = 0
+        self.started = False
+
+    def add(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self.held += len(data)
+
+    def push(self) -> None:
+        """Send what waits, unless something is still on its way; raises what sending raised."""
+        if self.task is not None and self.task.done():
+            self.task.result()
+            self.held -= self._sent_next
+            self.task = None
+        if self.task is None and self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting, self._sent_next = [], len(data)
+            self.task = asyncio.create_task(self._put(data))
+
+    async def _put(self, data: bytes) -> None:
+        if not self.started:
+            self.started = True
+            await self._send(self._head)
+        await self._send(_part(data, more=True))
+
+    async def end(self) -> None:
+        await self._send(_part(b"", more=False))
+
+
+def _part(data: bytes, more: bool) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """Light curves being answered together."""
+
+    count: int
+    size: int
+    results: asyncio.Task[bytes]
+
+
+class _Conversation:
+    """Reads lines while there is room, has groups of them answered, sends results in order: one loop over three waits.
+
+    Parameters
+    ----------
+    most_held : bytes held beyond which nothing more is read.
+    """
+
+    def __init__(self, body: LineBody, output: _Output, answerer: LineAnswerer, most_held: int) -> None:
+        self._body, self._output, self._answerer = body, output, answerer
+        self._most_held = most_held
+        self._groups: deque[_Group] = deque()
+        self._reading: asyncio.Task[list[bytes] | None] = self._read_on()
+        self._ended = False
+        self._fault: ProblemError | None = None  # of the body; told when everything before it has been answered
+
+    async def run(self, share: Share) -> None:
+        """Read and answer until the end; raises ClientGone and whatever else ends it early."""
+        try:
+            while not self._turn():
+                share.hold(self._held)
+                await asyncio.wait(self._pending(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            share.hold(0)
+            await self._stop()
+        if self._fault is not None:
+            raise self._fault
+        await self._output.end()
+
+    def _turn(self) -> bool:
+        """Do what can be done without waiting; whether that was all."""
+        while self._groups and self._groups[0].results.done():
+            self._output.add(self._groups.popleft().results.result())
+        self._output.push()
+        if self._reading.done() and (self._has_room() or self._reading.exception()):
+            self._read()
+        return self._ended and not self._groups and self._output.task is None
+
+    def _read(self) -> None:
+        try:
+            lines = self._reading.result()
+        except ProblemError as fault:
+            self._fault, lines = fault, None
+        if lines is None:
+            self._ended = True
+            self._reading = asyncio.create_task(self._body.watch())
+            return
+        patient = self._output.started or bool(self._groups)
+        work = asyncio.create_task(self._answerer.answer(lines, patient))
+        self._groups.append(_Group(len(lines), sum(map(len, lines)), work))
+        self._reading = self._read_on()
+
+    def _read_on(self) -> asyncio.Task[list[bytes] | None]:
+        return asyncio.create_task(self._body.group(GROUP_LINES, GROUP_BYTES))
+
+    @property
+    def _held(self) -> int:
+        return self._body.held + sum(group.size for group in self._groups) + self._output.held
+
+    def _has_room(self) -> bool:
+        if not self._groups and not self._output.held:
+            return True
+        return sum(group.count for group in self._groups) < MOST_WAITING and self._held < self._most_held
+
+    def _tasks(self) -> list[asyncio.Task[Any]]:
+        """Every task under way; of the groups the first is the next to be sent."""
+        tasks: list[asyncio.Task[Any] | None] = [self._reading, self._output.task]
+        return [*(task for task in tasks if task is not None), *(group.results for group in self._groups)]
+
+    def _pending(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks that the next turn has to wait for."""
+        return [task for task in islice(self._tasks(), 3) if not task.done()]
+
+    async def _stop(self) -> None:
+        tasks = self._tasks()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
 
 classify_router = APIRouter()
 

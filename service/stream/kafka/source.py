@@ -1,4 +1,4 @@
-"""Alerts from Kafka, by a consumer group.
+"""Alerts from Kafka, by a consumer group; and messages of its topics for a replay.
 
 One thread owns the consumer, that of ``poll``, ``rest`` and ``close``: it alone takes, pauses, commits and answers the
 group's callbacks. The client lets one thread in at a time and is fair to none: whoever else calls it waits until the
@@ -12,6 +12,9 @@ What is paused follows from how many messages lie in the hand, between the clien
 again for every partition that comes.
 
 In transactions the producer commits the offsets, as :meth:`KafkaSource.claim` says, and the consumer the journal alone.
+
+:class:`KafkaRange` is the source of a replay: messages between two offsets or two moments. Nothing is committed and no
+group is joined, so a replay disturbs nobody. It ends where the topic ended when it began.
 """
 
 import struct
@@ -23,15 +26,15 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from service.stream.addresses import Address
+from service.stream.addresses import Address, AddressError
 from service.stream.kafka.client import GROUP, Complaints, asking, made, properties
 from service.stream.kafka.commits import Apart, Commits
-from service.stream.kafka.hand import Hand, offset_of, partition_of
+from service.stream.kafka.hand import Hand, message_of, offset_of, partition_of
 from service.stream.kafka.offsets import Offsets, Partition, Token
 from service.stream.kafka.watch import Watch
-from service.stream.messages import Message, Standing, TransientError
+from service.stream.messages import FiniteSource, Message, Standing, TransientError
 
 log = structlog.get_logger(__name__)
 
@@ -367,3 +370,85 @@ def _generation_of(group: object) -> int:
     if not sign.startswith(b"CGMD") or len(rest) < 4:
         return 0  # another form of a later client; the broker judges
     return int(struct.unpack_from("=i", rest)[0])
+
+
+TIMEOUT_SECONDS: Final = 30.0
+RANGE_OPTIONS: Final = ("since", "until", "from", "to", "partition")
+
+
+class KafkaRange(FiniteSource):
+    """Messages of topics from ``since`` to ``until`` (ISO times), or of one partition from offset to offset."""
+
+    def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
+        address.only("group", *RANGE_OPTIONS)
+        own = {"group.id": "nightjar-replay", "enable.auto.commit": False, "queued.max.messages.kbytes": 32768}
+        self._consumer = made(Consumer, properties(address, extra, own))
+        self._ends: dict[tuple[str, int], int] = {}
+        try:
+            self._start(address)
+        except KafkaException as error:
+            raise AddressError(f"kafka://{address.hosts}: {error.args[0].str()}") from None
+
+    def _start(self, address: Address) -> None:
+        assigned = []
+        for topic, partition in self._partitions(address):
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_SECONDS)
+            start = self._bound(address, "from", "since", topic, partition, low)
+            end = self._bound(address, "to", "until", topic, partition, high)
+            start, end = max(start, low), min(end, high)
+            if start < end:
+                self._ends[topic, partition] = end
+                assigned.append(TopicPartition(topic, partition, start))
+        self._consumer.assign(assigned)
+
+    def _partitions(self, address: Address) -> list[tuple[str, int]]:
+        wanted = int(address.number("partition", -1))
+        if wanted < 0 and {"from", "to"} & set(address.options):
+            raise AddressError("offsets (`from`, `to`) belong to a `partition`")
+        found = []
+        for topic in address.names:
+            described = self._consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
+            found += [(topic, number) for number in described.partitions if wanted in (-1, number)]
+        return found
+
+    def _bound(self, address: Address, offset: str, moment: str, topic: str, partition: int, default: int) -> int:
+        if offset in address.options:
+            return int(address.number(offset, default))
+        if moment not in address.options:
+            return default
+        asked = TopicPartition(topic, partition, address.moment(moment))
+        found = self._consumer.offsets_for_times([asked], TIMEOUT_SECONDS)[0].offset
+        return default if found == OFFSET_END else found
+
+    def poll(self, limit: int, timeout: float) -> list[Message]:
+        """Return the next messages; none when every partition has been read to its end."""
+        while self._ends:
+            try:
+                found = self._consumer.consume(limit, timeout)
+            except KafkaException as error:
+                raise TransientError(str(error)) from error
+            messages = [message for one in found if (message := self._message(one)) is not None]
+            if messages:
+                return messages
+            self._forget_read()
+        return []
+
+    def _message(self, one: Any) -> Message | None:
+        place = (one.topic(), one.partition())
+        if one.error() is not None or one.offset() >= self._ends.get(place, 0):
+            return None
+        message = message_of(one)
+        if one.offset() + 1 >= self._ends[place]:
+            del self._ends[place]
+        return message
+
+    def _forget_read(self) -> None:
+        """Tell the end by the position: a last offset may be no message (transactions, compaction)."""
+        for position in self._consumer.position(self._consumer.assignment()):
+            place = (str(position.topic), position.partition)
+            if place in self._ends and position.offset >= self._ends[place]:
+                del self._ends[place]
+
+    def close(self, clean: bool = True) -> None:
+        """Let go of the broker."""
+        self._consumer.close()
