@@ -22,7 +22,7 @@ import pytest
 from service.process import configure_log
 from service.settings import ENV_PREFIX, StreamSettings
 from service.stream.addresses import AddressError
-from service.stream.classifying import Classifying
+from service.stream.pipeline import Classifying
 from service.stream.worker import Worker, supervise
 from support import alerts
 from support.edge import HOST, Network, loader, wait_until
