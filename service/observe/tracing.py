@@ -297,7 +297,7 @@ def _add_run(collected: Recording, group: Sequence[Ran]) -> None:
 
 
 class BatchRun(Protocol):
-    """What a batch tells of its run (:class:`service.engine.batch.RunReport`)."""
+    """Facts of a batch that a trace needs, as :class:`service.engine.batch.RunReport` holds them."""
 
     @property
     def traced(self) -> TracedRun | None:
