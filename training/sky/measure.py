@@ -263,7 +263,7 @@ def spread(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return []
     found = []
     for places in zip(*(one["table"] for one in measured), strict=True):
-        each = [next(iter(place["figures"].values()))["seen"] for place in places if place["figures"]]
+        each = [figures["seen"] for place in places for figures in place["figures"].values() if "seen" in figures]
         if len(each) < len(places):
             continue
         values = {name: [figures.get(name) for figures in each] for name in each[0]}

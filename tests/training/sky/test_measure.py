@@ -182,6 +182,7 @@ def test_other_seeds_are_told_by_mean_and_standard_deviation(tmp_path: Path) -> 
     for number, recall in enumerate((0.5, 0.6, 0.7)):
         figures = {"recall": recall, "objects": 12, "rare": None if number else 0.1}
         table = [{"key": "yse", "title": "YSE", "figures": {"one": {"seen": figures}}}]
+        table.append({"key": "simulated", "title": "not scored", "figures": {"one": {}}})
         paths.append(tmp_path / f"{number}.json")
         paths[-1].write_text(json.dumps({"table": table}), encoding="utf-8")
     report = measure_all(small_sky().take(np.arange(0)), {}, views=None, seeds=paths)
