@@ -128,6 +128,8 @@ BRIGHTEST: Final = 14.8  # AB
 NEAREST: Final = 5e-4  # redshift
 MINIMUM_DETECTIONS: Final = 2
 LEAST_SNR: Final = 4.0
+OVERSTATED: Final = 0.25  # share of the surveys without honest errors whose errors are too large
+MOST_OVERSTATED: Final = 2.5  # times
 NO_HOST: Final = 0.75  # share of the objects of which no host is published
 _HOST_COLUMNS: NDArray[np.bool_] = np.array([name.startswith("hostgal") for name in METADATA_COLUMNS])
 _MODULI: Floats = photometry.distance_modulus(np.linspace(NEAREST, photometry.MAX_REDSHIFT, 8000))
@@ -184,6 +186,8 @@ def candidates(rng: np.random.Generator, name: str, first_id: int, variable: Var
 def _report(rng: np.random.Generator, n: int) -> Report:
     good = rng.random((n, 1)) < 0.4  # surveys whose errors are honest
     understated = np.exp(rng.uniform(np.log(0.8), np.log(2.5), (n, 1)) + 0.15 * rng.standard_normal((n, 6)))
+    smaller = np.exp(rng.uniform(-np.log(MOST_OVERSTATED), 0.0, (n, 1)) + 0.1 * rng.standard_normal((n, 6)))
+    understated = np.where(rng.random((n, 1)) < OVERSTATED, smaller, understated)
     return Report(
         floor=np.exp(rng.uniform(np.log(0.002), np.log(0.06), n)),
         understated=np.where(good, 1.0, understated),

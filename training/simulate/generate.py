@@ -31,7 +31,7 @@ from training.simulate.cadence import DEEP_FRACTION, SURVEY_NIGHTS, SURVEY_START
 from training.simulate.photometry import Floats, magnitude_to_njy
 from training.simulate.transient_classes import KINDS
 
-VERSION = "2.0.1"  # rises when the same seed gives other objects
+VERSION = "2.1.0"  # rises when the same seed gives other objects
 CHUNK = 64
 SATURATION: Floats = magnitude_to_njy(np.array([14.7, 15.7, 15.8, 15.8, 15.3, 13.9]))  # total flux, one 30 s visit
 VARIABLES: dict[str, Callable[[np.random.Generator, Visits, Floats], Signal]] = {

@@ -58,8 +58,9 @@ class Light:
 class Colour:
     """Temperature in kelvin, ``hot`` at maximum and ``cool`` at last, approached in ``cooling`` days.
 
-    ``blanketing`` is the rest wavelength in Angstrom below which metal lines blot out the spectrum, ``bump`` the
-    strength of a second maximum in the near infrared.
+    ``blanketing`` is the rest wavelength in Angstrom below which metal lines blot out the spectrum, or dim it by the
+    power ``slope`` of the wavelength, where there is one; ``bump`` the strength of a second maximum in the near
+    infrared.
     """
 
     hot: Spread
@@ -67,6 +68,7 @@ class Colour:
     cooling: Spread
     blanketing: Spread
     bump: Spread = (0.0, 0.0)
+    slope: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ STRIPPED = (0.8, 0.4, 0.15, -0.05, -0.12, 0.05, 0.02, -0.15, 0.05)
 PARTLY_STRIPPED = (0.6, 0.3, 0.2, 0.08, -0.06, -0.04, 0.03, 0.0, 0.05)
 HYDROGEN = (-0.2, -0.25, -0.05, 0.08, -0.03, -0.06, 0.08, 0.05, 0.12)  # H alpha in emission
 NARROW = (0.2, 0.05, -0.03, 0.0, 0.05, -0.25, 0.05, 0.02, 0.05)
-OXYGEN = (0.5, 0.15, 0.05, 0.08, -0.02, 0.0, 0.0, -0.05, 0.0)
+OXYGEN = (0.0, 0.0, 0.05, 0.08, -0.02, 0.0, 0.0, -0.05, 0.0)
 METAL_RICH = (0.8, 0.35, 0.12, 0.0, -0.05, 0.0, 0.02, -0.05, 0.0)
 CALCIUM = (1.0, 0.6, 0.25, 0.0, -0.05, 0.0, -0.1, -0.45, 0.0)  # [Ca II] and the infrared triplet
 
@@ -185,10 +187,10 @@ IIN = Kind(
 SUPERLUMINOUS = Kind(
     Population(share=1.0, magnitude=(-21.5, 0.7), redshift=(0.05, 2.8), rate_index=3.5, dust=0.1),
     Light(rise=(38.0, 0.35), fall=(35.0, 0.35), tail=(0.3, 0.35), tail_time=(70.0, 0.35), stretch_slope=-0.3),
-    Colour(hot=(15500.0, 0.15), cool=(6300.0, 0.12), cooling=(32.0, 0.3), blanketing=(2500.0, 0.06)),
+    Colour(hot=(15500.0, 0.15), cool=(6800.0, 0.12), cooling=(35.0, 0.3), blanketing=(3300.0, 0.1), slope=1.5),
     spectrum=OXYGEN,
 )
-"""Class SLSN: hot, slow, fed by a magnetar (De Cia+ 2018; Nicholl+ 2017)."""
+"""Class SLSN: hot, slow, fed by a magnetar (De Cia+ 2018; Nicholl+ 2017), bright in the ultraviolet (Gomez+ 2024)."""
 PAIR_INSTABILITY = Kind(
     Population(share=1.0, magnitude=(-20.6, 0.8), redshift=(0.05, 1.6), rate_index=3.0, dust=0.1),
     Light(rise=(115.0, 0.22), fall=(75.0, 0.22), tail=(0.35, 0.3), tail_time=(110.0, 0.2), stretch_slope=-0.6),

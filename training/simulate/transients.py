@@ -54,9 +54,9 @@ class Events:
     """Parameters of ``n`` explosions, one f64[n] each unless said; times in rest-frame days.
 
     ``kind`` i64[n] index into the class's subtypes; ``peak_mjd`` observed; ``peak_flux`` nJy at rest 4800 Angstrom
-    before all dust; ``a_v`` host dust; ``milky_way`` E(B-V); ``shape`` the drawn `PARAMETERS`; ``sed`` f64[n, nodes]
-    departures in magnitudes and ``sed_drift`` f64[n, nodes] their change per 30 days; ``shock`` relative strength of
-    the early peak.
+    before all dust; ``a_v`` host dust; ``milky_way`` E(B-V); ``shape`` the drawn `PARAMETERS`; ``cut`` power of the
+    ultraviolet cut, 0 for lines; ``sed`` f64[n, nodes] departures in magnitudes and ``sed_drift`` f64[n, nodes] their
+    change per 30 days; ``shock`` relative strength of the early peak.
     """
 
     kind: Ints
@@ -67,6 +67,7 @@ class Events:
     milky_way: Floats
     shape: dict[str, Floats]
     tail_power: Floats
+    cut: Floats
     sed: Floats
     sed_drift: Floats
     shock: Floats
@@ -98,6 +99,7 @@ def draw(
         milky_way=milky_way,
         shape=shape,
         tail_power=np.array([k.light.tail_power for k in kinds])[sample.kind],
+        cut=np.array([k.colour.slope for k in kinds])[sample.kind],
         sed=np.array([k.spectrum for k in kinds])[sample.kind] + SED_SCATTER * rng.standard_normal(nodes),
         sed_drift=SED_DRIFT * rng.standard_normal(nodes),
         shock=np.where(shocked, rng.uniform(0.3, 1.5, n), 0.0),
@@ -119,7 +121,7 @@ def flux(events: Events, visits: Visits) -> Floats:
     rest = WAVELENGTH[visits.band] / dilation
     shape = {key: values[own] for key, values in events.shape.items()}
     light = luminosity(phase, shape, events.tail_power[own])
-    spectrum = _spectrum(rest, phase, shape)
+    spectrum = _spectrum(rest, phase, shape, events.cut[own])
     light = light * (1.0 + shape["bump"] * _near_infrared(rest) * np.exp(-0.5 * ((phase - BUMP_DAY) / BUMP_WIDTH) ** 2))
     light = light * spectrum + events.shock[own] * _shock(phase + shape["rise"], rest)
     dimming = host_dust(rest, events.a_v[own]) + _departure(events, own, rest, phase)
@@ -192,12 +194,16 @@ def _spread(rng: np.random.Generator, pairs: Sequence[Spread], kind: Ints) -> Fl
     return spread
 
 
-def _spectrum(rest: Floats, phase: Floats, shape: dict[str, Floats]) -> Floats:
-    """Blanketed blackbody at ``phase`` per unit total light, relative to that at maximum and 4800 Angstrom."""
+def _spectrum(rest: Floats, phase: Floats, shape: dict[str, Floats], cut: Floats) -> Floats:
+    """Blanketed blackbody at ``phase`` per unit total light, relative to that at maximum and 4800 Angstrom.
+
+    Where there is a ``cut`` it dims the ultraviolet by that power of the wavelength.
+    """
     cooled = np.exp(-np.maximum(phase, -0.7 * shape["cooling"]) / shape["cooling"])
     temperature = shape["cool"] + (shape["hot"] - shape["cool"]) * cooled
     reference = planck(np.full_like(rest, NORMAL_WAVELENGTH), shape["hot"]) / shape["hot"] ** 4
-    blanketing = 1.0 / (1.0 + (shape["blanketing"] / rest) ** 10)
+    lines = 1.0 / (1.0 + (shape["blanketing"] / rest) ** 10)
+    blanketing = np.where(cut > 0.0, np.minimum(rest / shape["blanketing"], 1.0) ** cut, lines)
     spectrum: Floats = planck(rest, temperature) / temperature**4 / reference * blanketing
     return spectrum
 

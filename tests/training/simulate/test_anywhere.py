@@ -61,6 +61,16 @@ def test_surveys_differ_in_bands_and_depth() -> None:
     assert np.percentile(seen.depth, 99) - np.percentile(seen.depth, 1) > 5
 
 
+def test_stated_errors_are_too_small_or_too_large() -> None:
+    """True over stated error is 0.4 to 2.5 times: real surveys state too much as well as too little."""
+    report = anywhere._report(np.random.default_rng(0), 4000)
+    level = report.understated.mean(axis=1)
+    assert 0.3 < level.min() < 0.5
+    assert 2.4 < level.max() < 3.5
+    assert 0.05 < (level < 0.75).mean() < 0.2
+    assert 0.35 < (level == 1.0).mean() < 0.45
+
+
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
     files = [
         simulate(tmp_path / f"{number}.parquet", 5, 9, 1, False, classes=["II", "AGN"], survey="any")
