@@ -212,6 +212,29 @@ class Six(Command):
         _write(self.out, rounded(six_report(load_sky(self.data, self.cache), self.bundles)))
 
 
+class FitSix(Command):
+    """Put ZTF's six classes of supernovae on a network of 20 classes, with trees beside its heads, for `ship`."""
+
+    run: CliPositionalArg[Path] = Field(description="run folder of `heads`, or a bundle unpacked")
+    out: CliPositionalArg[Path] = Field(description="folder to write: run/, tables/ and trees.npz")
+    seed: int = Field(default=11, ge=0, description="of the draws of light curves")
+    folds: Path | None = Field(default=None, description="score the same in folds and write it to this JSON file")
+
+    def cli_cmd(self) -> None:
+        """Draw, fit and write."""
+        from training.fit.train import with_classes
+        from training.recipes.astro_moe import sky_heads_ztf
+        from training.sky.load import load_sky
+        from training.sky.scores import rounded
+        from training.sky.six import NUMBER, draw_six, folds, prepare
+
+        sky, recipe = load_sky(self.data, self.cache), with_classes(sky_heads_ztf(), len(NUMBER))
+        drawn = draw_six(sky, self.run, recipe, seed=self.seed)
+        prepare(sky, drawn, self.run, recipe, self.out, seed=0)
+        if self.folds is not None:
+            _write(self.folds, rounded(folds(drawn)))
+
+
 class Population(Command):
     """Compare views, and simulated objects, with the real ones; tell which inputs each survey lacks."""
 
@@ -313,6 +336,7 @@ class RealSky(BaseModel):
     trees: CliSubCommand[Trees]
     population: CliSubCommand[Population]
     six: CliSubCommand[Six]
+    fit_six: CliSubCommand[FitSix]
     fingerprint: CliSubCommand[Fingerprint]
     page: CliSubCommand[Page]
 

@@ -26,6 +26,59 @@ answers; coverage and size are of the sets that were not withheld as unusual, an
 "Trees before" and "wanted" are figures of other people's experiments on other objects of the same surveys, for
 orientation. The test part was looked at {{looks}}.
 """
+REASONS: Final[Mapping[str, str]] = {
+    "broad": (
+        "Long-lived objects: half of them are TDECat's, which trained nothing: disruptions that ZTF saw in g "
+        "and r, blue and slow as many II are, and no curve says where in its galaxy something happened. Of "
+        "superluminous supernovae those with half as many detections as the others are missed, for Ia and "
+        "Ib/c. What is called SN-like and is not are these objects, nine of ten in the validation part, so "
+        "the precision follows. What is missing of SN-like, of its worst bin and of Periodic is an object or "
+        "two each."
+    ),
+    "mallorn": (
+        "Seven of 19 disruptions of the validation part are missed, with a dozen detections each, and nuclei "
+        "that show 100 days of their history. Five classes count alike, and one disruption more or less is a "
+        "hundredth of the score; the trees give MALLORN's own objects a larger weight than the network does, "
+        "which has thirty sources."
+    ),
+    "ztf3": (
+        "Left out, the branches of the twin saw simulations alone, none with the bright detections-only "
+        "histories of ZTF, and their opinion outweighs the statistics that carry over: trees on statistics "
+        "and shapes, without branches, reach what is wanted."
+    ),
+    "spcc3": (
+        "Left out, hardly any Ib/c of SPCC is named: they are simulated from a few templates, at redshifts "
+        "where few real Ib/c were ever observed, and are taken for Ia and II."
+    ),
+    "elasticc3": (
+        "Met where it is left out, missed where it is adapted: probably as views through its visits are "
+        "mostly of near objects, where its own are far and faint."
+    ),
+    "deep": (
+        "Left out: Ia at these redshifts and Ib/c differ by a colour that simulations have wrong by a quarter "
+        "of a magnitude (see the page on populations). Of those called Ia through these patterns two thirds "
+        "are Ib/c, with 15 detections where the others have 25: without a redshift an Ib/c near its maximum "
+        "is a faint, red Ia."
+    ),
+    "poor": (
+        "There are some hundred real superluminous supernovae and disruptions at all. Left out, what is known "
+        "of them is the physics of fits and of a simulator; seen, those with few detections are missed, and "
+        "one object is a recall of 0.05 or 0.14. TDECat: as in the first row."
+    ),
+    "yse": (
+        "Left out: of II that are missed as many are called SLSN as all else together: slow plateaus without "
+        "a redshift, from which an absolute brightness would follow. There are 16."
+    ),
+    "stars": (
+        "Dwarf novae of OGLE come in I alone, as no other survey's do: left out, an outburst in one band is "
+        "taken for a lens. Seen, four of six that are missed are taken for lenses: they show one outburst."
+    ),
+    "coverage": (
+        "Raw sets hold the truth more often than wanted: thresholds are fitted on degraded light curves and "
+        "views, too, which are harder, and are the same for all."
+    ),
+}
+"""Why a row falls short of what was wanted, by its key; rows that are not here are met where they were asked for."""
 SET_COLUMNS: Final = ("objects", "top_1", "balanced", "broad", "macro_f1", "ece", "log_loss", "coverage", "size",
                       "withheld", "sure_and_wrong")  # fmt: skip
 
@@ -39,6 +92,7 @@ def write_page(report: Mapping[str, Any], source: str) -> str:
     """
     parts = [INTRODUCTION.format(source=source, prior=report["prior"], looks=report["looks"])]
     parts.append(_main_table(report))
+    parts += [_reasons(report["table"])] if any(row["key"] in REASONS for row in report["table"]) else []
     parts += [_six(report["six"])] if report.get("six") else []
     parts += [seeds_section(report["seeds"])] if report.get("seeds") else []
     parts += [_told(report["fingerprint"])] if report.get("fingerprint") else []
@@ -57,8 +111,21 @@ def _main_table(report: Mapping[str, Any]) -> str:
     return "## The table\n\n" + _table_of(report["table"], report)
 
 
+def _reasons(rows: Iterable[Mapping[str, Any]]) -> str:
+    lines = [[row["title"], row["wanted"], REASONS[row["key"]]] for row in rows if row["key"] in REASONS]
+    about = (
+        "Of what is wanted left out, the columns of the twin and of the trees count; what is wanted seen, or of "
+        "nothing in particular, is asked of the model that is served. Rows that are not here are met. Withheld as "
+        "unusual may be 5 % of known objects seen and 15 % left out: it stands with coverage, and is met. What was "
+        "missed was looked at in the validation part."
+    )
+    return f"## What falls short, and why\n\n{about}\n\n{markdown_table(['set', 'wanted', 'reason'], lines)}\n"
+
+
 def _six(told: Mapping[str, Any]) -> str:
     """ZTF's six classes: trees alone, and every bundle beside them on the objects that neither has seen."""
+    if "draws" in told:
+        return _six_in_folds(told)
     trees = told["trees"]
     lines = [
         "## ZTF supernovae, six classes (wanted: macro-F1 0.58, above the strongest trees by a paired bootstrap)\n",
@@ -87,6 +154,27 @@ def seeds_section(rows: Sequence[Mapping[str, Any]]) -> str:
         "figure is not in it."
     )
     return f"## What other seeds give\n\n{about}\n\n{markdown_table(['set', 'figures'], cells)}\n"
+
+
+def _six_in_folds(told: Mapping[str, Any]) -> str:
+    """ZTF's six classes in folds: what is shipped, its parts, and trees alone."""
+    draws = list(told["draws"].values())
+    names = list(draws[0]["macro-F1"])
+    rows = [[name, *(_number(draw["macro-F1"][name]) for draw in draws)] for name in names]
+    for kind in draws[0]["difference"]:
+        ahead = ["{:+.3f} ({:+.3f} to {:+.3f})".format(*draw["difference"][kind]) for draw in draws]
+        rows.append([f"both less {kind}, paired, 95 %", *ahead])
+    head = ["macro-F1", *(f"draw {name} of the folds" for name in told["draws"])]
+    about = (
+        f"`astro-moe-ztf` in folds over the {told['objects']:,} objects that its branches have not learned from (the "
+        "card tells how). Trees with a number are trees alone, by their seed, on the same statistics and shapes."
+    )
+    title = "## ZTF supernovae, six classes (wanted: macro-F1 0.58, above the strongest trees by a paired bootstrap)"
+    why = (
+        "It falls short of 0.58 for want of superluminous supernovae: there are 80 and 55 with a type, and F1 of "
+        "theirs is half of that of Ia or less. What heads add to trees is less than what one fold differs from another."
+    )
+    return f"{title}\n\n{about}\n\n{markdown_table(head, rows)}\n\n{why}\n"
 
 
 def _told(reports: Sequence[Mapping[str, Any]]) -> str:

@@ -1,26 +1,58 @@
-"""ZTF's supernovae in six classes: bundles of that taxonomy and trees on the same objects, paired.
+"""ZTF's supernovae in six classes: how heads and trees are fitted to them, and trees alone, paired.
 
-Trees learn from the training part alone. A bundle is scored on the objects of the test part that its own split left
-for testing (the split of `training.data.dataset`, by the fractions in its recipe), so that neither has seen any. The
-difference of macro-F1 is bootstrapped over objects, both models on the same draws.
+``six_report``: bundles of that taxonomy beside trees. The trees learn from the training part alone; a bundle is scored
+on the objects of the test part that its own split left for testing (the split of `training.data.dataset`, by the
+fractions in its recipe), so that neither has seen any.
+
+``fit_six`` puts six classes on a network of the 20 of ELAsTiCC, and ``folds`` says what that is worth:
+
+- the branches have learned from the training part, and what they say of its objects is memory. So heads are fitted to
+  the other parts alone: the last layer of the 20 classes, followed by a linear map to six (`fold_heads`);
+- trees look at statistics and shapes, which remember nothing, and are fitted to all parts;
+- a fifth of the other parts weighs the two against each other and calibrates; in folds another fifth is scored, which
+  nothing has learned from: no branch, no head, no tree, no weight. The trees beside them learn from the fifth that
+  weighs, too.
+
+Differences of macro-F1 are bootstrapped over objects, both models on the same draws.
+
+Legend: N light curves, O objects, H copies of the heads, F numbers, C classes of a network, six classes here.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import lightgbm
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.nn.functional import log_softmax, nll_loss
 
 from models.bundle import Manifest, load_bundle
+from models.confidence import Ensemble
+from models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
+from models.metadata import METADATA_COLUMNS
+from models.networks.astro_moe import AstroMoE
+from models.networks.parts.trees import Forest
+from models.networks.zoo import build
 from models.taxonomy import ZTF_SUPERNOVAE
+from training.data.batches import draw_examples
+from training.data.mixture import sky_dataset
+from training.fit.boosting import fit_ensemble, fit_forest, pooled, save_forest, tree_logits
 from training.importers.surveys import ZTF_CLASSES
+from training.recipes.schema import Recipe
+from training.score.calibrate import softmax
 from training.score.metrics import confusion, macro_f1
+from training.sky.card import EVERY_PART
+from training.sky.heads import Told, load_body, load_whole, save_run
 from training.sky.load import as_sent
+from training.sky.novelty import Asked, embeddings_of, impossible, joined, statistics_of
 from training.sky.record import PARTS, Sky
 from training.sky.scores import ask_bundle
+from training.sky.told import CLASSES, IMPOSSIBLE, real_strangers
 from training.sky.trees import features_of
 
 Int = NDArray[np.int64]
@@ -45,9 +77,7 @@ def six_report(sky: Sky, bundles: Sequence[Path], *, seeds: Sequence[int] = (0, 
     ValueError
         For a bundle of other classes.
     """
-    six = as_sent(sky.take(sky.source == "ztf_sn"))
-    label = np.array([NUMBER.get(ZTF_CLASSES.get(str(kind), ""), -1) for kind in six.raw_label], dtype=np.int64)
-    six, label = six.take(label >= 0), label[label >= 0]
+    six, label = typed(sky)
     learns, asked = six.part == PARTS.index("train"), six.part == PARTS.index("test")
     named = _trees(six, label, learns, asked, seeds)
     truth, test = label[asked], six.take(asked)
@@ -65,6 +95,13 @@ def six_report(sky: Sky, bundles: Sequence[Path], *, seeds: Sequence[int] = (0, 
     return report
 
 
+def typed(sky: Sky) -> tuple[Sky, Int]:
+    """Supernovae of ZTF with one of the six types, and its number (O,)."""
+    six = as_sent(sky.take(sky.source == "ztf_sn"))
+    label = np.array([NUMBER.get(ZTF_CLASSES.get(str(kind), ""), -1) for kind in six.raw_label], dtype=np.int64)
+    return six.take(label >= 0), label[label >= 0]
+
+
 def _trees(
     six: Sky, label: Int, learns: NDArray[np.bool_], asked: NDArray[np.bool_], seeds: Sequence[int]
 ) -> list[Int]:
@@ -72,19 +109,27 @@ def _trees(
     value_NF, rows = features_of(six)
     if len(rows) != len(six):
         raise ValueError("every object has a point, so every one has features")
-    counts = np.bincount(label[learns], minlength=len(NUMBER))
-    weight = counts[label[learns]].astype(np.float64) ** (POWER - 1.0)
+    return _boosted(value_NF[learns], label[learns], value_NF[asked], seeds)
+
+
+def _boosted(
+    value_NF: Float32, label_N: Int, asked_MF: Float32, seeds: Sequence[int], rounds: int = ROUNDS, **changes: Any
+) -> list[Int]:
+    """Return the classes that trees of every seed name, fitted to some light curves and asked about others."""
+    weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
     named = []
     for seed in seeds:
-        data = lightgbm.Dataset(value_NF[learns], label[learns], weight=weight / weight.mean())
-        booster = lightgbm.train({**PARAMETERS, "seed": seed}, data, num_boost_round=ROUNDS)
-        named.append(np.asarray(booster.predict(value_NF[asked], num_threads=1)).argmax(axis=1).astype(np.int64))
+        data = lightgbm.Dataset(value_NF, label_N, weight=weight / weight.mean())
+        booster = lightgbm.train({**PARAMETERS, **changes, "seed": seed}, data, num_boost_round=rounds)
+        named.append(np.asarray(booster.predict(asked_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
     return named
 
 
 def _of_bundle(path: Path, manifest: Manifest, test: Sky, truth: Int, named: Sequence[Int]) -> dict[str, Any]:
     """Macro-F1 of a bundle and of the trees on the objects that neither has seen, and the paired difference."""
     unseen = np.flatnonzero(left_for_testing(manifest, test.object_id))
+    if not len(unseen):
+        raise ValueError(f"{path} has learned from every object; `sky folds` scores what is fitted like it")
     answers = ask_bundle(path, test.take(unseen), "nothing")
     rows = unseen[answers.rows_N]
     top = answers.probabilities_NC.argmax(axis=1).astype(np.int64)
@@ -100,7 +145,12 @@ def _of_bundle(path: Path, manifest: Manifest, test: Sky, truth: Int, named: Seq
 
 
 def left_for_testing(manifest: Manifest, names: NDArray[np.str_]) -> NDArray[np.bool_]:
-    """Objects that a bundle's own split left for testing; all where its recipe names no fractions."""
+    """Objects that a bundle's own split left for testing; all where its recipe names no fractions.
+
+    None of a bundle of ``fit_six``, which has learned from all parts.
+    """
+    if manifest.data.get("learned_from") == EVERY_PART:
+        return np.zeros(len(names), dtype=np.bool_)
     data = manifest.recipe.get("data", {})
     if "fractions" not in data:
         return np.ones(len(names), dtype=np.bool_)
@@ -121,3 +171,260 @@ def paired(truth: Int, one: Int, other: Int, seed: int = 0) -> tuple[float, floa
 
 def _score(truth: Int, named: Int) -> float:
     return macro_f1(confusion(truth, named, len(NUMBER)))
+
+
+DRAWN: Final = (1, 2, 5, 5, 5, 5)  # times that an object of each class is drawn as alerts show it
+DRAWN_WEIGHT: Final = 0.45  # of all draws of an object, where the complete light curve has 1
+FOLDS: Final = 5
+TREE_ROUNDS: Final = 160
+REGULAR: Final[Mapping[str, Any]] = {
+    "min_data_in_leaf": 30, "feature_fraction": 0.1, "learning_rate": 0.04, "num_leaves": 10, "lambda_l2": 10.0,
+}  # fmt: skip
+RIDGE: Final = 2.0
+ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
+    "trees": (ROUNDS, {}),
+    "more regular trees": (TREE_ROUNDS, REGULAR),
+}
+"""Trees alone that what is fitted is compared with: rounds, and changes of `PARAMETERS`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Light curves of the supernovae of all parts, the complete ones first, and what a network says of them.
+
+    Attributes
+    ----------
+    asked : the light curves; ``owner`` is the number of the object.
+    told : statistics, shapes among them, and the branches' embedding.
+    heads_NHC : logits of every copy of the network's heads.
+    held_O : objects that the network's branches have not learned from.
+    group_O : objects that are one by another name have the same number.
+    """
+
+    asked: Asked
+    told: Told
+    heads_NHC: Float32
+    held_O: Bool
+    group_O: Int
+
+    @property
+    def values(self) -> Float32:
+        """Statistics and shapes, NaN where unknown, [N, F]: the numbers that trees look at."""
+        return np.where(self.told.known, self.told.value, np.float32(np.nan)).astype(np.float32)
+
+    @property
+    def label_O(self) -> Int:
+        """Class of every object."""
+        return self.asked.label[: len(self.held_O)]
+
+    def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
+        """Light curves of some objects."""
+        return np.flatnonzero(chosen_O[self.asked.owner])
+
+    def weights(self, rows: NDArray[np.intp]) -> Float32:
+        """Weights of light curves: rare classes weigh more, and all draws of an object less than the complete one."""
+        asked, objects = self.asked, len(self.held_O)
+        weight = np.bincount(self.label_O)[asked.label[rows]].astype(np.float64) ** (POWER - 1.0)
+        owner = asked.owner[rows]
+        times = np.maximum(np.bincount(owner, minlength=objects)[owner] - 1, 1)
+        weight *= np.where(rows < objects, 1.0, DRAWN_WEIGHT / times)
+        relative: Float32 = (weight / weight.mean()).astype(np.float32)
+        return relative
+
+
+class SixFit(NamedTuple):
+    """Trees, the map from the logits of 20 classes to those of six, and the weight of the trees beside the heads."""
+
+    forest: Forest
+    map_6C: Float64
+    bias_6: Float64
+    ensemble: Ensemble
+
+    def answers(self, drawn: Drawn, rows: NDArray[np.intp]) -> dict[str, Float64]:
+        """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
+        trees_NC = tree_logits(self.forest, drawn.values[rows])
+        heads_NC = folded(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
+        length_N, unknown_N = drawn.asked.length[rows], np.zeros(len(rows), np.bool_)
+        both_NC = pooled(self.ensemble, trees_NC, heads_NC, length_N, unknown_N)
+        named = {"trees inside": trees_NC, "heads": heads_NC, "both": both_NC}
+        return {name: softmax(logits_NC) for name, logits_NC in named.items()}
+
+
+def draw_six(sky: Sky, run: Path, recipe: Recipe, *, seed: int) -> Drawn:
+    """Show supernovae of all parts complete, and some draws of each as alerts do; ask the network of a run."""
+    six, label_O = typed(sky)
+    dataset, _, _ = sky_dataset(six)
+    rng, data = np.random.default_rng(seed), recipe.data
+    tokens: list[Tokens] = [
+        featurise(six.curve(row, "nothing"), data.limits, data.flux_unit, METADATA_COLUMNS, data.bands)
+        for row in range(len(six))
+    ]
+    owners = list(range(len(six)))
+    for row in range(len(six)):
+        for _ in range(DRAWN[label_O[row]]):
+            for example in draw_examples(dataset, np.array([row]), data, recipe.augmentation, rng):
+                tokens.append(example.tokens)
+                owners.append(row)
+    owner_N = np.array(owners, dtype=np.int64)
+    asked = Asked(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
+    network, body = load_whole(run)[0].eval(), load_body(run)[0]
+    told = Told(embeddings_of(body, asked), *statistics_of(_with_shapes(recipe), asked))
+    group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
+    return Drawn(asked, told, logits_of_copies(network, told), six.part != PARTS.index("train"), group_O)
+
+
+def _with_shapes(recipe: Recipe) -> AstroMoE:
+    network = build(recipe.network)
+    assert isinstance(network, AstroMoE)
+    return network.eval()
+
+
+@torch.inference_mode()
+def logits_of_copies(network: AstroMoE, told: Told) -> Float32:
+    """Logits of every copy of the heads, [N, H, C]."""
+    assert network.statistics is not None
+    found = []
+    for start in range(0, len(told.embedding), 2048):
+        body_ME, statistics = told.rows(slice(start, start + 2048))
+        joined_ME = torch.cat([body_ME, network.statistics(statistics)], dim=1)
+        found.append(torch.stack([head(joined_ME) for head in (network.head_mix, *network.head_more)], dim=1).numpy())
+    return np.concatenate(found)
+
+
+def fit_six(drawn: Drawn, learns_O: Bool, weighs_O: Bool, *, seed: int) -> SixFit:
+    """Fit trees and heads to some objects, and the weight of both to others."""
+    label_N, rows = drawn.asked.label, drawn.rows(learns_O)
+    forest = fit_forest(
+        drawn.values[rows], label_N[rows], len(NUMBER),
+        seed=seed, rounds=TREE_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
+    )  # fmt: skip
+    rows = drawn.rows(learns_O & drawn.held_O)
+    map_6C, bias_6 = fold_heads(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows))
+    rows = drawn.rows(weighs_O)
+    trees_NC, heads_NC = tree_logits(forest, drawn.values[rows]), folded(drawn.heads_NHC[rows], map_6C, bias_6)
+    unknown_N = np.zeros(len(rows), np.bool_)
+    ensemble = fit_ensemble(forest, trees_NC, heads_NC, label_N[rows], drawn.asked.length[rows], unknown_N)
+    return SixFit(forest, map_6C, bias_6, ensemble)
+
+
+def fold_heads(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[Float64, Float64]:
+    """Fit the map and bias that lead from a network's logits to six classes: a logistic regression with a ridge."""
+    logits_NHC, label, weight = (torch.from_numpy(each) for each in (heads_NHC.astype(np.float64), label_N, weight_N))
+    middle_C = logits_NHC.mean((0, 1))
+    map_6C = torch.zeros(len(NUMBER), len(middle_C), dtype=torch.float64, requires_grad=True)
+    bias_6 = torch.zeros(len(NUMBER), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([map_6C, bias_6], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        said_N6 = log_softmax(log_softmax((logits_NHC - middle_C) @ map_6C.T + bias_6, -1).mean(1), -1)
+        wrong = (nll_loss(said_N6, label, reduction="none") * weight).mean()
+        value = wrong + RIDGE * map_6C.square().sum() / len(label)
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    fitted_6C, fitted_6 = map_6C.detach().numpy(), bias_6.detach().numpy()
+    return fitted_6C, fitted_6 - fitted_6C @ middle_C.numpy()
+
+
+def folded(heads_NHC: Float32, map_6C: Float64, bias_6: Float64) -> Float32:
+    """Logits of six classes by the map, the mean over the copies of the heads, [N, 6]."""
+    logits_NH6 = torch.from_numpy(heads_NHC @ map_6C.T + bias_6)
+    return log_softmax(logits_NH6, -1).mean(1).numpy().astype(np.float32)
+
+
+def with_six_heads(network: AstroMoE, fit: SixFit, recipe: Recipe) -> AstroMoE:
+    """Return the network with every head's last layer followed by the map, in evaluation mode."""
+    six = build(recipe.network)
+    assert isinstance(six, AstroMoE)
+    weights, (map_6C, bias_6) = network.state_dict(), (torch.from_numpy(part) for part in (fit.map_6C, fit.bias_6))
+    for name, part in network.named_modules():
+        if name.startswith("head") and isinstance(part, torch.nn.Linear) and part.out_features == network.n_classes:
+            weights[f"{name}.weight"] = (map_6C @ part.weight.detach().double()).float()
+            weights[f"{name}.bias"] = (map_6C @ part.bias.detach().double() + bias_6).float()
+    six.load_state_dict(weights)
+    return six.eval()
+
+
+def folds(drawn: Drawn, *, draws: Sequence[int] = (0, 1, 2), seeds: Sequence[int] = (0, 1, 2)) -> dict[str, Any]:
+    """Score in folds what ``fit_six`` fits, and the strongest trees alone, on complete light curves.
+
+    Parameters
+    ----------
+    draws : seeds of the folds, and of the trees inside. seeds : of the trees alone, of both kinds in `ALONE`.
+    """
+    held, truth = np.flatnonzero(drawn.held_O), drawn.label_O
+    report: dict[str, Any] = {"objects": len(held), "classes": np.bincount(truth[held]).tolist(), "draws": {}}
+    for draw in draws:
+        named = _folded(drawn, draw, seeds)
+        report["draws"][str(draw)] = compared(truth[held], {name: top[held] for name, top in named.items()}, seeds)
+    return report
+
+
+def compared(truth: Int, named: Mapping[str, Int], seeds: Sequence[int]) -> dict[str, Any]:
+    """Scores of everybody, and how far ``both`` is ahead of each kind of trees alone, the mean over their seeds."""
+    pairs = {kind: [paired(truth, named["both"], named[f"{kind} {seed}"], seed) for seed in seeds] for kind in ALONE}
+    return {
+        "macro-F1": {name: _score(truth, top) for name, top in named.items()},
+        "F1": {name: _each(truth, top) for name, top in named.items()},
+        "difference": {kind: [float(value) for value in np.mean(told, axis=0)] for kind, told in pairs.items()},
+    }
+
+
+def _folded(drawn: Drawn, draw: int, seeds: Sequence[int]) -> dict[str, Int]:
+    """Return the class that everybody names for every object that the branches have not learned from."""
+    objects = len(drawn.held_O)
+    fold_O = np.random.default_rng(draw).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
+    named = {name: np.zeros(objects, np.int64) for name in ("trees inside", "heads", "both")}
+    named |= {f"{kind} {seed}": np.zeros(objects, np.int64) for kind in ALONE for seed in seeds}
+    values_OF = drawn.values[:objects]
+    for fold in range(FOLDS):
+        asked_O, weighs_O = (drawn.held_O & (fold_O == number % FOLDS) for number in (fold, fold + 1))
+        rows = np.flatnonzero(asked_O)  # complete light curves come first
+        fit = fit_six(drawn, ~asked_O & ~weighs_O, weighs_O, seed=draw)
+        for name, p_NC in fit.answers(drawn, rows).items():
+            named[name][rows] = p_NC.argmax(axis=1)
+        learned = values_OF[~asked_O], drawn.label_O[~asked_O]
+        for kind, (rounds, changes) in ALONE.items():
+            tops = _boosted(*learned, values_OF[rows], seeds, rounds, **changes)
+            for seed, top in zip(seeds, tops, strict=True):
+                named[f"{kind} {seed}"][rows] = top
+    return named
+
+
+def _each(truth: Int, named: Int) -> dict[str, float]:
+    counts = confusion(truth, named, len(NUMBER))
+    f1 = 2 * np.diag(counts) / np.maximum(counts.sum(0) + counts.sum(1), 1)
+    return dict(zip(NUMBER, f1.tolist(), strict=True))
+
+
+def prepare(sky: Sky, drawn: Drawn, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
+    """Fit what is to be shipped and write it for ``sky ship``: a folder of light curves, a run, and trees.
+
+    One fold in `FOLDS` of the objects that the branches have not learned from weighs and calibrates; the rest, and all
+    of the training part, is learned from.
+    """
+    fold_O = np.random.default_rng(seed).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
+    weighs_O = drawn.held_O & (fold_O == 0)
+    fit = fit_six(drawn, ~weighs_O, weighs_O, seed=seed)
+    tables = out / "tables"
+    tables.mkdir(parents=True, exist_ok=True)
+    (tables / CLASSES).write_text(json.dumps(tuple(NUMBER)), encoding="utf-8")
+    network, config = load_whole(run)
+    body = load_body(run)[0]
+    for part, chosen_O in (("train", ~weighs_O), ("validation", weighs_O)):
+        rows = drawn.rows(chosen_O)
+        _write(tables, part, drawn.asked.take(rows), drawn.told.take(rows))
+    some = drawn.asked.take(np.random.default_rng(seed).permutation(len(drawn.asked))[:IMPOSSIBLE])
+    strange = joined([real_strangers(sky, recipe, tuple(NUMBER), seed), impossible(some, seed)])
+    told = Told(embeddings_of(body, strange), *statistics_of(_with_shapes(recipe), strange))
+    _write(tables, "strangers", strange, told)
+    save_forest(fit.forest, out / "trees.npz")
+    save_run(with_six_heads(network, fit, recipe), recipe, run, config.data, out / "run")
+
+
+def _write(folder: Path, part: str, asked: Asked, told: Told) -> None:
+    asked.save(folder / f"{part}.npz")
+    np.savez(folder / f"{part}.statistics.npz", value=told.value, known=told.known)
+    np.savez(folder / f"{part}.embedding.npz", embedding=told.embedding)

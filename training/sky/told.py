@@ -63,10 +63,10 @@ def ask_all(mixture: Path, sky: Sky, recipe: Recipe, numbers: tuple[int, int], f
         ask(dataset, recipe, part, number, seed).save(folder / f"{part}.npz")
     known = read_asked(folder / "train.npz")
     some = known.take(np.random.default_rng(seed).permutation(len(known))[:IMPOSSIBLE])
-    joined([_real_strangers(sky, recipe, dataset.classes, seed), impossible(some, seed)]).save(folder / "strangers.npz")
+    joined([real_strangers(sky, recipe, dataset.classes, seed), impossible(some, seed)]).save(folder / "strangers.npz")
 
 
-def _real_strangers(sky: Sky, recipe: Recipe, classes: tuple[str, ...], seed: int) -> Asked:
+def real_strangers(sky: Sky, recipe: Recipe, classes: tuple[str, ...], seed: int) -> Asked:
     """Real objects of none of the classes of the training part, their kind in place of the survey."""
     strange = sky.quality == OTHER
     if classes != ELASTICC.names:  # of six types of supernovae all else is strange, too

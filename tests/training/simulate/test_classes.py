@@ -123,7 +123,7 @@ def test_tidal_disruptions_stay_blue_and_supernovae_redden() -> None:
 
 
 def test_superluminous_supernovae_are_blue_at_maximum_even_far_away() -> None:
-    """As 130 observed ones and magnetar fits have them: g-r near 0 nearby, below 0.6 at redshift 1."""
+    """Observed ones and magnetar fits have g-r near 0 nearby, and below 0.6 at redshift 1."""
     colour = {}
     for z in (0.2, 1.0):
         events = nearby("SLSN", z)

@@ -158,6 +158,7 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     assert simulated["figures"][DEFAULT_NAME]["seen"] == {"macro-F1": 0.8, "objects": 1500}
     page = write_page(report, "sky.json")
     assert "| simulated test set, macro-F1 | 0.80 |" in page
+    assert "## What falls short, and why" in page
     under = report["reports"][DEFAULT_NAME]["seen"]["priors"]
     assert {"uniform", "lsst-alerts"} <= set(under)
     assert all(0 <= told["coverage"] <= 1 <= told["size"] for told in under.values())

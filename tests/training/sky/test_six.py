@@ -2,16 +2,37 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE, load_bundle
-from support.sky import bump
+from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE, load_bundle, verify_golden
+from models.networks.zoo import build
+from models.runtime import open_session
+from support.sky import bump, pulsator
+from training.fit.checkpoints import DataSource
+from training.recipes.astro_moe import debug, sky_heads_ztf, with_network
+from training.recipes.schema import Recipe
 from training.sky.card import write_sky_card
+from training.sky.heads import answers, load_whole, save_run
 from training.sky.page import write_page
 from training.sky.record import PARTS, Sky, collect
-from training.sky.six import NUMBER, left_for_testing, paired, six_report
+from training.sky.shipping import ship
+from training.sky.six import (
+    NUMBER,
+    Drawn,
+    draw_six,
+    fit_six,
+    folded,
+    folds,
+    left_for_testing,
+    paired,
+    prepare,
+    six_report,
+    with_six_heads,
+)
 
 
 def ztf() -> Sky:
@@ -21,7 +42,8 @@ def ztf() -> Sky:
         rows.append(bump(f"ZTF{i}", source="ztf_sn", seed=i, bands="gr", width=width, raw_label=kind))
         parts.append(PARTS.index("test" if i % 2 else "train"))
     rows.append(bump("ZTFx", source="ztf_sn", seed=1000, bands="gr", raw_label="SN I"))
-    return collect(rows, [row.object_id for row in rows], [*parts, 0])
+    rows += [pulsator(f"RR{i}", seed=i) for i in range(3)]  # of none of the six types
+    return collect(rows, [row.object_id for row in rows], [*parts, *(0,) * 4])
 
 
 def test_equal_answers_differ_by_nothing() -> None:
@@ -67,3 +89,78 @@ def test_a_bundle_left_its_own_share_for_testing() -> None:
     assert left_for_testing(manifest, names).mean() == pytest.approx(share, abs=0.03)
     assert left_for_testing(manifest.model_copy(update={"recipe": {}}), names).all()
     assert len(NUMBER) == 6
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network of 20 classes that nothing taught."""
+    recipe = small(20)
+    torch.manual_seed(0)
+    network = build(recipe.network)
+    folder: Path = tmp_path_factory.mktemp("run")
+    return save_run(network.eval(), recipe, folder, DataSource(name="none", sha256="0", objects=1), folder / "run")
+
+
+def small(classes: int) -> Recipe:
+    statistics = {"d_statistics": 24, "lag_statistics": True, "shape_statistics": True}
+    recipe = with_network(debug(), "small", head_width=32, head_copies=2, n_classes=classes, **statistics)
+    data = sky_heads_ztf().data
+    return recipe.model_copy(update={"augmentation": sky_heads_ztf().augmentation, "data": data})
+
+
+@pytest.fixture(scope="module")
+def drawn(run: Path) -> Drawn:
+    return draw_six(ztf(), run, small(6), seed=0)
+
+
+def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(drawn: Drawn) -> None:
+    assert drawn.asked.owner[:90].tolist() == list(range(90))
+    assert (drawn.asked.length[:90] == 40).all()
+    times = np.bincount(drawn.asked.owner) - 1
+    assert set(times[drawn.label_O == NUMBER["Ia"]]) == {1}
+    assert set(times[drawn.label_O == NUMBER["II"]]) == {2}
+    assert drawn.held_O.sum() == 45
+    assert drawn.weights(drawn.rows(drawn.held_O)).mean() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_folded_heads_are_those_of_the_network_that_is_shipped(run: Path, drawn: Drawn) -> None:
+    weighs = drawn.held_O & (np.arange(90) % 3 == 0)
+    fit = fit_six(drawn, ~weighs, weighs, seed=0)
+    network, _ = load_whole(run)
+    expected = folded(drawn.heads_NHC, fit.map_6C, fit.bias_6)
+    np.testing.assert_allclose(answers(with_six_heads(network, fit, small(6)), drawn.told)[0], expected, atol=1e-4)
+    probabilities = fit.answers(drawn, np.arange(90))
+    assert (probabilities["both"].argmax(axis=1) == drawn.label_O).mean() > 0.9
+
+
+def test_folds_tell_everybody_apart(drawn: Drawn) -> None:
+    report = folds(drawn, draws=(0,), seeds=(0,))
+    (draw,) = report["draws"].values()
+    assert report["objects"] == 45
+    assert set(draw["macro-F1"]) == {"both", "heads", "trees inside", "trees 0", "more regular trees 0"}
+    for middle, low, high in draw["difference"].values():
+        assert low <= middle <= high
+    page = write_page({"prior": "p", "looks": "once", "table": [], "reports": {}, "six": report}, "sky.json")
+    assert "| trees inside |" in page
+
+
+def test_a_prepared_folder_ships_as_a_bundle_that_left_nothing_for_testing(
+    run: Path, drawn: Drawn, tmp_path: Path
+) -> None:
+    prepare(ztf(), drawn, run, small(6), tmp_path / "six", seed=0)
+    about: dict[str, Any] = {"learned_from": "every part"}
+    six = tmp_path / "six"
+    bundle = ship(
+        *(six / "run", six / "tables", tmp_path / "bundle"),
+        name="astro-moe-ztf",
+        version="9.0.0",
+        about=about,
+        trees=six / "trees.npz",
+    )
+    assert bundle.manifest.classes.names == tuple(NUMBER)
+    assert bundle.manifest.ensemble is not None
+    assert verify_golden(bundle, open_session(bundle.model)) < 1e-4
+    with pytest.raises(ValueError, match="learned from every object"):
+        six_report(ztf(), [bundle.path], seeds=(0,))
+    write_sky_card(bundle.path, folds(drawn, draws=(0,), seeds=(0,)))
+    assert "both, as shipped" in (bundle.path / "CARD.md").read_text(encoding="utf-8")
