@@ -36,7 +36,7 @@ from models.taxonomy import Taxonomy
 from models.units import FluxUnit
 
 DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "2.3.0"
-ZTF_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-ztf" / "1.1.1"
+ZTF_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-ztf" / "2.0.0"
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
 CUDA_MODEL = "model.cuda.onnx"
