@@ -158,15 +158,19 @@ class ExactlyOnce:
         return Turn(before, self._last)
 
     async def conclude(self, batch: Batch, results: Sequence[Result], turn: Turn, model: str) -> list[Result]:
-        """Publish, bury and commit, as often as it takes; returns what was answered."""
+        """Publish, bury and commit, as often as it takes; returns what was answered.
+
+        Who is cancelled while a commit is in doubt keeps the time reserved: no journal may be written then, as it would
+        say that the group reads on from before a transaction that may have come to be.
+        """
         await turn.before.wait()
         while not await asyncio.to_thread(self._source.reserve, RESERVE_SECONDS):
             pass
         try:
             answered = await self._until_committed(batch, results, model)
         finally:
-            self._source.release()
-        self._doubtful = None
+            if self._doubtful is None:
+                self._source.release()
         turn.after.set()
         return answered
 
@@ -186,11 +190,13 @@ class ExactlyOnce:
         """Try one transaction."""
         await asyncio.to_thread(self._transactions.begin)
         claim = await asyncio.to_thread(self._source.claim, batch.taken)
-        if self._doubtful is not None and await asyncio.to_thread(self._source.committed, claim):
-            await asyncio.to_thread(self._transactions.abort)
-            batch.deaths = self._doubtful.deaths
-            self._settle(batch, self._doubtful)
-            return self._doubtful.answered
+        if (doubtful := self._doubtful) is not None:
+            if await asyncio.to_thread(self._source.committed, claim):
+                batch.deaths = doubtful.deaths
+                self._settle(batch, doubtful)
+                await asyncio.to_thread(self._transactions.abort)
+                return doubtful.answered
+            self._doubtful = None
         for message in batch.taken:
             if message.token not in claim.owned:
                 batch.let_go(message)
@@ -219,6 +225,7 @@ class ExactlyOnce:
         batch.buried(content.buried)
         batch.check()
         self._source.done(batch.taken)
+        self._doubtful = None
 
 
 async def _unbroken(work: Coroutine[Any, Any, None]) -> None:

@@ -5,6 +5,7 @@ NIGHTJAR_KAFKA_HOME=path/to/kafka_2.13-4.2.1 NIGHTJAR_SOAK=1 python -m pytest te
 
 import json
 import os
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -105,6 +106,26 @@ class Reader:
     def close(self) -> None:
         """Let go of the broker."""
         self._consumer.close()
+
+
+def commits_of(hosts: str, group: str, topic: str) -> dict[int, list[str]]:
+    """Everything that a group has committed of a topic, by partition, as Kafka's own topic of offsets holds it.
+
+    Each as ``milliseconds: offset``, with a mark where a journal stands beside it, as no farewell has one.
+    """
+    reader = Reader(hosts, "__consumer_offsets")
+    found: dict[int, list[str]] = {}
+    try:
+        for message in reader.read(1.0):
+            key, value = message.key() or b"", message.value()
+            named = b"".join(struct.pack(">h", len(name)) + name.encode() for name in (group, topic))
+            if value is not None and key[:2] in (b"\0\0", b"\0\1") and key[2:-4] == named:
+                (partition,), (offset,) = struct.unpack(">i", key[-4:]), struct.unpack_from(">q", value, 2)
+                mark = " with a journal" if b"nightjar/1" in value else ""
+                found.setdefault(partition, []).append(f"{message.timestamp()[1]}: {offset}{mark}")
+    finally:
+        reader.close()
+    return found
 
 
 def _partitions(client: Any, topic: str) -> list[int]:

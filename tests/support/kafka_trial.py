@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from service.settings import StreamSettings
-from support.kafka_brokers import Reader, produce
+from support.kafka_brokers import Reader, commits_of, produce
 from support.stream import Process, Running, alert, chosen, eventually
 
 SESSION_MS, TRANSACTION_MS = 3000, 5000
@@ -140,9 +140,36 @@ class Trial:
             self.fed += share
             time.sleep(over / parts)
 
+    def feed_one(self, partition: int) -> None:
+        """Write the next alert to a partition."""
+        produce(self.hosts, self.source, [alert(self.fed, self._flux)], partition)
+        self.fed += 1
+
     def answers(self) -> Counter[int]:
         """Count how often each alert was answered, among what is committed."""
         return Counter(self._reader.ids())
+
+    def account(self, numbers: Collection[int]) -> str:
+        """Tell where some alerts and all their answers lie, and what the group committed of the alerts' partitions.
+
+        So it shows whether an alert was written twice, an answer read twice, or the group set back.
+        """
+        source = Reader(self.hosts, self.source)
+        try:
+            source.read(1.0)
+        finally:
+            source.close()
+        told, partitions = [], set()
+        alerts = {alert(number, self._flux): number for number in numbers}
+        for message in source.messages:
+            if (number := alerts.get(message.value())) is not None:
+                partitions.add(message.partition())
+                told.append(f"alert {number} at {_place(message)}")
+        for number, message in zip(self._reader.ids(), self._reader.messages, strict=False):
+            told += [f"answer {number} at {_place(message)}"] if number in numbers else []
+        commits = commits_of(self.hosts, self.group, self.source)
+        told += [f"commits of partition {one}: {', '.join(commits.get(one, []))}" for one in sorted(partitions)]
+        return "\n".join(told)
 
     def ends(self) -> Counter[str]:
         """Count the answers of each status and reason."""
@@ -164,6 +191,11 @@ class Trial:
     def close(self) -> None:
         """Let go of the cluster."""
         self._reader.close()
+
+
+def _place(message: Any) -> str:
+    """Partition, offset and time of a message in Kafka."""
+    return f"{message.partition()}:{message.offset()}, {message.timestamp()[1]} ms"
 
 
 @contextmanager
@@ -191,6 +223,7 @@ class Answering(Protocol):
     def fed(self) -> int: ...
     def feed(self, count: int) -> None: ...
     def answers(self) -> Counter[int]: ...
+    def account(self, numbers: Collection[int]) -> str: ...
 
 
 def all_answered(way: Answering, within: float = PROMISED_SECONDS, but: Collection[int] = ()) -> Counter[int]:
@@ -209,7 +242,8 @@ def all_answered(way: Answering, within: float = PROMISED_SECONDS, but: Collecti
     told = way.answers()
     assert set(told) <= expected
     if way.exactly_once:
-        assert {number: count for number, count in told.items() if count > 1} == {}
+        twice = sorted(number for number, count in told.items() if count > 1)
+        assert not twice, way.account(twice)
     return told
 
 

@@ -284,9 +284,7 @@ class Commits:
         now = monotonic()
         pressing = wanted or (now >= self._next_at and self._apart is None)
         places = (self._held if self._apart is None else wanted) if pressing else ()
-        positions = map(self.position, places)
-        moved = [one for one in positions if one is not None and self._moved(one)]
-        if not moved:
+        if not self._moved_positions(places):
             if self._apart is not None:
                 self._apart.wait_no_more()
             return
@@ -294,7 +292,12 @@ class Commits:
             return
         if self._apart is None or self._apart.begin_journal():
             self._next_at, self._sent_at = now + COMMIT_SECONDS, now
-            self._send(consumer, moved, farewell=False)
+            # Looked at anew: a transaction that ended just now has moved them, and this must not set the group back.
+            self._send(consumer, self._moved_positions(places), farewell=False)
+
+    def _moved_positions(self, places: Iterable[Partition]) -> list[TopicPartition]:
+        """Return the positions that differ from what the broker has acknowledged of them."""
+        return [one for one in map(self.position, places) if one is not None and self._moved(one)]
 
     def _moved(self, position: TopicPartition) -> bool:
         return self._held[str(position.topic), position.partition].told != (position.offset, position.metadata)
@@ -342,10 +345,11 @@ class Commits:
         clean : whether nobody died over them.
         patience : seconds that a transaction under way may take to end; it commits by itself otherwise.
         """
-        positions = []
-        for partition in partitions:
-            if (one := self.position(partition)) is not None:
-                positions.append(TopicPartition(*partition, one.offset, "") if clean else one)
-        if not positions or (self._apart is not None and not self._apart.begin_journal(patience)):
+        places = [partition for partition in partitions if self.position(partition) is not None]
+        if not places or (self._apart is not None and not self._apart.begin_journal(patience)):
             return
+        # Positions are those after the transaction that was waited for: earlier ones would undo what it committed.
+        positions = [one for one in map(self.position, places) if one is not None]
+        if clean:
+            positions = [TopicPartition(str(one.topic), one.partition, one.offset, "") for one in positions]
         self._send(consumer, positions, farewell=clean)

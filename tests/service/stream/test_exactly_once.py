@@ -356,6 +356,44 @@ async def work(broker: Broker) -> Accounts:
     return accounts
 
 
+class Unanswering(Broker):
+    """A broker that commits and does not say so; notes whether a transaction's time was ended."""
+
+    released = False
+
+    def release(self) -> None:
+        self.released = True
+
+    def commit(self, positions: Sequence[Any], group: object) -> None:
+        super().commit(positions, group)
+        raise TransientError("the answer is lost")
+
+    def _trip(self) -> None: ...
+
+
+def test_nobody_writes_a_journal_after_a_commit_that_stays_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal or a farewell would set the group back to before the transaction, and its alerts come twice."""
+    monkeypatch.setattr(messages_module, "FIRST_PAUSE", 60.0)
+    broker = Unanswering(0, 5)
+
+    async def stop_in_doubt() -> None:
+        once = ExactlyOnce(broker, broker, broker, Troubles(Metrics()))  # type: ignore[arg-type]  # as above
+        messages = broker.take()
+        outcome = SimpleNamespace(status="classified", reason="")
+        results: Any = [SimpleNamespace(message=message, number=0, outcome=outcome) for message in messages]
+        batch = Batch(messages, Accounts(Metrics()), 0)
+        task = asyncio.create_task(once.conclude(batch, results, once.turn(), "model"))
+        while not broker.offset:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(stop_in_doubt())
+    assert broker.offset > 0
+    assert not broker.released
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_everything_is_published_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages_module, "FIRST_PAUSE", 0.0001)

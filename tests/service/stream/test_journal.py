@@ -1,9 +1,15 @@
 """The journal that a dead worker leaves in the committed offset's metadata, and what its successors make of it."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.stream.kafka.commits import ALONE_AFTER, UNNAMED, Entry, Journal
+from service.stream.kafka.commits import ALONE_AFTER, UNNAMED, Apart, Commits, Entry, Journal
+from service.stream.kafka.offsets import Offsets
 
 MAX = 5
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -83,3 +89,33 @@ def test_one_delivery_is_too_few_to_blame_anybody() -> None:
     assert journal.wants_alone(3)
     assert journal.deliveries(3) == 1
     assert Journal(Entry(ALONE_AFTER, 10, alone=3, tries=1), 1).deliveries(3) > 1
+
+
+class EndingApart(Apart):
+    """A gate at which a transaction ends just before the journal gets its turn."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        super().__init__()
+        self._end = end
+
+    def begin_journal(self, timeout: float = 0.0) -> bool:
+        self._end()
+        return super().begin_journal(timeout)
+
+
+@pytest.mark.parametrize("leaving", [False, True], ids=["journal", "farewell"])
+def test_a_commit_says_what_is_true_once_its_turn_has_come(leaving: bool) -> None:
+    """One that said what was true before it would set the group back to before a transaction that ended meanwhile."""
+    place, said = ("alerts", 0), []
+    offsets = Offsets()
+    consumer: Any = SimpleNamespace(commit=lambda offsets, **_: said.extend(offsets))
+    tokens = [offsets.take(place, offset) for offset in range(10, 14)]
+    commits = Commits(offsets, MAX, EndingApart(lambda: offsets.finish(tokens)))
+    commits.begin([place])
+    commits.start(place, 10)
+    commits.open(place, None)
+    if leaving:
+        commits.farewell(consumer, [place], clean=True, patience=1.0)
+    else:
+        commits.send(consumer, [place])
+    assert [position.offset for position in said] == [14]

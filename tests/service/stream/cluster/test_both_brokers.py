@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,8 +65,16 @@ class RedisWay:
         self._fed += count
 
     def answers(self) -> Counter[int]:
-        told = (json.loads(fields[b"value"]) for _, fields in self._client.xrange("results"))
+        told = (json.loads(fields[b"value"]) for _, fields in self._read())
         return Counter(int(one["alert_id"]) - 10_000 for one in told)
+
+    def account(self, numbers: Collection[int]) -> str:
+        """Tell where the answers of some alerts lie."""
+        told = ((place, int(json.loads(fields[b"value"])["alert_id"]) - 10_000) for place, fields in self._read())
+        return "\n".join(f"answer {number} at {place.decode()}" for place, number in told if number in numbers)
+
+    def _read(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        return list(self._client.xrange("results"))
 
     def remake(self) -> None:
         """The stream is deleted, and its group with it; the next alert makes it again."""
@@ -80,7 +88,7 @@ class KafkaWay:
 
     def __init__(self, cluster: Brokers, one: Trial) -> None:
         self._cluster, self._one = cluster, one
-        self.process, self.answers = one.process, one.answers
+        self.process, self.answers, self.account = one.process, one.answers, one.account
 
     @property
     def fed(self) -> int:

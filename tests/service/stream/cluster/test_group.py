@@ -1,5 +1,6 @@
 """A group on a real Kafka: workers come, go, die and sleep under load; the others neither stand still nor repeat."""
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from service.stream.kafka.commits import Apart
+from service.stream.kafka.sink import KafkaTransactions
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, STEADY, Trial, begins_well, ends_well, repeats, trial
 from support.stream import Running, alert, eventually, forget_in_classifying, running
@@ -53,6 +56,38 @@ def test_a_storm_of_rebalances(both: Trial) -> None:
                 assert visitor.stop() == 0
         told = ends_well(both, first)
     assert repeats(told) <= 64
+
+
+def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
+    hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A farewell that waits for the transaction says what is true after it, not before."""
+    awaited, held = threading.Event(), threading.Event()
+    commit, begin_journal = KafkaTransactions.commit, Apart.begin_journal
+
+    def late_commit(self: KafkaTransactions, positions: list[Any], group: object) -> None:
+        if len(positions) == 2:  # messages of a partition that stays and of one that leaves
+            held.set()
+            awaited.wait(4)
+        commit(self, positions, group)
+
+    def seen_begin_journal(self: Apart, timeout: float = 0.0) -> bool:
+        if timeout:
+            awaited.set()
+        return begin_journal(self, timeout)
+
+    monkeypatch.setattr(KafkaTransactions, "commit", late_commit)
+    monkeypatch.setattr(Apart, "begin_journal", seen_begin_journal)
+    settings: dict[str, Any] = {"options": STEADY, "batch_messages": 8}
+    with trial(hosts, tmp_path, exactly_once=True, partitions=2) as one, running(one.settings(**settings)) as first:
+        begins_well(one, first)
+        first.network.hold()  # what comes now waits, and so later batches hold messages of both partitions
+        for number in range(40):
+            one.feed_one(number % 2)
+        first.network.release()
+        assert held.wait(30)
+        with running(one.settings(**settings)) as visitor:
+            ends_well(one, first, visitor)
 
 
 def test_a_second_worker_joins_a_loaded_one_and_leaves(plain: Trial) -> None:
