@@ -9,7 +9,7 @@ from typing import Any, Final
 
 WIDTH: Final = 24  # of Grafana's grid
 SOURCE: Final = {"type": "prometheus", "uid": "nightjar-prometheus"}
-NONE: Final = 'label_replace(vector(0), "{label}", "none", "", "")'
+NONE: Final = '{expr} or (label_replace(vector(0), "{label}", "none", "", "") unless on() ({expr}))'
 RATE: Final = "[$__rate_interval]"
 SERVICE: Final = '{job="nightjar"}'  # the worker's event loop is not watched
 ASKED: Final = '{route=~"/v1/(classify|forecast|alerts)|/v2/models/.+/infer"}'
@@ -22,7 +22,7 @@ class Query:
     Attributes
     ----------
     legend : as Grafana fills it in, ``{{label}}``.
-    quiet : label of what may never have happened, such as a reason; a line at zero is shown then, not "no data".
+    quiet : label of what may never have happened, such as a reason; a line at zero is shown until then, not "no data".
     instant : one value over the time shown, not a line.
     """
 
@@ -33,7 +33,7 @@ class Query:
 
     def target(self, place: int) -> dict[str, Any]:
         """Return it as Grafana wants it."""
-        expr = f"{self.expr} or {NONE.format(label=self.quiet)}" if self.quiet else self.expr
+        expr = NONE.format(expr=self.expr, label=self.quiet) if self.quiet else self.expr
         target: dict[str, Any] = {"refId": "ABCDEFGH"[place], "expr": expr}
         if self.legend:
             target["legendFormat"] = self.legend

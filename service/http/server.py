@@ -35,7 +35,7 @@ from service.http.edge.errors import to_the_edge
 from service.http.edge.keys import KeyRing
 from service.http.edge.middleware import Direct, Edge, Gate
 from service.http.edge.protocol import EdgeConfig
-from service.http.edge.turns import Door
+from service.http.edge.turns import FairListener
 from service.http.lifecycle import Service
 from service.http.oip import routes as oip
 from service.http.routes import about, alerts, light_curves
@@ -140,7 +140,7 @@ class Server(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
         try:
-            self.servers = [await self._open_door()]  # type: ignore[list-item]  # as much of one as uvicorn uses
+            self.servers = [await self._listen()]  # type: ignore[list-item]  # as much of one as uvicorn uses
         except OSError as error:
             log.critical(
                 "this address cannot be served", host=self.config.host, port=self.config.port, reason=str(error)
@@ -154,7 +154,7 @@ class Server(uvicorn.Server):
             log.critical("the admin interface cannot be served", reason=str(error))
             self.fail()
 
-    async def _open_door(self) -> Door:
+    async def _listen(self) -> FairListener:
         config = self.config
 
         def make() -> asyncio.Protocol:
@@ -163,7 +163,7 @@ class Server(uvicorn.Server):
             return protocol
 
         bound = await asyncio.get_running_loop().create_server(make, config.host, config.port, start_serving=False)
-        return Door(bound, make, config.backlog)
+        return FairListener(bound, make, config.backlog)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End both."""

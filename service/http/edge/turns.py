@@ -89,7 +89,7 @@ def neighbourhood(client: Sequence[Any] | None) -> str:
     return str(embedded or ip_network((int(mapped) >> 64 << 64, 64)).network_address)
 
 
-class Door:
+class FairListener:
     """A listening socket whose connections are made in turns; stands for a server of the event loop.
 
     Parameters
@@ -159,7 +159,7 @@ class Door:
         loop.call_later(FULL_SECONDS, resume)
 
     def _begin(self, connection: socket.socket) -> bool:
-        if connection not in self._waiting:  # the door has been closed
+        if connection not in self._waiting:  # it has been closed
             return False
         self._waiting.remove(connection)
         if _was_reset(connection):

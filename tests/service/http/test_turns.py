@@ -1,4 +1,4 @@
-"""The door: connections are made in turns, whoever has opened a thousand of them."""
+"""The listener: connections are made in turns, whoever has opened a thousand of them."""
 
 import asyncio
 import errno
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from service.http.edge import turns
-from service.http.edge.turns import NEWCOMERS, Door
+from service.http.edge.turns import NEWCOMERS, FairListener
 
 HOST, ANOTHER = "127.0.0.1", "127.0.0.2"
 
@@ -23,26 +23,26 @@ class Guest(asyncio.Protocol):
         self.let_in.append(transport.get_extra_info("peername")[0])
 
 
-def with_door(use: Callable[[Door, list[str]], Awaitable[None]]) -> list[str]:
-    """Return the addresses that were let in, in order, while a door was used."""
+def with_listener(use: Callable[[FairListener, list[str]], Awaitable[None]]) -> list[str]:
+    """Return the addresses that were let in, in order, while a listener was used."""
     seen: list[str] = []
     kind = type("Noted", (Guest,), {"let_in": seen})
 
     async def main() -> None:
         bound = await asyncio.get_running_loop().create_server(kind, HOST, 0, start_serving=False)
-        door = Door(bound, kind, 2048)
+        listener = FairListener(bound, kind, 2048)
         try:
-            await use(door, seen)
+            await use(listener, seen)
         finally:
-            door.close()
-            await door.wait_closed()
+            listener.close()
+            await listener.wait_closed()
 
     asyncio.run(main())
     return seen
 
 
-def knock(door: Door, address: str = HOST) -> socket.socket:
-    return socket.create_connection(door.sockets[0].getsockname(), 5, (address, 0))
+def knock(listener: FairListener, address: str = HOST) -> socket.socket:
+    return socket.create_connection(listener.sockets[0].getsockname(), 5, (address, 0))
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -52,39 +52,39 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def test_a_client_that_knocks_once_does_not_stand_behind_a_crowd() -> None:
-    async def use(door: Door, seen: list[str]) -> None:
-        guests = [knock(door) for _ in range(20 * NEWCOMERS)] + [knock(door, ANOTHER)]  # nobody is let in meanwhile
+    async def use(listener: FairListener, seen: list[str]) -> None:
+        guests = [knock(listener) for _ in range(20 * NEWCOMERS)] + [knock(listener, ANOTHER)]  # nobody is let in meanwhile
         await until(lambda: len(seen) == len(guests))
         for guest in guests:
             guest.close()
 
-    seen = with_door(use)
-    # All of the first 128 are there before it; it comes as soon as the door has seen it.
+    seen = with_listener(use)
+    # All of the first 128 are there before it; it comes as soon as the listener has seen it.
     assert seen.index(ANOTHER) <= 6 * NEWCOMERS
 
 
 def test_nothing_is_made_of_who_has_left() -> None:
-    async def use(door: Door, seen: list[str]) -> None:
+    async def use(listener: FairListener, seen: list[str]) -> None:
         for _ in range(50):
-            with knock(door) as guest:
+            with knock(listener) as guest:
                 guest.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        with knock(door, ANOTHER):
+        with knock(listener, ANOTHER):
             await until(lambda: ANOTHER in seen)
 
-    assert with_door(use) == [ANOTHER]
+    assert with_listener(use) == [ANOTHER]
 
 
 def test_of_one_client_not_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MOST_WAITING", NEWCOMERS)
 
-    async def use(door: Door, seen: list[str]) -> None:
-        guests = [knock(door) for _ in range(100)] + [knock(door, ANOTHER)]
+    async def use(listener: FairListener, seen: list[str]) -> None:
+        guests = [knock(listener) for _ in range(100)] + [knock(listener, ANOTHER)]
         await until(lambda: ANOTHER in seen)
         await asyncio.sleep(0.1)
         for guest in guests:
             guest.close()
 
-    assert NEWCOMERS < len(with_door(use)) <= 2 * NEWCOMERS + 1
+    assert NEWCOMERS < len(with_listener(use)) <= 2 * NEWCOMERS + 1
 
 
 class Exhausted(socket.socket):
@@ -102,20 +102,20 @@ class Exhausted(socket.socket):
 def test_a_process_without_descriptors_lets_them_in_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.http.edge.turns.socket.socket", Exhausted)
 
-    async def use(door: Door, seen: list[str]) -> None:
-        with knock(door):
+    async def use(listener: FairListener, seen: list[str]) -> None:
+        with knock(listener):
             await until(lambda: len(seen) == 1)
-        assert [each.refused for each in door.sockets if isinstance(each, Exhausted)] == [1]
+        assert [each.refused for each in listener.sockets if isinstance(each, Exhausted)] == [1]
 
-    assert with_door(use) == [HOST]
+    assert with_listener(use) == [HOST]
 
 
 def test_a_closed_door_lets_nobody_in() -> None:
-    async def use(door: Door, seen: list[str]) -> None:
-        guests = [knock(door) for _ in range(4 * NEWCOMERS)]
+    async def use(listener: FairListener, seen: list[str]) -> None:
+        guests = [knock(listener) for _ in range(4 * NEWCOMERS)]
         await until(lambda: len(seen) > 0)
-        address, let_in = door.sockets[0].getsockname(), len(seen)
-        door.close()
+        address, let_in = listener.sockets[0].getsockname(), len(seen)
+        listener.close()
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(address, 5)
         await asyncio.sleep(0.1)
@@ -123,4 +123,4 @@ def test_a_closed_door_lets_nobody_in() -> None:
         for guest in guests:
             guest.close()
 
-    with_door(use)
+    with_listener(use)
