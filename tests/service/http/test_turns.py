@@ -53,7 +53,8 @@ async def until(true: Callable[[], bool]) -> None:
 
 def test_a_client_that_knocks_once_does_not_stand_behind_a_crowd() -> None:
     async def use(listener: FairListener, seen: list[str]) -> None:
-        guests = [knock(listener) for _ in range(20 * NEWCOMERS)] + [knock(listener, ANOTHER)]  # nobody is let in meanwhile
+        # Nobody is let in while these connect.
+        guests = [knock(listener) for _ in range(20 * NEWCOMERS)] + [knock(listener, ANOTHER)]
         await until(lambda: len(seen) == len(guests))
         for guest in guests:
             guest.close()
