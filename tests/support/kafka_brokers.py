@@ -63,18 +63,29 @@ def brokers(folder: Path, count: int = 1, secure: bool = False, **extra: Any) ->
         cluster.close()
 
 
-def produce(hosts: str, topic: str, values: Sequence[bytes], partition: int | None = None, **config: Any) -> None:
-    """Write messages and wait until they are acknowledged."""
-    import confluent_kafka
+class Writer:
+    """Writes each message once, however often that must be tried on a busy machine; keeps its connection."""
 
-    settings = {"bootstrap.servers": hosts, "log_level": 0, "linger.ms": 20, "message.max.bytes": 4 << 20}
-    producer = confluent_kafka.Producer(settings | config)
-    for number, value in enumerate(values):
-        where: dict[str, Any] = {} if partition is None else {"partition": partition}
-        producer.produce(topic, value, **where)
-        if not number % 5_000:
-            producer.poll(0)
-    assert producer.flush(60) == 0
+    def __init__(self, hosts: str, **config: Any) -> None:
+        import confluent_kafka
+
+        settings: dict[str, Any] = {"bootstrap.servers": hosts, "log_level": 0, "linger.ms": 20}
+        settings |= {"message.max.bytes": 4 << 20, "enable.idempotence": True}
+        self._producer = confluent_kafka.Producer(settings | config)
+
+    def write(self, topic: str, values: Sequence[bytes], partition: int | None = None) -> None:
+        """Write messages and wait until they are acknowledged."""
+        for number, value in enumerate(values):
+            where: dict[str, Any] = {} if partition is None else {"partition": partition}
+            self._producer.produce(topic, value, **where)
+            if not number % 5_000:
+                self._producer.poll(0)
+        assert self._producer.flush(60) == 0
+
+
+def produce(hosts: str, topic: str, values: Sequence[bytes], partition: int | None = None, **config: Any) -> None:
+    """Write messages and wait until they are acknowledged; takes a second, as it connects anew."""
+    Writer(hosts, **config).write(topic, values, partition)
 
 
 class Reader:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from service.settings import StreamSettings
-from support.kafka_brokers import Reader, commits_of, produce
+from support.kafka_brokers import Reader, Writer, commits_of
 from support.stream import Process, Running, alert, chosen, eventually
 
 SESSION_MS, TRANSACTION_MS = 3000, 5000
@@ -70,7 +70,7 @@ class Trial:
         self.create(self.sink, 2)
         self.create(self.dead, 1)
         self.fed = 0
-        self._reader = Reader(hosts, self.sink)
+        self._reader, self._writer = Reader(hosts, self.sink), Writer(hosts)
         self._processes = 0
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
@@ -95,6 +95,7 @@ class Trial:
         """Delete a topic."""
         for future in self._admin.delete_topics([topic]).values():
             future.result(30)
+        self._writer = Writer(self.hosts)  # the former one would go on writing to what it knows of the topic
 
     def addresses(self, **options: str) -> dict[str, str]:
         """Source, sink and dead letters, with options of the source."""
@@ -134,15 +135,14 @@ class Trial:
         """Write the next alerts, evenly over some seconds."""
         for _ in range(parts if over else 1):
             share = count // parts if over else count
-            produce(
-                self.hosts, self.source, [alert(number, self._flux) for number in range(self.fed, self.fed + share)]
-            )
+            alerts = [alert(number, self._flux) for number in range(self.fed, self.fed + share)]
+            self._writer.write(self.source, alerts)
             self.fed += share
             time.sleep(over / parts)
 
     def feed_one(self, partition: int) -> None:
         """Write the next alert to a partition."""
-        produce(self.hosts, self.source, [alert(self.fed, self._flux)], partition)
+        self._writer.write(self.source, [alert(self.fed, self._flux)], partition)
         self.fed += 1
 
     def answers(self) -> Counter[int]:
