@@ -86,7 +86,7 @@ def test_the_stream_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(stream, "VISITS", (2000,))
     monkeypatch.setattr(stream, "ARRIVAL_SECONDS", 0.2)
     monkeypatch.setattr(stream, "STEADY_SECONDS", 1)
-    measured = stream.measure(tiny_bundle, 0.02, 100_000, quiet)
+    measured = stream.measure(tiny_bundle, 0.02, 400_000, quiet)
     assert 0 < float(str(measured["stream.decode_vs_fastavro"])) < 0.34
     assert set(measured) >= {
         "stream.drain_per_s.workers_1",
@@ -95,7 +95,7 @@ def test_the_stream_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPat
         "stream.visit_2k_s",
         "stream.age_p99_ms",
     }
-    assert float(str(measured["stream.backlog.answered"])) < 2000  # the backlog still waits
+    assert float(str(measured["stream.backlog.answered"])) < 8000  # the backlog still waits
     assert "| `stream.age_p50_ms` |" in stream.table(measured)
     assert all(isinstance(value, float) and value > 0 for key, value in measured.items() if "growth" not in key)
 
