@@ -36,7 +36,7 @@ KINDS: Final = {
         r"(?i)\b[a-z_]*(?:password|passwd|secret|token|api_?key)[a-z_]*[\"']?\s*[:=]\s*" + _QUOTED
     ),
 }
-"""What is searched for; where a group is captured, it alone has to look random."""
+"""Patterns of secrets by kind; of a pattern with a group, only the text in the group has to look random."""
 
 KNOWN: Final = frozenset({"tests/deploy/test_secret_scan.py"})
 """Files whose findings are made up: tests of this search."""

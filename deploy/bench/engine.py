@@ -158,8 +158,8 @@ class Lone(NamedTuple):
 
 
 BETWEEN, OUTSIDE = "between", "outside"
-"""What no stage accounts for: in the service's total (threads that were waited for, shares, limits, metrics), and
-before or after it (sockets, HTTP, event loop, client)."""
+"""Names of the time that belongs to no stage: within the service's total (waits for threads, shares, limits, metrics),
+and before or after it (sockets, HTTP, event loop, client)."""
 
 
 def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:

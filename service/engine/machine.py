@@ -78,7 +78,7 @@ TYPICAL_LENGTH = 64
 WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
 """Padded observations in a batch that are tried, as light curves of the typical length."""
 DEVICE_WIDTHS = (*WIDTHS, 16_384, 32_768, 65_536, 131_072)
-"""The same on a device with memory of its own, which runs thousands of observations at once."""
+"""Padded observations in a batch that are tried on a GPU, which runs thousands of observations at once."""
 USUAL_WIDTH = 1024
 SLACK = 1.05  # of seconds for each observation: less than this is noise
 GAIN = 0.97  # what a batch wider than usual has to come down to: the others wait for its end, after all
