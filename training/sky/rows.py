@@ -1,5 +1,8 @@
 """The rows of the table of real surveys: which objects each is about, what is scored, and what was wanted.
 
+Beside the figures of a row stand how often the first of all classes is right on its objects (``top-1``), and the share
+of them whose set is withheld as unusual (``withheld``): a score that withholding flatters is seen.
+
 Legend: N objects.
 """
 
@@ -82,6 +85,13 @@ def brightest(sky: Sky) -> NDArray[np.float64]:
     return np.asarray(np.where(top > 0, 31.4 - 2.5 * np.log10(np.maximum(top, 1e-3)), np.nan))
 
 
+def _beside(answers: Answers, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
+    """Return what stands beside every figure, and the number of objects."""
+    scores = summary(answers, label_N)
+    found = {"top-1": scores.get("top_1", np.nan), "withheld": scores.get("withheld", np.nan)}
+    return {f"{name}{suffix}": value for name, value in (found | {"objects": scores["objects"]}).items()}
+
+
 def _broad(measured: Measured) -> dict[str, Any]:
     real = measured.real
     chosen = real.of(*REAL_IN_LSST_BANDS)
@@ -94,7 +104,7 @@ def _broad(measured: Measured) -> dict[str, Any]:
         "Periodic": recall.get("Periodic", np.nan),
         "worst brightness bin of SN-like": scores["worst_bin"],
         "precision of SN-like": scores["precision_sn_like"],
-        "objects": len(label),
+        **_beside(answers, label),
     }
 
 
@@ -107,6 +117,7 @@ def _three(source: str, revealed: Reveal) -> Callable[[Measured], dict[str, Any]
             answers, label = measured.real.pick(chosen, reveal)
             found[f"top-1, {name}"] = summary(answers, label).get("top_1", np.nan)
             found[f"among three, {name}"] = restricted(answers, label)["top_1"]
+            found[f"withheld, {name}"] = summary(answers, label).get("withheld", np.nan)
         return found
 
     return score
@@ -116,7 +127,8 @@ def _balanced(source: str) -> Callable[[Measured], dict[str, Any]]:
     def score(measured: Measured) -> dict[str, Any]:
         answers, label = measured.real.pick(measured.real.of(source))
         found = {"balanced": balanced_of(answers, label), "among three": restricted(answers, label)["balanced"]}
-        return {**found, **{ELASTICC.names[c]: recall_of(answers, label, c) for c in THREE}, "objects": len(label)}
+        recalls = {ELASTICC.names[c]: recall_of(answers, label, c) for c in THREE}
+        return {**found, **recalls, **_beside(answers, label)}
 
     return score
 
@@ -125,7 +137,7 @@ def _mallorn(measured: Measured) -> dict[str, Any]:
     chosen = measured.real.of("mallorn")
     answers, label = measured.real.pick(chosen, "redshift")
     if not len(label):
-        return {"macro-F1": np.nan, "objects": 0}
+        return {"macro-F1": np.nan, **_beside(answers, label)}
     five = np.array([MALLORN_FIVE.get(name, -1) for name in ELASTICC.names])
     kept = five >= 0
     gathered = np.stack([answers.probabilities_NC[:, kept][:, five[kept] == k].sum(axis=1) for k in range(5)], axis=1)
@@ -134,19 +146,21 @@ def _mallorn(measured: Measured) -> dict[str, Any]:
     for k in np.unique(truth):
         hits = float(((named == k) & (truth == k)).sum())
         scores.append(2 * hits / float((named == k).sum() + (truth == k).sum()))
-    return {"macro-F1": float(np.mean(scores)), "objects": len(label)}
+    return {"macro-F1": float(np.mean(scores)), **_beside(answers, label)}
 
 
 def _recalls(**wanted: tuple[str, tuple[str, ...]]) -> Callable[[Measured], dict[str, Any]]:
-    """Recall of one class in some sources, for each name."""
+    """Recall of one class in some sources, for each name; beside it, what holds of all these objects together."""
 
     def score(measured: Measured) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        every = np.zeros(len(measured.real.sky), dtype=np.bool_)
         for name, (label, sources) in wanted.items():
-            answers, labels = measured.real.pick(measured.real.of(*sources))
-            number = int((labels == CLASS[label]).sum())
-            found[f"{name.replace('_', ' ')} ({number})"] = recall_of(answers, labels, CLASS[label])
-        return found
+            chosen = measured.real.of(*sources) & (measured.real.sky.label == CLASS[label])
+            answers, labels = measured.real.pick(chosen)
+            found[f"{name.replace('_', ' ')} ({len(labels)})"] = recall_of(answers, labels, CLASS[label])
+            every |= chosen
+        return found | _beside(*measured.real.pick(every))
 
     return score
 
@@ -167,7 +181,7 @@ def _deep_ia(measured: Measured) -> dict[str, Any]:
 def _ztf_periodic(measured: Measured) -> dict[str, Any]:
     answers, label = measured.real.pick(measured.real.of("ztf_dr"))
     kinds = [CLASS[name] for name in ("RR Lyrae", "Cepheid", "Delta Scuti")]
-    return {"macro recall": balanced_of(answers, label, kinds), "objects": len(label)}
+    return {"macro recall": balanced_of(answers, label, kinds), **_beside(answers, label)}
 
 
 def _views(measured: Measured) -> dict[str, Any]:
@@ -181,8 +195,8 @@ def _views(measured: Measured) -> dict[str, Any]:
         found[f"balanced, {name}"] = balanced_of(answers, label)
         found[f"among three, {name}"] = restricted(answers, label)["balanced"]
     scores = summary(*measured.views.pick(chosen))
-    named = ("coverage", "size", "withheld", "sure_and_wrong", "objects")
-    return found | {name: scores.get(name, np.nan) for name in named}
+    named = ("coverage", "size", "sure_and_wrong")
+    return found | {name: scores.get(name, np.nan) for name in named} | _beside(*measured.views.pick(chosen))
 
 
 def _rubin(measured: Measured) -> dict[str, Any]:
@@ -191,7 +205,7 @@ def _rubin(measured: Measured) -> dict[str, Any]:
     scores = summary(answers, label)
     named = recall_of(answers, label, CLASS["AGN"])
     missing = scores.get("single_and_missing", np.nan)
-    return {"AGN named": named, "one-class sets that miss": missing, "objects": len(label)}
+    return {"AGN named": named, "one-class sets that miss": missing, **_beside(answers, label)}
 
 
 def _coverage(measured: Measured) -> dict[str, Any]:
@@ -201,8 +215,9 @@ def _coverage(measured: Measured) -> dict[str, Any]:
     for name, part in asked.items():
         sources = [str(source) for source in np.unique(part.sky.source) if part.of(str(source)).sum() >= 5]
         scores = [summary(*part.pick(part.of(source))) for source in sources]
-        for key in ("coverage", "size", "withheld"):
-            found[f"{key}, {name}"] = float(np.nanmean([row[key] for row in scores])) if scores else np.nan
+        for key in ("coverage", "size", "top_1", "withheld"):
+            mean = float(np.nanmean([row[key] for row in scores])) if scores else np.nan
+            found[f"{key.replace('_', '-')}, {name}"] = mean
     return found
 
 
@@ -212,7 +227,8 @@ def _sure(measured: Measured) -> dict[str, Any]:
     for name, part in asked.items():
         chosen = part.of(*np.unique(part.sky.source).tolist())
         scores = summary(*part.pick(chosen))
-        found |= {f"p >= {SURE}, {name}": scores.get("sure_and_wrong", np.nan), f"objects, {name}": scores["objects"]}
+        found |= {f"p >= {SURE}, {name}": scores.get("sure_and_wrong", np.nan)}
+        found |= _beside(*part.pick(chosen), f", {name}")
     return found
 
 

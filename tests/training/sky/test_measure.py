@@ -116,6 +116,10 @@ def test_every_row_has_figures_and_the_test_part_alone_is_scored() -> None:
     assert set(report["rows"]) == {row.key for row in ROWS}
     assert report["rows"]["deep"]["SNLS (3)"] == 1.0
     assert report["rows"]["ztf3"]["balanced"] == pytest.approx(0.5)
+    assert report["rows"]["ztf3"]["top-1"] == pytest.approx(0.5)
+    for figures in (report["rows"][row.key] for row in ROWS if row.key != "views"):
+        for beside in ("top-1", "withheld"):
+            assert any(name.startswith(beside) for name in figures)
     assert report["sets"]["ztf_sn"]["nothing"]["top_1"] == pytest.approx(0.5)
     assert report["novelty"]["oddities"] == 6
     json.dumps(report, allow_nan=False)
