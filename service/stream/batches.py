@@ -6,8 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from models.alerts.packet import Packet
 from service.observe.metrics import Metrics
-from service.stream.letters import Death
-from service.stream.messages import Message
+from service.stream.messages import Death, Message
 
 Ending = Literal["classified", "abstained", "dead", "returned", "lost"]
 TOPICS: Final = 256

@@ -34,8 +34,7 @@ from service.observe.metrics import Metrics
 from service.registry.live import Item, Lease, ModelChooser, ask_each, held
 from service.registry.repository import ModelRepository
 from service.stream.batches import Accounts, Alert, Batch, UnbalancedError
-from service.stream.letters import Death
-from service.stream.messages import Message, Result, Source, TransientError, Troubles, pauses
+from service.stream.messages import Death, Message, Result, Source, TransientError, Troubles, pauses
 from service.stream.publishing import ExactlyOnce, Publishing
 
 log = structlog.get_logger(__name__)

@@ -23,8 +23,20 @@ from service.observe.metrics import Metrics
 from service.settings import SinkFormat
 from service.stream.batches import Batch, Buried
 from service.stream.formats import record_of
-from service.stream.letters import Death, is_shortened, letter, shortened
-from service.stream.messages import Message, PermanentError, Record, Result, Sink, TransientError, Troubles, pauses
+from service.stream.messages import (
+    Death,
+    Message,
+    PermanentError,
+    Record,
+    Result,
+    Sink,
+    TransientError,
+    Troubles,
+    is_shortened,
+    letter,
+    pauses,
+    shortened,
+)
 
 log = structlog.get_logger(__name__)
 

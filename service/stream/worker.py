@@ -29,8 +29,7 @@ from service.settings import StreamSettings, unknown_settings
 from service.stream.addresses import AddressError
 from service.stream.batches import Accounts, UnbalancedError
 from service.stream.ends import Ends, open_ends, reads_letters
-from service.stream.letters import restored
-from service.stream.messages import Message, Source, TransientError, Troubles, pauses
+from service.stream.messages import Message, Source, TransientError, Troubles, pauses, restored
 from service.stream.pipeline import Classifying, Decoding, Pipeline
 from service.stream.probes import Movement, Probes
 from service.stream.publishing import BATCHES_AHEAD, ExactlyOnce, Publishing

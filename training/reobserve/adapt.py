@@ -23,7 +23,7 @@ from models.confidence import Novelty, PredictionSets
 from models.taxonomy import ELASTICC
 from training.data.dataset import Dataset, read_dataset
 from training.reobserve.batch import add_made_up, find_origins, make_views
-from training.reobserve.colours import read_colours
+from training.reobserve.origins import read_colours
 from training.reobserve.patterns import Library, build_library
 from training.reobserve.templates import template_objects
 from training.score.confidence import fit_sets

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.taxonomy import ELASTICC
-from training.reobserve.colours import Colours, no_templates, read_colours
-from training.reobserve.origins import Event, event_of
+from training.reobserve.origins import Colours, Event, event_of, no_templates, read_colours
 from training.reobserve.patterns import ONE_BAND, Library, build_library
 from training.reobserve.pulses import PERIODIC, Flare, Pulse, made_up_pulses, pulse_of, read_flares
 from training.reobserve.templates import template_objects

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.units import DETECTION_SNR
-from training.reobserve.colours import Colours
-from training.reobserve.origins import ACHROMATIC, Event
+from training.reobserve.origins import ACHROMATIC, Colours, Event
 from training.reobserve.patterns import Library, Pattern
 from training.reobserve.pulses import Flare, Pulse
 from training.simulate.photometry import distance_modulus

@@ -30,10 +30,10 @@ from training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
 from training.fit.checkpoints import RunConfig, RunError, load_network
 from training.recipes.schema import Recipe
 from training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
-from training.sky.card import write_sky_card
+from training.score.confidence import Strata, coverage_and_size, fit_strata, reweighted
 from training.sky.heads import Told, answers, scores, shares
 from training.sky.novelty import Asked, StrangerFit, fit_strangers, joined, judge, read_asked
-from training.sky.strata import Strata, fit_strata, measure, reweighted
+from training.sky.page import write_sky_card
 from training.sky.surveys import STAND_INS
 from training.sky.told import classes_of, read_part, read_told
 
@@ -138,7 +138,7 @@ def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: 
     share_C = shares(training.label, len(classes))
     metrics = {
         "calibration": fit.numbers(),
-        "prediction_sets": dict(measure(sets, *measured)) | {"withheld": float(1 - usual.mean())},
+        "prediction_sets": dict(coverage_and_size(sets, *measured)) | {"withheld": float(1 - usual.mean())},
         "novelty_auroc_of_kinds_left_out": auroc,
         "validation": scores(p_NC, sample.label_N),
         **parts,
@@ -227,7 +227,7 @@ def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strat
         kept = weight_N > 0
         own = told_NC[kept], label_N[kept], strata.take(kept)
         sets = fit_strata(*own, _measured_on(classes), weight_N[kept])
-        measured = measure(sets, *own, weight_N[kept])
+        measured = coverage_and_size(sets, *own, weight_N[kept])
         found[name] = {
             "shares": None,
             "source": rates.source if name != UNIFORM else "",
@@ -243,7 +243,7 @@ def _by_survey(p_NC: Float64, label_N: Any, strata: Strata, sets: PredictionSets
     found = {}
     for source in np.unique(strata.source):
         rows = strata.source == source
-        told = measure(sets, *_without(p_NC, label_N, strata, rows & usual)) if (rows & usual).any() else {}
+        told = coverage_and_size(sets, *_without(p_NC, label_N, strata, rows & usual)) if (rows & usual).any() else {}
         found[str(source)] = {
             **scores(p_NC[rows], label_N[rows]),
             "withheld": float(1 - usual[rows].mean()),

@@ -46,10 +46,10 @@ from training.importers.surveys import ZTF_CLASSES
 from training.recipes.schema import Recipe
 from training.score.calibrate import softmax
 from training.score.metrics import confusion, macro_f1
-from training.sky.card import EVERY_PART
 from training.sky.heads import Told, load_body, load_whole, save_run
 from training.sky.load import as_sent
 from training.sky.novelty import Asked, embeddings_of, impossible, joined, statistics_of
+from training.sky.page import EVERY_PART
 from training.sky.record import PARTS, Sky
 from training.sky.scores import ask_bundle
 from training.sky.told import CLASSES, IMPOSSIBLE, real_strangers

@@ -24,8 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from service.stream.addresses import Address
 from service.stream.kafka.client import Complaints, is_transient, made, properties
-from service.stream.letters import is_shortened
-from service.stream.messages import PermanentError, Record, TransientError
+from service.stream.messages import PermanentError, Record, TransientError, is_shortened
 
 Verdict = PermanentError | TransientError | None
 Answered = Callable[[int, KafkaError | None], None]

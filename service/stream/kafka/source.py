@@ -29,11 +29,10 @@ import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from service.stream.addresses import Address, AddressError
-from service.stream.kafka.client import GROUP, Complaints, asking, made, properties
+from service.stream.kafka.client import GROUP, Complaints, Watch, asking, made, properties
 from service.stream.kafka.commits import Apart, Commits
 from service.stream.kafka.hand import Hand, message_of, offset_of, partition_of
 from service.stream.kafka.offsets import Offsets, Partition, Token
-from service.stream.kafka.watch import Watch
 from service.stream.messages import FiniteSource, Message, Standing, TransientError
 
 log = structlog.get_logger(__name__)

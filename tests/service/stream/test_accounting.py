@@ -16,8 +16,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from service.observe.metrics import Metrics
 from service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
-from service.stream.letters import Death
-from service.stream.messages import Message
+from service.stream.messages import Death, Message
 from service.stream.pipeline import Classifying, Decoding
 from service.stream.publishing import Publishing
 from support.kafka_cluster import kafka_cluster

@@ -8,8 +8,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from confluent_kafka import KafkaError
 
 from service.stream.kafka import client as module
-from service.stream.kafka.client import REFUSED_SECONDS, Complaints
-from service.stream.kafka.watch import View, Watch
+from service.stream.kafka.client import REFUSED_SECONDS, Complaints, View, Watch
 from support.stream import eventually
 
 REFUSED, AWAY = KafkaError(KafkaError._AUTHENTICATION, "no"), KafkaError(KafkaError._ALL_BROKERS_DOWN, "none")
@@ -73,8 +72,8 @@ def test_a_repeated_complaint_is_one_line_a_minute_with_the_number_of_times(cloc
 
 def test_a_journal_that_cannot_be_read_keeps_no_round_from_telling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals are read again and again while nobody answers; the probes must say so meanwhile."""
-    monkeypatch.setattr("service.stream.kafka.watch.ASK_SECONDS", 0.3)
-    monkeypatch.setattr("service.stream.kafka.watch.TROUBLED_SECONDS", 0.05)
+    monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 0.3)
+    monkeypatch.setattr("service.stream.kafka.client.TROUBLED_SECONDS", 0.05)
     watch = Watch(NOBODY, ["alerts"], Complaints("source"))
     watch.read_journals([("alerts", 0)], lambda found: None)
     try:

@@ -28,8 +28,7 @@ from service.stream.kafka import sink as kafka_sink
 from service.stream.kafka import source
 from service.stream.kafka.offsets import Offsets, Token
 from service.stream.kafka.source import Claim, KafkaSource
-from service.stream.letters import Death
-from service.stream.messages import Message, TransientError, Troubles
+from service.stream.messages import Death, Message, TransientError, Troubles
 from service.stream.publishing import ExactlyOnce
 from support import kafka_cluster as kafka
 from support.edge import wait_until

@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 
 from service.observe.metrics import Metrics
 from service.stream.batches import Accounts, UnbalancedError
-from service.stream.letters import PREFIX, Death, letter, restored
-from service.stream.messages import Message
+from service.stream.messages import PREFIX, Death, Message, letter, restored
 
 MESSAGES = st.builds(
     Message,

@@ -21,8 +21,20 @@ from service.stream.batches import Accounts, Batch
 from service.stream.ends import Ends, reads_letters
 from service.stream.kafka.hand import message_of as of_kafka
 from service.stream.kafka.sink import LetterTopic
-from service.stream.letters import PREFIX, SHORT_BYTES, Death, letter, restored, shortened
-from service.stream.messages import Message, PermanentError, Record, Standing, TransientError, Troubles
+from service.stream.messages import (
+    PREFIX,
+    SHORT_BYTES,
+    Death,
+    Message,
+    PermanentError,
+    Record,
+    Standing,
+    TransientError,
+    Troubles,
+    letter,
+    restored,
+    shortened,
+)
 from service.stream.publishing import Publishing
 from service.stream.redis_streams import message_of as of_redis
 from support.redis import needs_redis, redis_server

@@ -8,8 +8,16 @@ import pytest
 
 from support.sky import bump, pulsator
 from training.reobserve.batch import find_origins, make_views, survey_weights
-from training.reobserve.colours import Colours, Series, no_templates, read_colours
-from training.reobserve.origins import CLASS, event_of, fit_process, nightly
+from training.reobserve.origins import (
+    CLASS,
+    Colours,
+    Series,
+    event_of,
+    fit_process,
+    nightly,
+    no_templates,
+    read_colours,
+)
 from training.reobserve.patterns import build_library
 from training.reobserve.pulses import pulse_of
 from training.reobserve.views import Rules, view, view_of_event

@@ -15,9 +15,8 @@ from support.sky import bump, pulsator
 from training.fit.checkpoints import DataSource
 from training.recipes.astro_moe import debug, sky_heads_ztf, with_network
 from training.recipes.schema import Recipe
-from training.sky.card import write_sky_card
 from training.sky.heads import answers, load_whole, save_run
-from training.sky.page import write_page
+from training.sky.page import write_page, write_sky_card
 from training.sky.record import PARTS, Sky, collect
 from training.sky.shipping import ship
 from training.sky.six import (

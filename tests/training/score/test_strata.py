@@ -5,7 +5,7 @@ import pytest
 
 from models.confidence import PredictionSets
 from models.lightcurve import Float64, Int64
-from training.sky.strata import FLOOR, Strata, fit_strata, measure, reweighted
+from training.score.confidence import FLOOR, Strata, coverage_and_size, fit_strata, reweighted
 
 CLASSES = 6
 
@@ -30,7 +30,7 @@ def sets() -> PredictionSets:
 def test_other_light_curves_are_covered_in_every_stratum(sets: PredictionSets) -> None:
     p, label, strata = drawn(6_000, 1)
     for rows in (strata.detections < 3, strata.detections >= 20, strata.bands == 1, strata.novelty > 0.8):
-        assert measure(sets, p[rows], label[rows], strata.take(rows))["coverage"] > 0.88
+        assert coverage_and_size(sets, p[rows], label[rows], strata.take(rows))["coverage"] > 0.88
 
 
 def test_no_threshold_is_below_the_floor_and_strange_ones_are_never_surer(sets: PredictionSets) -> None:
@@ -54,6 +54,6 @@ def test_under_other_shares_sets_cover_what_those_shares_hold() -> None:
     kept = weight > 0
     own = told[kept], label[kept], strata.take(kept)
     fitted = fit_strata(*own, "other shares", weight[kept])
-    assert measure(fitted, *own, weight[kept])["coverage"] > 0.9
+    assert coverage_and_size(fitted, *own, weight[kept])["coverage"] > 0.9
     np.testing.assert_allclose(told.sum(1), 1.0)
     assert (told[:, 5] == 0).all()
