@@ -1,18 +1,38 @@
-"""onnxruntime sessions, tuned for ragged light-curve batches on shared cores.
+"""onnxruntime sessions, tuned for ragged light-curve batches on shared cores, or on a device with its own memory.
 
 Notable: memory patterns are off (they grow with every new shape), threads never spin (on a sparse stream that burns a
 core), each run uses ``threads`` intra-op threads and callers run concurrently on one session, which beat every other
 layout measured on CPU. The provider asked for is asserted: onnxruntime itself falls back to CPU without a word. A graph
 is opened from the very bytes that were hashed, and all its weights stand in them: onnxruntime would read others from
 whatever file the graph names, which no manifest lists. A run under way can be interrupted, the session replaced.
+
+**On a device** buffers are page-locked and used again, and copies go on beside runs::
+
+    run = DeviceRun(session, open_again, "cuda", Cudart.of_this_process())
+    ready = run.stage(inputs)    # copied to the device, while another thread's run computes there
+    outputs = run(ready)
+
+- onnxruntime copies inputs from ordinary memory, which the driver copies once more, into memory that the device may
+  read. Here the inputs are written into memory that is page-locked from the start, and outputs come back into such;
+- buffers have room for so many bytes and are bound by address, so one serves every shape that fits; they double when
+  one does not, and never shrink;
+- a :class:`Lane` is all buffers of a run. There are as many as runs and staged batches have ever been at one time. A
+  copy that one thread waits for does not hold up the run of another: runs have streams of their own;
+- what the driver is asked (page-locking, free memory) goes through the CUDA runtime library that onnxruntime has loaded
+  into the process. On the CPU all of this works and gains nothing; it is there so that tests can run it.
+
+Nothing here has run on a GPU yet.
 """
 
+import ctypes
 import hashlib
+import math
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 import onnxruntime as ort
@@ -159,3 +179,215 @@ class SessionRun:
     def reopen(self) -> None:
         """Run on a new session from now on; seconds of work."""
         self._session = self._open_again()
+
+
+Device = Literal["cpu", "cuda"]
+Bytes = NDArray[np.uint8]
+LEAST_BYTES: Final = 4096
+_LIBRARIES: Final = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
+
+
+class Driver(Protocol):
+    """Requests to the driver of a device."""
+
+    def page_lock(self, memory: Bytes) -> bool:
+        """Keep memory where the device can read it by itself, as long as the array lives; False where that fails."""
+
+    def free_bytes(self) -> int:
+        """Bytes of the device's memory that nobody has taken."""
+
+
+class Cudart:
+    """The CUDA runtime library of this process."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    @classmethod
+    def of_this_process(cls) -> "Cudart | None":
+        """Return the library; None where there is none."""
+        for name in _LIBRARIES:
+            with suppress(OSError):
+                return cls(ctypes.CDLL(name))
+        return None
+
+    def page_lock(self, memory: Bytes) -> bool:
+        """See :class:`Driver`."""
+        address = memory.ctypes.data
+        if self._library.cudaHostRegister(ctypes.c_void_p(address), ctypes.c_size_t(memory.nbytes), ctypes.c_uint(0)):
+            return False
+        weakref.finalize(memory, self._library.cudaHostUnregister, ctypes.c_void_p(address))
+        return True
+
+    def free_bytes(self) -> int:
+        """See :class:`Driver`. Raises OSError where the driver does not tell."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        if code := self._library.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)):
+            raise OSError(f"the CUDA driver does not tell its free memory: error {code}")
+        return free.value
+
+
+class _Buffer:
+    """Bytes of the host, page-locked where the driver does that, and as many on the device."""
+
+    def __init__(self, device: Device, driver: Driver | None) -> None:
+        self._device, self._driver = device, driver
+        self.host: Bytes = np.empty(0, dtype=np.uint8)
+        self._there: ort.OrtValue | None = None
+
+    def room(self, wanted: int) -> None:
+        """Hold at least so many bytes; what was held is lost when it grows."""
+        if wanted <= self.host.nbytes:
+            return
+        self.host = np.zeros(max(LEAST_BYTES, 2 ** math.ceil(math.log2(wanted))), dtype=np.uint8)
+        self._there = None
+        if self._driver is not None:
+            self._driver.page_lock(self.host)
+
+    def send(self, value: NDArray[Any]) -> int:
+        """Copy a value to the device and return its address there."""
+        self.room(value.nbytes)
+        self.host[: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        if self._there is None:
+            self._there = ort.OrtValue.ortvalue_from_numpy(self.host, self._device, 0)
+        elif self._device != "cpu":
+            self._there.update_inplace(self.host)
+        return int(self._there.data_ptr())
+
+
+class Lane:
+    """All buffers of one run, by the names of its inputs and outputs."""
+
+    def __init__(self, device: Device, driver: Driver | None) -> None:
+        self.device, self._driver = device, driver
+        self._buffers: dict[str, _Buffer] = {}
+
+    def buffer(self, name: str) -> _Buffer:
+        """Return the buffer of a name."""
+        return self._buffers.setdefault(name, _Buffer(self.device, self._driver))
+
+
+class Staged(dict[str, NDArray[Any]]):
+    """Inputs of a run, as ever, which are also on the device, bound to one run of one session: ``spent`` after it."""
+
+    def __init__(self, inputs: Mapping[str, NDArray[Any]], lane: Lane, session: ort.InferenceSession) -> None:
+        super().__init__(inputs)
+        self.lane, self.session, self.spent = lane, session, False
+        self.binding = session.io_binding()
+        for node in session.get_inputs():
+            value = inputs[node.name]
+            address = lane.buffer(node.name).send(value)
+            self.binding.bind_input(node.name, lane.device, 0, value.dtype.type, value.shape, address)
+        self._answers = {node.name: self._answer(node) for node in session.get_outputs()}
+
+    def outputs(self) -> dict[str, NDArray[Any]]:
+        """Return copies of what the run has answered: the buffers will be written again."""
+        told = self.binding.get_outputs()
+        bound = zip(self._answers.items(), told, strict=True)
+        return {name: np.asarray(value.numpy()) if place is None else place.copy() for (name, place), value in bound}
+
+    def _answer(self, node: Any) -> NDArray[Any] | None:
+        """Bind an output to page-locked memory, where its shape is known before; None where it is not."""
+        axes = {
+            axis: size
+            for given in self.session.get_inputs()
+            for axis, size in zip(given.shape, self[given.name].shape, strict=True)
+            if isinstance(axis, str)
+        }
+        shape: list[Any] = [axes.get(axis) if isinstance(axis, str) else axis for axis in node.shape]
+        kind = _KINDS.get(node.type)
+        if kind is None or None in shape:
+            self.binding.bind_output(node.name, "cpu")
+            return None
+        count = math.prod(shape)
+        buffer = self.lane.buffer(f"{node.name}/told")
+        buffer.room(max(1, count * np.dtype(kind).itemsize))
+        place = buffer.host[: count * np.dtype(kind).itemsize].view(kind).reshape(shape)
+        self.binding.bind_output(node.name, "cpu", 0, kind, shape, int(buffer.host.ctypes.data))
+        return place
+
+
+_KINDS: Final[Mapping[str, type[np.generic]]] = {
+    "tensor(float)": np.float32,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
+
+
+class DeviceRun(SessionRun):
+    """Graph inputs to graph outputs through buffers that are used again; called from several threads at once.
+
+    Parameters
+    ----------
+    driver : page-locks memory; None: nothing is page-locked.
+    """
+
+    def __init__(
+        self,
+        session: ort.InferenceSession,
+        open_again: Callable[[], ort.InferenceSession],
+        device: Device,
+        driver: Driver | None = None,
+    ) -> None:
+        super().__init__(session, open_again)
+        self._device, self._driver = device, driver
+        self._lanes: list[Lane] = []  # free ones; append and pop are one step of the interpreter each
+
+    def stage(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Copy inputs to the device, so that a run can begin at once; they come back as they were where that fails.
+
+        Whoever stages inputs has to run them, or their buffers are lost.
+        """
+        try:
+            return self._staged(inputs)
+        except Exception:  # the run will try again, and its error be dealt with as that of a run
+            return inputs
+
+    def __call__(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Run the graph, on what was staged or on what is staged now."""
+        ready = isinstance(inputs, Staged) and inputs.session is self._session and not inputs.spent
+        staged = inputs if ready else self._staged(inputs)
+        assert isinstance(staged, Staged)
+        with self.watched(inputs) as options:
+            staged.spent = True
+            try:
+                staged.session.run_with_iobinding(staged.binding, options)
+                return staged.outputs()
+            finally:
+                self._lanes.append(staged.lane)
+
+    def _staged(self, inputs: Mapping[str, NDArray[Any]]) -> Staged:
+        try:
+            lane = self._lanes.pop()
+        except IndexError:
+            lane = Lane(self._device, self._driver)
+        return Staged(inputs, lane, self._session)
+
+
+SHARE_OF_MEMORY: Final = 0.8
+
+
+class Room:
+    """Bound on the width of batches by the memory of a device, from what batches have taken.
+
+    The runtime keeps what runs have asked for, so that free memory falls with the widest batch so far.
+
+    Parameters
+    ----------
+    free_bytes : of the device, now.
+    runs : at the same time; each takes memory of its own.
+    """
+
+    def __init__(self, free_bytes: Callable[[], int], runs: int = 1) -> None:
+        self._free_bytes, self._runs = free_bytes, runs
+        self._at_first = free_bytes()
+        self._for_each = 0.0
+
+    def ran(self, padded: int) -> None:
+        """Look at the free memory after a batch of so many padded observations."""
+        taken = max(0, self._at_first - self._free_bytes())
+        self._for_each = max(self._for_each, taken / padded)
+
+    def fits(self, padded: int) -> bool:
+        """Return True unless batches so wide would take more than :data:`SHARE_OF_MEMORY` of what was free."""
+        return padded * self._for_each * self._runs <= SHARE_OF_MEMORY * self._at_first

@@ -49,11 +49,10 @@ from deploy.bench.report import Numbers, spread
 from deploy.bench.wire import BATCH, packed_request
 from deploy.bench.workload import columns
 from models.bundle import Manifest, load_bundle
-from models.device import Cudart, DeviceRun
 from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.transformer import Block, FeedForwardExperts, Routing
-from models.runtime import Provider, Run, open_session, run, session_options
+from models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run, session_options
 from training.export.cuda import add_cuda, cuda_graph
 from training.export.graph import write_graph
 from training.export.profile import profile_graph, random_inputs

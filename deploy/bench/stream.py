@@ -49,8 +49,7 @@ from models.bundle import load_bundle
 from models.runtime import run
 from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
-from service.engine.batch import Prediction
-from service.engine.programs import Classification
+from service.engine.batch import Classification, Prediction
 
 STEP_SECONDS: Final = 0.05
 AT_ONCE: Final = 500  # alerts in a round trip to the server

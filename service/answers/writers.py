@@ -22,8 +22,7 @@ from models.taxonomy import Taxonomy
 from models.units import FluxUnit, flux_to_njy, njy_to
 from service.answers.replies import FieldError
 from service.dataplane import Outcome
-from service.engine.batch import Prediction
-from service.engine.programs import ForecastItem
+from service.engine.batch import ForecastItem, Prediction
 from service.registry.live import Lease, Served
 from service.registry.names import Role
 

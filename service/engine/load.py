@@ -16,10 +16,9 @@ from typing import NamedTuple
 import onnxruntime as ort
 
 from models.bundle import Bundle, BundleError, Task, load_bundle, verify_golden
-from models.device import Cudart, DeviceRun, Room
-from models.runtime import Provider, ProviderError, SessionRun, open_session, run
+from models.runtime import Cudart, DeviceRun, Provider, ProviderError, Room, SessionRun, open_session, run
 from service.engine import machine as layouts
-from service.engine.batch import Arrays, RunGraph
+from service.engine.batch import Arrays, RunGraph, TaskProgram, program_of
 from service.engine.machine import (
     ONE_BY_ONE,
     USUAL_WIDTH,
@@ -35,7 +34,6 @@ from service.engine.machine import (
     widest,
 )
 from service.engine.policy import CostModel, Sample
-from service.engine.programs import TaskProgram, program_of
 from service.settings import usable_cores
 
 CHECKED = (Shape(1, 32, 0), Shape(16, 64, 64))

@@ -35,11 +35,10 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from models.bands import FILTERS
-from models.device import Room
 from models.lightcurve import LightCurve
-from service.engine.batch import Arrays, Question, RunGraph, is_out_of_memory, padded_length
+from models.runtime import Room
+from service.engine.batch import Arrays, Question, RunGraph, TaskProgram, is_out_of_memory, padded_length
 from service.engine.policy import Sample
-from service.engine.programs import TaskProgram
 
 
 class Shape(NamedTuple):

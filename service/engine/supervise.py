@@ -24,11 +24,19 @@ from threading import get_ident
 from time import monotonic
 from typing import Protocol, runtime_checkable
 
-from service.engine.batch import Arrays, OutOfMemory, RunGraph, RunHung, is_out_of_memory, padded_length, staging
+from service.engine.batch import (
+    Arrays,
+    OutOfMemory,
+    RunGraph,
+    RunHung,
+    is_out_of_memory,
+    padded_length,
+    program_of,
+    staging,
+)
 from service.engine.load import LoadedModel
 from service.engine.machine import Shape, probe
 from service.engine.policy import CostModel
-from service.engine.programs import program_of
 
 HUNG_FACTOR = 30.0  # times as long as predicted; a machine under the heaviest load we met was slower by 10
 REOPEN_SECONDS = 300.0  # a provider lost twice within these is not worth a third session

@@ -23,7 +23,7 @@ from models.posterior import PriorError
 from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
 from service.answers.writers import AskedPrior, ClassWriter, class_writer, usual_writer
 from service.dataplane import Outcome
-from service.engine.programs import ForecastItem
+from service.engine.batch import ForecastItem
 from service.http.body import forms
 from service.http.body.formats import JSON, Format
 from service.http.body.forms import (

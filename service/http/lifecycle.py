@@ -19,7 +19,7 @@ from starlette.requests import Request
 from models.bundle import BundleError
 from models.lightcurve import LightCurve
 from models.runtime import ProviderError
-from service.engine.programs import ForecastItem
+from service.engine.batch import ForecastItem
 from service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from service.http.edge.keys import Quotas, SharedCounts
 from service.http.edge.middleware import Places

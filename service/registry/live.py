@@ -27,10 +27,9 @@ from models.bundle import Bundle, Manifest, Task
 from models.lightcurve import LightCurve, LightCurveError
 from models.runtime import Provider
 from service.dataplane import AskOptions, DataPlane, Outcome, Refusal
-from service.engine.batch import EngineClosed, Overloaded
+from service.engine.batch import EngineClosed, ForecastItem, Overloaded
 from service.engine.engine import Engine
 from service.engine.load import LoadedModel
-from service.engine.programs import ForecastItem
 from service.process import give_memory_back
 from service.registry.names import CLASSIFIERS, FALLBACK, Reference, Role, Routes, UnknownModel
 from service.registry.shadow import Shadow

@@ -22,10 +22,10 @@ from models.bundle import BundleError, Task
 from models.lightcurve import LightCurve
 from models.posterior import Posterior
 from service.dataplane import DataPlane
+from service.engine.batch import ForecastItem, program_of
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel
 from service.engine.policy import BatchLimits, most_items
-from service.engine.programs import ForecastItem, program_of
 from service.engine.supervise import MEANINGS, Fault, fault_of, supervise
 from service.observe.metrics import Metrics
 from service.observe.model_statistics import ModelStatistics

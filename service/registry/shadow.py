@@ -21,10 +21,9 @@ import structlog
 
 from models.lightcurve import LightCurve, LightCurveError
 from service.dataplane import Outcome, Refusal
-from service.engine.batch import Arrays, EngineFailure, RunGraph
+from service.engine.batch import Arrays, Classification, EngineFailure, RunGraph
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel
-from service.engine.programs import Classification
 from service.observe.metrics import Metrics
 from service.registry.load import stand_back
 from service.registry.names import Reference

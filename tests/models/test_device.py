@@ -12,8 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from models.device import SHARE_OF_MEMORY, Cudart, DeviceRun, Room, Staged
-from models.runtime import SessionRun, open_session
+from models.runtime import SHARE_OF_MEMORY, Cudart, DeviceRun, Room, SessionRun, Staged, open_session
 
 
 class Driver:

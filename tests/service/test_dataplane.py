@@ -13,10 +13,9 @@ import pytest
 from models.bundle import Bundle
 from models.lightcurve import LightCurve, LightCurveError, Limits
 from service.dataplane import AskOptions, DataPlane, Outcome, Refusal
-from service.engine.batch import DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from service.engine.batch import Classification, DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 from service.engine.engine import Engine, EngineOptions
 from service.engine.policy import CostModel
-from service.engine.programs import Classification
 from service.observe.metrics import Metrics
 from support.graphs import EchoGraph, curve, echo_manifest, poison, question
 

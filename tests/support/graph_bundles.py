@@ -16,8 +16,8 @@ from models.bands import BANDS
 from models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC
+from service.engine.batch import program_of
 from service.engine.machine import Shape, probe
-from service.engine.programs import program_of
 from support.graphs import echo_manifest
 
 HISTORY = ("flux", "flux_err", "time", "band", "mask")

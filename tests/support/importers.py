@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.importers.columns import RawObject
-from training.importers.convert import Report, Rules, clean
+from training.importers.commands import Report, Rules, clean
 
 FORMS = {"S": "A", "i4": "J", "f4": "E", "f8": "D"}
 

@@ -14,8 +14,8 @@ from onnx import numpy_helper
 from models.bundle import MODEL, Bundle, load_bundle, write_golden, write_manifest
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC
+from service.engine.batch import program_of
 from service.engine.machine import Shape, probe
-from service.engine.programs import program_of
 from support.graph_bundles import classifier_bundle
 
 

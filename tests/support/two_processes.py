@@ -16,8 +16,7 @@ from training.__main__ import main
 from training.data.dataset import read_dataset, split_indices
 from training.fit import loop
 from training.fit.distributed import Ranks, join_launch
-from training.fit.loop import Step, Task, train_step
-from training.fit.optimise import Interval
+from training.fit.loop import Interval, Step, Task, train_step
 from training.fit.train import TASKS, train
 from training.recipes.astro_moe import debug, debug_pretraining
 from training.recipes.catalogue import debug_informer_forecast

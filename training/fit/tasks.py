@@ -58,8 +58,7 @@ from models.networks.network import INPUTS, QUERIES, FluxDistribution, Masking, 
 from training.data.batches import Batch, Example, collate, draw_examples, draw_indices, draw_weighted, pooled, stream
 from training.data.dataset import Dataset
 from training.data.targets import Question, askable, draw_masking, draw_question, pad_questions
-from training.fit.loop import Step, Task, to_device
-from training.fit.optimise import StarvationWatch, expert_loads, expert_shares, load_range
+from training.fit.loop import StarvationWatch, Step, Task, expert_loads, expert_shares, load_range, to_device
 from training.recipes.schema import Recipe, ReconstructionLoss
 from training.score.metrics import confusion, log_loss, macro_f1
 

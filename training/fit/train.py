@@ -39,8 +39,7 @@ from training.data.dataset import Dataset, read_dataset, require_labels, split_i
 from training.data.mixture import is_mixture, read_mixture
 from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best
 from training.fit.distributed import Ranks
-from training.fit.loop import FitResult, Task, begin, fit, train_step
-from training.fit.optimise import Interval
+from training.fit.loop import FitResult, Interval, Task, begin, fit, train_step
 from training.fit.tasks import Classification, Forecasting, MaskedReconstruction
 from training.recipes.schema import Recipe
 

@@ -5,7 +5,7 @@ structs (alert archives) alike; ids pass as text, and floating-point ids are ref
 
 A raw object is one object as its source has it, in nJy and MJD TAI but not yet checked. Readers convert units, because
 only they know them, and never drop a point: they name a reason in ``rejected``, so that the report of
-`training.importers.convert` can count it.
+`training.importers.commands` can count it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

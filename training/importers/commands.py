@@ -16,26 +16,297 @@
 Each prints what it read, wrote and dropped, and why, as JSON; the same is stored in the file (`read_notes`). With
 ``--classes`` labels become classes of another name (``--classes 'SNII=II'``), are left out (``'SNII='``) or become
 unlabelled (``'SNII=*'``); with a map every label it does not name is left out.
+
+Every point is checked, what cannot be used is dropped, why is counted, and the provenance is kept:
+
+- nothing is repaired: a point with a NaN flux or an error that is not positive is dropped and counted, not filled in;
+- a band outside u g r i z Y stops the import, because dropping it silently or calling it its neighbour are both wrong
+  answers to a question only the user can decide: ``--bands w=r`` reads it as r, ``--bands w=`` leaves it out;
+- Julian dates stop the import; fluxes in the wrong unit cannot be proved, so an implausible median error is a warning;
+- of points at one time in one band the most precise is kept, whatever their order;
+- of objects with one id the first is kept: ids are all that is remembered of a stream.
 """
 
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
+from tqdm import tqdm
 
-from models.taxonomy import MALLORN, ZTF_SUPERNOVAE
-from models.units import NJY_PER_UNIT, SourceUnit, njy_of_magnitude
+from models.bands import BANDS, filter_index
+from models.lightcurve import Float64, Int64
+from models.metadata import METADATA_COLUMNS, clean_metadata, metadata_row
+from models.taxonomy import MALLORN, TAXONOMIES, ZTF_SUPERNOVAE
+from models.units import (
+    DETECTION_SNR,
+    JD_MINUS_MJD,
+    MAX_ABS_MJD,
+    NJY_PER_UNIT,
+    NJY_ZERO_POINT,
+    SourceUnit,
+    njy_of_magnitude,
+)
+from training.data.dataset import LabelledObject, write_dataset
 from training.importers import surveys
-from training.importers.columns import ColumnMap, RawObject, tables_in
-from training.importers.convert import Rules, import_objects
+from training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
 from training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
 from training.importers.tables import About, Layout, read_about, read_tables
 from training.importers.ztf import read_alerts
+
+DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
+PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field
+NAMES = {taxonomy.name: taxonomy.names for taxonomy in TAXONOMIES}
+
+Columns = Mapping[str, str]
+
+
+class Rules(BaseModel):
+    """Rules of an import: how names are mapped and when an object is too little to keep."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bands: dict[str, str] = Field(default={}, description="band of the source=u g r i z or Y; nothing = leave out")
+    classes: dict[str, str] = Field(
+        default={}, description="label of the source=class; nothing = leave the object out; * = unlabelled"
+    )
+    taxonomy: Literal["found", "elasticc-20", "ztf-supernovae-6", "mallorn-5"] = Field(
+        default="found", description="a known set of classes, all of which the file names; found: those of the source"
+    )
+    min_points: int = Field(default=1, ge=1, description="leave out objects with fewer usable points")
+    min_detections: int = Field(default=1, ge=0, description="leave out objects with fewer detections")
+    required_bands: str = Field(
+        default="", pattern="^[ugrizyY]*$", description="bands every object must have, as grizy"
+    )
+    min_per_band: int = Field(default=1, ge=1, description="usable points an object needs in each required band")
+    limit: int | None = Field(default=None, ge=1, description="stop after this many objects were written")
+
+
+@dataclass
+class Report:
+    """Counts of one import; `as_dict` is what is printed and stored."""
+
+    objects_read: int = 0
+    objects_written: int = 0
+    points_read: int = 0
+    points_written: int = 0
+    dropped_objects: Counter[str] = field(default_factory=Counter)
+    dropped_points: Counter[str] = field(default_factory=Counter)
+    classes: Counter[str] = field(default_factory=Counter)
+    bands: Counter[str] = field(default_factory=Counter)
+    depths: Int64 = field(default_factory=lambda: np.zeros(len(DECADES) - 1, dtype=np.int64))
+    parents: set[str] = field(default_factory=set)
+    warnings: list[str] = field(default_factory=list)
+
+    def median_error(self) -> float:
+        """Median flux error of the points written, nJy, to the 12 per cent of a histogram bin; NaN without points."""
+        if not self.depths.sum():
+            return float("nan")
+        at = int(np.searchsorted(np.cumsum(self.depths), self.depths.sum() / 2))
+        return float(10 ** DECADES[at : at + 2].mean())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts as JSON values, reasons and classes by falling count."""
+        median, counters = self.median_error(), ("dropped_objects", "dropped_points", "classes", "bands")
+        numbers = ("objects_read", "objects_written", "points_read", "points_written")
+        return {
+            **{name: getattr(self, name) for name in numbers},
+            **{name: dict(getattr(self, name).most_common()) for name in counters},
+            "parents": len(self.parents),
+            "median_flux_err_njy": None if np.isnan(median) else round(median, 4),
+            "warnings": [*self.warnings, *_depth_warning(median)],
+        }
+
+
+def _depth_warning(median: float) -> list[str]:
+    if np.isnan(median):
+        return []
+    depth = NJY_ZERO_POINT - 2.5 * np.log10(5.0 * median)
+    if PLAUSIBLE_DEPTH[0] <= depth <= PLAUSIBLE_DEPTH[1]:
+        return []
+    return [f"the median error is that of a 5 sigma depth of {depth:.1f} mag: check the unit of the fluxes"]
+
+
+def import_objects(
+    objects: Iterable[RawObject], out: Path, rules: Rules, provenance: Mapping[str, Any], *, progress: bool = True
+) -> dict[str, Any]:
+    """Write ``objects`` to the data file ``out`` and return the report, which the file carries as well.
+
+    Parameters
+    ----------
+    provenance : source, survey, licence, columns used ...; JSON values, stored beside the report.
+
+    Raises
+    ------
+    ImportFormatError
+        When the source breaks its format, a band is unknown, or nothing is left to write.
+    """
+    report = Report()
+
+    def document() -> dict[str, Any]:
+        return {**provenance, "rules": rules.model_dump(), "report": report.as_dict()}
+
+    def stream() -> Iterator[LabelledObject]:
+        yield from tqdm(_cleaned(objects, rules, report), unit="object", disable=not progress)
+        if not report.objects_written:
+            raise ImportFormatError(f"nothing to write: {json.dumps(report.as_dict())}")
+
+    classes = None if rules.taxonomy == "found" else NAMES[rules.taxonomy]
+    write_dataset(out, stream(), classes=classes, notes=lambda: {"import": json.dumps(document())})
+    return report.as_dict()
+
+
+def _cleaned(objects: Iterable[RawObject], rules: Rules, report: Report) -> Iterator[LabelledObject]:
+    seen: set[str] = set()
+    for raw in objects:
+        report.objects_read += 1
+        report.points_read += len(raw.mjd)
+        if not raw.object_id or raw.object_id in seen:
+            report.dropped_objects["id seen before" if raw.object_id else "no id"] += 1
+            continue
+        seen.add(raw.object_id)
+        if (kept := clean(raw, rules, report)) is None:
+            continue
+        _count(kept, report)
+        yield kept
+        if report.objects_written == rules.limit:
+            return
+
+
+def clean(raw: RawObject, rules: Rules, report: Report) -> LabelledObject | None:
+    """Return the object as it is stored, or None when it is left out; reasons are counted in ``report``.
+
+    Raises
+    ------
+    ImportFormatError
+        For an unknown band, Julian dates, or a class outside the taxonomy asked for.
+    """
+    if len({len(raw.mjd), len(raw.flux), len(raw.flux_err), len(raw.band)}) != 1:
+        report.dropped_objects["columns differ in length"] += 1
+        return None
+    class_name = _class_of(raw, rules, report)
+    if class_name is None:
+        return None
+    band = _bands(raw, rules)
+    kept = _usable(raw, band, report)
+    detected = np.abs(raw.flux) >= DETECTION_SNR * raw.flux_err if raw.detected is None else raw.detected
+    if reason := _too_little(band[kept], int(detected[kept].sum()), rules):
+        report.dropped_objects[reason] += 1
+        return None
+    return LabelledObject(
+        object_id=raw.object_id,
+        class_name=class_name,
+        mjd=raw.mjd[kept],
+        flux=raw.flux[kept].astype(np.float32),
+        flux_err=raw.flux_err[kept].astype(np.float32),
+        band=band[kept].astype(np.int8),
+        detected=detected[kept],
+        trigger_mjd=float(raw.mjd[kept][detected[kept]].min(initial=np.inf)),
+        metadata=metadata_row(clean_metadata(raw.metadata), METADATA_COLUMNS),
+        redshift=raw.redshift,
+        parent=raw.parent,
+    )
+
+
+def _too_little(band: Int64, detections: int, rules: Rules) -> str:
+    """Return why what is left of an object is not enough, or an empty text."""
+    if not len(band):
+        return "no usable points"
+    if len(band) < rules.min_points:
+        return "too few points"
+    if detections < rules.min_detections:
+        return "too few detections"
+    counts = np.bincount(band, minlength=len(BANDS))
+    lacking = [name for name in rules.required_bands if counts[filter_index(name)] < rules.min_per_band]
+    return f"fewer than {rules.min_per_band} points in {lacking[0]}" if lacking else ""
+
+
+def _class_of(raw: RawObject, rules: Rules, report: Report) -> str | None:
+    """Class of the object, empty when unlabelled; None when the map leaves it out."""
+    name = raw.label
+    if rules.classes and name:
+        if not rules.classes.get(name):
+            report.dropped_objects[f"label {name!r} is not imported"] += 1
+            return None
+        name = "" if rules.classes[name] == "*" else rules.classes[name]
+    if name and name not in NAMES.get(rules.taxonomy, (name,)):
+        raise ImportFormatError(
+            f"object {raw.object_id}: class {name!r} is not one of {rules.taxonomy}; map it (--classes '{name}=Ia'), "
+            f"leave it out (--classes '{name}=') or keep the source's own classes (--taxonomy found)"
+        )
+    return name
+
+
+def _bands(raw: RawObject, rules: Rules) -> Int64:
+    """Return indices into BANDS, -1 for a band that is left out."""
+    known: dict[str, int] = {}
+    for name in set(raw.band):
+        mapped = rules.bands.get(name, name)
+        if mapped and mapped not in (*BANDS, "y"):
+            raise ImportFormatError(
+                f"object {raw.object_id}: band {mapped!r} is not one of {' '.join(BANDS)}; say how to read it "
+                f"(--bands '{name}=r') or leave it out (--bands '{name}=')"
+            )
+        known[name] = filter_index(mapped) if mapped else -1
+    return np.array([known[name] for name in raw.band], dtype=np.int64)
+
+
+def _usable(raw: RawObject, band: Int64, report: Report) -> Int64:
+    """Positions of the usable points, sorted by time and band; each other one is counted under its first reason."""
+    left = np.ones(len(raw.mjd), dtype=np.bool_)
+    for reason, bad in {**raw.rejected, **_faults(raw, band)}.items():
+        report.dropped_points[reason] += int((left & bad).sum())
+        left &= ~bad
+    report.dropped_points = +report.dropped_points  # reasons nobody met stay out of the report
+    positions = np.flatnonzero(left)
+    order = positions[np.lexsort((raw.flux_err[left], band[left], raw.mjd[left]))]
+    first = np.ones(len(order), dtype=np.bool_)
+    first[1:] = (np.diff(raw.mjd[order]) != 0) | (np.diff(band[order]) != 0)
+    if not first.all():
+        report.dropped_points["another point at this time in this band"] += int((~first).sum())
+    return order[first]
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _faults(raw: RawObject, band: Int64) -> dict[str, NDArray[np.bool_]]:
+    finite = np.isfinite(raw.mjd)
+    _refuse_julian_dates(raw, raw.mjd[finite])
+    error = raw.flux_err.astype(np.float32)
+    return {
+        "band left out": band < 0,
+        "time is not finite": ~finite,
+        "time cannot be an MJD": finite & (np.abs(raw.mjd) >= MAX_ABS_MJD),
+        "flux is not finite": ~np.isfinite(raw.flux.astype(np.float32)),
+        "flux error is not finite": ~np.isfinite(error),
+        "flux error is not positive": ~(error > 0),
+    }
+
+
+def _refuse_julian_dates(raw: RawObject, mjd: Float64) -> None:
+    if len(mjd) and (np.abs(mjd - JD_MINUS_MJD) < MAX_ABS_MJD).all():
+        raise ImportFormatError(
+            f"object {raw.object_id}: times near {mjd[0]:.1f} are Julian dates; this importer reads MJD "
+            "(the tables take --time-offset -2400000.5)"
+        )
+
+
+def _count(kept: LabelledObject, report: Report) -> None:
+    report.objects_written += 1
+    report.points_written += len(kept.mjd)
+    report.classes[kept.class_name or "(unlabelled)"] += 1
+    report.parents |= {kept.parent} - {""}
+    for index, number in enumerate(np.bincount(kept.band, minlength=len(BANDS)).tolist()):
+        report.bands.update({BANDS[index]: number} if number else {})
+    errors = np.log10(kept.flux_err.astype(np.float64))
+    report.depths += np.histogram(np.clip(errors, DECADES[0], DECADES[-1]), DECADES)[0]
 
 
 class Source(Rules):

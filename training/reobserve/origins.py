@@ -4,10 +4,10 @@
   begins (or as the points say, where they reach down to zero); after the last, an exponential tail at its last slope.
   An active nucleus (``steady``) is a process around a mean; nothing is known outside its points.
 - `training.reobserve.pulses` does the same for periodic variables and flares.
-- `Colours`: the ratio of flux between two wavelengths, for those at which the object was not observed. A constant beyond
-  the last filter makes grey supernovae, and a missing band a fingerprint. So the flux outside is the flux at the edge
-  times the ratio that a spectral template of the class has there at that phase; without templates, a power law whose
-  index the class has (`SLOPES`, of flux density per hertz, with its scatter), drawn once for each view.
+- `Colours`: the ratio of flux between two wavelengths, for those at which the object was not observed. A constant
+  beyond the last filter makes grey supernovae, and a missing band a fingerprint. So the flux outside is the flux at the
+  edge times the ratio that a spectral template of the class has there at that phase; without templates, a power law
+  whose index the class has (`SLOPES`, of flux density per hertz, with its scatter), drawn once for each view.
 
 Poorly sampled objects are refused: the process would smooth them, and smooth curves would then be a mark of their
 class.

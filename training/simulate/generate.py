@@ -3,7 +3,7 @@
     from training.simulate.generate import simulate
     simulate(Path("build/sim.parquet"), n_per_class=3000, seed=1, workers=2)
 
-``rubin`` has the 20 classes of ELAsTiCC, ``ztf`` the six of `training.simulate.bright_transients`; ``any`` has the 20
+``rubin`` has the 20 classes of ELAsTiCC, ``ztf`` the six of ZTF (`training.simulate.transients`); ``any`` has the 20
 classes at every brightness, as surveys of all kinds report them (`training.simulate.anywhere`).
 
 Notable: work is cut into chunks of `CHUNK` kept objects of one class, each with its own random stream derived from
@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from training.data.dataset import LabelledObject, write_dataset
-from training.simulate import anywhere, bright_transients, cadence, galactic, host, photometry, transients
+from training.simulate import anywhere, cadence, galactic, host, photometry, transients
 from training.simulate.cadence import DEEP_FRACTION, SURVEY_NIGHTS, SURVEY_START, Measured, Signal, Visits, objects
 from training.simulate.photometry import Floats, magnitude_to_njy
 from training.simulate.transient_classes import KINDS
@@ -157,7 +157,7 @@ def _run(task: _Task) -> list[LabelledObject]:
     kept: list[LabelledObject] = []
     while len(kept) < task.count:
         if task.survey == "ztf":
-            kept += bright_transients.candidates(rng, taxon.name, prefix + len(kept))
+            kept += transients.bright_supernovae(rng, taxon.name, prefix + len(kept))
         elif task.survey == "any":
             kept += anywhere.candidates(rng, taxon.name, prefix + len(kept), VARIABLES.get(taxon.name))
         else:

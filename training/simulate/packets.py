@@ -39,6 +39,7 @@ from models.bands import BANDS
 from models.metadata import METADATA_COLUMNS
 from models.units import DETECTION_SNR, JD_MINUS_MJD, NJY_ZERO_POINT, SECONDS_PER_DAY, tai_minus_utc
 from training.data.dataset import LabelledObject
+from training.simulate.cadence import FORCED_DELAY_DAYS
 from training.simulate.generate import simulate_class
 from training.simulate.host import sentinel
 
@@ -109,7 +110,6 @@ def container(record: Record, schema: Schema, codec: str) -> bytes:
     return stream.getvalue()
 
 
-FORCED_DELAY_DAYS = 1.0
 LSST_HISTORY_DAYS = 365.0
 PROCESSING_DAYS = 60.0 / 86400.0  # an alert follows its visit within a minute
 

@@ -45,7 +45,7 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsCo
 
 from models.bands import BANDS
 from training.data.dataset import Dataset, LabelledObject, read_dataset, read_notes
-from training.simulate.packets import FORCED_DELAY_DAYS
+from training.simulate.cadence import FORCED_DELAY_DAYS
 from training.simulate.photometry import Floats, Ints, njy_to_magnitude
 
 

@@ -24,7 +24,7 @@ from models.networks.statistics.points import Statistics
 from models.networks.zoo import build, transfer
 from training.common import write_atomic
 from training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
-from training.fit.optimise import update_average
+from training.fit.loop import update_average
 from training.recipes.schema import Recipe
 from training.score.metrics import confusion, ece, log_loss, macro_f1
 

@@ -17,9 +17,9 @@ from deploy.bench.simulation.figures import LOADS, Result, Sweep, figures, pictu
 from deploy.bench.workload import Trace, TraceError, poisson, read_trace
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
+from service.engine.batch import program_of
 from service.engine.load import LoadedModel, load_model
 from service.engine.policy import BatchLimits, CostModel
-from service.engine.programs import program_of
 from service.settings import usable_cores
 
 OURS: Final = "nightjar"

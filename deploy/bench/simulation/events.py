@@ -34,12 +34,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.bench.workload import Trace
-from service.engine.batch import DeadlineExceeded, Prediction, Question, RunReport, padded_length
+from service.engine.batch import (
+    DeadlineExceeded,
+    Prediction,
+    Question,
+    RunReport,
+    TaskProgram,
+    padded_length,
+    program_of,
+)
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel
 from service.engine.machine import Shape, probe, warm_up_shapes
 from service.engine.policy import BatchLimits, CostModel, Policy, QueueItem, Sample, choose, plan, release
-from service.engine.programs import TaskProgram, program_of
 
 PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
 

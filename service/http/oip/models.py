@@ -14,7 +14,7 @@ from models.lightcurve import Float32, LightCurve, LightCurveError
 from models.units import FluxUnit
 from service.answers.writers import as_asked, class_writer, forecast_writer
 from service.dataplane import Outcome
-from service.engine.programs import ForecastItem
+from service.engine.batch import ForecastItem
 from service.http.edge.errors import NOT_FOUND, ProblemError
 from service.http.lifecycle import Service
 from service.http.oip.forms import (

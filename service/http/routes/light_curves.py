@@ -31,8 +31,7 @@ from models.lightcurve import LightCurve
 from service.answers.replies import FieldError, ForecastReply
 from service.answers.writers import forecast_writer
 from service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
-from service.engine.batch import DeadlineExceeded, Overloaded
-from service.engine.programs import ForecastItem
+from service.engine.batch import DeadlineExceeded, ForecastItem, Overloaded
 from service.http import openapi
 from service.http.body.formats import FORMATS, LINES_TYPE, Format, body_format, dump, parse, reply_format, write_lines
 from service.http.body.forms import ClassifyQuery, ForecastOptions, Options

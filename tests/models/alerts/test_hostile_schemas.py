@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.alerts import avro, patterns, plans
+from models.alerts import avro, decoder, plans
 from models.alerts.decoder import READS_BEFORE_COMPILING
 from models.alerts.envelopes import read_document
 from models.alerts.packet import PacketError, RejectReason
@@ -116,14 +116,14 @@ def test_the_schema_of_a_stranger_is_compiled_when_it_comes_again() -> None:
 def test_patterns_end_with_their_plan() -> None:
     """Python keeps the patterns that were compiled last, and each of these takes half a megabyte."""
     compiled: list[weakref.ref[re.Pattern[bytes]]] = []
-    whole = patterns.Part.compile
+    whole = decoder.Part.compile
 
-    def compile_watched(part: patterns.Part) -> re.Pattern[bytes]:
+    def compile_watched(part: decoder.Part) -> re.Pattern[bytes]:
         compiled.append(weakref.ref(found := whole(part)))
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(patterns.Part, "compile", compile_watched)
+        patch.setattr(decoder.Part, "compile", compile_watched)
         plan = plans.resolve(avro.load("elasticc/0.9.1"))
         assert plan.decoder.fast
     assert compiled

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.informer_layers import CausalAttention, Decoder, DecoderBlock, StartAttention
+from models.networks.informer import CausalAttention, Decoder, DecoderBlock, StartAttention
 from models.networks.parts.attention import AttentionConfig
 from models.networks.parts.transformer import DenseFeedForward, NormOrder
 

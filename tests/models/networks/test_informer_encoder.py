@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.informer_layers import DistilledEncoder, Distilling, DistillingKind
+from models.networks.informer import DistilledEncoder, Distilling, DistillingKind
 from models.networks.parts.attention import AttentionConfig
 from models.networks.parts.attention_kernels import ProbSparseAttention, Sample
 from models.networks.parts.packing import Packing

@@ -9,8 +9,16 @@ import torch
 from astropy.timeseries import LombScargle, LombScargleMultiband
 from numpy.typing import NDArray
 
-from models.networks.statistics.period_statistics import Searched, search
-from models.networks.statistics.periodogram import STEP, Peaks, Scores, peaks, periodogram, scores
+from models.networks.statistics.period_statistics import (
+    STEP,
+    Peaks,
+    Scores,
+    Searched,
+    peaks,
+    periodogram,
+    scores,
+    search,
+)
 from models.networks.statistics.points import SOFT, points
 
 Floats = NDArray[np.float64]

@@ -9,12 +9,17 @@ from models.networks.statistics.period_statistics import (
     FEWEST_SCORED,
     HATS,
     MULTIPLES,
+    OCTAVES,
     OVERTONES,
+    STEP,
     PeriodSearch,
+    Scores,
     count,
+    peaks,
     period_statistics,
+    periodogram,
+    scores,
 )
-from models.networks.statistics.periodogram import OCTAVES, STEP, Scores, peaks, periodogram, scores
 from models.networks.statistics.points import SOFT, Statistics
 from support.ragged_columns import Columns, G, ragged, retold, seen
 

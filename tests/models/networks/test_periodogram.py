@@ -5,8 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.statistics import periodogram as module
-from models.networks.statistics.periodogram import (
+from models.networks.statistics import period_statistics as module
+from models.networks.statistics.period_statistics import (
     FREQUENCIES,
     OCTAVES,
     STEP,

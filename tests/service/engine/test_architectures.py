@@ -12,9 +12,9 @@ from models.bundle import MODEL, Bundle, BundleError, write_golden, write_manife
 from models.lightcurve import Limits
 from models.metadata import METADATA_COLUMNS
 from models.runtime import open_session
+from service.engine.batch import program_of
 from service.engine.load import check_bundle, load_model
 from service.engine.machine import LONGEST_PROBE, Shape, measure, probe, warm_up_shapes
-from service.engine.programs import program_of
 from support.graph_bundles import HISTORY, classifier_bundle, forecaster_bundle
 
 CLASSIFIERS: dict[str, tuple[Sequence[str], dict[str, Any]]] = {

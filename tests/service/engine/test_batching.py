@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from service.engine.batch import Arrays, Graph, InferenceFailed, Prediction, Question, Waiting, answer
+from service.engine.batch import Arrays, Classification, Graph, InferenceFailed, Prediction, Question, Waiting, answer
 from service.engine.policy import CostModel
-from service.engine.programs import Classification
 from service.engine.supervise import Supervisor
 from support.graphs import EchoGraph, echo_manifest, poison, question
 

@@ -9,11 +9,10 @@ import pytest
 
 from service.engine import load as loading
 from service.engine import machine
-from service.engine.batch import Arrays
+from service.engine.batch import Arrays, Classification
 from service.engine.load import LoadedModel, calibrate, load_model
 from service.engine.machine import Layout, Measured
 from service.engine.policy import CostModel, Sample
-from service.engine.programs import Classification
 from support.graphs import EchoGraph, echo_manifest
 
 PROGRAM = Classification(echo_manifest())

@@ -4,12 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from models.device import Room
 from models.lightcurve import Limits
-from service.engine.batch import Arrays
+from models.runtime import Room
+from service.engine.batch import Arrays, Classification
 from service.engine.machine import MIN_SAMPLES, WARM_UP_SHAPES, WIDTHS, measure, widest
 from service.engine.policy import CostModel
-from service.engine.programs import Classification
 from support.graphs import EchoGraph, echo_manifest
 
 PROGRAM = Classification(echo_manifest())

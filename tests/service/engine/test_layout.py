@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.engine import machine as layouts
-from service.engine.batch import Arrays, RunGraph
+from service.engine.batch import Arrays, Classification, RunGraph
 from service.engine.machine import Layout, Shape, candidates, probe, throughput, tune, usual
-from service.engine.programs import Classification
 from support.graphs import EchoGraph, echo_manifest
 
 PROGRAM = Classification(echo_manifest())

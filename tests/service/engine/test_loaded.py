@@ -12,10 +12,10 @@ from models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_mani
 from models.lightcurve import RaggedBatch, featurise
 from models.runtime import SessionRun
 from service.dataplane import DataPlane
+from service.engine.batch import Classification
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel, load_model
 from service.engine.machine import Shape, probe
-from service.engine.programs import Classification
 from service.observe.metrics import Metrics
 from support.bundles import random_curve
 

@@ -8,8 +8,7 @@ import pytest
 from models.bundle import Manifest
 from models.forecast import query_order
 from models.lightcurve import LightCurveError, Limits
-from service.engine.batch import Arrays
-from service.engine.programs import Classification, Forecasting, ForecastItem, program_of
+from service.engine.batch import Arrays, Classification, Forecasting, ForecastItem, program_of
 from support.graphs import curve, echo_manifest
 
 

@@ -15,11 +15,20 @@ from models.bundle import Bundle
 from models.lightcurve import LightCurve
 from models.runtime import SessionRun, open_session
 from service.engine import engine as engine_module
-from service.engine.batch import Arrays, EngineDead, OutOfMemory, Question, RunGraph, RunHung, is_out_of_memory
+from service.engine.batch import (
+    Arrays,
+    Classification,
+    EngineDead,
+    OutOfMemory,
+    Question,
+    RunGraph,
+    RunHung,
+    is_out_of_memory,
+    program_of,
+)
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel, load_model
 from service.engine.policy import CostModel
-from service.engine.programs import Classification, program_of
 from service.engine.supervise import (
     HUNG_FACTOR,
     EngineBroken,

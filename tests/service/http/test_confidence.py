@@ -13,8 +13,8 @@ from models.bundle import Bundle, load_bundle, write_manifest
 from models.lightcurve import LightCurve, RaggedBatch, featurise
 from models.runtime import open_session, run
 from service.answers.replies import AlertsReply, ClassifyReply
+from service.engine.batch import Classification, program_of
 from service.engine.load import load_model
-from service.engine.programs import Classification, program_of
 from service.registry.load import Models
 from support.edge import Live, Network, curve, live, loader
 from support.wire import results_of

@@ -10,10 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from models.bundle import Bundle, Task
 from models.taxonomy import ELASTICC
-from service.engine.batch import InferenceFailed, Prediction, RunReport
+from service.engine.batch import Classification, InferenceFailed, Prediction, RunReport
 from service.engine.engine import Engine, EngineOptions
 from service.engine.policy import CostModel
-from service.engine.programs import Classification
 from service.observe.metrics import STAGES, Metrics
 from support.graphs import EchoGraph, echo_manifest, question
 

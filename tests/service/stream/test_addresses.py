@@ -5,8 +5,7 @@ import pytest
 
 from service.settings import StreamSettings
 from service.stream.addresses import Address, AddressError, parse_address
-from service.stream.ends import kafka_properties, open_letters, open_sink, open_source
-from service.stream.files import FolderSink, LinesSink
+from service.stream.ends import FolderSink, LinesSink, kafka_properties, open_letters, open_sink, open_source
 
 
 def test_an_address_in_parts() -> None:

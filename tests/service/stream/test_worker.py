@@ -85,16 +85,16 @@ def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> Non
 
 
 def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service.engine import programs
+    from service.engine import batch
 
-    prepare = programs.Classification.prepare
+    prepare = batch.Classification.prepare
 
-    def broken(self: programs.Classification, item: object) -> object:
+    def broken(self: batch.Classification, item: object) -> object:
         if getattr(item, "object_id", "") == "507":
             raise RuntimeError("a bug")
         return prepare(self, item)  # type: ignore[arg-type]  # wrapped as it is called
 
-    monkeypatch.setattr(programs.Classification, "prepare", broken)
+    monkeypatch.setattr(batch.Classification, "prepare", broken)
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}")) as worker:
         assert worker.join() == 0
     assert len(results(tmp_path)) == 19

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from training.fit.checkpoints import CHECKPOINT, RunError, load_best, load_checkpoint, read_log
-from training.fit.loop import Step, Task, fit, to_device
-from training.fit.optimise import lr_factor, update_average
+from training.fit.loop import Step, Task, fit, lr_factor, to_device, update_average
 from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
 
 

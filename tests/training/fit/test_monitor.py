@@ -11,8 +11,7 @@ from models.networks.astro_moe import AstroMoEConfig
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import read_dataset, split_indices
 from training.fit.checkpoints import DataSource, RunConfig, read_log
-from training.fit.loop import fit
-from training.fit.optimise import INTERVALS, STARVED, StarvationWatch, expert_shares, load_range
+from training.fit.loop import INTERVALS, STARVED, StarvationWatch, expert_shares, fit, load_range
 from training.fit.train import TASKS, start
 from training.recipes.astro_moe import debug, debug_pretraining
 from training.recipes.schema import OptimiserConfig, ScheduleConfig, ValidationConfig

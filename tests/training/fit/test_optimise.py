@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.fit.optimise import make_optimiser, set_lr
+from training.fit.loop import make_optimiser, set_lr
 from training.recipes.schema import OptimiserConfig
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import training.fit.loop
-import training.fit.optimise
 from models.networks.zoo import build
 from support.toy_dataset import write_toy_dataset
 from training.data.batches import batches_of_pool
@@ -95,7 +94,7 @@ def _train_slowly(recipe: Recipe, data: Path, folder: Path) -> None:
     """Train, but fall asleep in step 5 so that the kill lands between two checkpoints."""
     step = training.fit.loop.train_step
 
-    def sleepy(run: Run, task: Task, batch: Any, interval: training.fit.optimise.Interval) -> None:
+    def sleepy(run: Run, task: Task, batch: Any, interval: training.fit.loop.Interval) -> None:
         step(run, task, batch, interval)
         if run.step == 5:
             (folder / "slow").touch()

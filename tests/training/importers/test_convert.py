@@ -21,7 +21,7 @@ from training.data.dataset import (
     write_dataset,
 )
 from training.importers.columns import ImportFormatError, RawObject
-from training.importers.convert import Rules, import_objects
+from training.importers.commands import Rules, import_objects
 
 
 def test_good_points_pass_untouched() -> None:

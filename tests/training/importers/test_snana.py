@@ -10,7 +10,7 @@ from models.taxonomy import ELASTICC
 from support.importers import fits_table, write_snana
 from training.importers import snana
 from training.importers.columns import ImportFormatError
-from training.importers.convert import Rules, import_objects
+from training.importers.commands import Rules, import_objects
 from training.importers.snana import open_table
 
 FLUXCAL = 10 ** (0.4 * 3.9)

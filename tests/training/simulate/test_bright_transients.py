@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from models.bands import BANDS
 from models.taxonomy import ZTF_SUPERNOVAE
 from training.data.dataset import Dataset, read_dataset, read_notes
-from training.simulate import bright_transients
-from training.simulate.bright_transients import KINDS, MIN_DETECTIONS, G, R
 from training.simulate.cadence import SURVEY_START
 from training.simulate.generate import simulate
+from training.simulate.transients import MIN_DETECTIONS, ZTF_KINDS, G, R, ztf_visits
 
 PER_CLASS = 40
 
@@ -36,13 +35,13 @@ def magnitudes(data: Dataset, index: int) -> NDArray[np.float64]:
 
 
 def test_the_classes_are_those_of_the_taxonomy_in_equal_numbers(data: Dataset) -> None:
-    assert data.classes == ZTF_SUPERNOVAE.names == tuple(KINDS)
-    assert np.bincount(data.label).tolist() == [PER_CLASS] * len(KINDS)
+    assert data.classes == ZTF_SUPERNOVAE.names == tuple(ZTF_KINDS)
+    assert np.bincount(data.label).tolist() == [PER_CLASS] * len(ZTF_KINDS)
     assert len(set(data.object_id)) == len(data)
 
 
 def test_shares_of_subtypes_add_up() -> None:
-    for kinds in KINDS.values():
+    for kinds in ZTF_KINDS.values():
         assert sum(kind.population.share for kind in kinds) == pytest.approx(1.0)
 
 
@@ -70,7 +69,7 @@ def test_medians_by_class_are_those_of_the_survey(data: Dataset) -> None:
 
 def test_visits_stay_in_the_window_and_come_in_order() -> None:
     start = np.array([SURVEY_START + 50.0, SURVEY_START + 400.0])
-    seen = bright_transients.visits(np.random.default_rng(0), 2, start, start + 200.0)
+    seen = ztf_visits(np.random.default_rng(0), 2, start, start + 200.0)
     assert set(seen.band.tolist()) == {G, R}
     assert ((seen.mjd >= start[seen.owner]) & (seen.mjd <= start[seen.owner] + 201.0)).all()
     for owner in range(2):
