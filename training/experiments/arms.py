@@ -49,8 +49,15 @@ from models.taxonomy import ELASTICC
 from training.data.augment import LSST, AugmentationConfig, View
 from training.data.batches import Example, draw_examples, view_examples
 from training.data.dataset import Dataset, read_dataset, split_indices
-from training.experiments.options import ARM_FOLDS, ARM_PUBLISHED_STEPS, ARM_STEPS, AstroMoEArm
-from training.experiments.records import Record, machine, write_record
+from training.experiments.options import (
+    ARM_FOLDS,
+    ARM_PUBLISHED_STEPS,
+    ARM_STEPS,
+    AstroMoEArm,
+    Record,
+    machine,
+    write_record,
+)
 from training.experiments.runs import Identity, minutes
 from training.fit.checkpoints import load_best
 from training.fit.loop import fit

@@ -40,8 +40,7 @@ from models.networks.parts.attention import AttentionConfig, SelfAttention
 from models.networks.parts.attention_kernels import SELF
 from models.networks.parts.packing import Packing
 from training.common import markdown_table
-from training.experiments.options import AttentionExperiment
-from training.experiments.records import Record, machine, number, write_record
+from training.experiments.options import AttentionExperiment, Record, machine, number, write_record
 
 COLUMNS = {  # metric -> its column
     "error_1": "error, s.d. 1",

@@ -14,8 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliPositionalArg, CliSubCommand, get_subcommand
 
 from training.experiments.interpolation import Interpolation
-from training.experiments.options import UEA, AstroMoEArm, AttentionExperiment, Encodings, Pendulum, Position
-from training.experiments.records import RECORDS, read_records, table
+from training.experiments.options import (
+    RECORDS,
+    UEA,
+    AstroMoEArm,
+    AttentionExperiment,
+    Encodings,
+    Pendulum,
+    Position,
+    read_records,
+    table,
+)
 from training.experiments.spirals import SpiralsExperiment
 
 

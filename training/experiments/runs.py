@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from models.lightcurve import Int64
-from training.experiments.records import Options, Record, machine, write_record
+from training.experiments.options import Options, Record, machine, write_record
 from training.fit.checkpoints import LOG, read_log
 from training.fit.loop import Task, fit
 from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from training.experiments.records import Options
+from training.experiments.options import Options
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]

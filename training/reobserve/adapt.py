@@ -22,10 +22,10 @@ from models.bundle import Bundle, load_bundle, write_manifest
 from models.confidence import Novelty, PredictionSets
 from models.taxonomy import ELASTICC
 from training.data.dataset import Dataset, read_dataset
-from training.reobserve.batch import add_made_up, find_origins, make_views
 from training.reobserve.origins import read_colours
 from training.reobserve.patterns import Library, build_library
 from training.reobserve.templates import template_objects
+from training.reobserve.views import add_made_up, find_origins, make_views
 from training.score.confidence import fit_sets
 from training.simulate.generate import simulate_objects
 from training.sky.load import as_sent, load_sky

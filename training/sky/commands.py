@@ -54,7 +54,7 @@ class Views(Command):
         import numpy as np
 
         from models.taxonomy import ELASTICC
-        from training.reobserve.batch import views_of
+        from training.reobserve.views import views_of
         from training.sky.load import load_sky
 
         sky = load_sky(self.data, self.cache)
@@ -264,7 +264,7 @@ class Measure(Command):
         _write(self.out, report)
 
     def _draw(self, sky: Any) -> Any:
-        from training.reobserve.batch import views_of
+        from training.reobserve.views import views_of
 
         return views_of(sky, self.part, self.view_number, data=self.data)
 

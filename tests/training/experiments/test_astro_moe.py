@@ -9,8 +9,7 @@ from support.mallorn import write_mallorn
 from support.toy_dataset import write_toy_dataset
 from training.experiments import arms
 from training.experiments.arms import CHANGES, mallorn, recipe_of, run_arm
-from training.experiments.options import AstroMoEArm
-from training.experiments.records import Record
+from training.experiments.options import AstroMoEArm, Record
 from training.fit.tasks import Classification
 from training.importers.surveys import MALLORN_CLASSES, read_mallorn, to_dataset
 

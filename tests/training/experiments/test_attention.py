@@ -9,8 +9,7 @@ from models.networks.parts.attention import AttentionConfig
 from training.experiments import attention
 from training.experiments.attention import COLUMNS, KINDS, LiveTensors
 from training.experiments.commands import run_experiment
-from training.experiments.options import AttentionExperiment
-from training.experiments.records import read_records
+from training.experiments.options import AttentionExperiment, read_records
 
 TINY = {"tokens": 60, "width": 16, "rounds": 1}
 

@@ -10,7 +10,7 @@ import pytest
 
 from support.catalina import days, write_catalina
 from support.shared import needs_shared, shared
-from training.experiments.catalina import (
+from training.experiments.encoding_runs import (
     Catalina,
     CatalinaError,
     draw_sample,

@@ -11,8 +11,8 @@ from models.networks.astromer import Astromer, AstromerPretraining
 from models.networks.parts.positional import TimeEncodingName
 from models.networks.zoo import transfer
 from support.catalina import days, write_catalina
-from training.experiments.catalina import Catalina, read_catalina, thinned_windows
 from training.experiments.encoding_runs import (
+    Catalina,
     MagnitudeReconstruction,
     Parts,
     Vectors,
@@ -22,11 +22,12 @@ from training.experiments.encoding_runs import (
     make_fold,
     network_config,
     pretrain,
+    read_catalina,
     split_unlabelled,
+    thinned_windows,
     to_batch,
 )
-from training.experiments.options import EncodingName, Encodings
-from training.experiments.records import read_records
+from training.experiments.options import EncodingName, Encodings, read_records
 
 
 def write_curves(folder: Path, per_class: int = 40) -> Path:

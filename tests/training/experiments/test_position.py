@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.networks.romae import RoMAEEncoderConfig, SequenceModel
-from training.experiments.options import VARIANCE, Position, draw_positions
-from training.experiments.records import read_records
+from training.experiments.options import VARIANCE, Position, draw_positions, read_records
 from training.experiments.regression import Examples, Regression, position_plan
 from training.experiments.runs import Plan, epochs, fit_config, run
 

@@ -4,8 +4,16 @@ from pathlib import Path
 import pytest
 
 from training.__main__ import main
-from training.experiments.options import Position
-from training.experiments.records import Options, Record, mean_and_spread, number, read_records, table, write_record
+from training.experiments.options import (
+    Options,
+    Position,
+    Record,
+    mean_and_spread,
+    number,
+    read_records,
+    table,
+    write_record,
+)
 
 
 def record(seed: int, mse: float, variant: str = "cls-180", steps: int = 3130) -> Record:

@@ -9,8 +9,7 @@ import torch
 from models.networks.romae import RoMAEEncoderConfig
 from training.experiments import series
 from training.experiments.commands import run_experiment
-from training.experiments.options import SETS, UEA, Setting
-from training.experiments.records import read_records
+from training.experiments.options import SETS, UEA, Setting, read_records
 from training.experiments.series import (
     Observed,
     SeriesReconstruction,

@@ -11,8 +11,8 @@ from support.toy_dataset import toy_object
 from training.data.dataset import read_dataset, write_dataset
 from training.reobserve import adapt as module
 from training.reobserve.adapt import SURVEY, adapt, library_of
-from training.reobserve.batch import add_made_up, find_origins
 from training.reobserve.pulses import CLASS, PERIODIC, made_up_pulses
+from training.reobserve.views import add_made_up, find_origins
 from training.sky.record import Sky, collect
 
 GOOD = 24

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from support.sky import bump, pulsator
-from training.reobserve.batch import find_origins, make_views, survey_weights
 from training.reobserve.origins import (
     CLASS,
     Colours,
@@ -20,7 +19,7 @@ from training.reobserve.origins import (
 )
 from training.reobserve.patterns import build_library
 from training.reobserve.pulses import pulse_of
-from training.reobserve.views import Rules, view, view_of_event
+from training.reobserve.views import Rules, find_origins, make_views, survey_weights, view, view_of_event
 from training.sky.record import Sky, collect
 
 HONEST = Rules(understated=(0.0, 1e-9), of_flux=0.0, wild=0.0)

@@ -15,7 +15,7 @@ import tritonclient.http as triton
 from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException
 
-from service.http.admin_bodies import Listing
+from service.http.admin import Listing
 from service.http.lifecycle import Service
 from service.http.server import Server
 from service.settings import Settings
