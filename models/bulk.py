@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.bands import BANDS
 from models.lightcurve import Bool, Float32, Float64, Int64, LightCurve, LightCurveError, band_column
-from models.units import DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT, FluxUnit
+from models.photometry import BANDS, DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT, FluxUnit
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,13 +27,12 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from models.bands import BANDS, BandMap
 from models.confidence import Calibration, Domain, Ensemble, Novelty, PredictionSets
 from models.lightcurve import Limits
 from models.metadata import Context
+from models.photometry import BANDS, BandMap, FluxUnit
 from models.runtime import Provider, run
 from models.taxonomy import Taxonomy
-from models.units import FluxUnit
 
 DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "2.3.0"
 ZTF_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-ztf" / "2.0.0"
@@ -106,7 +105,7 @@ class Manifest(_Frozen):
     Attributes
     ----------
     bands, band_indices, band_groups : bands that the network knows, the integer that it gets for each, and the filters
-        that stand in for them (:class:`models.bands.BandMap`).
+        that stand in for them (:class:`models.photometry.BandMap`).
     domain : light curves on which the quality was measured; None where that is not stated.
     prior, priors : class shares that the answers assume, and others that may be named.
     ensemble : boosted trees that answer beside the network, in the same graph.

@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.bands import BandMap
 from models.lightcurve import LightCurve
-from models.units import magnitude_of
+from models.photometry import BandMap, magnitude_of
 
 CalibrationMethod = Literal["none", "temperature", "temperature_by_length"]
 

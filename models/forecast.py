@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.bands import BANDS, BandMap
 from models.lightcurve import (
     Float32,
     Float64,
@@ -28,6 +27,7 @@ from models.lightcurve import (
     check_times,
     require,
 )
+from models.photometry import BANDS, BandMap
 
 MAX_QUERIES = 256  # forty nights in six bands; a decoder's attention among queries grows with their square
 

@@ -19,9 +19,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.bands import BANDS, FILTERS, NAMES, UNKNOWN, BandMap
 from models.metadata import metadata_row
-from models.units import DETECTION_SNR, MAX_ABS_MJD, FluxUnit, flux_to_njy, njy_to
+from models.photometry import (
+    BANDS,
+    DETECTION_SNR,
+    FILTERS,
+    MAX_ABS_MJD,
+    NAMES,
+    UNKNOWN,
+    BandMap,
+    FluxUnit,
+    flux_to_njy,
+    njy_to,
+)
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -51,7 +61,7 @@ class LightCurve:
     ----------
     mjd : shape (n,), days, TAI.
     flux, flux_err : shape (n,), difference flux and its standard error, nJy; errors are positive.
-    band : shape (n,), index into :data:`models.bands.FILTERS`.
+    band : shape (n,), index into :data:`models.photometry.FILTERS`.
     detected : shape (n,), True where the survey detected the source at that visit.
     metadata : named values; a missing value is an absent name.
     object_id : free text, empty when unknown.
@@ -93,8 +103,9 @@ class LightCurve:
         Parameters
         ----------
         mjd, flux, flux_err, band, detected : columns of equal length, at least one point. ``band`` holds names of
-            :data:`models.bands.FILTERS`, or is an integer array of indices into :data:`models.bands.BANDS`; without
-            ``detected`` a point counts as detected when ``|flux| >= 5 flux_err``.
+            :data:`models.photometry.FILTERS`, or is an integer array of indices into
+            :data:`models.photometry.BANDS`; without ``detected`` a point counts as detected when
+            ``|flux| >= 5 flux_err``.
         flux_unit : unit of ``flux`` and ``flux_err``.
 
         Raises
@@ -137,7 +148,7 @@ def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float
 
 
 def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
-    """Return indices into :data:`models.bands.FILTERS`; LightCurveError at the first value that is no band."""
+    """Return indices into :data:`models.photometry.FILTERS`; LightCurveError at the first value that is no band."""
     if isinstance(band, np.ndarray) and band.dtype.kind in "iu":
         require((band >= 0) & (band < len(BANDS)), "band", "unknown_band", "band index out of range")
         return band.astype(np.int64)

@@ -28,8 +28,8 @@ from deploy.bench.process import Service, running
 from deploy.bench.report import Numbers, spread
 from deploy.bench.throughput import WrongAnswer, check_answers
 from deploy.bench.workload import Columns, alert_mix
-from models.bands import filter_index
 from models.metadata import METADATA_COLUMNS
+from models.photometry import filter_index
 from service.settings import usable_cores
 
 MSGPACK: Final = "application/msgpack"

@@ -33,10 +33,10 @@ from numpy.typing import NDArray
 from deploy.bench.load import Request, request
 from models.alerts import avro
 from models.alerts.avro import bare
-from models.bands import BANDS
 from models.bundle import Manifest
 from models.lightcurve import LightCurve, RaggedBatch, featurise
 from models.metadata import METADATA_COLUMNS
+from models.photometry import BANDS
 
 MEDIAN_LENGTH = 50
 LOG_SIGMA = 0.745  # mean 66, 95th percentile 170

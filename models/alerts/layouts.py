@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from models.alerts.photometry import Bands, Convert
-from models.bands import filter_index
+from models.photometry import filter_index
 
 Aliases = Mapping[str, tuple[str, ...]]
 Path = tuple[str, ...]
@@ -76,7 +76,7 @@ class Survey:
     ----------
     name : of one word; also the alias of the model that its packets are led to, where there is one.
     title : for people.
-    bands : the filter of each value that its packets have for one, by name (:data:`models.bands.FILTERS`).
+    bands : the filter of each value that its packets have for one, by name (:data:`models.photometry.FILTERS`).
     layouts : of its packets, also those that brokers make of them; the first that fits is taken.
     record_name : full names of its Avro records, the version as the first group; None where they tell nothing.
     bare : shipped schemas that are tried on records that come without any, the newest first.
@@ -93,7 +93,7 @@ class Survey:
 
     @property
     def filters(self) -> Bands:
-        """Place of the filter in :data:`models.bands.FILTERS` of each value."""
+        """Place of the filter in :data:`models.photometry.FILTERS` of each value."""
         return {value: filter_index(name) for value, name in self.bands.items()}
 
 

@@ -13,8 +13,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bands import BANDS, UNKNOWN
-from models.units import MAX_ABS_MJD, SECONDS_PER_DAY, mjd_tai_of_jd, njy_of_magnitude, njy_with_error
+from models.photometry import (
+    BANDS,
+    MAX_ABS_MJD,
+    SECONDS_PER_DAY,
+    UNKNOWN,
+    mjd_tai_of_jd,
+    njy_of_magnitude,
+    njy_with_error,
+)
 
 ZTF_EXPOSURE_SECONDS: Final = 30.0
 ZTF_MISSING_FLUX: Final = -99999.0
@@ -22,7 +29,7 @@ ZTF_NO_WARNING: Final = "0"
 ZTF_SIGN: Final = {"t": 1.0, "1": 1.0, "f": -1.0, "0": -1.0}
 
 Bands = Mapping[Any, int]
-"""Place in :data:`models.bands.FILTERS` of each value that a survey has for a filter."""
+"""Place in :data:`models.photometry.FILTERS` of each value that a survey has for a filter."""
 LSST_FILTERS: Final[Bands] = {**{name: place for place, name in enumerate(BANDS)}, "y": BANDS.index("Y")}
 # ZTF g, r, i differ slightly from LSST g, r, i; they share the name.
 ZTF_FILTERS: Final[Bands] = {1: BANDS.index("g"), 2: BANDS.index("r"), 3: BANDS.index("i")}
@@ -46,7 +53,7 @@ class Photometry:
     ----------
     mjd : TAI days, mid-exposure, NaN when missing.
     flux, flux_err : nJy, NaN when missing.
-    band : index into ``models.bands.FILTERS``, -1 when unknown.
+    band : index into ``models.photometry.FILTERS``, -1 when unknown.
     detected : whether the row is a detection.
     visit : visit number, 0 when there is none.
     """

@@ -27,7 +27,7 @@ from models.alerts.surveys import SURVEYS
 from models.lightcurve import LightCurve
 from models.limits import Allowance, TooCostly
 from models.metadata import clean_metadata
-from models.units import MAX_ABS_MJD
+from models.photometry import MAX_ABS_MJD
 
 Record = Mapping[str, Any]
 

@@ -36,13 +36,13 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.bands import BANDS
 from models.networks.network import Masking, Output, Reconstruction
 from models.networks.parts.attention import AttentionConfig, Position, SelfAttention
 from models.networks.parts.packing import Packing, pack_values
 from models.networks.parts.positional import TimeEncodingFields, time_encoding
 from models.networks.parts.positional_content import Lstm, When
 from models.networks.parts.transformer import DenseFeedForward
+from models.photometry import BANDS
 
 Value = Literal["magnitude", "asinh", "linear"]
 

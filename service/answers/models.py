@@ -9,8 +9,8 @@ from pydantic import Field, JsonValue
 from models.bundle import Bundle
 from models.confidence import Calibration, Domain, Novelty, PredictionSets
 from models.lightcurve import Limits
+from models.photometry import FluxUnit
 from models.posterior import Posterior
-from models.units import FluxUnit
 from service.answers.replies import ClassifierProvenance, Provenance, Reply
 from service.answers.writers import classifier_provenance, provenance
 from service.engine.engine import Engine

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.units import FluxUnit
+from models.photometry import FluxUnit
 
 MAX_FIELD_ERRORS = 20
 _SHOWN_NAME = 60

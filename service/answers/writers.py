@@ -13,13 +13,12 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.bands import FILTERS
 from models.bundle import Bundle
 from models.forecast import query_order
 from models.lightcurve import Float64, LightCurve
+from models.photometry import FILTERS, FluxUnit, flux_to_njy, njy_to
 from models.posterior import Conclusion, Posterior, Prior, PriorError
 from models.taxonomy import Taxonomy
-from models.units import FluxUnit, flux_to_njy, njy_to
 from service.answers.replies import FieldError
 from service.dataplane import Outcome
 from service.engine.batch import ForecastItem, Prediction

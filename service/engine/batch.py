@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from models.bundle import Manifest
 from models.forecast import NO_QUERIES, Queries, make_queries, pad_queries
 from models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise
-from models.units import FluxUnit
+from models.photometry import FluxUnit
 from service.engine.policy import QueueItem
 from service.observe.tracing import SpanRef, TracedRun, traced_run
 
@@ -317,7 +317,7 @@ class ForecastItem:
     Attributes
     ----------
     mjd : shape (q,), days, TAI, in the order asked; checked by :func:`models.forecast.check_queries`.
-    band : shape (q,), index into :data:`models.bands.FILTERS`.
+    band : shape (q,), index into :data:`models.photometry.FILTERS`.
     flux_unit : unit of the answer.
     """
 

@@ -34,8 +34,8 @@ import onnxruntime as ort
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from models.bands import FILTERS
 from models.lightcurve import LightCurve
+from models.photometry import FILTERS
 from models.runtime import Room
 from service.engine.batch import Arrays, Question, RunGraph, TaskProgram, is_out_of_memory, padded_length
 from service.engine.policy import Sample

@@ -2,7 +2,7 @@
 
 Nothing is coerced, every fault is pointed at, a bad curve fails alone. Two forms of body: one bare curve, or
 ``{"light_curves": [...]}``; either may carry ``options``. A boolean, a string, NaN or 1e999 where a number belongs is
-refused, and so is a name that is not in :mod:`service.http.body.forms`. The envelope is checked first and each curve
+refused, and so is a name that is not in :mod:`service.http.forms`. The envelope is checked first and each curve
 apart from the others. What format a body came in is of no concern here.
 """
 
@@ -14,19 +14,22 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from models.bands import BandMap
 from models.bulk import Columns, light_curves
 from models.forecast import check_queries
 from models.lightcurve import LightCurve, LightCurveError, without_median
 from models.metadata import KNOWN_COLUMNS, clean_metadata
+from models.photometry import BandMap
 from models.posterior import PriorError
 from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
 from service.answers.writers import AskedPrior, ClassWriter, class_writer, usual_writer
 from service.dataplane import Outcome
 from service.engine.batch import ForecastItem
-from service.http.body import forms
-from service.http.body.formats import JSON, Format
-from service.http.body.forms import (
+from service.http import forms
+from service.http.edge import errors
+from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
+from service.http.endpoint import INLINE_BYTES, LARGE_BYTES, Call, check_deadline
+from service.http.formats import JSON, Format
+from service.http.forms import (
     MAX_ID_LENGTH,
     Answers,
     ForecastCurveIn,
@@ -35,9 +38,6 @@ from service.http.body.forms import (
     LightCurveIn,
     Options,
 )
-from service.http.edge import errors
-from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
-from service.http.endpoint import INLINE_BYTES, LARGE_BYTES, Call, check_deadline
 from service.registry.live import Lease
 from service.settings import Settings
 

@@ -10,10 +10,10 @@ from pydantic.json_schema import models_json_schema
 
 from service.answers.models import ModelsReply, StatsReply
 from service.answers.replies import AlertsReply, ClassifyReply, ForecastReply
-from service.http.body.formats import ARROW, LINES, MSGPACK, available
-from service.http.body.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
 from service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
 from service.http.edge.middleware import is_guarded
+from service.http.formats import ARROW, LINES, MSGPACK, available
+from service.http.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
 from service.http.oip import forms as oip
 from service.settings import Settings
 

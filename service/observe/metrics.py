@@ -26,8 +26,8 @@ from prometheus_client import (
 )
 from prometheus_client.metrics import MetricWrapperBase
 
-from models.bands import BANDS
 from models.bundle import Bundle, Task
+from models.photometry import BANDS
 from service.engine.batch import Prediction, Question, RunReport
 from service.engine.engine import Engine
 from service.engine.supervise import Fault

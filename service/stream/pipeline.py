@@ -27,7 +27,7 @@ from models.alerts.reader import PacketOutcome
 from models.alerts.schema_registry import SchemaUnavailableError
 from models.lightcurve import LightCurve
 from models.limits import milliseconds
-from models.units import SECONDS_PER_DAY, tai_minus_utc
+from models.photometry import SECONDS_PER_DAY, tai_minus_utc
 from service.dataplane import AskOptions, Outcome, Refusal
 from service.engine.batch import EngineClosed, EngineDead, EngineFailure, Overloaded, RunAborted
 from service.observe.metrics import Metrics

@@ -23,10 +23,10 @@ from models.alerts import avro, plans, schema_registry
 from models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
 from models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
-from models.bands import BANDS, BandMap
 from models.bundle import GOLDEN, MANIFEST, MODEL, Bundle, BundleError, load_bundle, read_golden, sha256_of
 from models.limits import milliseconds, nesting, whole_number
-from service.http.body import arrow, formats
+from models.photometry import BANDS, BandMap
+from service.http import arrow, formats
 from service.http.curves import read_classify, read_curves, read_forecast
 from service.http.edge.errors import ProblemError
 from service.http.edge.receive import Lines

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.bands import BANDS, FILTERS, BandMap
 from models.lightcurve import LightCurve, LightCurveError, Limits, featurise, without_median
+from models.photometry import BANDS, FILTERS, BandMap
 
 
 def curve(band: list[str], survey: str = "") -> LightCurve:

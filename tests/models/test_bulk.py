@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bands import BANDS
 from models.bulk import Columns, light_curves
 from models.lightcurve import LightCurve, LightCurveError
+from models.photometry import BANDS
 
 FIELDS = ("mjd", "flux", "flux_err", "band", "detected")
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bands import BANDS
 from models.forecast import MAX_QUERIES, NO_QUERIES, check_queries, make_queries, pad_queries, query_order
 from models.lightcurve import LightCurve, LightCurveError, Limits, Tokens, featurise
+from models.photometry import BANDS
 
 NAN = float("nan")
 

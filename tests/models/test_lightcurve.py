@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bands import BANDS, filter_index
 from models.lightcurve import LightCurve, LightCurveError, Limits, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
-from models.units import FluxUnit, flux_to_njy, njy_to
+from models.photometry import BANDS, FluxUnit, filter_index, flux_to_njy, njy_to
 
 COLUMNS = ("mwebv", "z_final")
 NO_WINDOW = Limits(pre_trigger_days=None)

@@ -12,8 +12,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from models.bands import BANDS
 from models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
+from models.photometry import BANDS
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC
 from service.engine.batch import program_of

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from models.bands import BANDS
+from models.photometry import BANDS
 from training.sky.record import SkyObject
 from training.sky.surveys import WAVELENGTH
 

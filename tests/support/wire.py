@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from models.bands import filter_index
 from models.metadata import METADATA_COLUMNS
-from service.http.body.formats import ARROW_TYPE, LINES_TYPE
-from service.http.body.forms import DTYPES
+from models.photometry import filter_index
+from service.http.formats import ARROW_TYPE, LINES_TYPE
+from service.http.forms import DTYPES
 
 JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"

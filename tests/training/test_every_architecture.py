@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bands import BANDS
 from models.bundle import Bundle, load_bundle, read_golden
 from models.networks.zoo import ARCHITECTURES
+from models.photometry import BANDS
 from service.registry.load import load_configured
 from support.edge import curve, live
 from support.toy_dataset import write_toy_dataset

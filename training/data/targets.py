@@ -34,11 +34,10 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.bands import BANDS
 from models.forecast import Queries, make_queries, pad_queries, query_order
 from models.lightcurve import Bool, Float32, Float64, Int64, LightCurve, Limits, RaggedBatch, Tokens, featurise
 from models.networks.network import Masking
-from models.units import FluxUnit, njy_to
+from models.photometry import BANDS, FluxUnit, njy_to
 from training.data.augment import AugmentationConfig, apply_view, draw_view
 from training.data.dataset import Dataset
 

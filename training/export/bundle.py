@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from models.bands import BANDS
 from models.bundle import (
     GOLDEN_TOLERANCE,
     MODEL,
@@ -50,6 +49,7 @@ from models.lightcurve import LightCurve, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.networks.parts.transformer import FeedForwardExperts, Router
 from models.networks.zoo import NetworkTask, count_parameters
+from models.photometry import BANDS
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
 from training.data.batches import draw_examples, draw_indices, usable_tokens

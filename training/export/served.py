@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.bands import BANDS
 from models.confidence import LARGEST_TEMPERATURE, Calibration, Ensemble, Novelty
 from models.forecast import Queries, pad_queries
 from models.lightcurve import RaggedBatch, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.networks.network import INPUTS, QUERIES, Forecast, Output
 from models.networks.parts.trees import BoostedTrees
+from models.photometry import BANDS
 from training.score.confidence import NoveltyFit, Reference
 
 GOLDEN_CURVES = 12

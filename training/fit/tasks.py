@@ -50,11 +50,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from models.bands import BANDS
 from models.lightcurve import Bool, Float64, Int64, Tokens
 from models.networks import ranks
 from models.networks.informer import PaddedHistory, PaddedQueries
 from models.networks.network import INPUTS, QUERIES, FluxDistribution, Masking, Output, Reconstruction
+from models.photometry import BANDS
 from training.data.batches import Batch, Example, collate, draw_examples, draw_indices, draw_weighted, pooled, stream
 from training.data.dataset import Dataset
 from training.data.targets import Question, askable, draw_masking, draw_question, pad_questions

@@ -42,19 +42,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 from tqdm import tqdm
 
-from models.bands import BANDS, filter_index
 from models.lightcurve import Float64, Int64
 from models.metadata import METADATA_COLUMNS, clean_metadata, metadata_row
-from models.taxonomy import MALLORN, TAXONOMIES, ZTF_SUPERNOVAE
-from models.units import (
+from models.photometry import (
+    BANDS,
     DETECTION_SNR,
     JD_MINUS_MJD,
     MAX_ABS_MJD,
     NJY_PER_UNIT,
     NJY_ZERO_POINT,
     SourceUnit,
+    filter_index,
     njy_of_magnitude,
 )
+from models.taxonomy import MALLORN, TAXONOMIES, ZTF_SUPERNOVAE
 from training.data.dataset import LabelledObject, write_dataset
 from training.importers import surveys
 from training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from models.lightcurve import Int64
 from models.metadata import METADATA_COLUMNS
-from models.units import NJY_PER_UNIT
+from models.photometry import NJY_PER_UNIT
 from training.importers.columns import ImportFormatError, RawObject
 
 ROWS = 65_536

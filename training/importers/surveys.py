@@ -50,8 +50,8 @@ from numpy.typing import NDArray
 
 from models.lightcurve import Int64, LightCurve
 from models.metadata import METADATA_COLUMNS, metadata_row
+from models.photometry import NJY_PER_UNIT
 from models.taxonomy import MALLORN
-from models.units import NJY_PER_UNIT
 from training.data.dataset import Dataset
 from training.importers.columns import ColumnMap, ImportFormatError, RawObject, as_numbers, column, header, tables_in
 from training.importers.tables import About, Layout, read_about, read_tables

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from models.lightcurve import Float64
 from models.metadata import METADATA_COLUMNS
-from models.units import njy_with_error
+from models.photometry import njy_with_error
 from training.importers.columns import (
     ColumnMap,
     ImportFormatError,

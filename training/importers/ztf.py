@@ -27,7 +27,7 @@ from models.alerts.photometry import ZTF_MISSING_FLUX, ZTF_NO_WARNING, ZTF_SIGN,
 from models.alerts.reader import Alert, Part
 from models.alerts.reader import read_alerts as alerts_of
 from models.alerts.surveys import NAMED
-from models.bands import FILTERS
+from models.photometry import FILTERS
 from training.importers.columns import ImportFormatError, RawObject
 from training.importers.tables import About
 

@@ -78,12 +78,12 @@ Run::
 
 from collections.abc import Callable
 
-from models.bands import BANDS
 from models.lightcurve import Limits
 from models.networks.astromer import AstromerConfig
 from models.networks.informer import InformerConfig
 from models.networks.parts.attention import AttentionConfig
 from models.networks.romae import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEConfig, RoMAEEncoderConfig
+from models.photometry import BANDS
 from training.data.augment import AugmentationConfig
 from training.data.targets import ForecastingConfig, MaskingConfig
 from training.recipes import astro_moe

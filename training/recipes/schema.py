@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.bands import BANDS
 from models.lightcurve import Limits
 from models.networks.zoo import NetworkConfig, NetworkTask
-from models.units import FluxUnit
+from models.photometry import BANDS, FluxUnit
 from training.data.augment import AugmentationConfig
 from training.data.targets import ForecastingConfig, MaskingConfig
 

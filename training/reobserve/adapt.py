@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bands import BANDS
 from models.bundle import Bundle, load_bundle, write_manifest
 from models.confidence import Novelty, PredictionSets
+from models.photometry import BANDS
 from models.taxonomy import ELASTICC
 from training.data.dataset import Dataset, read_dataset
 from training.reobserve.origins import read_colours

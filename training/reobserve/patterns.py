@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bands import BANDS
+from models.photometry import BANDS
 from training.sky.record import Sky
 from training.sky.surveys import MEASURE_ONLY
 

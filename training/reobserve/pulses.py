@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.bands import BANDS
+from models.photometry import BANDS
 from models.taxonomy import ELASTICC
 from training.sky.record import Sky
 

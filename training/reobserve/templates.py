@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.bands import BANDS
+from models.photometry import BANDS
 from training.simulate.photometry import distance_modulus, host_dust, planck
 from training.sky.load import part_of, plain
 from training.sky.record import LABELS, Sky, SkyObject, collect

@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from models.photometry import DETECTION_SNR
 from models.taxonomy import ELASTICC
-from models.units import DETECTION_SNR
 from training.reobserve.origins import ACHROMATIC, Colours, Event, event_of, no_templates, read_colours
 from training.reobserve.patterns import ONE_BAND, Library, Pattern, build_library
 from training.reobserve.pulses import PERIODIC, Flare, Pulse, made_up_pulses, pulse_of, read_flares

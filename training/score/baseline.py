@@ -45,9 +45,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
-from models.bands import BANDS
 from models.lightcurve import Float32, Int64, Tokens
 from models.metadata import METADATA_COLUMNS
+from models.photometry import BANDS
 from training.data.batches import Example, draw_examples, draw_indices
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from training.fit.checkpoints import fingerprint

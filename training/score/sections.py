@@ -31,10 +31,10 @@ from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 from torch import Tensor, nn
 
-from models.bands import BANDS
 from models.bundle import MANIFEST, load_bundle
 from models.lightcurve import Int64, RaggedBatch
 from models.networks.parts.transformer import Router, Routing
+from models.photometry import BANDS
 from models.runtime import open_session, run
 from training.data.augment import View
 from training.data.batches import Example, collate, view_examples

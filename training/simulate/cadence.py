@@ -28,7 +28,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from models.units import NJY_ZERO_POINT
+from models.photometry import NJY_ZERO_POINT
 from training.data.dataset import LabelledObject
 from training.simulate.photometry import Floats, Ints, magnitude_to_njy
 

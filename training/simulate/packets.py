@@ -35,9 +35,8 @@ from typing import Any, TypeAlias
 import fastavro
 import numpy as np
 
-from models.bands import BANDS
 from models.metadata import METADATA_COLUMNS
-from models.units import DETECTION_SNR, JD_MINUS_MJD, NJY_ZERO_POINT, SECONDS_PER_DAY, tai_minus_utc
+from models.photometry import BANDS, DETECTION_SNR, JD_MINUS_MJD, NJY_ZERO_POINT, SECONDS_PER_DAY, tai_minus_utc
 from training.data.dataset import LabelledObject
 from training.simulate.cadence import FORCED_DELAY_DAYS
 from training.simulate.generate import simulate_class

@@ -20,7 +20,7 @@ import numpy as np
 from astropy.cosmology import FlatLambdaCDM
 from numpy.typing import NDArray
 
-from models.units import NJY_ZERO_POINT
+from models.photometry import NJY_ZERO_POINT
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]

@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict
 
-from models.bands import BANDS
+from models.photometry import BANDS
 from training.data.dataset import Dataset, LabelledObject, read_dataset, read_notes
 from training.simulate.cadence import FORCED_DELAY_DAYS
 from training.simulate.photometry import Floats, Ints, njy_to_magnitude

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.metadata import METADATA_COLUMNS
-from models.units import NJY_ZERO_POINT
+from models.photometry import NJY_ZERO_POINT
 from training.data.dataset import LabelledObject
 from training.simulate import cadence, photometry, transient_classes
 from training.simulate.cadence import MOON_PERIOD, SURVEY_NIGHTS, SURVEY_START, Measured, Visits, objects

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bands import BANDS
 from models.metadata import METADATA_COLUMNS
+from models.photometry import BANDS
 from models.taxonomy import ELASTICC
 from training.data.dataset import read_dataset
 from training.sky.load import as_sent

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.bands import BANDS
 from models.bundle import Bundle, Manifest, load_bundle, write_manifest
 from models.confidence import Calibration, Ensemble, PredictionSets
 from models.lightcurve import Float64, RaggedBatch, Tokens
 from models.networks.astro_moe import AstroMoE
 from models.networks.parts.trees import BoostedTrees, Forest
+from models.photometry import BANDS
 from models.posterior import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
 from models.posterior import rates as named_rates
 from models.taxonomy import ELASTICC, taxonomy_of

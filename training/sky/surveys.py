@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.bands import BANDS, FILTERS
 from models.metadata import METADATA_COLUMNS, SENTINELS
-from models.units import NJY_ZERO_POINT
+from models.photometry import BANDS, FILTERS, NJY_ZERO_POINT
 from training.importers.snana import ELASTICC_CLASSES
 from training.sky.record import LABELS, UNLABELLED, SkyObject
 

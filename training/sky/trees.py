@@ -31,12 +31,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.bands import BANDS
 from models.lightcurve import Limits, RaggedBatch, Tokens, featurise
 from models.networks.statistics import curve_statistics, period_statistics
 from models.networks.statistics.curve_statistics import lag_statistics
 from models.networks.statistics.points import points
 from models.networks.statistics.shape_statistics import shape_statistics
+from models.photometry import BANDS
 from models.taxonomy import ELASTICC
 from training.reobserve.patterns import family
 from training.score.confidence import conformal_quantile

@@ -9,7 +9,7 @@ from typing import Final
 
 from models.alerts.layouts import Aliases, Layout, Observations, Survey
 from models.alerts.photometry import boom_lsst, rubin
-from models.bands import BANDS
+from models.photometry import BANDS
 
 ROW: Final[Aliases] = {
     "time": ("midpointMjdTai", "midPointTai"),

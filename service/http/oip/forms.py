@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from models.units import FluxUnit
+from models.photometry import FluxUnit
 from service.answers.replies import Reply
-from service.http.body.forms import MAX_ID_LENGTH, PRIOR_TEXT, AskedPrior
+from service.http.forms import MAX_ID_LENGTH, PRIOR_TEXT, AskedPrior
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"

@@ -11,7 +11,7 @@ import orjson
 from models.bundle import Bundle, Manifest
 from models.forecast import check_queries
 from models.lightcurve import Float32, LightCurve, LightCurveError
-from models.units import FluxUnit
+from models.photometry import FluxUnit
 from service.answers.writers import as_asked, class_writer, forecast_writer
 from service.dataplane import Outcome
 from service.engine.batch import ForecastItem

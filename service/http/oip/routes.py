@@ -15,8 +15,7 @@ from pydantic import BaseModel, ValidationError
 from service.answers.replies import field_errors
 from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
-from service.http import openapi
-from service.http.body import formats
+from service.http import formats, openapi
 from service.http.curves import checked_prior
 from service.http.edge import errors
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError

@@ -10,16 +10,15 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from models.bands import BANDS, filter_index
 from models.bulk import Columns, light_curves
 from models.bundle import Manifest
 from models.lightcurve import LightCurve, LightCurveError, require
 from models.metadata import clean_metadata
-from models.units import FluxUnit
+from models.photometry import BANDS, FluxUnit, filter_index
 from service.answers.replies import FieldError
 from service.dataplane import Outcome
-from service.http.body.forms import MAX_ID_LENGTH
 from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
+from service.http.forms import MAX_ID_LENGTH
 from service.http.oip.forms import Datatype, InputTensor, OutputRequest
 from service.http.oip.tensors import Array, Tensor, fault
 from service.settings import Settings

@@ -26,12 +26,12 @@ from models.lightcurve import LightCurve, LightCurveError
 from service.answers.replies import AlertsReply, FieldError
 from service.dataplane import AskOptions, Outcome, Refusal
 from service.http import openapi
-from service.http.body.forms import PRIOR_TEXT, AskedPrior
 from service.http.curves import class_writers
 from service.http.edge import errors
 from service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
 from service.http.edge.receive import media_type, unless_gone
 from service.http.endpoint import Call, Endpoint, Inquiry, Reply, check_deadline
+from service.http.forms import PRIOR_TEXT, AskedPrior
 from service.http.lifecycle import Service, service_of
 from service.registry.live import Lease
 from service.registry.names import MOST_CHARACTERS

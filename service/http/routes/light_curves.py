@@ -33,8 +33,6 @@ from service.answers.writers import forecast_writer
 from service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
 from service.engine.batch import DeadlineExceeded, ForecastItem, Overloaded
 from service.http import openapi
-from service.http.body.formats import FORMATS, LINES_TYPE, Format, body_format, dump, parse, reply_format, write_lines
-from service.http.body.forms import ClassifyQuery, ForecastOptions, Options
 from service.http.curves import (
     Asked,
     InvalidCurve,
@@ -66,6 +64,8 @@ from service.http.endpoint import (
     sticky_key,
     terms_of,
 )
+from service.http.formats import FORMATS, LINES_TYPE, Format, body_format, dump, parse, reply_format, write_lines
+from service.http.forms import ClassifyQuery, ForecastOptions, Options
 from service.http.lifecycle import service_of
 from service.registry.live import Lease, refused_outside
 

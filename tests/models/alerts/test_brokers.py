@@ -12,7 +12,7 @@ import pytest
 from models.alerts.envelopes import read_document, read_packet
 from models.alerts.packet import AbstainReason, Packet, ReadLimits
 from models.alerts.reader import build_packet
-from models.bands import FILTERS
+from models.photometry import FILTERS
 
 JD = 2_460_800.75
 MJD = 60_800.25

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from models.alerts import photometry
 from models.alerts.photometry import Photometry
-from models.units import SECONDS_PER_DAY, tai_minus_utc
+from models.photometry import SECONDS_PER_DAY, tai_minus_utc
 
 DAY = SECONDS_PER_DAY
 

@@ -17,7 +17,7 @@ from models.networks.statistics.curve_statistics import (
     statistics,
 )
 from models.networks.statistics.points import SOFT, Statistics
-from models.units import DETECTION_SNR
+from models.photometry import DETECTION_SNR
 from support.ragged_columns import Columns, G, ragged, seen
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.bands import BANDS
 from models.forecast import make_queries, pad_queries
 from models.lightcurve import Limits, RaggedBatch, featurise
 from models.networks.informer import (
@@ -19,6 +18,7 @@ from models.networks.informer import (
     object_scale,
 )
 from models.networks.network import FluxDistribution, Forecast
+from models.photometry import BANDS
 from models.runtime import open_session, run
 from support.bundles import random_curves
 from training.export.graph import write_graph

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 
 from service.engine.load import load_model
-from service.http.body import formats
-from service.http.body.formats import ARROW_TYPE, LINES_TYPE
+from service.http import formats
+from service.http.formats import ARROW_TYPE, LINES_TYPE
 from service.http.lifecycle import Service
 from service.http.openapi import PACKET_TYPES
 from service.http.server import create_app

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.http.body import formats
+from service.http import formats
 from support.edge import Network, curve, live, loader
 
 JSON = {"Content-Type": formats.JSON.media_type}

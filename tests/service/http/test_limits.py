@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from service.http import curves as curves_of_bodies
-from service.http.body.formats import ARROW_TYPE, LINES_TYPE
-from service.http.body.forms import MAX_ID_LENGTH
 from service.http.edge import errors
 from service.http.edge.errors import ProblemError
 from service.http.endpoint import LARGE_BYTES
+from service.http.formats import ARROW_TYPE, LINES_TYPE
+from service.http.forms import MAX_ID_LENGTH
 from service.http.oip import routes as oip
 from support.edge import Live, Network, curve, live, loader, wait_until
 

@@ -12,7 +12,7 @@ import pytest
 
 from service.answers.replies import AlertsReply
 from service.client import SAMPLES
-from service.http.body.formats import LINES_TYPE
+from service.http.formats import LINES_TYPE
 from service.registry.names import Reference
 from support import oip
 from support.edge import Live, Network, curve, live, loader

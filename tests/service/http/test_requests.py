@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from service.answers.replies import FieldError
-from service.http.body import formats
-from service.http.body.formats import read_json as parse_json
-from service.http.body.forms import Options
+from service.http import formats
 from service.http.curves import Asked, InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
+from service.http.formats import read_json as parse_json
+from service.http.forms import Options
 from support.edge import curve, settings
 
 SETTINGS = settings(max_points=100, max_curves=5)

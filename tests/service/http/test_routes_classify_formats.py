@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from service.http.body.formats import ARROW_TYPE, LINES_TYPE
-from service.http.body.forms import Options
+from service.http.formats import ARROW_TYPE, LINES_TYPE
+from service.http.forms import Options
 from service.registry.load import load_configured
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.wire import (

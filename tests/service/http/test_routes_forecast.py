@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.bands import BANDS
 from models.forecast import MAX_QUERIES
-from models.units import NJY_PER_UNIT, FluxUnit
+from models.photometry import BANDS, NJY_PER_UNIT, FluxUnit
 from service.answers.models import ForecasterDescription, ModelsReply
 from service.answers.replies import ForecastReply
 from service.engine.batch import Arrays

@@ -11,7 +11,7 @@ import pytest
 
 from models.taxonomy import ELASTICC
 from service.engine.policy import CostModel
-from service.http.body.formats import LINES_TYPE
+from service.http.formats import LINES_TYPE
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 from support.graphs import poison
 from support.wire import lines_body

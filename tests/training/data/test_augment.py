@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bands import BANDS
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
+from models.photometry import BANDS
 from training.data.augment import (
     LSST,
     METADATA_BLOCKS,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.photometry import NJY_PER_UNIT
 from models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
-from models.units import NJY_PER_UNIT
 from support.importers import write_alerts, write_hats, write_snana, write_text, ztf_alert
 from support.mallorn import write_mallorn
 from support.shared import needs_shared, shared

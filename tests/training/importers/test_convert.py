@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from models.metadata import METADATA_COLUMNS
+from models.photometry import njy_of_magnitude, njy_with_error
 from models.taxonomy import ELASTICC
-from models.units import njy_of_magnitude, njy_with_error
 from support.importers import cleaned, raw_object
 from training.data.dataset import (
     DatasetError,

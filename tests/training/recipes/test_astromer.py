@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from models.bands import BANDS
 from models.networks.zoo import build
+from models.photometry import BANDS
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import read_dataset, split_indices
 from training.fit.tasks import MaskedReconstruction

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.bands import BANDS
+from models.photometry import BANDS
 from models.taxonomy import ELASTICC
 from training.reobserve.origins import event_of
 from training.reobserve.templates import (

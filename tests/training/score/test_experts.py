@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from models.bands import BANDS
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
+from models.photometry import BANDS
 from support.pipeline import Pipeline
 from support.toy_dataset import write_toy_dataset
 from training.data.augment import View

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.bands import BANDS
 from models.lightcurve import LightCurve, Limits, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
+from models.photometry import BANDS
 from training.score.baseline import PACKAGE_FEATURES, package_features
 
 NJY = 10 ** (0.4 * 3.9)  # of one unit of FLUXCAL

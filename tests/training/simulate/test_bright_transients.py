@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.bands import BANDS
+from models.photometry import BANDS
 from models.taxonomy import ZTF_SUPERNOVAE
 from training.data.dataset import Dataset, read_dataset, read_notes
 from training.simulate.cadence import SURVEY_START

@@ -11,8 +11,8 @@ import fastavro
 import numpy as np
 import pytest
 
-from models.bands import BANDS
 from models.metadata import METADATA_COLUMNS, clean_metadata
+from models.photometry import BANDS
 from training.data.dataset import LabelledObject
 from training.simulate.generate import simulate_class
 from training.simulate.packets import (

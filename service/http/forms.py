@@ -25,9 +25,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from models.bands import NAMES
 from models.metadata import KNOWN_COLUMNS, METADATA_COLUMNS
-from models.units import FluxUnit
+from models.photometry import NAMES, FluxUnit
 from service.registry.names import MOST_CHARACTERS
 
 DTYPES: Final[Mapping[str, str]] = {

@@ -33,11 +33,11 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from models.bands import BANDS
 from models.metadata import KNOWN_COLUMNS
+from models.photometry import BANDS
 from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
-from service.http.body.forms import Answers, embedding_bytes
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+from service.http.forms import Answers, embedding_bytes
 
 _HEADER_TYPE, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bands import BANDS
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
+from models.photometry import BANDS
 from service.answers.replies import CurveFailure, CurveResult
-from service.http.body import arrow
-from service.http.body.arrow import is_compressed
-from service.http.body.forms import Answers, Options
+from service.http import arrow
+from service.http.arrow import is_compressed
 from service.http.curves import InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
+from service.http.forms import Answers, Options
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
-from service.http.body import formats
+from service.http import formats
 from service.http.curves import InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
 from support.edge import curve, settings

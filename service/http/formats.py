@@ -2,10 +2,10 @@
 
 JSON is the format for people, and the reference that the others are held to. msgpack has the same documents, a quarter
 to a half as large and many times quicker to read: a column may be ``bin`` instead of a list, its little-endian values
-in one piece (:data:`service.http.body.forms.DTYPES`), and an embedding is always ``bin`` in a reply. Lengths that a
+in one piece (:data:`service.http.forms.DTYPES`), and an embedding is always ``bin`` in a reply. Lengths that a
 body declares and does not keep, or a nesting without end, are refused by its decoder before memory is spent on them.
 
-Arrow (:mod:`service.http.body.arrow`) needs pyarrow, which only the ``arrow`` extra installs and only the first Arrow
+Arrow (:mod:`service.http.arrow`) needs pyarrow, which only the ``arrow`` extra installs and only the first Arrow
 request imports; without it the format does not exist. A format without a reader is a stream, which
 :mod:`service.http.routes.light_curves` reads.
 """
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from service.http.body.forms import Answers, Options, embedding_bytes, embedding_text
 from service.http.edge.errors import MALFORMED, NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
+from service.http.forms import Answers, Options, embedding_bytes, embedding_text
 from service.settings import Settings
 
 JSON_TYPE = "application/json"
@@ -135,13 +135,13 @@ def _read_msgpack(body: bytes, _: Settings) -> object:
 
 
 def _read_arrow(body: bytes, settings: Settings) -> object:
-    from service.http.body import arrow
+    from service.http import arrow
 
     return arrow.read_arrow(body, settings.max_curves)
 
 
 def _write_arrow(answers: Answers) -> bytes:
-    from service.http.body import arrow
+    from service.http import arrow
 
     return arrow.write_arrow(answers)
 

@@ -1,1 +1,0 @@
-"""Request bodies: their forms, checks and formats."""
