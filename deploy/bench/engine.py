@@ -60,6 +60,7 @@ from service.engine.batch import Prediction, Question, program_of
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel, load_model
 from service.engine.policy import BatchLimits, most_items
+from training.common import markdown_table
 
 WITHIN: Final = 1.0  # seconds, of goodput, which is not looked at here
 FIGURES: Final = ("throughput", "p50_ms", "p99_ms")
@@ -252,14 +253,14 @@ def measure(bundle: Path, curves: int, rounds: int, burst: int, say: Callable[[s
 
 def table(numbers: Numbers, aims: Mapping[str, Aim] = AIMS) -> str:
     """Markdown: each figure, its median and full range over the rounds, and what it should be."""
-    lines = ["| figure | measured | aim | reached |", "|---|---|---|---|"]
+    cells = []
     for key, aim in aims.items():
         found = numbers[key]
         value = found["median"] if isinstance(found, dict) else found
         shown = f"{value:.2f} ± {found['spread']:.2f}" if isinstance(found, dict) else f"{value:.2f}"
         reached = value >= aim.value if aim.bound == "at least" else value <= aim.value
-        lines.append(f"| {aim.figure} | {shown} | {aim.bound} {aim.value:g} | {'yes' if reached else 'no'} |")
-    return "\n".join(lines) + "\n"
+        cells.append((aim.figure, shown, f"{aim.bound} {aim.value:g}", "yes" if reached else "no"))
+    return markdown_table(("figure", "measured", "aim", "reached"), cells) + "\n"
 
 
 OURS: Final = "nightjar"

@@ -39,6 +39,7 @@ from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, Pace, Target, a
 from deploy.bench.load import quantile
 from deploy.bench.process import HOST, Service, ServiceDied, running, start
 from deploy.bench.report import Numbers
+from training.common import markdown_table
 
 GOOD_ADDRESS: Final = "127.0.0.2"
 PAUSE_SECONDS: Final = 0.02  # between two requests of the good client
@@ -151,18 +152,22 @@ def numbers(rows: Sequence[Row], before: bool = False) -> Numbers:
 
 def table(rows: Sequence[Row]) -> str:
     """Format the rows as Markdown."""
-    lines = [
-        "| attack | sent MB | longest wait ms | p99 ms (floor, quiet) | not answered | memory MB | after | loop busy |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        p99 = f"{row.p99_ms:.0f} ({row.floor_p99_ms:.0f}, {row.quiet_p99_ms:.0f})"
-        failed = f"{row.failures} of {row.answers + row.failures}"
-        lines.append(
-            f"| {row.attack} | {row.sent_mb:.1f} | {row.worst_stall_ms:.0f} | {p99} | {failed} "
-            f"| {row.memory_mb:+.0f} | {row.memory_after_mb:+.0f} | {row.loop_busy:.0%} |"
+    waits = ("longest wait ms", "p99 ms (floor, quiet)", "not answered")
+    head = ("attack", "sent MB", *waits, "memory MB", "after", "loop busy")
+    cells = [
+        (
+            row.attack,
+            f"{row.sent_mb:.1f}",
+            f"{row.worst_stall_ms:.0f}",
+            f"{row.p99_ms:.0f} ({row.floor_p99_ms:.0f}, {row.quiet_p99_ms:.0f})",
+            f"{row.failures} of {row.answers + row.failures}",
+            f"{row.memory_mb:+.0f}",
+            f"{row.memory_after_mb:+.0f}",
+            f"{row.loop_busy:.0%}",
         )
-    return "\n".join(lines) + "\n"
+        for row in rows
+    ]
+    return markdown_table(head, cells) + "\n"
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:

@@ -27,6 +27,7 @@ from deploy.bench.kafka_trial import PARTITIONS, Answers, Trial, assigned, metri
 from deploy.bench.process import Service
 from deploy.bench.report import Numbers
 from deploy.bench.workload import packet, visit
+from training.common import markdown_table
 
 GOOD_PER_SECOND: Final = 50
 QUIET_SECONDS: Final = 4.0
@@ -177,12 +178,19 @@ def numbers(rows: Sequence[Row]) -> Numbers:
 
 def table(rows: Sequence[Row]) -> str:
     """Format the rows as Markdown."""
-    lines = ["| messages | sent MB | oldest ms | p99 ms (quiet) | memory MB | after MB |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        p99 = f"{row.p99_ms:.0f} ({row.quiet_p99_ms:.0f})"
-        memory = f"{row.memory_mb:+.0f} | {row.memory_after_mb:+.0f}"
-        lines.append(f"| {row.flood} | {row.sent_mb:.1f} | {row.oldest_ms:.0f} | {p99} | {memory} |")
-    return "\n".join(lines) + "\n"
+    head = ("messages", "sent MB", "oldest ms", "p99 ms (quiet)", "memory MB", "after MB")
+    cells = [
+        (
+            row.flood,
+            f"{row.sent_mb:.1f}",
+            f"{row.oldest_ms:.0f}",
+            f"{row.p99_ms:.0f} ({row.quiet_p99_ms:.0f})",
+            f"{row.memory_mb:+.0f}",
+            f"{row.memory_after_mb:+.0f}",
+        )
+        for row in rows
+    ]
+    return markdown_table(head, cells) + "\n"
 
 
 class _Attacked:

@@ -31,6 +31,7 @@ from deploy.bench.throughput import WrongAnswer
 from deploy.bench.wire import answered, patient
 from deploy.bench.workload import Columns, alert_mix
 from service.settings import usable_cores
+from training.common import markdown_table
 
 COMMON: Final = ("numpy>=2.0", "onnxruntime>=1.24", "orjson>=3.10", "pydantic>=2.10")
 INSTALL_SECONDS: Final = 600
@@ -248,17 +249,13 @@ def table(rows: Sequence[Row]) -> str:
     by_server = {
         server: [row for row in rows if row.server == server] for server in dict.fromkeys(r.server for r in rows)
     }
-    lines = [
-        "| server | light curves/s | range | p50, ms | p99, ms |",
-        "|---|---|---|---|---|",
-    ]
+    cells = []
     for server, mine in sorted(by_server.items(), key=lambda pair: -median(row.per_second for row in pair[1])):
         rates = [row.per_second for row in mine]
         p50, p99 = (median(getattr(row, name) for row in mine) for name in ("p50_ms", "p99_ms"))
-        lines.append(
-            f"| {server} | {median(rates):,.0f} | {min(rates):,.0f} to {max(rates):,.0f} | {p50:,.1f} | {p99:,.1f} |"
-        )
-    return "\n".join(lines) + "\n"
+        reach = f"{min(rates):,.0f} to {max(rates):,.0f}"
+        cells.append((server, f"{median(rates):,.0f}", reach, f"{p50:,.1f}", f"{p99:,.1f}"))
+    return markdown_table(("server", "light curves/s", "range", "p50, ms", "p99, ms"), cells) + "\n"
 
 
 def numbers(rows: Sequence[Row]) -> Numbers:

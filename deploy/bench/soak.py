@@ -48,6 +48,7 @@ from deploy.bench.wire import MSGPACK, TOLERANCE, packed_request
 from deploy.bench.workload import Columns, alert_mix, broken
 from models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest
 from models.posterior import Posterior
+from training.common import markdown_table
 
 Kind = Literal["one", "batch", "bad", "cancelled", "look-up"]
 SHARES: Final[Mapping[Kind, float]] = {"one": 0.62, "batch": 0.15, "bad": 0.10, "cancelled": 0.08, "look-up": 0.05}
@@ -445,7 +446,7 @@ def table(soaked: Soaked, minutes: float) -> str:
         "stranded requests": str(tally.count("stranded") + sum(map(int, soaked.left.values()))),
         "memory: first, median of 2nd and last quarter, most": _memory(memory),
     }
-    return "| what | value |\n|---|---|\n" + "\n".join(f"| {what} | {value} |" for what, value in shown.items())
+    return markdown_table(("what", "value"), shown.items())
 
 
 def _outcomes(tally: Tally, kind: str) -> str:

@@ -50,6 +50,7 @@ from models.runtime import run
 from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
 from service.engine.batch import Classification, Prediction
+from training.common import markdown_table
 
 STEP_SECONDS: Final = 0.05
 AT_ONCE: Final = 500  # alerts in a round trip to the server
@@ -243,11 +244,8 @@ def table(numbers: Numbers) -> str:
         name: value for name, value in numbers.items() if name.startswith(("stream.", "kafka.")) and name not in aims
     }
     figures = {name: value for name, value in sorted(rest.items()) if isinstance(value, float)}
-    lines = [
-        f"| `{name}` | {value:,.0f} |" if value >= 100 else f"| `{name}` | {value:.3g} |"
-        for name, value in figures.items()
-    ]
-    return engine.table(numbers, reached) + "\n".join(["", "| figure | measured |", "|---|---|", *lines, ""])
+    cells = [(f"`{name}`", f"{value:,.0f}" if value >= 100 else f"{value:.3g}") for name, value in figures.items()]
+    return f"{engine.table(numbers, reached)}\n{markdown_table(('figure', 'measured'), cells)}\n"
 
 
 def _beside_bare(bundle: Path, packets: Sequence[bytes], say: Callable[[str], None]) -> Numbers:

@@ -12,6 +12,7 @@ Legend: N light curves, F numbers of each, M nodes and leaves, T trees, C classe
 """
 
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,20 @@ ASKED: Final = 512  # rows at a time
 RIDGE: Final = 1e-4  # on the coefficients of the weight: a weight of 0 or 1 is never certain
 
 
+def boost(
+    value_NF: Float32,
+    label_N: Int64,
+    parameters: Mapping[str, Any],
+    *,
+    seed: int,
+    rounds: int,
+    weight_N: Float32 | Float64 | None = None,
+) -> lightgbm.Booster:
+    """Boost trees on numbers, NaN where one is missing."""
+    data = lightgbm.Dataset(value_NF, label_N, weight=weight_N)
+    return lightgbm.train({**parameters, "seed": seed}, data, num_boost_round=rounds)
+
+
 def fit_forest(
     value_NF: Float32,
     label_N: Int64,
@@ -48,12 +63,9 @@ def fit_forest(
     **changes: Any,
 ) -> Forest:
     """Fit boosted trees to numbers, NaN where one is missing; ``changes`` are parameters of LightGBM."""
-    data = lightgbm.Dataset(
-        value_NF, label_N, weight=weight_N, params={"max_bin": PARAMETERS["max_bin"], "verbosity": -1}
-    )
     fewest = min(PARAMETERS["min_data_in_leaf"], max(1, len(label_N) // 40))  # few rows would make no tree at all
-    parameters = {**PARAMETERS, "min_data_in_leaf": fewest, **changes, "num_class": classes, "seed": seed}
-    booster = lightgbm.train(parameters, data, num_boost_round=rounds)
+    parameters = {**PARAMETERS, "min_data_in_leaf": fewest, **changes, "num_class": classes}
+    booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight_N)
     return forest_of(booster, value_NF.shape[1], classes)
 
 

@@ -25,7 +25,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import lightgbm
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -41,7 +40,7 @@ from models.networks.zoo import build
 from models.taxonomy import ZTF_SUPERNOVAE
 from training.data.batches import draw_examples
 from training.data.mixture import sky_dataset
-from training.fit.boosting import fit_ensemble, fit_forest, pooled, save_forest, tree_logits
+from training.fit.boosting import boost, fit_ensemble, fit_forest, pooled, save_forest, tree_logits
 from training.importers.surveys import ZTF_CLASSES
 from training.recipes.schema import Recipe
 from training.score.calibrate import softmax
@@ -119,8 +118,8 @@ def _boosted(
     weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
     named = []
     for seed in seeds:
-        data = lightgbm.Dataset(value_NF, label_N, weight=weight / weight.mean())
-        booster = lightgbm.train({**PARAMETERS, **changes, "seed": seed}, data, num_boost_round=rounds)
+        wanted = {**PARAMETERS, **changes}
+        booster = boost(value_NF, label_N, wanted, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
         named.append(np.asarray(booster.predict(asked_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
     return named
 

@@ -38,6 +38,7 @@ from models.networks.statistics.points import points
 from models.networks.statistics.shape_statistics import shape_statistics
 from models.photometry import BANDS
 from models.taxonomy import ELASTICC
+from training.fit.boosting import boost
 from training.reobserve.patterns import family
 from training.score.confidence import conformal_quantile
 from training.sky.load import as_sent
@@ -215,8 +216,7 @@ class Trees:
 
 def train(rows: Rows, calibration: Rows, *, seed: int = 0, rounds: int = ROUNDS) -> Trees:
     """Boost trees on ``rows`` and fit the threshold of their sets on ``calibration``."""
-    data = lightgbm.Dataset(rows.value_NF, rows.label_N, weight=weights_of(rows), free_raw_data=True)
-    booster = lightgbm.train({**PARAMETERS, "seed": seed}, data, num_boost_round=rounds)
+    booster = boost(rows.value_NF, rows.label_N, PARAMETERS, seed=seed, rounds=rounds, weight_N=weights_of(rows))
     probabilities = np.asarray(booster.predict(calibration.value_NF, num_threads=1))
     return Trees(booster, threshold_of(probabilities, calibration.label_N))
 

@@ -10,7 +10,7 @@ Notable:
 - flux between two points of a band is interpolated, where they are no further apart than the distance from the maximum
   allows, and reaches :data:`BEYOND` days past its ends;
 - of two points of a band at the same time either may be meant;
-- ``training.sky.trees`` uses the same numbers, and trees in a graph look at them (`training.export.confidence`); a
+- ``training.sky.trees`` uses the same numbers, and trees in a graph look at them (`training.export.served`); a
   network's own branch of statistics does not.
 
 Legend: B batch, L length, G bands, I days, E levels, K statistics.
