@@ -302,7 +302,7 @@ class StreamSettings(Settings):
         256, ge=1, description="most messages that a stream worker takes from its source at once"
     )
     max_inflight_messages: int = Field(
-        2048, ge=1, description="messages in progress beyond which a stream worker takes no more"
+        1024, ge=1, description="messages in progress beyond which a stream worker takes no more"
     )
     max_deliveries: int = Field(5, ge=1, description="deliveries of a message beyond which it is a dead letter")
     keep_trying: bool = Field(

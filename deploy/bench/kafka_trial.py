@@ -26,12 +26,13 @@ SESSION_MS: Final = 6000
 PATIENCE_SECONDS: Final = 300.0
 SELDOM: Final = """
 import runpy, sys
-from service.stream.kafka import commits
-commits.COMMIT_SECONDS = 5.0
+from service.stream.kafka import commits, source
+commits.COMMIT_SECONDS, commits.UNCOMMITTED, source.PIECE = 5.0, 1 << 40, 256
+source.KafkaSource.room = lambda self: None
 sys.argv = ["service", "worker"]
 runpy.run_module("service", run_name="__main__")
 """
-"""A worker that commits every five seconds, as clients of Kafka do by themselves, and not twenty times a second."""
+"""A worker that commits every five seconds, as clients of Kafka do by themselves, whatever is answered meanwhile."""
 _NUMBERS: Final = itertools.count(1)
 
 

@@ -1,7 +1,7 @@
 """A batch of messages on its way, and the account of each alert in it: nothing is done before everything is settled."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from models.alerts.packet import Packet
@@ -111,12 +111,14 @@ class Batch:
     taken : as the source gave them.
     deaths : alerts that are given up.
     received_ms : when they came, milliseconds since 1970.
+    waits : is called before the batch waits for something that may take any time: others need not wait for it.
     """
 
     def __init__(self, taken: Sequence[Message], accounts: Accounts, received_ms: int) -> None:
         self.taken = taken
         self.deaths: list[Buried] = []
         self.received_ms = received_ms
+        self.waits: Callable[[], None] = lambda: None
         self._accounts = accounts
         self._open: dict[Place, dict[int, str]] = {}  # by message: numbers of open alerts, and their ids where known
         for message in taken:

@@ -101,11 +101,14 @@ class Source(Protocol):
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return up to ``limit`` messages; waits about ``timeout`` seconds for the first. Raises TransientError."""
 
-    def rest(self) -> None:
-        """Keep the broker's trust while nothing can be taken; called a few times a second instead of ``poll``."""
+    def rest(self, seconds: float) -> None:
+        """Keep the broker's trust while nothing can be taken, for so long at most; called instead of ``poll``."""
 
     def done(self, messages: Sequence[Message]) -> None:
         """Tell that these need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
+
+    def room(self) -> int | None:
+        """Return how many messages more may be answered before a commit; None for any number."""
 
     def refusal(self) -> str:
         """Return why the broker refuses us, in words; empty when it does not, or is silent. Asked once, at first."""
@@ -130,8 +133,12 @@ class FiniteSource:
 
     finite = True
 
-    def rest(self) -> None:
-        """Do nothing: nobody expels us."""
+    def rest(self, seconds: float) -> None:
+        """Sleep: nobody expels us."""
+        time.sleep(seconds)
+
+    def room(self) -> None:
+        """Return no bound: there is nothing to commit."""
 
     def done(self, messages: Sequence[Message]) -> None:
         """Do nothing: what has been read is not kept."""

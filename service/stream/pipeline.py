@@ -35,7 +35,7 @@ from service.registry.live import Item, Lease, ModelChooser, ask_each, held
 from service.registry.repository import ModelRepository
 from service.stream.batches import Accounts, Alert, Batch, UnbalancedError
 from service.stream.messages import Death, Message, Result, Source, TransientError, Troubles, pauses
-from service.stream.publishing import ExactlyOnce, Publishing
+from service.stream.publishing import ExactlyOnce, Line, Publishing
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +66,7 @@ class Classifying:
             results = [result for result in results if result.outcome.status in ("classified", "abstained")]
             if not left:
                 break
+            batch.waits()
             await self._troubles.wait("inference", f"{len(left)} light curves failed", pause)
         self._troubles.end("inference")
         return results
@@ -90,7 +91,7 @@ class Classifying:
         try:
             leases, items = self._led(alerts)
             with held(dict.fromkeys(leases)):
-                outcomes = await self._patient(alerts, leases, items)
+                outcomes = await self._patient(batch, alerts, leases, items)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -107,7 +108,7 @@ class Classifying:
         ]
 
     async def _patient(
-        self, alerts: Sequence[Alert], leases: Sequence[Lease[LightCurve]], items: Sequence[Item]
+        self, batch: Batch, alerts: Sequence[Alert], leases: Sequence[Lease[LightCurve]], items: Sequence[Item]
     ) -> list[Outcome]:
         """Ask until there is room; back-pressure, not failure."""
         options = AskOptions(surveys=[alert.packet.survey for alert in alerts])
@@ -117,6 +118,7 @@ class Classifying:
             except Overloaded as error:
                 await asyncio.sleep(min(error.retry_after, 1.0))
             except RunAborted as error:
+                batch.waits()
                 await self._troubles.wait("inference", str(error), pause)
         raise AssertionError("pauses() never ends")
 
@@ -164,7 +166,7 @@ class Decoding:
 
     async def alerts(self, batch: Batch, messages: Sequence[Message]) -> list[Alert]:
         """Return alerts of the messages, in order; those that cannot be read are among the batch's deaths."""
-        read = await self._patient(messages)
+        read = await self._patient(batch, messages)
         alerts: list[Alert] = []
         for message, outcomes in zip(messages, read, strict=True):
             if isinstance(outcomes, Death):
@@ -178,7 +180,7 @@ class Decoding:
                     alerts.append(Alert(message, number, outcome))
         return alerts
 
-    async def _patient(self, messages: Sequence[Message]) -> list[list[PacketOutcome] | Death]:
+    async def _patient(self, batch: Batch, messages: Sequence[Message]) -> list[list[PacketOutcome] | Death]:
         """Read all messages, as often as it takes to get their schemas."""
         done: dict[int, list[PacketOutcome] | Death] = {}
         while left := [place for place in range(len(messages)) if place not in done]:
@@ -190,6 +192,7 @@ class Decoding:
                 elif self._policy == "dead":
                     done[place] = Death("decode", "schema_unavailable", str(read))
             if missing and self._policy == "wait":
+                batch.waits()
                 await self._troubles.wait("schema registry", str(missing[0]), min(m.retry_after for m in missing))
         self._troubles.end("schema registry")
         return [done[place] for place in range(len(messages))]
@@ -238,6 +241,7 @@ class Pipeline:
         exactly_once: ExactlyOnce | None = None,
     ) -> None:
         self._exactly_once = exactly_once
+        self._line = Line(source)
         self._source, self._accounts, self._troubles = source, accounts, troubles
         self._decoding, self._classifying, self._publishing = stages
         self._metrics, self.model = metrics, model
@@ -245,9 +249,12 @@ class Pipeline:
     async def handle(self, messages: Sequence[Message]) -> None:
         """Bring messages to an end; what is open when this is cancelled, or fails, is given back to the broker."""
         batch = Batch(messages, self._accounts, now_ms())
+        self._line.join(batch)
+        batch.waits = lambda: self._line.step_aside(batch)
         try:
             await self._handle(batch)
         finally:
+            self._line.step_aside(batch)
             batch.give_back()
 
     async def _handle(self, batch: Batch) -> None:
@@ -287,17 +294,20 @@ class Pipeline:
 
     async def _conclude(self, batch: Batch, results: Sequence[Result]) -> None:
         """Publish, bury, and tell the source: at least once."""
-        self._let_go_of_others(batch)
-        with self._timed("publish"):
-            answered = await self._publishing.publish(batch, [r for r in results if self._source.holds(r.message)])
-        batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in answered)
-        self._watch_ages(answered)
-        if batch.deaths:
-            with self._timed("bury"):
-                batch.buried(await self._publishing.bury(batch, self.model))
-        self._let_go_of_others(batch)
-        batch.check()
-        await self._done(batch)
+        encoded = await self._publishing.encode(results)
+        async with self._line.room(batch):
+            self._let_go_of_others(batch)
+            held = [result for result in results if self._source.holds(result.message)]
+            with self._timed("publish"):
+                answered = await self._publishing.publish(batch, held, encoded)
+            batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in answered)
+            self._watch_ages(answered)
+            if batch.deaths:
+                with self._timed("bury"):
+                    batch.buried(await self._publishing.bury(batch, self.model))
+            self._let_go_of_others(batch)
+            batch.check()
+            await self._done(batch)
 
     def _let_go_of_others(self, batch: Batch) -> None:
         """Give back messages whose partitions others have by now: they answer them."""

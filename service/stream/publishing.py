@@ -13,8 +13,10 @@ other.
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
@@ -30,6 +32,7 @@ from service.stream.messages import (
     Record,
     Result,
     Sink,
+    Source,
     TransientError,
     Troubles,
     is_shortened,
@@ -41,6 +44,10 @@ from service.stream.messages import (
 log = structlog.get_logger(__name__)
 
 
+Encoded = Mapping[Result, Record | Death | None]
+"""Records of results; a death where one cannot be told in the format, None where the format has no words for it."""
+
+
 class Publishing:
     """The last stage."""
 
@@ -50,12 +57,22 @@ class Publishing:
         self._sink, self._letters, self._form = sink, letters, form
         self._executor, self._troubles, self._metrics = executor, troubles, metrics
 
-    async def publish(self, batch: Batch, results: Sequence[Result]) -> list[Result]:
-        """Publish; returns results acknowledged, or without words in the format. Others are the batch's deaths."""
+    async def encode(self, results: Sequence[Result]) -> Encoded:
+        """Return what is to be published of each result."""
         loop = asyncio.get_running_loop()
-        encoded = await loop.run_in_executor(self._executor, lambda: [self._encode(result) for result in results])
+        return await loop.run_in_executor(self._executor, lambda: {result: self._encode(result) for result in results})
+
+    async def publish(self, batch: Batch, results: Sequence[Result], encoded: Encoded | None = None) -> list[Result]:
+        """Publish; returns results acknowledged, or without words in the format. Others are the batch's deaths.
+
+        Parameters
+        ----------
+        encoded : of these results and perhaps more, where that was done before.
+        """
+        encoded = await self.encode(results) if encoded is None else encoded
         records, owners, silent = [], [], []
-        for result, record in zip(results, encoded, strict=True):
+        for result in results:
+            record = encoded[result]
             if isinstance(record, Record):
                 records.append(record)
                 owners.append(result)
@@ -126,6 +143,66 @@ def _publish(sink: Sink, records: Sequence[Record]) -> list[PermanentError | Tra
             return [PermanentError(f"{type(error).__name__}: {error}"[:500])]
         middle = len(records) // 2
         return _publish(sink, records[:middle]) + _publish(sink, records[middle:])
+
+
+PATIENCE_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 0.005
+
+
+class Line:
+    """Order in which batches are published where a source has room for so many answers until it can commit.
+
+    What is answered cannot be committed before everything taken before it is done. So batches are let through in the
+    order in which they were taken, each once there is room for it; a killed worker has answered no more than that room
+    without a commit. A batch that waits for something outside steps aside (:meth:`step_aside`), and where there is no
+    room for :data:`PATIENCE_SECONDS`, as nobody takes commits, alerts are answered all the same.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._waiting: dict[Batch, asyncio.Event] = {}  # in the order taken; the first one's is set
+        self._let_through = 0
+        self._patience = PATIENCE_SECONDS
+
+    def join(self, batch: Batch) -> None:
+        """Take the last place; to be called in the order in which batches are taken."""
+        if self._source.room() is not None:
+            self._waiting[batch] = asyncio.Event()
+            self._call_first()
+
+    def step_aside(self, batch: Batch) -> None:
+        """Give up a batch's place, if it has one still: those behind it need not wait for it."""
+        if (place := self._waiting.pop(batch, None)) is not None:
+            place.set()
+            self._call_first()
+
+    def _call_first(self) -> None:
+        for place in self._waiting.values():
+            place.set()
+            break
+
+    @asynccontextmanager
+    async def room(self, batch: Batch) -> AsyncIterator[None]:
+        """Wait for a batch's turn and for room, which the batch fills until the end of the context."""
+        if (place := self._waiting.get(batch)) is not None:
+            await place.wait()
+        await self._room_for(len(batch.taken))
+        self._let_through += len(batch.taken)
+        self.step_aside(batch)
+        try:
+            yield
+        finally:
+            self._let_through -= len(batch.taken)
+
+    async def _room_for(self, count: int) -> None:
+        end = monotonic() + self._patience
+        while (lacks := not self._has_room_for(count)) and monotonic() < end:
+            await asyncio.sleep(LOOK_SECONDS)
+        self._patience = 0.0 if lacks else PATIENCE_SECONDS
+
+    def _has_room_for(self, count: int) -> bool:
+        room = self._source.room()
+        return room is None or self._let_through + count <= room
 
 
 if TYPE_CHECKING:  # confluent_kafka is there only where a worker needs it

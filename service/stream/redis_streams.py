@@ -162,8 +162,12 @@ class RedisSource:
         entries = cast(Entries, self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending)))
         return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
-    def rest(self) -> None:
-        """Do nothing: Redis wants nothing of a consumer that is busy."""
+    def rest(self, seconds: float) -> None:
+        """Sleep: Redis wants nothing of a consumer that is busy."""
+        sleep(seconds)
+
+    def room(self) -> None:
+        """Return no bound: what is done is acknowledged at once."""
 
     def done(self, messages: Sequence[Message]) -> None:
         """Acknowledge, stream by stream."""

@@ -139,8 +139,7 @@ class Worker:
             await self._let_batches_end()
             room = self._settings.max_inflight_messages - self._messages
             if room <= 0 or self._bytes > self._settings.max_held_bytes or self._far_ahead():
-                await self._on_source(source.rest)
-                await asyncio.sleep(REST_SECONDS)
+                await self._on_source(lambda: source.rest(REST_SECONDS))
                 continue
             messages = await self._poll(source, min(room, self._settings.batch_messages))
             if messages:

@@ -153,6 +153,11 @@ class Journal:
 
 COMMIT_SECONDS: Final = 0.05
 """Between two commits, unless somebody waits for one: what is answered twice after a kill was answered since."""
+UNCOMMITTED: Final = 256
+"""Most messages that may be answered and not committed: as many may be answered twice after a kill.
+
+At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
+"""
 UNANSWERED_SECONDS: Final = 20.0
 """After which a commit is given up that the client has said nothing about."""
 
@@ -282,7 +287,8 @@ class Commits:
             see to the rest.
         """
         now = monotonic()
-        pressing = wanted or (now >= self._next_at and self._apart is None)
+        many = self._offsets.uncommitted() >= UNCOMMITTED // 2
+        pressing = wanted or (self._apart is None and (many or now >= self._next_at))
         places = (self._held if self._apart is None else wanted) if pressing else ()
         if not self._moved_positions(places):
             if self._apart is not None:
@@ -323,6 +329,7 @@ class Commits:
                 continue
             held, offset, entry = sent
             held.told = (offset, "" if entry is None else str(entry))
+            self._offsets.committed((str(one.topic), one.partition), offset)
             if held.journal is not None and entry is not None:
                 held.journal.acknowledged = entry
         self._end_sent()

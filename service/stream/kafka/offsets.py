@@ -5,6 +5,7 @@ taken in its former life no longer counts. So does one whose topic was deleted a
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -29,24 +30,44 @@ class _Progress:
     taken : offsets of messages that are not behind the front, in the order taken, to whether they are done.
     front : the offset before which everything is done.
     last : the greatest offset taken.
+    early : the number of messages that are done and not behind the front.
+    passed : offsets of messages that the front has passed and whose commit nobody has acknowledged, in order.
     """
 
     life: int
     front: int
     last: int
     taken: dict[int, bool] = field(default_factory=dict)
+    early: int = 0
+    passed: deque[int] = field(default_factory=deque)
+
+    def finish(self, offset: int) -> None:
+        """Note that a message is done, and move the front over what is."""
+        if self.taken.get(offset, True):
+            return
+        self.taken[offset] = True
+        self.early += 1
+        self.advance()
 
     def advance(self) -> None:
         """Move the front over what is done."""
         while self.taken and self.taken[first := next(iter(self.taken))]:
             del self.taken[first]
             self.front = first + 1
+            self.early -= 1
+            self.passed.append(first)
 
 
 class Offsets:
-    """Progress through the partitions of a consumer. Safe to use from several threads; never waits for anybody."""
+    """Progress through the partitions of a consumer. Safe to use from several threads; never waits for anybody.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    committed_with : whether what is done has been committed with its answers, in a transaction, and not after them.
+    """
+
+    def __init__(self, committed_with: bool = False) -> None:
+        self._committed_with = committed_with
         self._lock = threading.Lock()
         self._partitions: dict[Partition, _Progress] = {}
         self._lives = 0
@@ -66,10 +87,23 @@ class Offsets:
         """Note that messages are done."""
         with self._lock:
             for token in tokens:
-                if self._holds(token) and token.offset in self._partitions[token.partition].taken:
+                if self._holds(token):
                     progress = self._partitions[token.partition]
-                    progress.taken[token.offset] = True
-                    progress.advance()
+                    progress.finish(token.offset)
+                    if self._committed_with:
+                        progress.passed.clear()
+
+    def committed(self, partition: Partition, offset: int) -> None:
+        """Note that the broker has acknowledged a commit of a partition of ours."""
+        with self._lock:
+            passed = progress.passed if (progress := self._partitions.get(partition)) is not None else ()
+            while passed and passed[0] < offset:
+                passed.popleft()
+
+    def uncommitted(self) -> int:
+        """Return the number of messages that are done and would be delivered again if we were killed now."""
+        with self._lock:
+            return sum(progress.early + len(progress.passed) for progress in self._partitions.values())
 
     def front(self, partition: Partition) -> int | None:
         """Return the offset before which everything is done; None where nothing has been taken."""
@@ -92,7 +126,7 @@ class Offsets:
                 progress = self._partitions[partition]
                 done = {token.offset: True for token in owned if token.partition == partition}
                 then = _Progress(progress.life, progress.front, progress.last, progress.taken | done)
-                then.advance()
+                then.advance()  # of a copy: nothing is done yet
                 if then.front > progress.front:
                     moved[partition] = then.front
         return owned, moved

@@ -29,6 +29,7 @@ import structlog
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from service.stream.addresses import Address, AddressError
+from service.stream.kafka import commits
 from service.stream.kafka.client import GROUP, Complaints, Watch, asking, made, properties
 from service.stream.kafka.commits import Apart, Commits
 from service.stream.kafka.hand import Hand, message_of, offset_of, partition_of
@@ -47,6 +48,8 @@ HURRY_SECONDS: Final = 0.005
 """That time while messages in the hand wait for an answer of the broker."""
 FULL_SECONDS: Final = 0.5
 """Seconds that the hand is full before partitions are paused; until then it grows by one message for each look."""
+PIECE: Final = 64
+"""Most messages handed on at once where commits follow answers, so that a few can always be answered and committed."""
 MAX_DELIVERIES: Final = 5
 OWN: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
@@ -111,7 +114,7 @@ class KafkaSource:
         self._dry = False  # whether the client had nothing when it was asked last
         self._paused: set[Partition] = set()
         self._full_since: float | None = None
-        self._offsets = Offsets()
+        self._offsets = Offsets(committed_with=transactional)
         self._apart = Apart() if transactional else None
         self._leaving = False
         self._group: object = None  # our membership as the owner noted it last, for transactions
@@ -128,8 +131,9 @@ class KafkaSource:
     # What the owner does.
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return up to ``limit`` messages, waiting only for the first."""
+        """Return up to ``limit`` messages, waiting only for the first; where commits follow answers, few at a time."""
         end = monotonic() + timeout
+        limit = limit if self._apart is not None else min(limit, PIECE)
         while True:
             self._serve()
             if messages := self._hand.hand_on(limit):
@@ -140,8 +144,27 @@ class KafkaSource:
                 max(1, limit - len(self._hand)), min(left, HURRY_SECONDS if self._hand.waiting else SLICE_SECONDS)
             )
 
-    def rest(self) -> None:
-        """Hand nothing on, but stay a member of the group: one that does not poll for minutes is expelled."""
+    def rest(self, seconds: float) -> None:
+        """Hand nothing on, but stay a member of the group: one that does not poll for minutes is expelled.
+
+        What has been done meanwhile is committed at once, and ends the rest: there may be room for more.
+        """
+        end = monotonic() + seconds
+        self._look()
+        while (left := end - monotonic()) > 0:
+            # The answer to a commit comes with a message, and the hand grows by it.
+            hurry = self._commits.under_way and not self._hand.full
+            try:
+                job = self._inbox.get(timeout=min(left, HURRY_SECONDS) if hurry else left)
+            except Empty:
+                self._look()
+            else:
+                job()
+                self._look()
+                return
+
+    def _look(self) -> None:
+        """Do what others have handed us, and let the client call us; takes one message at most."""
         self._serve()
         with suppress(TransientError):
             self._fetch(1, 0)
@@ -292,7 +315,11 @@ class KafkaSource:
         It is noted before this returns: the claim of the next transaction must begin where this one has ended.
         """
         self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
-        self._inbox.put(_look)
+        self._inbox.put(_nothing)
+
+    def room(self) -> int | None:
+        """Return how many messages may be answered before anything is committed; None in transactions."""
+        return None if self._apart is not None else commits.UNCOMMITTED - self._offsets.uncommitted()
 
     def holds(self, message: Message) -> bool:
         """Return whether a message's partition has been ours ever since it was taken."""
@@ -359,7 +386,7 @@ class KafkaSource:
         )
 
 
-def _look() -> None:
+def _nothing() -> None:
     """Do nothing: a job that only makes the owner look at what has changed."""
 
 

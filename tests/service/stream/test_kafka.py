@@ -1,8 +1,8 @@
 """A worker between topics of librdkafka's mock brokers, which go down, lose leaders and rebalance under it."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from confluent_kafka import KafkaError
 
 from service.stream.addresses import AddressError, parse_address
+from service.stream.kafka.commits import UNCOMMITTED
 from service.stream.kafka.sink import KafkaSink
 from service.stream.kafka.source import KafkaSource
 from service.stream.messages import PermanentError, Record, TransientError
@@ -178,13 +179,34 @@ def test_a_source_at_rest_loses_nothing(cluster: KafkaCluster, first: int) -> No
     member = KafkaSource(parse_address(source(cluster)), {})
     found = member.poll(first, 5.0) if first else []  # without a poll before, it is given its partitions while it rests
     for _ in range(40):
-        member.rest()
-        time.sleep(0.02)
+        member.rest(0.02)
     while len(found) < 100 and (more := member.poll(50, 2.0)):
         found += more
     assert sorted(int(message.value) for message in found) == list(range(100))
     member.done(found[:60])
     member.close()
+
+
+def test_little_is_answered_and_not_committed(
+    cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kill would have answered again is bounded at each moment, however many messages are under way."""
+    publish, publishing, most = KafkaSink.publish, Counter[str](), list[int]()
+
+    def watched(self: KafkaSink, records: Sequence[Record]) -> list[Any]:
+        publishing["now"] += len(records)
+        verdicts = publish(self, records)
+        ends = worker.worker._ends
+        most.append(publishing["now"] + UNCOMMITTED - (ends.source.room() or 0) if ends is not None else 0)
+        publishing["now"] -= len(records)
+        return verdicts
+
+    monkeypatch.setattr(KafkaSink, "publish", watched)
+    cluster.produce("alerts", [alert(number) for number in range(3000)])
+    with running(settings(cluster, tmp_path)) as worker:
+        wait_until(lambda: worker.totals().get("classified") == 3000)
+        assert worker.stop() == 0
+    assert 0 < max(most) <= UNCOMMITTED
 
 
 @pytest.mark.parametrize(("option", "leaves"), [("", 1), ("&group.instance.id=first", 0)])

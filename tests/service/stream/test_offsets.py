@@ -15,7 +15,7 @@ def test_only_what_has_nothing_unfinished_before_it_is_committed(count: int, see
     draw, offsets = random.Random(seed), Offsets()
     places = sorted(draw.sample(range(1000), count))  # compaction leaves gaps
     tokens = [offsets.take(HERE, place) for place in places]
-    waiting, front = set(places), places[0]
+    waiting, front, committed = set(places), places[0], places[0]
     draw.shuffle(tokens)
     while tokens:
         batch = [tokens.pop() for _ in range(min(len(tokens), draw.randint(1, 5)))]
@@ -30,6 +30,10 @@ def test_only_what_has_nothing_unfinished_before_it_is_committed(count: int, see
         front = moved
         assert all(place >= front for place in waiting)
         assert offsets.unfinished() == offsets.unfinished([HERE]) == len(waiting)
+        if draw.random() < 0.5:
+            committed = front
+            offsets.committed(HERE, front)
+        assert offsets.uncommitted() == sum(place >= committed for place in places if place not in waiting)
     assert front == places[-1] + 1
 
 
@@ -55,6 +59,12 @@ def test_a_topic_made_again_begins_anew() -> None:
     assert offsets.front(HERE) == 0
     offsets.finish([new])
     assert offsets.front(HERE) == 1
+
+
+def test_what_is_committed_with_its_answers_never_waits_for_a_commit() -> None:
+    offsets = Offsets(committed_with=True)
+    offsets.finish([offsets.take(HERE, place) for place in range(5)])
+    assert (offsets.front(HERE), offsets.uncommitted()) == (5, 0)
 
 
 def test_partitions_are_apart() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from service.stream.kafka.commits import Apart
+from service.stream.kafka.commits import UNCOMMITTED, Apart
 from service.stream.kafka.sink import KafkaTransactions
 from support.kafka_brokers import Brokers
-from support.kafka_trial import SESSION_MS, STEADY, Trial, begins_well, ends_well, repeats, trial
+from support.kafka_trial import SESSION_MS, START_SECONDS, STEADY, Trial, begins_well, ends_well, repeats, trial
 from support.stream import Running, alert, eventually, forget_in_classifying, running
 
 
@@ -141,6 +141,19 @@ def test_a_worker_that_is_killed_repeats_little(both: Trial) -> None:
         with both.process() as second:
             told = ends_well(both, second)
     assert repeats(told) <= 64
+
+
+def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
+    """Counted, not timed: so many may be answered before they are committed, on a busy machine as on any."""
+    for _ in range(2):
+        plain.feed(2_000)
+        before = len(plain.answers())
+        with plain.process() as victim:
+            eventually(lambda: len(plain.answers()) > before + 300, START_SECONDS)  # noqa: B023
+            victim.kill()
+        with plain.process() as heir:
+            told = ends_well(plain, heir)
+    assert repeats(told) <= 2 * UNCOMMITTED
 
 
 def test_a_message_that_kills_its_worker_becomes_a_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
