@@ -130,6 +130,8 @@ KAFKA_DRAIN = (
 )
 KAFKA_FAULTS = (
     Figure("kafka.standstill_s", "standstill at a rebalance, s"),
+    Figure("kafka.standstill_s.worst", "worst, s"),
+    Figure("kafka.rebalances", "of so many trials"),
     Figure("kafka.repeats_per_rebalance", "repeats a rebalance"),
     Figure("kafka.repeats_per_kill", "repeats a kill at 270/s"),
     Figure("kafka.kills", "of so many kills"),

@@ -253,7 +253,7 @@ class ExactlyOnce:
         say that the group reads on from before a transaction that may have come to be.
         """
         await turn.before.wait()
-        while not await asyncio.to_thread(self._source.reserve, RESERVE_SECONDS):
+        while not await self._reserve():
             pass
         try:
             answered = await self._until_committed(batch, results, model)
@@ -262,6 +262,17 @@ class ExactlyOnce:
                 self._source.release()
         turn.after.set()
         return answered
+
+    async def _reserve(self) -> bool:
+        """Try to begin a transaction's time; what a thread gets for somebody who is cancelled is given back."""
+        asked = asyncio.ensure_future(asyncio.to_thread(self._source.reserve, RESERVE_SECONDS))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            await asyncio.wait([asked])
+            if asked.result():
+                self._source.release()
+            raise
 
     async def _until_committed(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
         for pause in pauses():

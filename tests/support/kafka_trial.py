@@ -96,9 +96,7 @@ class Trial:
         """Delete a topic."""
         for future in self._admin.delete_topics([topic]).values():
             future.result(30)
-        # It would go on writing to what it knows of the topic. A new one takes a second to begin: workers that have not
-        # noticed by then that the topic was made again miss what is written, see docs/stream.md.
-        self._writer = None
+        self._writer = None  # it would go on writing to what it knows of the topic
 
     def addresses(self, **options: str) -> dict[str, str]:
         """Source, sink and dead letters, with options of the source."""

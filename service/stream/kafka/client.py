@@ -13,14 +13,18 @@ last. Whoever owns a partition anew has its journal read there, too.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from service.stream.addresses import Address, AddressError
 from service.stream.kafka.offsets import Partition
@@ -189,9 +193,20 @@ class Watch:
     ----------
     config : properties of a client that asks for the consumer that takes the alerts.
     topics : what it subscribes to; names that begin with ``^`` are patterns, of which nothing is asked.
+    made_again : is told, on another thread, each topic of our partitions that was deleted and made again.
     """
 
-    def __init__(self, config: Mapping[str, Any], topics: Iterable[str], complaints: Complaints) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topics: Iterable[str],
+        complaints: Complaints,
+        made_again: Callable[[str], None],
+    ) -> None:
+        self._made_again = made_again
+        self._admin = made(AdminClient, dict(config))
+        self._ids: dict[str, list[str]] = {}  # of the topics of our partitions since these became ours, the last first
+        self._lives: Counter[str] = Counter()
         self._topics = [topic for topic in topics if not topic.startswith("^")]
         self._complaints = complaints
         # Offsets as the tools of Kafka tell them: also those that an open transaction is about to move.
@@ -212,6 +227,37 @@ class Watch:
     def look_at(self, partitions: Iterable[Partition]) -> None:
         """Ask about these partitions from now on."""
         self._assigned = tuple(partitions)
+
+    def begin(self, partitions: Iterable[Partition]) -> None:
+        """Note that partitions are ours anew: what their topics are now is what is read."""
+        topics = {topic for topic, _ in partitions}
+
+        def note() -> None:
+            for topic in topics:
+                self._ids.pop(topic, None)
+                self._lives[topic] += 1
+            self._ask_ids(topics)
+
+        self._jobs.put(note)
+
+    def _ask_ids(self, topics: set[str]) -> None:
+        """Ask for the ids of topics without waiting: no journal is read later because a broker is silent."""
+        for topic in topics:
+            (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_SECONDS).values()
+            asked.add_done_callback(partial(self._told_id, topic, self._lives[topic]))
+
+    def _told_id(self, topic: str, life: int, told: Future[Any]) -> None:
+        self._jobs.put(lambda: self._note_id(topic, life, told))
+
+    def _note_id(self, topic: str, life: int, told: Future[Any]) -> None:
+        """Take in the id of a topic; one that was made again has another. Brokers that lag behind tell a former one."""
+        if told.exception() is not None or life != self._lives[topic]:
+            return
+        found, known = str(told.result().topic_id), self._ids.setdefault(topic, [])
+        if found not in known:
+            known.insert(0, found)
+            if len(known) > 1:
+                self._made_again(topic)
 
     def read_journals(self, partitions: Iterable[Partition], answer: Journals) -> None:
         """Ask for the metadata of committed offsets; ``answer`` is called on another thread, once it is known."""
@@ -261,6 +307,7 @@ class Watch:
             self.view = told
             return
         self._hear()
+        self._ask_ids({topic for topic, _ in self._assigned})
         ends = self._ends()
         self.view = View(trouble, self._lag(ends), ends)
         self._asked.set()

@@ -225,6 +225,7 @@ class Commits:
         self._apart = apart
         self._held: dict[Partition, _Held] = {}
         self._sent: dict[Partition, tuple[_Held, int, Entry | None]] | None = None
+        self._doubtful: set[Partition] = set()  # of which nobody knows whether the broker will still take a commit
         self._sent_at = self._next_at = 0.0
 
     @property
@@ -242,9 +243,11 @@ class Commits:
             self._held[partition] = _Held()
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """Note that partitions are no longer ours."""
+        """Note that partitions are no longer ours: the broker refuses what we have said of them and comes late."""
         for partition in partitions:
             self._held.pop(partition, None)
+        if self._sent is None and self._doubtful and not self._doubtful & self._held.keys():
+            self._end_sent()
 
     def start(self, partition: Partition, offset: int) -> bool:
         """Note a message of a partition; returns whether it was the first, so that its journal is to be read."""
@@ -288,22 +291,30 @@ class Commits:
         """
         now = monotonic()
         many = self._offsets.uncommitted() >= UNCOMMITTED // 2
-        pressing = wanted or (self._apart is None and (many or now >= self._next_at))
-        places = (self._held if self._apart is None else wanted) if pressing else ()
+        pressing = wanted or self._doubtful or (self._apart is None and (many or now >= self._next_at))
+        places = (self._held if self._apart is None else {*wanted, *self._doubtful}) if pressing else ()
         if not self._moved_positions(places):
             if self._apart is not None:
                 self._apart.wait_no_more()
             return
         if self._sent is not None and (self._apart is not None or now - self._sent_at < UNANSWERED_SECONDS):
             return
-        if self._apart is None or self._apart.begin_journal():
+        if self._begin(0.0):
             self._next_at, self._sent_at = now + COMMIT_SECONDS, now
             # Looked at anew: a transaction that ended just now has moved them, and this must not set the group back.
             self._send(consumer, self._moved_positions(places), farewell=False)
 
+    def _begin(self, patience: float) -> bool:
+        """Begin the time of a commit where transactions have theirs; returns whether that was possible."""
+        return self._apart is None or bool(self._doubtful) or self._apart.begin_journal(patience)
+
     def _moved_positions(self, places: Iterable[Partition]) -> list[TopicPartition]:
         """Return the positions that differ from what the broker has acknowledged of them."""
         return [one for one in map(self.position, places) if one is not None and self._moved(one)]
+
+    def is_behind(self, partition: Partition) -> bool:
+        """Return whether the broker has yet to acknowledge where a partition of ours is read on from."""
+        return bool(self._moved_positions([partition]))
 
     def _moved(self, position: TopicPartition) -> bool:
         return self._held[str(position.topic), position.partition].told != (position.offset, position.metadata)
@@ -320,8 +331,15 @@ class Commits:
             self._end_sent()
 
     def answered(self, error: KafkaError | None, positions: Sequence[TopicPartition]) -> None:
-        """Take in what became of a commit."""
+        """Take in what became of a commit.
+
+        One of which that is not known may come to be later, and between transactions it would set the group back. So
+        it is said again until the broker has acknowledged it, and no transaction begins before.
+        """
         if self._sent is None:
+            return
+        if error is not None and _is_doubtful(error) and self._apart is not None:
+            self._doubt()
             return
         for one in positions:
             sent = self._sent.get((str(one.topic), one.partition))
@@ -334,10 +352,19 @@ class Commits:
                 held.journal.acknowledged = entry
         self._end_sent()
 
-    def _end_sent(self) -> None:
-        if self._sent is not None and self._apart is not None:
-            self._apart.end()
+    def _doubt(self) -> None:
+        self._doubtful = {*(self._sent or {}), *self._doubtful} & self._held.keys()
+        if not self._doubtful:
+            self._end_sent()
+            return
         self._sent = None
+        for partition in self._doubtful:
+            self._held[partition].told = None
+
+    def _end_sent(self) -> None:
+        if self._apart is not None and (self._sent is not None or self._doubtful):
+            self._apart.end()
+        self._sent, self._doubtful = None, set()
 
     @property
     def under_way(self) -> bool:
@@ -353,10 +380,15 @@ class Commits:
         patience : seconds that a transaction under way may take to end; it commits by itself otherwise.
         """
         places = [partition for partition in partitions if self.position(partition) is not None]
-        if not places or (self._apart is not None and not self._apart.begin_journal(patience)):
+        if not places or not self._begin(patience):
             return
         # Positions are those after the transaction that was waited for: earlier ones would undo what it committed.
         positions = [one for one in map(self.position, places) if one is not None]
         if clean:
             positions = [TopicPartition(str(one.topic), one.partition, one.offset, "") for one in positions]
         self._send(consumer, positions, farewell=clean)
+
+
+def _is_doubtful(error: KafkaError) -> bool:
+    """Return whether a broker may take a commit although it failed here: nothing came back, or not in time."""
+    return error.code() < 0 or error.code() == KafkaError.REQUEST_TIMED_OUT

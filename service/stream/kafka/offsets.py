@@ -8,6 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
+
+from service.stream.messages import Message
 
 Partition = tuple[str, int]
 
@@ -150,3 +153,28 @@ class Offsets:
         with self._lock:
             for partition in partitions:
                 self._partitions.pop(partition, None)
+
+
+LATEST: Final = 1 << 14
+
+
+class Latest:
+    """Messages that were answered last, by place, time and size: those that come again must not be answered again.
+
+    A topic that was made again is read from its start once that is noticed, also what was answered of it until then.
+    """
+
+    def __init__(self) -> None:
+        self._answered: dict[tuple[Partition, int], tuple[int | None, int]] = {}
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """Note what was answered; as many messages are kept as come within a few seconds."""
+        for message in messages:
+            if isinstance(token := message.token, Token):
+                self._answered[token.partition, token.offset] = message.timestamp_ms, len(message.value)
+        while len(self._answered) > LATEST:
+            del self._answered[next(iter(self._answered))]
+
+    def holds(self, partition: Partition, offset: int, message: Message) -> bool:
+        """Return whether a message of this place was answered lately, and not another one that had its place before."""
+        return self._answered.get((partition, offset)) == (message.timestamp_ms, len(message.value))

@@ -26,14 +26,14 @@ from time import monotonic
 from typing import Any, Final, NamedTuple, cast
 
 import structlog
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from service.stream.addresses import Address, AddressError
 from service.stream.kafka import commits
 from service.stream.kafka.client import GROUP, Complaints, Watch, asking, made, properties
 from service.stream.kafka.commits import Apart, Commits
 from service.stream.kafka.hand import Hand, message_of, offset_of, partition_of
-from service.stream.kafka.offsets import Offsets, Partition, Token
+from service.stream.kafka.offsets import Latest, Offsets, Partition, Token
 from service.stream.messages import FiniteSource, Message, Standing, TransientError
 
 log = structlog.get_logger(__name__)
@@ -114,6 +114,8 @@ class KafkaSource:
         self._dry = False  # whether the client had nothing when it was asked last
         self._paused: set[Partition] = set()
         self._full_since: float | None = None
+        self._latest = Latest() if transactional else None
+        self._jumped: set[Partition] = set()  # partitions of which messages were answered before they came again
         self._offsets = Offsets(committed_with=transactional)
         self._apart = Apart() if transactional else None
         self._leaving = False
@@ -123,7 +125,7 @@ class KafkaSource:
         self.complaints = Complaints("source")
         self._consumer = made(Consumer, {**config, "error_cb": self.complaints.note, "on_commit": self._committed})
         self._asks = asking(config, self.complaints)
-        self._watch = Watch(self._asks, address.names, self.complaints)
+        self._watch = Watch(self._asks, address.names, self.complaints, self._told_made_again)
         self._consumer.subscribe(
             list(address.names), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
@@ -195,7 +197,8 @@ class KafkaSource:
             while True:
                 self._inbox.get_nowait()()
         self._commits.review(caught_up=self._dry and not len(self._hand))
-        self._commits.send(self._consumer, self._hand.waiting)
+        self._jumped = {place for place in self._jumped if self._commits.is_behind(place)}
+        self._commits.send(self._consumer, self._hand.waiting | self._jumped)
         self._pause_or_resume()
 
     def _note_group(self) -> None:
@@ -216,14 +219,36 @@ class KafkaSource:
             if (fault := one.error()) is not None:
                 self.complaints.note(fault)
             elif self._commits.owns(place := partition_of(one)):
-                self._hand.add(one)
                 if self._commits.start(place, offset_of(one)):
                     self._watch.read_journals([place], self._told_journals)
+                if self._latest is not None and self._latest.holds(place, offset_of(one), message_of(one)):
+                    self._offsets.finish([self._offsets.take(place, offset_of(one))])
+                    self._jumped.add(place)
+                else:
+                    self._hand.add(one)
 
     def _told_journals(self, found: Mapping[Partition, str | None]) -> None:
         """Hand the owner what the journals say; called by the watch."""
         for place, metadata in found.items():
             self._inbox.put(partial(self._commits.open, place, metadata))
+
+    def _told_made_again(self, topic: str) -> None:
+        """Hand the owner that a topic was made again; called by the watch."""
+        self._inbox.put(partial(self._begin_anew, topic))
+
+    def _begin_anew(self, topic: str) -> None:
+        """Read a topic that was made again from its start.
+
+        The client goes on at its former offset where the new topic already reaches that far, and jumps over the rest.
+        """
+        places = [place for place in self._commits.partitions if place[0] == topic]
+        self._drop(places)
+        self._commits.begin(places)
+        for place in places:
+            self._commits.open(place, None)  # what is beside the former offset says nothing of the new topic
+            with suppress(KafkaException):  # not ours any more, which we are about to hear
+                self._consumer.seek(TopicPartition(*place, OFFSET_BEGINNING))
+        log.warning("a topic was made again and is read from its start", topic=topic)
 
     def _pause_or_resume(self) -> None:
         """Pause everything once the hand has been full for a while, nothing otherwise.
@@ -252,6 +277,7 @@ class KafkaSource:
         began = monotonic()
         places = [(str(p.topic), p.partition) for p in partitions]
         consumer.incremental_assign(partitions)
+        self._watch.begin(places)
         self._note_group()
         self._commits.begin(places)
         self._paused.difference_update(places)
@@ -272,13 +298,20 @@ class KafkaSource:
         self._changed("partitions taken away", partitions, began, given_back=left)
 
     def _finish_quickly(self, places: Sequence[Partition], end: float) -> None:
-        """Do what others hand us until nothing of these partitions is unfinished, or the time is over."""
-        while self._offsets.unfinished(places) and (left := end - monotonic()) > 0:
+        """Do what others hand us until nothing of these partitions is unfinished, or the time or the room is over.
+
+        Nobody acknowledges a commit to us meanwhile, so that no room is gained.
+        """
+        while self._offsets.unfinished(places) and self._has_room() and (left := end - monotonic()) > 0:
             with suppress(Empty):
                 self._inbox.get(timeout=left)()
         with suppress(Empty):
             while True:
                 self._inbox.get_nowait()()
+
+    def _has_room(self) -> bool:
+        room = self.room()
+        return room is None or room >= PIECE
 
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Forget partitions that others may have read already: nothing of theirs counts any more."""
@@ -315,6 +348,8 @@ class KafkaSource:
         It is noted before this returns: the claim of the next transaction must begin where this one has ended.
         """
         self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
+        if self._latest is not None:
+            self._latest.add(messages)
         self._inbox.put(_nothing)
 
     def room(self) -> int | None:

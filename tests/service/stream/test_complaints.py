@@ -74,7 +74,7 @@ def test_a_journal_that_cannot_be_read_keeps_no_round_from_telling(monkeypatch: 
     """Journals are read again and again while nobody answers; the probes must say so meanwhile."""
     monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 0.3)
     monkeypatch.setattr("service.stream.kafka.client.TROUBLED_SECONDS", 0.05)
-    watch = Watch(NOBODY, ["alerts"], Complaints("source"))
+    watch = Watch(NOBODY, ["alerts"], Complaints("source"), lambda topic: None)
     watch.read_journals([("alerts", 0)], lambda found: None)
     try:
         for _ in range(3):

@@ -393,6 +393,32 @@ def test_nobody_writes_a_journal_after_a_commit_that_stays_in_doubt(monkeypatch:
     assert not broker.released
 
 
+def test_a_transaction_that_is_cancelled_before_it_begins_ends_its_time() -> None:
+    """A thread may still be given that time; kept for nobody, it would keep every journal and farewell away."""
+    asked, let_go = threading.Event(), threading.Event()
+
+    class Slow(Unanswering):
+        def reserve(self, timeout: float) -> bool:
+            asked.set()
+            return let_go.wait(30)
+
+    broker = Slow(0, 5)
+
+    async def stop_before_it_begins() -> None:
+        once = ExactlyOnce(broker, broker, broker, Troubles(Metrics()))  # type: ignore[arg-type]  # as above
+        batch = Batch(broker.take(), Accounts(Metrics()), 0)
+        task = asyncio.create_task(once.conclude(batch, [], once.turn(), "model"))
+        await asyncio.to_thread(asked.wait, 30)
+        task.cancel()
+        await asyncio.sleep(0)
+        let_go.set()
+        await asyncio.wait([task])
+
+    asyncio.run(stop_before_it_begins())
+    assert broker.released
+    assert broker.offset == 0
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_everything_is_published_exactly_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages_module, "FIRST_PAUSE", 0.0001)

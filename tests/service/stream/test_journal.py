@@ -5,6 +5,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
+
+from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,6 +105,50 @@ class EndingApart(Apart):
     def begin_journal(self, timeout: float = 0.0) -> bool:
         self._end()
         return super().begin_journal(timeout)
+
+
+def test_no_transaction_begins_while_a_commit_is_in_doubt() -> None:
+    """One that the broker takes late would set the group back to before the transaction; so it is said again first."""
+    place, said = ("alerts", 0), []
+    offsets, apart = Offsets(committed_with=True), Apart()
+    consumer: Any = SimpleNamespace(commit=lambda offsets, **_: said.append(offsets))
+    commits = Commits(offsets, MAX, apart)
+    commits.begin([place])
+    commits.start(place, 10)
+    commits.open(place, None)
+    for code in (KafkaError._TRANSPORT, KafkaError.REQUEST_TIMED_OUT):
+        commits.send(consumer, [place])
+        commits.answered(KafkaError(code), said[-1])
+        assert not apart.begin_transaction(0)
+    commits.send(consumer)  # although nobody waits for it any more
+    assert len(said) == 3
+    commits.answered(None, said[-1])
+    assert apart.begin_transaction(0)
+
+
+@pytest.mark.parametrize("end", ["refused", "lost", "left"])
+def test_a_doubt_ends_with_the_partition_or_a_refusal(end: str) -> None:
+    place, said = ("alerts", 0), []
+    apart = Apart()
+    consumer: Any = SimpleNamespace(commit=lambda offsets, **_: said.append(offsets))
+    commits = Commits(Offsets(committed_with=True), MAX, apart)
+    commits.begin([place])
+    commits.start(place, 10)
+    commits.open(place, None)
+    commits.send(consumer, [place])
+    commits.answered(KafkaError(KafkaError._TIMED_OUT), said[-1])
+    if end == "refused":
+        commits.send(consumer)
+        commits.answered(KafkaError(KafkaError.ILLEGAL_GENERATION), said[-1])
+    elif end == "left":
+        commits.farewell(consumer, [place], clean=True, patience=0)
+        assert said[-1][0].metadata == ""
+        commits.forget([place])
+        commits.answered(None, said[-1])
+    else:
+        commits.forget([place])
+    assert apart.begin_transaction(0)
+    assert not apart.begin_transaction(0)  # its time was ended once
 
 
 @pytest.mark.parametrize("leaving", [False, True], ids=["journal", "farewell"])

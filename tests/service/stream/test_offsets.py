@@ -1,11 +1,13 @@
 """Offsets that may be committed: never past a message that is not done."""
 
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.stream.kafka.offsets import Offsets
+from service.stream.kafka.offsets import LATEST, Latest, Offsets, Token
+from service.stream.messages import Message
 
 HERE = ("alerts", 0)
 
@@ -65,6 +67,17 @@ def test_what_is_committed_with_its_answers_never_waits_for_a_commit() -> None:
     offsets = Offsets(committed_with=True)
     offsets.finish([offsets.take(HERE, place) for place in range(5)])
     assert (offsets.front(HERE), offsets.uncommitted()) == (5, 0)
+
+
+def test_what_was_answered_lately_is_known_again() -> None:
+    latest, token = Latest(), Token(HERE, 7, 1)
+    message = Message("alerts", "0:7", b"an alert", timestamp_ms=5, token=token)
+    latest.add([message])
+    assert latest.holds(HERE, 7, message)
+    assert not latest.holds(HERE, 8, message)
+    assert not latest.holds(HERE, 7, replace(message, timestamp_ms=6))  # of the former topic
+    latest.add([Message("alerts", str(place), b"", token=Token(HERE, place, 1)) for place in range(8, 8 + LATEST)])
+    assert not latest.holds(HERE, 7, message)
 
 
 def test_partitions_are_apart() -> None:

@@ -131,7 +131,9 @@ class Script:
     def done(self, messages: Sequence[Message]) -> None:
         self.told += messages
 
-    def rest(self) -> None: ...
+    def rest(self, seconds: float) -> None: ...
+
+    def room(self) -> None: ...
 
     def refusal(self) -> str:
         return ""

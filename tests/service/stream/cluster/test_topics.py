@@ -31,6 +31,29 @@ def test_a_topic_made_again_begins_anew(both: Trial) -> None:
         ends_well(both, worker)
 
 
+def test_a_topic_made_again_and_filled_at_once_is_read_from_its_start(both: Trial) -> None:
+    """The new topic is longer than what was read of the former one before any worker can notice that it is new."""
+    with running(both.settings()) as worker:
+        begins_well(both, worker)
+        for _ in range(2):
+            both.delete(both.source)
+            both.create(both.source, 4)
+            both.feed(400)
+            both.all_answered()
+        ends_well(both, worker)
+
+
+def test_a_topic_made_again_while_nobody_reads_it_is_read_from_its_start(both: Trial) -> None:
+    with running(both.settings()) as worker:
+        begins_well(both, worker)
+        assert worker.stop() == 0
+    both.delete(both.source)
+    both.create(both.source, 4)
+    both.feed(200)
+    with running(both.settings()) as worker:
+        ends_well(both, worker)
+
+
 def test_partitions_that_are_added_are_found(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path, partitions=1) as one, running(one.settings()) as worker:
         begins_well(one, worker, 20)
