@@ -1,5 +1,6 @@
 """Messages that mean harm beside good ones in one topic: good ones are answered, the rest becomes letters."""
 
+import sys
 from typing import Any
 
 from confluent_kafka import Producer
@@ -53,6 +54,7 @@ def test_floods_of_every_kind_cost_no_good_alert(both: Trial) -> None:
             most = max(most, worker.megabytes)
         eventually(lambda: worker.metric("nightjar_stream_in_total") >= both.fed + EACH * len(kinds), 120)
         eventually(lambda: worker.metric("nightjar_stream_inflight_messages") == 0, 120)
+        sys.stdout.write(f"{before:.0f} MB before, {most:.0f} MB at most\n")
         assert most < before + MEMORY_MB
         assert worker.ask("/readyz")[0] == 200
         assert worker.stop() == 0
