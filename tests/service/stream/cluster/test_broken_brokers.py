@@ -127,8 +127,7 @@ def test_one_of_three_goes_and_comes_back(
 ) -> None:
     where = {"exactly_once": exactly_once, "through": three.hosts("PROXIED"), "replicas": 3}
     with trial(three.hosts(), tmp_path, **where) as one, one.process() as worker:
-        one.feed(40)
-        one.all_answered()
+        begins_well(one, worker)
         node = three.leader(one.source) if part == "leader" else three.coordinator(one.group)
         if part == "transactions":  # the coordinator of transactions: each of the three leads one of its partitions
             node = three.leader("__transaction_state", 0) if exactly_once else node
