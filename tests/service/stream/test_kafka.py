@@ -187,10 +187,10 @@ def test_a_source_at_rest_loses_nothing(cluster: KafkaCluster, first: int) -> No
     member.close()
 
 
-def test_little_is_answered_and_not_committed(
+def test_few_alerts_are_answered_and_not_committed(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a kill would have answered again is bounded at each moment, however many messages are under way."""
+    """Alerts that a kill would have answered again are few at each moment, however many are under way."""
     publish, publishing, most = KafkaSink.publish, Counter[str](), list[int]()
 
     def watched(self: KafkaSink, records: Sequence[Record]) -> list[Any]:

@@ -63,13 +63,13 @@ def test_a_topic_made_again_begins_anew() -> None:
     assert offsets.front(HERE) == 1
 
 
-def test_what_is_committed_with_its_answers_never_waits_for_a_commit() -> None:
+def test_messages_committed_with_their_answers_wait_for_no_commit() -> None:
     offsets = Offsets(committed_with=True)
     offsets.finish([offsets.take(HERE, place) for place in range(5)])
     assert (offsets.front(HERE), offsets.uncommitted()) == (5, 0)
 
 
-def test_what_was_answered_lately_is_known_again() -> None:
+def test_a_message_that_was_answered_lately_is_known_again() -> None:
     latest, token = Latest(), Token(HERE, 7, 1)
     message = Message("alerts", "0:7", b"an alert", timestamp_ms=5, token=token)
     latest.add([message])
