@@ -103,7 +103,7 @@ def _git(repository: Path, *arguments: str) -> bytes:
 
 
 def main() -> int:
-    """Build, and name what was made."""
+    """Build a release and print the names of its files."""
     parser = argparse.ArgumentParser(
         prog="python -m deploy.release", description="build a release of what is committed"
     )

@@ -41,7 +41,7 @@ KINDS: Final = {
 KNOWN: Final = frozenset({"tests/deploy/test_secret_scan.py"})
 """Files whose findings are made up: tests of this search."""
 WORDS: Final = re.compile(r"(?i)secret|password|passw|hunter2|example|wrong|other|sesame|hush|user|name|redis|pass")
-"""In a password of an example; what is random holds none of them."""
+"""Words of which passwords in examples are made; random text holds none of them."""
 
 
 class Finding(NamedTuple):

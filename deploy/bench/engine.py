@@ -197,7 +197,7 @@ def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
 
 
 def _ask_alone(line: Line, data: bytes, bare: Bare, index: int) -> Lone:
-    """Ask over HTTP, and bare."""
+    """Ask about a light curve over HTTP, then run its network bare."""
     began = time.perf_counter()
     head, body = line.ask(data)
     asked = time.perf_counter() - began

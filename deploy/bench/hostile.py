@@ -227,7 +227,7 @@ class Reply(NamedTuple):
 
 
 def _passing(seconds: float) -> tuple[float, float]:
-    """Wait, and return from when to when."""
+    """Wait, and return the times at which the wait began and ended."""
     began = time.monotonic()
     time.sleep(seconds)
     return began, time.monotonic()

@@ -350,8 +350,13 @@ def _figure_cell(value: Any) -> str:
     if isinstance(value, str):  # a time that never comes
         return value
     if isinstance(value, dict):
-        return f"{_number(value['median'])} ± {_number(value['spread'])}"
+        return f"{_number(value['median'])} ± {_spread(value['spread'])}"
     return _number(value)
+
+
+def _spread(value: float) -> str:
+    """Two digits: a spread is known no better."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _number(value: float) -> str:

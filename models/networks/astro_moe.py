@@ -94,7 +94,9 @@ class AstroMoEConfig(TimeEncodingFields):
     lag_statistics: bool = Field(default=False, description="among them how alike points are by the days between them")
     period_statistics: bool = Field(default=False, description="among them the periods that the light curve may have")
     period_search: PeriodSearch = Field(default="summed", description="how the best one is chosen: by sums, or by fits")
-    shape_statistics: bool = Field(default=False, description="shapes beside them, for trees in the graph alone")
+    shape_statistics: bool = Field(
+        default=False, description="statistics of shape; only trees in the graph look at them"
+    )
     head_width: int = Field(default=0, ge=0, description="of the hidden layers of the mixed head; 0: of its input")
     head_copies: int = Field(default=1, ge=1, description="mixed heads, whose mean log-probability is the prediction")
     head_dropout: float = Field(default=0.0, ge=0, lt=1, description="in the mixed head and before the statistics")

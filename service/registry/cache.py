@@ -125,6 +125,8 @@ class ResultCache:
         return row
 
     def _hold(self, key: bytes, row: Row) -> None:
+        # The first answer stays: the same question in another batch comes out different in the last digits, and whoever
+        # asks twice should not see that.
         if key in self._rows or _size(row) > self._max_bytes:
             return
         for values in row.values():
@@ -144,12 +146,14 @@ class ModelResults:
         self._shapes = _row_shapes(bundle)
         self._base = blake2b(FORMAT, digest_size=KEY_BYTES)
         for text in (bundle.sha256, provider, bundle.manifest.task):
+            # With its length, or "ab" and "c" would make the same bytes as "a" and "bc".
             self._base.update(struct.pack("<q", len(text)) + text.encode())
 
     def key(self, question: Question) -> bytes:
         """Digest of a question to this model."""
         tokens, queries = question.tokens, question.queries
         digest = self._base.copy()
+        # Lengths first, so that no other division into columns makes the same bytes.
         digest.update(struct.pack("<qqq", len(tokens), len(tokens.metadata), len(queries)))
         for name, dtype in _COLUMNS:
             digest.update(np.asarray(getattr(tokens, name), dtype).tobytes())
@@ -288,9 +292,9 @@ class RedisResults:
     async def _write(self) -> None:
         try:
             while self._waiting:
-                values, self._waiting = self._waiting, {}
+                values, self._waiting = self._waiting, {}  # what comes while these are written waits for the next round
                 async with asyncio.timeout(KEEP_SECONDS):
-                    pipeline = self._redis.pipeline(transaction=False)
+                    pipeline = self._redis.pipeline(transaction=False)  # each result stands for itself
                     for key, value in values.items():
                         pipeline.set(PREFIX + key, value, ex=self._keep_seconds)
                     await pipeline.execute()
@@ -329,6 +333,7 @@ def unpack(key: bytes, value: Any, secret: bytes = b"") -> Row | None:
     """Parse a value of :func:`pack`; None when it is none."""
     if not isinstance(value, bytes):
         return None
+    # In constant time: how long a comparison takes must not tell a writer how much of a forged digest is right.
     if not compare_digest(value[:_CHECK_BYTES], _check(key, value[_CHECK_BYTES:], secret)):
         return None
     try:

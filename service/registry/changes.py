@@ -84,6 +84,7 @@ class Steps:
         if served is not None and served.bundle.sha256 == found.sha256:
             return served
         live = self.shelf.answering(found.reference.name)
+        # A name stands for one task: whoever asks it today would get another kind of answer tomorrow.
         if live is not None and live.task != found.task:
             raise self.intake.refuse(found, f"{live.reference} is a model for {live.task}, this one for {found.task}")
         return await self.shelf.put(await self.intake.load(found))
@@ -120,7 +121,7 @@ class Steps:
         current = self.shelf.routes.current.get(name)
         if current is not None and version_key(version) < version_key(current):
             return False
-        if current is not None and current != version:
+        if current is not None and current != version:  # what a rollback goes back to
             self._remember(self.shelf.served[Reference(name, current)])
         self.answer_with(reference)
         return True
@@ -128,7 +129,7 @@ class Steps:
     def answer_with(self, reference: Reference) -> None:
         """Let a version that is served answer for its name."""
         routes = self.shelf.routes
-        if self.on_trial(reference):
+        if self.on_trial(reference):  # it answers everything now, not a share
             del routes.canaries[reference.name]
         routes.current[reference.name] = reference.version
 
@@ -153,7 +154,7 @@ class Changes:
     async def begin(self, loaded: LoadedModel, alias: str) -> None:
         """Serve what the settings name, under the alias too."""
         served = await self._shelf.put(loaded)
-        self._intake.singles.append(loaded.bundle.path)
+        self._intake.singles.append(loaded.bundle.path)  # looked at from now on, as the folder is
         self._steps.promote(served.reference)
         self._shelf.routes.aliases[alias] = Reference(served.reference.name)
 
@@ -171,7 +172,7 @@ class Changes:
             raise BundleError(f"{loaded.bundle.path}: {reference} cannot be its own fallback")
         if manifest.classes.names != default.classes.names:
             raise BundleError(f"{loaded.bundle.path}: a fallback needs the classes of {default.name} {default.version}")
-        await self._shelf.put(loaded)
+        await self._shelf.put(loaded)  # not promoted: nobody who asks for its name means the model of last resort
         self._shelf.routes.aliases[FALLBACK] = reference
 
     async def sync(self, *, retry: bool = False) -> list[Reference]:
@@ -184,11 +185,11 @@ class Changes:
         async with self._steps.one_at_a_time:
             await self._intake.look()
             taken = []
-            for found in list(self._news()):
+            for found in list(self._news()):  # a list, as each step changes what the generator walks over
                 if retry or not self._intake.failed_before(found):
                     try:
                         await self._steps.put(found)
-                    except LoadFailed:
+                    except LoadFailed:  # noted where it was loaded; the others have no part in it
                         continue
                     if not self._steps.on_trial(found.reference):
                         self._steps.promote(found.reference)
@@ -207,7 +208,7 @@ class Changes:
         async with self._steps.one_at_a_time:
             found = await self._intake.find(wanted)
             await self._steps.put(found)
-            self._steps.left.pop(wanted.name, None)
+            self._steps.left.pop(wanted.name, None)  # whoever loads by hand wants new versions again
             if not self._steps.promote(found.reference):
                 self._shelf.kept.add(found.reference)
             await self._shelf.tidy()
@@ -237,8 +238,8 @@ class Changes:
                 raise Refused(f"nothing answered for {name} before {live.reference.version}")
             before = history[-1]
             await self._steps.bring_back(before)
-            history.pop()
-            self._steps.left[name] = identity(live)
+            history.pop()  # only now: bringing it back may have failed
+            self._steps.left[name] = identity(live)  # or the next look at the folder would take it up again
             self._steps.answer_with(before.reference)
             await self._shelf.tidy()
             return before.reference
@@ -251,7 +252,7 @@ class Changes:
             served = await self._steps.served(target)
             wanted = _task_of(alias)
             if wanted is not None and served.task != wanted:
-                await self._shelf.tidy()
+                await self._shelf.tidy()  # it may have been loaded for this alone
                 raise Refused(f"{alias} needs a model for {wanted}, {target} is one for {served.task}")
             self._shelf.routes.aliases[alias] = target
             await self._shelf.tidy()
@@ -293,6 +294,7 @@ class Changes:
         aliases = sorted(alias for alias, target in routes.aliases.items() if target.name == name)
         if aliases:
             raise Refused(f"aliases lead to {name}: {', '.join(aliases)}")
+        # After a rollback the folder holds a newer version than the one that answers. Neither may come back by itself.
         newest = self._intake.contents.newest().get(name)
         on_disk = None if newest is None else Identity(newest.reference, newest.sha256)
         self._steps.left[name] = max(
@@ -328,7 +330,7 @@ class Trials:
                 raise Refused(f"{wanted} answers for {name} already")
             served = await self._steps.served(wanted)
             if _classes(served.loaded) != _classes(live.loaded):
-                await self._shelf.tidy()
+                await self._shelf.tidy()  # it may have been loaded for this alone
                 raise Refused(f"{wanted} has other classes than {live.reference}: one name cannot mean both")
             self._shelf.routes.canaries[name] = Canary(version, percent)
             await self._shelf.tidy()
@@ -347,6 +349,7 @@ class Trials:
             if live.task != "classification":
                 raise Refused("only classifiers can be compared")
             served = self._shelf.served.get(wanted)
+            # Loaded before the present shadow is dropped: when it cannot be, that one goes on.
             loaded = served.loaded if served else await self._intake.load(await self._intake.find(wanted))
             if set(_classes(loaded)) != set(_classes(live.loaded)):
                 raise Refused(f"{wanted} has other classes than {live.reference}: there is nothing to compare")

@@ -186,6 +186,8 @@ class QuietLoader:
     def __init__(self, settings: Settings, load: LoadOne = load_one) -> None:
         self._settings, self._load = settings, load
         self.quiet = False
+        # Threads that a session makes for itself inherit the priority of the thread that opens it, and would answer
+        # requests with it later: so it is lowered only where a session makes none.
         prepare = stand_back if settings.threads_per_run <= 1 else lambda: None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="load", initializer=prepare)
 
@@ -253,9 +255,10 @@ class Intake:
         """See what is in the folders now."""
         self.contents = contents = await asyncio.to_thread(scan, self._root, self.singles, self.contents)
         there = contents.unreadable.keys() | {found.path for found in contents.bundles.values()}
+        # What was taken away has not failed any more.
         self.failures = {path: failure for path, failure in self.failures.items() if path in there}
         for path, reason in contents.unreadable.items():
-            if path not in self.failures or self.failures[path].reason != reason:
+            if path not in self.failures or self.failures[path].reason != reason:  # else every look would log it anew
                 self._fail(Failure(path, None, reason, time.time()))
         return contents
 

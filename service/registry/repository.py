@@ -99,7 +99,8 @@ class Opener:
         """Stop a model that nobody asks any more, once what it still runs has ended."""
         await served.engine.drain(timeout)
         await served.engine.stop()
-        await asyncio.to_thread(served.loaded.keep, served.engine.learned)
+        await asyncio.to_thread(served.loaded.keep, served.engine.learned)  # a file is written
+        # Only now: what ended during the drain is counted as well.
         self._metrics.unwatch(served.task, served.engine)
         self._metrics.unset_model(served.bundle, served.provider)
 
@@ -174,14 +175,14 @@ class ModelRepository:
             await self.changes.begin(models.ztf, ZTF)
         if models.fallback is not None:
             await self.changes.begin_fallback(models.fallback)
-        await self.changes.sync()
+        await self.changes.sync()  # before the aliases, which may lead to what lies in the folder
         for alias, target in self._settings.aliases.items():
             try:
                 await self.changes.set_alias(alias, Reference.parse(target))
             except (Refused, UnknownModel) as error:
                 raise BundleError(f"the alias {alias} cannot lead to {target}: {error}") from error
         self._check_prior()
-        self.started = self._loader.quiet = True
+        self.started = self._loader.quiet = True  # from here on loads stand back for those who are answered
         if self._settings.repository_poll:
             self._watch = asyncio.create_task(self._keep_watch(self._settings.repository_poll))
 
@@ -195,6 +196,7 @@ class ModelRepository:
 
     async def stop(self) -> None:
         """Finish what is queued, stop every thread, let go of everything."""
+        # The watch and the loader end first: nothing may come onto a shelf that is being cleared.
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)

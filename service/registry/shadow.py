@@ -117,6 +117,7 @@ class Shadow:
             for item, outcome in zip(items, outcomes, strict=True)
             if isinstance(item, LightCurve) and outcome.prediction is not None
         ]
+        # Both use the same cores: while clients wait for the live model, a comparison would make them wait longer.
         busy = live.queued_seconds > LIVE_BACKLOG_SECONDS
         if busy or self._waiting + len(answered) > MOST_WAITING or not self._engine.accepting:
             self._count("dropped", len(answered))

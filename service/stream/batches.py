@@ -53,6 +53,7 @@ class Accounts:
             self._metrics.stream_out.labels(topic, ending, reason).inc(count)
 
     def _label(self, topic: str) -> str:
+        # A pattern may match any number of topics, and every label of a metric takes memory for good.
         return topic if topic in self._in or len(self._in) < TOPICS else OTHER
 
     @property
@@ -127,6 +128,7 @@ class Batch:
 
     def hold(self, message: Message, ids: Sequence[str]) -> None:
         """Note how many alerts a message holds, and what they call themselves."""
+        # It was counted as one when it was taken; after a first try that failed, as what was found in it then.
         self._accounts.take(message.topic, len(ids) - len(self._open[_place(message)]))
         self._open[_place(message)] = dict(enumerate(ids))
 
@@ -190,7 +192,7 @@ class Batch:
             for number, alert_id in self._open[_place(message)].items()
             if (_place(message), number) not in covered
         ]
-        for message, number, _ in lost:
+        for message, number, _ in lost:  # so that the account tells them, and does not merely fail to balance
             self._settle(message, number, "lost")
         if lost:
             names = [_name(_place(message), number, alert_id) for message, number, alert_id in lost[:NAMED]]

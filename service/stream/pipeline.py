@@ -93,7 +93,7 @@ class Classifying:
             with held(dict.fromkeys(leases)):
                 outcomes = await self._patient(batch, alerts, leases, items)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
-            raise
+            raise  # nobody answers any more: in halves neither, and no alert is to blame
         except Exception as error:
             if len(alerts) == 1:
                 alert = alerts[0]
@@ -182,7 +182,7 @@ class Decoding:
 
     async def _patient(self, batch: Batch, messages: Sequence[Message]) -> list[list[PacketOutcome] | Death]:
         """Read all messages, as often as it takes to get their schemas."""
-        done: dict[int, list[PacketOutcome] | Death] = {}
+        done: dict[int, list[PacketOutcome] | Death] = {}  # by place: however often some are read, the order stays
         while left := [place for place in range(len(messages)) if place not in done]:
             found = await self._read([messages[place] for place in left])
             missing = [read for read in found if isinstance(read, SchemaUnavailableError)]
@@ -202,7 +202,7 @@ class Decoding:
         return await loop.run_in_executor(self._executor, lambda: [self._read_one(message) for message in messages])
 
     def _read_one(self, message: Message) -> Read:
-        if message.deliveries > self._max_deliveries:
+        if message.deliveries > self._max_deliveries:  # before it is read, which may be what kills
             detail = f"delivered {message.deliveries} times and never done"
             return Death("deliver", "too_many_deliveries", detail)
         try:
@@ -258,6 +258,7 @@ class Pipeline:
             batch.give_back()
 
     async def _handle(self, batch: Batch) -> None:
+        # Before anything is waited for: batches end in the order in which they were taken.
         turn = self._exactly_once.turn() if self._exactly_once else None
         self._watch_arrival(batch)
         results = await self._results(batch)
@@ -275,7 +276,7 @@ class Pipeline:
             raise
         except Exception as error:
             log.exception("a batch broke a stage", messages=len(batch.taken), error=type(error).__name__)
-        batch.deaths.clear()
+        batch.deaths.clear()  # all are read again, one by one, and die again where they have to
         results: list[Result] = []
         for message in batch.taken:
             try:

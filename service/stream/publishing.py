@@ -96,6 +96,7 @@ class Publishing:
 
     async def bury(self, batch: Batch, model: str) -> list[Message]:
         """Write the letters of a batch's deaths, one for each message; returns the messages whose letters are kept."""
+        # One letter a message, of its first death: of equal keys a dictionary keeps the last that it is given.
         deaths = {(one.message.topic, one.message.place): one for one in reversed(batch.deaths)}
         left = [(one.message, letter(one.message, one.death, model)) for one in deaths.values()]
         kept: list[Message] = []
@@ -105,7 +106,7 @@ class Publishing:
             kept += [message for message, _ in taken]
             self._metrics.stream_shortened.inc(sum(is_shortened(record) for _, record in taken))
             refused = [left[place] for place in refusals]
-            left = [(message, shortened(record)) for message, record in refused]
+            left = [(message, shortened(record)) for message, record in refused]  # too large, most likely
             if not left:
                 break
             log.warning("a dead letter was refused", place=left[0][0].place, reason=str(next(iter(refusals.values()))))
@@ -290,6 +291,7 @@ class ExactlyOnce:
         """Try one transaction."""
         await asyncio.to_thread(self._transactions.begin)
         claim = await asyncio.to_thread(self._source.claim, batch.taken)
+        # The last commit was asked for and not answered. The group's offsets tell: if they have moved, it came to be.
         if (doubtful := self._doubtful) is not None:
             if await asyncio.to_thread(self._source.committed, claim):
                 batch.deaths = doubtful.deaths
@@ -316,7 +318,7 @@ class ExactlyOnce:
         return Doubtful(answered, list(batch.deaths), buried)
 
     async def _commit(self, batch: Batch, content: Doubtful, claim: "Claim") -> None:
-        self._doubtful = content
+        self._doubtful = content  # from the moment it is asked for, until it is answered
         await asyncio.to_thread(self._transactions.commit, claim.positions, claim.group)
         self._settle(batch, content)
 

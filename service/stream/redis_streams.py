@@ -91,6 +91,7 @@ class RedisSource:
         """Claim messages of consumers that died, else read new ones."""
         try:
             self._prepare()
+            # A message that may have killed workers is to be alone in the process: if it dies, this one was it.
             if self._alone and self._held:
                 sleep(WAIT_SECONDS)
                 return []
@@ -126,7 +127,7 @@ class RedisSource:
 
     def _claim(self, limit: int) -> list[Message]:
         """Claim entries that their owner has not finished for ``idle`` seconds, with the number of their deliveries."""
-        if monotonic() - self._claimed_at < self._idle_ms / 2000:
+        if monotonic() - self._claimed_at < self._idle_ms / 2000:  # twice in the time that an entry may lie idle
             return []
         claimed: list[Message] = []
         for stream in self._streams:
@@ -148,6 +149,7 @@ class RedisSource:
             self._client.xpending_range(stream, self._group, start, "+", limit, idle=self._idle_ms),
         )
         if len(found) == limit:
+            # There may be more: the next look begins behind the last one ("(" excludes it).
             self._starts[stream] = f"({found[-1]['message_id'].decode()}"
         return {
             one["message_id"]: int(one["times_delivered"])
@@ -159,6 +161,7 @@ class RedisSource:
         """Claim entries, those of them that nobody has claimed meanwhile."""
         if not pending:
             return []
+        # With the idle time once more: of several consumers that have seen an entry the first one to claim it gets it.
         entries = cast(Entries, self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending)))
         return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
@@ -182,6 +185,7 @@ class RedisSource:
                     self._client.xdel(stream, *entries)
         except RedisError as error:
             raise TransientError(str(error)) from error
+        # Only now: an entry whose acknowledgement failed is not to be claimed from ourselves.
         self._held.difference_update((stream, entry) for stream, entries in by_stream.items() for entry in entries)
 
     def refusal(self) -> str:
@@ -248,6 +252,7 @@ class RedisSink:
         for record in records:
             headers = {HEADER + name.encode(): value for name, value in record.headers}
             fields: dict[Any, Any] = {b"key": record.key, b"value": record.value, **headers}
+            # Trimmed by whole blocks of entries: exactly would cost Redis more at each.
             pipeline.xadd(self._stream, fields, maxlen=self._maxlen, approximate=True)
         try:
             answers = pipeline.execute(raise_on_error=False)

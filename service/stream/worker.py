@@ -204,7 +204,7 @@ class Worker:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.drain_timeout)
         for task in list(self._tasks):
-            task.cancel()
+            task.cancel()  # what it holds is given back on the way out (`Pipeline.handle`)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _on_source(self, work: Callable[[], T]) -> T:
