@@ -46,6 +46,7 @@ class Ingredient(BaseModel):
     share: float = Field(gt=0, description="of what is trained on; the shares are made to sum to 1")
     one_class: float = Field(default=1.0, gt=0, le=1, description="weight of surveys that hold one class")
     without: tuple[str, ...] = Field(default=(), description="surveys whose objects are left out, re-observed ones too")
+    not_through: tuple[str, ...] = Field(default=(), description="surveys through whose visits nothing is seen")
 
 
 class Mixture(BaseModel):
@@ -116,7 +117,7 @@ def _ingredient(path: Path, item: Ingredient, mixture: Mixture) -> Dataset:
     else:
         sky = read_sky(path)
         sky = sky if taxonomy is ELASTICC else _types_of_ztf(sky)
-        dataset, source, part = sky_dataset(_usable(sky, item.without))
+        dataset, source, part = sky_dataset(_usable(sky, item.without, item.not_through))
     weight = weights(dataset.label, source, part, mixture.classes, item.one_class, taxonomy)
     return replace(dataset, part=part, weight=weight, classes=taxonomy.names)
 
@@ -128,9 +129,11 @@ def _types_of_ztf(sky: Sky) -> Sky:
     return replace(mine, label=np.array([types.get(str(raw), -1) for raw in mine.raw_label], dtype=np.int64))
 
 
-def _usable(sky: Sky, without: tuple[str, ...]) -> Sky:
-    origin = np.where(sky.quality == VIEW, sky.raw_label, sky.source)
+def _usable(sky: Sky, without: tuple[str, ...], not_through: tuple[str, ...]) -> Sky:
+    is_view = sky.quality == VIEW
+    origin = np.where(is_view, sky.raw_label, sky.source)
     kept = (sky.label >= 0) & ~np.isin(sky.quality, DOUBTFUL) & ~np.isin(origin, without)
+    kept &= ~(is_view & np.isin(sky.source, not_through))
     sent = as_sent(sky.take(kept))
     return sent.take((sent.lengths >= FEWEST_POINTS) & (sent.count(sent.detected) > 0))
 

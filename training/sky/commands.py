@@ -290,10 +290,10 @@ class Trees(Command):
 
     def cli_cmd(self) -> None:
         """Work out features, train, score, and write."""
+        from training.sky.left_out import TWIN, train_twin
         from training.sky.load import load_sky
         from training.sky.record import PARTS, join, read_sky
         from training.sky.trees import trees_report
-        from training.sky.twin import NAME, train_twin
 
         sky = load_sky(self.data, self.cache)
         views = {
@@ -307,7 +307,7 @@ class Trees(Command):
             scored, seen = sky.take(sky.part == PARTS.index("valid")), views["valid"]
             scored.part[:] = PARTS.index("test")
         say = partial(print, file=sys.stderr, flush=True)
-        twin = {"name": NAME, "features": features, "learn": partial(train_twin, features)}
+        twin = {"name": TWIN, "features": features, "learn": partial(train_twin, features)}
         report = trees_report(
             parts,
             scored,
@@ -325,7 +325,7 @@ class Trees(Command):
         """Return what works out the rows of a twin, None for trees."""
         from training.recipes.astro_moe import sky_heads
         from training.sky.heads import load_body
-        from training.sky.twin import TwinFeatures
+        from training.sky.left_out import TwinFeatures
 
         return None if self.twin is None else TwinFeatures(load_body(self.twin)[0], sky_heads())
 
@@ -338,6 +338,40 @@ class Trees(Command):
             raw = sky.take(sky.part == PARTS.index(part))
             rows_of(raw, views, most=self.most, features=features or features_of).save(held)
         return read_rows(held)
+
+
+class Apart(Command):
+    """Measure networks that were trained without a group of surveys, each on its group: a column for `measure`."""
+
+    out: Path = Field(description="JSON file to write, for `measure --reports`")
+    networks: dict[str, Path] = Field(description="run folder of a network by the group that it does not know")
+    trees: dict[str, Path] = Field(default={}, description="file of `sky boost` by group: trees beside the network")
+    column: Literal["left out", "adapted"] = Field(description="whether the group's patterns were trained on")
+    train_views: list[Path] = Field(description="npz files of `sky views --part train`: what is not unusual")
+    valid_views: list[Path] = Field(description="npz files of `sky views --part valid`, to calibrate on")
+    test_views: list[Path] = Field(description="npz files of `sky views --part test`")
+    strangers: int = Field(default=3000, ge=100, description="light curves of no known class, for novelty")
+    seed: int = Field(default=0, ge=0, description="of novelty")
+
+    def cli_cmd(self) -> None:
+        """Calibrate, ask, score and write."""
+        from training.recipes.astro_moe import sky_heads
+        from training.sky.left_out import WHOLE, Fitting, Part, asker_apart, shower
+        from training.sky.load import load_sky
+        from training.sky.measure import measure
+        from training.sky.record import join, read_sky
+        from training.sky.scores import rounded
+
+        sky, recipe = load_sky(self.data, self.cache), sky_heads()
+        train, valid, test = (
+            join([read_sky(path) for path in paths]) for paths in (self.train_views, self.valid_views, self.test_views)
+        )
+        show = shower(recipe)
+        views: dict[Part, Any] = {"train": train, "valid": valid}
+        fitting = Fitting(sky, views, self.column, recipe, show, self.strangers, self.seed)
+        models = {group: fitting(group, run, self.trees.get(group)) for group, run in self.networks.items()}
+        report = measure(WHOLE, asker_apart(models, show), sky, test)
+        _write(self.out, {"reports": {WHOLE: {self.column: rounded(report)}}})
 
 
 class Fingerprint(Command):
@@ -486,6 +520,7 @@ class RealSky(Step):
     card: CliSubCommand[SkyCard]
     measure: CliSubCommand[Measure]
     trees: CliSubCommand[Trees]
+    apart: CliSubCommand[Apart]
     population: CliSubCommand[Population]
     six: CliSubCommand[Six]
     fit_six: CliSubCommand[FitSix]

@@ -118,7 +118,6 @@ def _shown(manifest: Manifest, sky: Sky, reveal: Reveal) -> list[tuple[int, Toke
 
 
 SURE: Final = 0.8
-LEVELS: Final = ("Variable type", "Broad", "Class")
 DETECTIONS: Final = ((0, 4), (5, 9), (10, 19), (20, 10**9))
 BRIGHTNESS: Final = (16.4, 18.9, 20.2, 21.4, 22.7)
 """Edges, magnitudes of the brightest detection."""
@@ -132,6 +131,11 @@ Int = NDArray[np.int64]
 def broad_of_class() -> Int:
     """Index into `BROAD` of every class, (C,)."""
     return np.array([BROAD.index(leaf.path[-1]) for leaf in ELASTICC.classes], dtype=np.int64)
+
+
+def recurring_of_class() -> Bool:
+    """Whether each class recurs, (C,): the level of the taxonomy above the broad classes."""
+    return np.array(["Recurring" in leaf.path for leaf in ELASTICC.classes])
 
 
 def to_broad(probabilities_NC: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -155,6 +159,7 @@ def summary(answers: Answers, label_N: Int) -> dict[str, Any]:
         "top_1": float((~wrong_N).mean()),
         "balanced": float((np.diag(counts)[present] / counts.sum(axis=1)[present]).mean()),
         "macro_f1": float(np.nanmean(f1_per_class(counts)[present])),
+        "recurring": float((_recurs(answers.probabilities_NC) == recurring_of_class()[label_N]).mean()),
         "broad": float((to_broad(answers.probabilities_NC).argmax(axis=1) == broad_N).mean()),
         "recall": {ELASTICC.names[c]: float(counts[c, c] / counts[c].sum()) for c in np.flatnonzero(present)},
         "ece": ece(answers.probabilities_NC, label_N),
@@ -165,6 +170,11 @@ def summary(answers: Answers, label_N: Int) -> dict[str, Any]:
         "sure_and_wrong": float((wrong_N & (answers.probabilities_NC.max(axis=1) >= SURE)).mean()),
         "single_and_missing": float((told & (answers.inside_NC.sum(axis=1) == 1) & ~covered_N).mean()),
     }
+
+
+def _recurs(probabilities_NC: NDArray[np.float64]) -> Bool:
+    """Return the more probable of recurring and not."""
+    return np.asarray(probabilities_NC[:, recurring_of_class()].sum(axis=1) > 0.5)
 
 
 def restricted(answers: Answers, label_N: Int, among: Sequence[int] = THREE) -> dict[str, float]:

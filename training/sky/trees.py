@@ -267,7 +267,7 @@ def asker(models: Mapping[str, FittedModel], cache: FeatureCache) -> Callable[[S
         probabilities = np.full((len(rows), len(ELASTICC.names)), np.nan)
         threshold = np.ones(len(rows))
         for group, trees in models.items():
-            mine = np.ones(len(rows), np.bool_) if not group else np.isin(sky.source[rows], _sources(group))
+            mine = np.ones(len(rows), np.bool_) if not group else np.isin(sky.source[rows], sources_of(group))
             if mine.any():
                 probabilities[mine], threshold[mine] = trees.probabilities(values[mine]), trees.threshold
         known = np.isfinite(probabilities[:, 0])
@@ -279,7 +279,7 @@ def asker(models: Mapping[str, FittedModel], cache: FeatureCache) -> Callable[[S
     return ask
 
 
-def _sources(group: str) -> list[str]:
+def sources_of(group: str) -> list[str]:
     """Return sources of a group, and the families under which views look like them."""
     return sorted({*GROUPS[group], *(family(source) for source in GROUPS[group])})
 

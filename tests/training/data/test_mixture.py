@@ -1,7 +1,9 @@
 """Mixtures: shares of files, classes and surveys, and parts that every file keeps."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +80,25 @@ def test_surveys_of_one_class_weigh_less() -> None:
     even, less = (weights(label, source, part, {}, one_class) for one_class in (1.0, 0.25))
     assert less[:20].sum() / less[20:30].sum() == pytest.approx(0.25 * np.sqrt(2))
     assert even[:20].sum() / even[20:30].sum() == pytest.approx(np.sqrt(2))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "seen"),
+    [
+        ({}, {"one0", "two1", "two2", "three3"}),
+        ({"without": ["two"]}, {"one0", "three3"}),  # of the views, those of its objects
+        ({"without": ["two"], "not_through": ["two"]}, {"one0"}),  # and those through its visits
+        ({"not_through": ["one"]}, {"one0", "two1", "three3"}),  # its own objects are no views
+    ],
+)
+def test_surveys_are_left_out_by_object_and_by_visits(tmp_path: Path, left_out: dict[str, Any], seen: set[str]) -> None:
+    raw = [transient("one", 0, IA), transient("two", 1, II)]
+    views = [replace(transient("one", 2, IA, "view"), object_id="two2", raw_label="two")]
+    views += [replace(transient("two", 3, IA, "view"), object_id="three3", raw_label="three")]
+    collect(raw + views, parts=[0] * 4).save(tmp_path / "sky.npz")
+    (tmp_path / "mix.json").write_text(json.dumps({"ingredients": [{"file": "sky.npz", "share": 1.0, **left_out}]}))
+    names = read_mixture(tmp_path / "mix.json").object_id
+    assert {name.partition(":")[2] for name in names} == seen
 
 
 def test_a_recipe_trains_on_a_mixture(mixture: Path, tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_scores_are_what_they_are_by_hand() -> None:
     assert scores["size"] == pytest.approx(1.0)
     assert scores["single_and_missing"] == pytest.approx(0.25)
     assert scores["broad"] == pytest.approx(0.75)
+    assert scores["recurring"] == pytest.approx(0.75)
 
 
 def test_no_objects_have_no_scores() -> None:

@@ -10,9 +10,9 @@ from support.sky import bump, pulsator
 from training.recipes.astro_moe import debug, with_network
 from training.recipes.schema import Recipe
 from training.sky.heads import HeadsConfig
+from training.sky.left_out import TwinFeatures, told_of, train_twin
 from training.sky.record import Sky, collect
 from training.sky.trees import Rows, rows_of
-from training.sky.twin import TwinFeatures, told_of, train_twin
 
 
 @pytest.fixture(scope="module")

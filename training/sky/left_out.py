@@ -1,0 +1,323 @@
+"""Networks for surveys left out: a twin of the network's heads, and networks trained as a whole without a group.
+
+The network that is served has seen every survey, so its own columns ``left out`` and ``adapted`` would say nothing.
+
+- The twin has the branches of a version that was trained on simulations alone, and heads that learn from the rows that
+  trees learn from (`training.sky.trees`), with nothing of the group that is left out. It is the poorer one: its
+  branches know no real light curve.
+- A network that ``train`` made from a mixture without a group (`training.data.mixture`: ``without`` its objects, and
+  for ``left out`` ``not_through`` its patterns) answers about that group alone. Trees may answer beside it, as they do
+  in a bundle. Their weight, the threshold of the 0.9 sets and what is unusual are fitted on objects of the validation
+  part and views of them, none of the group; sets have one threshold, where a bundle has one for each kind of light
+  curve.
+
+Legend: N rows or light curves, F numbers of each, K statistics, C classes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.confidence import Ensemble
+from models.lightcurve import Bool, Float32, Float64, Int64, RaggedBatch, featurise
+from models.metadata import METADATA_COLUMNS
+from models.networks.astro_moe import AstroMoE
+from models.networks.parts.trees import Forest
+from models.networks.zoo import build, transfer
+from models.taxonomy import ELASTICC
+from training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
+from training.recipes.schema import Recipe
+from training.score.calibrate import softmax
+from training.sky.heads import HeadsConfig, Told, answers, fit_heads, load_whole
+from training.sky.load import as_sent
+from training.sky.measure import Column
+from training.sky.novelty import (
+    THRESHOLD,
+    Asked,
+    StrangerFit,
+    embeddings_of,
+    fit_strangers,
+    impossible,
+    joined,
+    statistics_of,
+)
+from training.sky.record import PARTS, Reveal, Sky, join
+from training.sky.scores import Answers
+from training.sky.told import real_strangers
+from training.sky.trees import GROUPS, LABELS_TO_MEASURE, Rows, sources_of, threshold_of, weights_of
+
+TWIN: Final = "heads on 1.2.0's branches"
+REDSHIFTS: Final = ("z_final", "z_final_err")
+DRAWN: Final = 60_000  # rows, with replacement
+CONFIG: Final = HeadsConfig(steps=500, batch=512)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TwinFeatures:
+    """Features of the twin: statistics, NaN where one is not known, then the embedding by the branches of ``body``."""
+
+    body: AstroMoE
+    recipe: Recipe
+
+    @property
+    def width(self) -> int:
+        """Numbers of the embedding."""
+        return self.body.config.d_model + self.body.config.d_tab
+
+    def __call__(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
+        """Return features of objects, and which objects they are. Of metadata the branches see redshifts alone."""
+        data, network = self.recipe.data, build(self.recipe.network)
+        assert isinstance(network, AstroMoE)
+        tokens, rows = [], []
+        for row in range(len(sky)):
+            curve = sky.curve(row, reveal)
+            if len(curve):
+                told = {name: value for name, value in curve.metadata.items() if name in REDSHIFTS}
+                curve = replace(curve, metadata=told)
+                tokens.append(featurise(curve, data.limits, data.flux_unit, METADATA_COLUMNS, data.bands))
+                rows.append(row)
+        found = np.array(rows, dtype=np.intp)
+        asked = Asked(RaggedBatch.collate(tokens), sky.label[found], sky.source[found], found.astype(np.int64))
+        return Told(embeddings_of(self.body, asked), *statistics_of(network.eval(), asked)).columns, found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Twin:
+    """Heads fitted to rows, the last ``width`` numbers of which are an embedding; a `FittedModel`."""
+
+    network: AstroMoE
+    width: int
+    threshold: float
+
+    def probabilities(self, value_NF: Float32) -> NDArray[np.float64]:
+        """Shape (N, C)."""
+        logits_NC, _ = answers(self.network, told_of(value_NF, self.width))
+        return softmax(logits_NC).astype(np.float64)
+
+
+def told_of(value_NF: Float32, width: int) -> Told:
+    """Rows as heads take them."""
+    value, embedding = value_NF[:, :-width], value_NF[:, -width:]
+    known = np.isfinite(value)
+    return Told(np.ascontiguousarray(embedding), np.where(known, value, np.float32(0.0)), known)
+
+
+def train_twin(features: TwinFeatures, rows: Rows, calibration: Rows, seed: int, config: HeadsConfig = CONFIG) -> Twin:
+    """Fit heads to rows, drawn by the weights that they have for trees, and the threshold of sets to others."""
+    weight = weights_of(rows)
+    drawn = np.random.default_rng(seed).choice(len(weight), DRAWN, p=weight / weight.sum())
+    told = told_of(rows.value_NF[drawn], features.width)
+    twin = Twin(
+        fit_heads(features.body, features.recipe, told, rows.label_N[drawn], config, seed=seed), features.width, 1.0
+    )
+    return replace(twin, threshold=threshold_of(twin.probabilities(calibration.value_NF), calibration.label_N))
+
+
+Part = Literal["train", "valid"]
+
+WHOLE: Final = "the whole network"
+KNOWN: Final = 6_000  # objects that strangers are told from
+CALIBRATING: Final = 8_000
+
+
+class Shown(NamedTuple):
+    """Objects as networks see them: light curves, their statistics [N, K], and which rows of a record they are."""
+
+    asked: Asked
+    value: Float32
+    known: Bool
+    rows: NDArray[np.intp]
+
+    @property
+    def columns(self) -> Float32:
+        """Statistics, NaN where they are not known: what trees look at."""
+        return np.where(self.known, self.value, np.float32(np.nan)).astype(np.float32)
+
+
+Show = Callable[[Sky, Reveal], Shown]
+
+
+def statistician(recipe: Recipe) -> AstroMoE:
+    """Return a network of a recipe, as yet untrained: it works out statistics."""
+    network = build(recipe.network)
+    assert isinstance(network, AstroMoE)
+    return network.eval()
+
+
+def shower(recipe: Recipe) -> Show:
+    """Return what shows objects of a record as a recipe's networks see them; those without a point are left out."""
+    network = statistician(recipe)
+
+    def show(sky: Sky, reveal: Reveal) -> Shown:
+        data, tokens, rows = recipe.data, [], []
+        for row in range(len(sky)):
+            curve = sky.curve(row, reveal)
+            if len(curve):
+                tokens.append(featurise(curve, data.limits, data.flux_unit, METADATA_COLUMNS, data.bands))
+                rows.append(row)
+        found = np.array(rows, dtype=np.intp)
+        asked = Asked(RaggedBatch.collate(tokens), sky.label[found], sky.source[found], found.astype(np.int64))
+        return Shown(asked, *statistics_of(network, asked), found)
+
+    return show
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart:
+    """A network without a group of surveys, perhaps with trees beside it, and when it calls a light curve unusual."""
+
+    network: AstroMoE
+    body: AstroMoE
+    strange: StrangerFit
+    threshold: float
+    trees: tuple[Forest, Ensemble] | None
+
+    def answers(self, shown: Shown) -> tuple[Float64, Float64]:
+        """Probabilities [N, C] and novelty [N]."""
+        logits_NC, embedding_NE = _say(self.network, self.body, shown)
+        if self.trees is not None:
+            logits_NC = _pooled(*self.trees, shown, logits_NC)
+        return softmax(logits_NC).astype(np.float64), self.strange.novelty(embedding_NE)
+
+
+def allowed(sky: Sky, views: Sky, part: Part, group: str, most: int, column: Column = "adapted") -> Sky:
+    """Labelled objects of one part and views, none of a group of surveys; at most half of ``most`` of each.
+
+    For the column ``left out`` nothing is seen through the group's patterns either.
+    """
+    foreign = [*GROUPS[group], *sorted(LABELS_TO_MEASURE)]
+    known = as_sent(sky.take((sky.part == PARTS.index(part)) & (sky.label >= 0)))
+    seen = as_sent(views.take(~np.isin(views.raw_label, foreign)))
+    if column == "left out":
+        seen = seen.take(~np.isin(seen.source, sources_of(group)))
+    return join([_some(side, most // 2) for side in (known.take(~np.isin(known.source, foreign)), seen)])
+
+
+def _some(sky: Sky, most: int) -> Sky:
+    """At most so many objects, the same ones whatever else there is."""
+    return sky.take(np.sort(np.argsort(_drawn(sky), kind="stable")[:most]))
+
+
+def _drawn(sky: Sky) -> NDArray[np.int64]:
+    """Return a random number of every object, which its name alone decides."""
+    return np.array(
+        [crc32(f"{source}:{name}".encode()) for source, name in zip(sky.source, sky.object_id, strict=True)]
+    )
+
+
+def fit_apart(
+    network: AstroMoE,
+    calibration: Shown,
+    training: Shown,
+    strangers: Shown,
+    forest: Forest | None = None,
+    seed: int = 0,
+) -> Apart:
+    """Fit thresholds, novelty and the weight of trees of a network.
+
+    Parameters
+    ----------
+    calibration : objects of the validation part, some told their redshift. training : objects that the network may
+        know. strangers : of no known class. forest : trees on statistics.
+    """
+    body = _branches(network)
+    logits_NC, usual_NE = _say(network, body, calibration)
+    label_N, trees = calibration.asked.label, None
+    if forest is not None:
+        told_NC, length_N = tree_logits(forest, calibration.columns), calibration.asked.length.astype(np.int64)
+        weights = fit_ensemble(forest, told_NC, logits_NC, label_N, length_N, calibration.asked.has_redshift)
+        trees = forest, weights
+        logits_NC = _pooled(forest, weights, calibration, logits_NC)
+    known_NE, strange_NE = (_say(network, body, shown)[1] for shown in (training, strangers))
+    strange = fit_strangers(known_NE, training.asked.label, strange_NE, usual_NE, seed=seed)
+    return Apart(network, body, strange, threshold_of(softmax(logits_NC).astype(np.float64), label_N), trees)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitting:
+    """Reads networks and fits what stands beside them; light curves are shown once for all networks."""
+
+    sky: Sky
+    views: Mapping[Part, Sky]
+    column: Column
+    recipe: Recipe
+    show: Show
+    strangers: int
+    seed: int
+
+    def __call__(self, group: str, run: Path, trees: Path | None) -> Apart:
+        """Return the network of a run folder that does not know a group of surveys."""
+        calibration = self._shown(self._allowed("valid", group, CALIBRATING))
+        training = self._shown(self._allowed("train", group, KNOWN))
+        forest = None if trees is None else read_forest(trees)
+        network = load_whole(run)[0].eval()
+        return fit_apart(network, calibration, training, self._strange(group, training), forest, self.seed)
+
+    def _allowed(self, part: Part, group: str, most: int) -> Sky:
+        return allowed(self.sky, self.views[part], part, group, most, self.column)
+
+    def _shown(self, sky: Sky) -> Shown:
+        """Half of the objects are told their redshift, where they have one."""
+        told: tuple[Reveal, Reveal] = ("nothing", "redshift")
+        half_N = _drawn(sky) // 2 % 2
+        parts = [self.show(sky.take(half_N == half), reveal) for half, reveal in enumerate(told)]
+        return Shown(
+            joined([part.asked for part in parts]),
+            np.concatenate([part.value for part in parts]),
+            np.concatenate([part.known for part in parts]),
+            np.concatenate([part.rows for part in parts]),
+        )
+
+    def _strange(self, group: str, training: Shown) -> Shown:
+        """Oddities of the other surveys, and what no survey ever sees."""
+        others = self.sky.take(~np.isin(self.sky.source, sources_of(group)))
+        odd = real_strangers(others, self.recipe, ELASTICC.names, self.seed)
+        odd.curves.metadata[:] = np.nan  # else who is told something would be strange
+        both = joined([odd, impossible(training.asked, self.seed)])
+        rows = np.sort(np.random.default_rng(self.seed).permutation(len(both))[: self.strangers])
+        asked = both.take(rows.astype(np.int64))
+        return Shown(asked, *statistics_of(statistician(self.recipe), asked), rows)
+
+
+def asker_apart(models: Mapping[str, Apart], show: Show) -> Callable[[Sky, Reveal], Answers]:
+    """Ask the network that does not know the surveys of an object's group; ``models`` by group of `GROUPS`."""
+
+    def ask(sky: Sky, reveal: Reveal) -> Answers:
+        p_NC = np.full((len(sky), len(ELASTICC.names)), np.nan)
+        threshold_N, novelty_N = np.ones(len(sky)), np.full(len(sky), np.nan)
+        for group, model in models.items():
+            mine = np.flatnonzero(np.isin(sky.source, sources_of(group)))
+            if len(mine):
+                shown = show(sky.take(mine), reveal)
+                place = mine[shown.rows]
+                p_NC[place], novelty_N[place] = model.answers(shown)
+                threshold_N[place] = model.threshold
+        rows: NDArray[np.intp] = np.flatnonzero(np.isfinite(p_NC[:, 0]))
+        inside_NC = 1.0 - p_NC[rows] <= threshold_N[rows, None]
+        inside_NC[np.arange(len(rows)), p_NC[rows].argmax(axis=1)] = True
+        return Answers(rows, p_NC[rows], inside_NC, novelty_N[rows], novelty_N[rows] > THRESHOLD)
+
+    return ask
+
+
+def _say(network: AstroMoE, body: AstroMoE, shown: Shown) -> tuple[Float32, Float32]:
+    return answers(network, Told(embeddings_of(body, shown.asked), shown.value, shown.known))
+
+
+def _pooled(forest: Forest, weights: Ensemble, shown: Shown, logits_NC: Float32) -> Float32:
+    length_N: Int64 = shown.asked.length.astype(np.int64)
+    return pooled(weights, tree_logits(forest, shown.columns), logits_NC, length_N, shown.asked.has_redshift)
+
+
+def _branches(network: AstroMoE) -> AstroMoE:
+    """Return the branches of a network alone, which say what its heads join with the statistics."""
+    fields = {"d_statistics": 0, "lag_statistics": False, "period_statistics": False, "shape_statistics": False}
+    branches = build(network.config.model_copy(update=fields))
+    assert isinstance(branches, AstroMoE)
+    transfer(network.state_dict(), branches)
+    return branches.eval()
