@@ -134,7 +134,7 @@ def broad_of_class() -> Int:
 
 
 def recurring_of_class() -> Bool:
-    """Whether each class recurs, (C,): the level of the taxonomy above the broad classes."""
+    """Tell whether each class recurs, (C,): the level of the taxonomy above the broad classes."""
     return np.array(["Recurring" in leaf.path for leaf in ELASTICC.classes])
 
 
