@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from models.lightcurve import LightCurve
-from models.photometry import BandMap, magnitude_of
+from models.photometry import UNKNOWN, BandMap, magnitude_of
 
 CalibrationMethod = Literal["none", "temperature", "temperature_by_length"]
 
@@ -262,12 +262,16 @@ class Domain(BaseModel):
             return f"measured on {', '.join(self.surveys)}, not on {curve.survey}"
         counted = [bands.indices[bands.bands.index(name)] for name in self.bands]
         band_N = bands.table(curve.survey)[curve.band]
-        within_N = np.isin(band_N, counted)
-        if np.count_nonzero(within_N) < self.fewest_points:
+        points_B = np.bincount(band_N - UNKNOWN, minlength=max(counted) - UNKNOWN + 1)  # UNKNOWN is the least of all
+        is_counted_B = np.zeros(len(points_B), dtype=np.bool_)
+        is_counted_B[np.array(counted) - UNKNOWN] = True
+        if points_B[is_counted_B].sum() < self.fewest_points:
             return f"measured on light curves of at least {self.fewest_points} points in {', '.join(self.bands)}"
-        if len(np.unique(band_N[within_N])) < self.fewest_bands:
+        if np.count_nonzero(points_B[is_counted_B]) < self.fewest_bands:
             return f"measured on light curves in at least {self.fewest_bands} bands of {', '.join(self.bands)}"
-        bright_N = within_N & curve.detected if (within_N & curve.detected).any() else within_N
+        within_N = is_counted_B[band_N - UNKNOWN]
+        found_N = within_N & curve.detected
+        bright_N = found_N if found_N.any() else within_N
         return self._brightness(float(np.abs(curve.flux[bright_N]).max()))
 
     def _brightness(self, peak: float) -> str:

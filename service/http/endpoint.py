@@ -216,6 +216,7 @@ ItemT = TypeVar("ItemT", bound=Sized)
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Response]])
 
 LARGE_BYTES = 1024 * 1024  # a body of JSON takes up to sixteen times as much while it is parsed
+INLINE_ITEMS = 8  # writing what became of more would keep it for as long
 INLINE_BYTES = 64 * 1024  # parsing more than this would keep the event loop from everybody else for over a millisecond
 EVERY_PROBLEM = (
     errors.MALFORMED, errors.NOT_FOUND, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
@@ -239,7 +240,7 @@ class Inquiry(NamedTuple, Generic[ItemT]):
     leases : the model to ask about each item.
     items : what to ask, or why it is not asked about.
     write : makes the reply of what became of the items.
-    slow : whether writing is for a thread.
+    slow : whether writing is for a thread, however few they are.
     """
 
     leases: Sequence[Lease[ItemT]]
@@ -264,7 +265,11 @@ class Call:
 
     async def here_or_there(self, work: Callable[[], T], there: bool, large: bool = False) -> T:
         """Do ``work`` on the event loop or in a thread, alone if it is ``large``, and return its result."""
-        return await self.service.off_loop(work, large) if there else work()
+        return await self.off_loop(work, large) if there else work()
+
+    async def off_loop(self, work: Callable[[], T], large: bool = False) -> T:
+        """Do ``work`` in a thread, when it is this client's turn; ``large`` as in :meth:`Service.off_loop`."""
+        return await self.service.off_loop(work, large, client_of(self.request))
 
 
 Understand = Callable[[Call, bytes], Awaitable[Inquiry[ItemT]]]
@@ -320,14 +325,15 @@ class Endpoint:
             data = await body.read(limit, call.settings.body_timeout)
             stopwatch.lap("receive")
             if coding := content_coding(request, codings):
-                data = await inflate(data, coding, limit, body.charge, service.off_loop)
+                data = await inflate(data, coding, limit, body.charge, call.off_loop)
             inquiry = await understand(call, data)
             del data  # what was made of it stays charged, and is smaller
             await service.quotas.charge(key_of(request), len(inquiry.items))
             with held(dict.fromkeys(inquiry.leases)):
                 outcomes = await unless_gone(request, ask_each(inquiry.leases, inquiry.items, inquiry.terms))
         stopwatch.restart()
-        reply = await call.here_or_there(partial(inquiry.write, outcomes), inquiry.slow)
+        slow = inquiry.slow or len(outcomes) > INLINE_ITEMS
+        reply = await call.here_or_there(partial(inquiry.write, outcomes), slow)
         stopwatch.lap("encode")
         for lease in dict.fromkeys(inquiry.leases):
             stopwatch.tell(lease.served.plane.statistics)

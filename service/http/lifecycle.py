@@ -8,8 +8,6 @@ orchestrator can replace it, a hung service nobody notices.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -24,6 +22,7 @@ from service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAIL
 from service.http.edge.keys import Quotas, SharedCounts
 from service.http.edge.middleware import Places
 from service.http.edge.receive import BodyBudget
+from service.http.edge.turns import FairThreads
 from service.observe.metrics import Metrics
 from service.process import tracer_of
 from service.registry.cache import RedisUnavailable
@@ -67,8 +66,8 @@ class Service:
         self.streams = Places(settings.max_streams)
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared)
-        self.decoders = ThreadPoolExecutor(DECODE_THREADS, thread_name_prefix="decode")
-        self.large_decoder = ThreadPoolExecutor(1, thread_name_prefix="decode-large")
+        self.decoders = FairThreads(DECODE_THREADS, "decode")
+        self.large_decoder = FairThreads(1, "decode-large")
         self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
         self.models = ModelRepository(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
         self.state = State.STARTING
@@ -117,7 +116,7 @@ class Service:
         await self.models.stop()
         await self.quotas.close()
         for threads in (self.decoders, self.large_decoder):
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close()
         await asyncio.to_thread(self.tracer.close)
 
     @property
@@ -178,7 +177,7 @@ class Service:
         except NotReady:
             raise self.not_ready() from None
 
-    async def off_loop(self, work: Callable[[], T], large: bool = False) -> T:
+    async def off_loop(self, work: Callable[[], T], large: bool = False, client: str = "") -> T:
         """Do ``work`` in one of a few threads: a burst waits for its turn instead of filling memory.
 
         What is logged there carries the id of the request that it is done for.
@@ -187,9 +186,10 @@ class Service:
         ----------
         large : whether it fills so much memory that only one such work is done at a time. Nothing is lost by that:
             parsing JSON holds the interpreter's lock, so that two would not be quicker than one after the other.
+        client : whose turn it has to be.
         """
         threads = self.large_decoder if large else self.decoders
-        return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
+        return await threads.run(client, work)
 
     def not_ready(self) -> ProblemError:
         """Return the problem that says where the process is in its life."""

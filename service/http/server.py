@@ -163,7 +163,8 @@ class Server(uvicorn.Server):
             return protocol
 
         bound = await asyncio.get_running_loop().create_server(make, config.host, config.port, start_serving=False)
-        return FairListener(bound, make, config.backlog)
+        turns = config.turns if isinstance(config, EdgeConfig) else None
+        return FairListener(bound, make, config.backlog, turns)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End both."""

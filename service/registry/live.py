@@ -40,18 +40,26 @@ ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Served(Generic[ItemT]):
-    """A bundle with everything that answers in its name; ``count`` is told of light curves asked, and in what role."""
+    """A bundle with everything that answers in its name.
+
+    Attributes
+    ----------
+    count : told of light curves asked, and in what role.
+    reference : name of the model, exactly.
+    """
 
     loaded: LoadedModel
     engine: Engine
     plane: DataPlane[ItemT]
     count: Callable[[Role, int], None] = lambda role, items: None
     leases: int = 0
+    reference: Reference = field(init=False)
     _free: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         """Nobody asks it yet."""
         self._free.set()
+        self.reference = Reference(self.bundle.manifest.name, self.bundle.manifest.version)
 
     @property
     def bundle(self) -> Bundle:
@@ -67,11 +75,6 @@ class Served(Generic[ItemT]):
     def task(self) -> Task:
         """Task that it was trained for."""
         return self.bundle.manifest.task
-
-    @property
-    def reference(self) -> Reference:
-        """Name of the model, exactly."""
-        return Reference(self.bundle.manifest.name, self.bundle.manifest.version)
 
     def take(self) -> None:
         """Begin a lease."""
@@ -330,7 +333,7 @@ class ModelChooser:
 
     def __init__(self, lease_of: LeaseOf, name: str = "", *, others: bool = True) -> None:
         self._lease_of, self._name, self._others = lease_of, name, others
-        self._leases: dict[tuple[str, str], Lease[LightCurve]] = {}
+        self._leases: dict[tuple[Reference, str], Lease[LightCurve]] = {}
 
     def choose(self, item: Item, *, survey: str = "", key: str = "") -> tuple[Lease[LightCurve], Item]:
         """Return the model to ask and the item to ask it, a refusal where none was measured on such light curves.
@@ -369,7 +372,7 @@ class ModelChooser:
 
     def _lease(self, name: str, survey: str, key: str) -> Lease[LightCurve]:
         lease = self._lease_of(name, survey=survey, key=key)
-        return self._leases.setdefault((str(lease.served.reference), lease.role), lease)
+        return self._leases.setdefault((lease.served.reference, lease.role), lease)
 
 
 def refused_outside(curve: LightCurve, manifest: Manifest) -> Refusal | None:

@@ -48,6 +48,8 @@ MAX_AHEAD = 8
 """Requests of one connection that may wait behind the one at work; browsers send none, tools for benchmarks a few."""
 MAX_AHEAD_BYTES = 64 * 1024
 """Of requests sent ahead, beyond what came in one piece with the request at work."""
+MAX_UNREAD_BYTES = 64 * 1024
+"""Of a connection whose turn to be read has not come; with more it is not received from."""
 LINGER_SECONDS = 2.0
 FRAMING = 8
 """Bytes that may be spent on each byte of a body sent in chunks; a chunk of a single byte takes five more."""
@@ -95,7 +97,7 @@ class LingeringTransport(asyncio.Transport):
 
     def __init__(self, transport: asyncio.Transport, still_sending: Callable[[], bool], patience: float) -> None:
         self._transport, self._still_sending, self._patience = transport, still_sending, patience
-        self._lingering = False
+        self._lingering = self._held = self._paused = False
 
     def close(self) -> None:
         """Close, at once or after the client had time to read; what it sends meanwhile is dropped."""
@@ -106,7 +108,7 @@ class LingeringTransport(asyncio.Transport):
             if self._transport.get_write_buffer_size():  # a peer that does not read would keep it open for ever
                 asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
             return
-        self._lingering = True
+        self._lingering, self._held, self._paused = True, False, False
         self._transport.write_eof()
         self._transport.resume_reading()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
@@ -125,11 +127,29 @@ class LingeringTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Stop receiving."""
-        self._transport.pause_reading()
+        self._paused = True
+        if not self._held:
+            self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Receive again."""
-        self._transport.resume_reading()
+        self._paused = False
+        if not self._held:
+            self._transport.resume_reading()
+
+    def hold_reading(self) -> None:
+        """Stop receiving until what has come was read, whatever else is asked for meanwhile."""
+        if not self._held and not self.is_closing():
+            self._held = True
+            if not self._paused:
+                self._transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        """Receive again, unless that was stopped otherwise."""
+        if self._held:
+            self._held = False
+            if not self._paused and not self.is_closing():
+                self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Look up a property of the socket."""
@@ -149,6 +169,10 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._settings, self._on_refusal, self._idle = config.settings, config.on_refusal, config.idle
         self._turns = config.turns
+        self._neighbourhood = ""
+        self._unread = b""  # came, and waits for its turn
+        self._arrived = 0.0  # the last piece, ``time.monotonic()`` seconds
+        self._in_turn = False
         self._header_timer: TimerHandle | None = None
         self._stall_timer: TimerHandle | None = None
         self._header_bytes = 0
@@ -160,7 +184,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         """Wait for the first request, or turn the connection away when there are too many."""
-        super().connection_made(LingeringTransport(transport, self._still_sending, self._settings.stall_timeout))
+        self._way_out = LingeringTransport(transport, self._still_sending, self._settings.stall_timeout)
+        super().connection_made(self._way_out)
+        self._neighbourhood = neighbourhood(self.client)
         full = len(self.connections) > self._settings.max_connections
         if len(self.connections) > 2 * self._settings.max_connections:  # a flood, not a crowd
             self.transport.abort()
@@ -173,13 +199,48 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         self._idle.pop(self, None)
+        self._unread = b""
         self._stop_timers()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, then see whether the headers of a request are still incomplete."""
+        """Read a piece when it is its client's turn, most often at once."""
         if self._ended or self.transport.is_closing():
             return
+        self._arrived = monotonic()
+        if self._unread:
+            self._unread += data
+        else:
+            self._unread = data
+            self._turns.add(self._neighbourhood, self._read)
+        if len(self._unread) > MAX_UNREAD_BYTES:
+            self._way_out.hold_reading()
+
+    def _read(self) -> bool:
+        """Read what has come; whether that was anything."""
+        data, self._unread = self._unread, b""
+        self._way_out.go_on_reading()
+        if not data or self._ended or self.transport.is_closing():
+            return False
+        self._in_turn = True
+        try:
+            self._parse(data)
+        finally:
+            self._in_turn = False
+        return True
+
+    def _parse(self, data: bytes) -> None:
+        """Parse a piece, of which no more is looked at than headers may be long while they are not complete."""
+        room = MAX_HEADER_BYTES + 1 - self._header_bytes
+        if self._header_timer is not None and len(data) > room:
+            self._parse_some(data[:room])
+            if self._header_timer is not None or self._ended or self.transport.is_closing():
+                return
+            data = data[room:]
+        self._parse_some(data)
+
+    def _parse_some(self, data: bytes) -> None:
+        """Parse, then see whether the headers of a request are still incomplete."""
         if self.pipeline:
             self._ahead += len(data)
         self._unaccounted += len(data)
@@ -219,15 +280,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Begin a request when it is its turn, and not at all when its client has left by then."""
-        cycle.scope["state"][ARRIVED] = monotonic()
+        cycle.scope["state"][ARRIVED] = self._arrived if self._in_turn else monotonic()
         start = super()._start_asgi_task
+        if self._in_turn:
+            start(cycle, app)
+            return
 
         def begin() -> bool:
             if not cycle.disconnected:
                 start(cycle, app)
             return not cycle.disconnected
 
-        self._turns.add(neighbourhood(self.client), begin)
+        self._turns.add(self._neighbourhood, begin)
 
     def on_body(self, body: bytes) -> None:
         """Hand on a piece of a body, which pays for the bytes it came in."""

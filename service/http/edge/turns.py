@@ -1,61 +1,79 @@
-"""Turns for everybody: connections are accepted, and requests begin, one client after the other.
+"""Turns for everybody: connections are made, pieces of requests read, and requests begun, one client after the other.
 
 uvloop accepts whatever waits at the socket in one go, in the order in which it came: a thousand connections are made,
 which takes a tenth of a second, before anybody else is looked at. Here a connection costs a few microseconds until its
 client's turn has come, and a client that has opened one does not stand behind one that has opened a thousand. One that
-was reset meanwhile is dropped before anything is made for it.
+was reset meanwhile is dropped before anything is made for it. Threads that decode are shared in the same way.
 """
 
 import asyncio
 import errno
 import os
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from ipaddress import ip_address, ip_network
-from typing import Any
+from time import monotonic, thread_time
+from typing import Any, TypeVar
 
-TURNS = 8
-"""Requests that begin in one round of the event loop; a costly one computes for one to three milliseconds."""
-NEWCOMERS = 16
-"""Connections that are made in one round of the event loop, some 0.1 ms each with their first request."""
+T = TypeVar("T")
+
+ROUND_SECONDS = 1e-3
+"""Processor time of what begins in one round of the event loop. A request of somebody else goes through some eight
+rounds, and waits in each for no more than this."""
+MOST_TURNS = 16
+"""Turns in one round, however cheap they are."""
 ACCEPTED = 128
 """Connections that are taken from the socket in one round, some 6 microseconds each."""
 MOST_WAITING = 1024
 """Connections of one client that may wait for their turn, and a quarter of those of all clients."""
+LEARNING = 0.2
+"""Weight of a round in what a turn is expected to cost."""
 FULL_SECONDS = 0.1
 """Pause after the process has run out of file descriptors."""
 
 
 class Turns:
-    """Turns of requests or connections to begin: a few in each round of the event loop, one client after the other.
+    """Turns of connections, requests and pieces of them to begin: a few in each round of the event loop, one client
+    after the other.
 
-    What a request computes before it first waits for anything keeps the loop from everybody else. Of five hundred that
-    come at once each would begin in the same round, and a newcomer could not even connect for a second. With turns the
-    loop looks at its sockets after every few, and a client who has asked once does not stand behind one who has asked
-    five hundred times. Of a long queue more begin at a time, so that it stays bounded by what comes.
+    What is begun keeps the loop from everybody else, at once and in the tasks that it wakes. Of five hundred requests
+    that come at once each would begin in the same round, and a newcomer could not even connect for a second. With turns
+    the loop looks at its sockets after every few, and a client who has asked once does not stand behind one who has
+    asked five hundred times. How many is measured: as many as a round's processor time has room for, one at least, by
+    what a turn and all that came of it have lately cost.
+
+    Parameters
+    ----------
+    clock : processor seconds of the event loop's thread.
     """
 
-    def __init__(self, most: int = TURNS) -> None:
-        self._most = self._left = most
+    def __init__(self, clock: Callable[[], float] = thread_time) -> None:
+        self._clock = clock
+        self._cost = ROUND_SECONDS / MOST_TURNS  # of a turn
+        self._left = MOST_TURNS
         self._waiting: dict[str, deque[Callable[[], bool]]] = {}
         self._count = 0
-        self._ticking = False
+        self._ticking = self._busy = False
+        self._began, self._begun = 0.0, 0
 
     def add(self, client: str, begin: Callable[[], bool]) -> None:
         """Call ``begin`` when it is the client's turn, most often at once; it returns False where nothing began."""
         self._tick()
-        if self._left and not self._waiting:
-            self._left -= begin()
+        if self._left > 0 and not self._waiting:
+            self._begin(begin)
             return
         self._waiting.setdefault(client, deque()).append(begin)
         self._count += 1
 
-    def waiting(self, client: str | None = None) -> int:
-        """Return how many of a client's wait, or how many of everybody's."""
-        return self._count if client is None else len(self._waiting.get(client, ()))
+    @property
+    def waiting(self) -> int:
+        """Turns that are waited for."""
+        return self._count
 
     def _tick(self) -> None:
         if not self._ticking:
@@ -63,17 +81,104 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._round)  # after the loop has looked at its sockets once more
 
     def _round(self) -> None:
-        self._ticking, self._left = False, max(self._most, self._count // 64)
-        while self._left and self._waiting:
+        self._ticking = False
+        if self._waiting:
+            self._learn()
+        self._left = max(1, min(MOST_TURNS, int(ROUND_SECONDS / max(self._cost, 1e-9))))
+        self._begun, end = 0, monotonic() + ROUND_SECONDS
+        while self._left > 0 and self._waiting and (not self._begun or monotonic() < end):
             client = next(iter(self._waiting))
             turns = self._waiting.pop(client)
             begin = turns.popleft()
             self._count -= 1
             if turns:
                 self._waiting[client] = turns  # behind all others
-            self._left -= begin()
-        if self._waiting:
+            self._begin(begin)
+        self._busy = bool(self._waiting)
+        if self._busy:
             self._tick()
+
+    def _learn(self) -> None:
+        """Note what the turns of the last round have cost, if nothing else was done since."""
+        now = self._clock()
+        if self._busy and self._begun:
+            spent = min((now - self._began) / self._begun, 2 * ROUND_SECONDS)
+            self._cost += LEARNING * (spent - self._cost)
+        self._began = now
+
+    def _begin(self, begin: Callable[[], bool]) -> None:
+        if begin():
+            self._left -= 1
+            self._begun += 1
+
+
+class FairThreads:
+    """A few threads, of which a client has one at a time; the others' work goes before a client's second.
+
+    Decoding holds the interpreter's lock: in two threads it is no quicker than in one, and everybody else would wait
+    for the lock behind both.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._free = count
+        self._at_work: set[str] = set()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def run(self, client: str, work: Callable[[], T]) -> T:
+        """Return the result of ``work``, done in the context of the caller when it is the client's turn."""
+        await self._turn(client)
+        loop = asyncio.get_running_loop()
+        future = self._threads.submit(copy_context().run, work)
+
+        def ended(_: object) -> None:  # not when the caller leaves: the thread is at work until here
+            with suppress(RuntimeError):  # the loop has closed
+                loop.call_soon_threadsafe(self._give_back, client)
+
+        future.add_done_callback(ended)
+        return await asyncio.wrap_future(future)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _turn(self, client: str) -> None:
+        if self._free and client not in self._at_work:
+            self._take(client)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had just come
+                self._give_back(client)
+            raise
+
+    def _take(self, client: str) -> None:
+        self._free -= 1
+        self._at_work.add(client)
+
+    def _give_back(self, client: str) -> None:
+        self._free += 1
+        self._at_work.discard(client)
+        for name in list(self._waiting):
+            if not self._free:
+                return
+            if name not in self._at_work:
+                self._call(name)
+
+    def _call(self, client: str) -> None:
+        """Give a client's first turn that is still wanted, and put the client behind all others."""
+        turns = self._waiting.pop(client)
+        while turns:
+            turn = turns.popleft()
+            if not turn.done():
+                self._take(client)
+                turn.set_result(None)
+                break
+        if turns:
+            self._waiting[client] = turns
 
 
 def neighbourhood(client: Sequence[Any] | None) -> str:
@@ -96,13 +201,17 @@ class FairListener:
     ----------
     bound : a server that is bound to its addresses and does not serve yet.
     make : makes the protocol of a connection.
+    turns : in which they are made.
     """
 
-    def __init__(self, bound: asyncio.Server, make: Callable[[], asyncio.Protocol], backlog: int) -> None:
+    def __init__(
+        self, bound: asyncio.Server, make: Callable[[], asyncio.Protocol], backlog: int, turns: Turns | None = None
+    ) -> None:
         self._bound, self._make = bound, make
-        self._turns = Turns(NEWCOMERS)
+        self._turns = turns or Turns()
         self._making: set[asyncio.Task[None]] = set()
-        self._waiting: set[socket.socket] = set()
+        self._waiting: dict[socket.socket, str] = {}
+        self._waiting_of: Counter[str] = Counter()
         self.sockets = tuple(socket.socket(fileno=os.dup(each.fileno())) for each in bound.sockets)
         for listening in self.sockets:
             listening.setblocking(False)
@@ -141,10 +250,11 @@ class FairListener:
                 return
             connection.setblocking(False)
             client = neighbourhood(address)
-            if self._turns.waiting(client) >= MOST_WAITING or self._turns.waiting() >= 4 * MOST_WAITING:
+            if self._waiting_of[client] >= MOST_WAITING or len(self._waiting) >= 4 * MOST_WAITING:
                 connection.close()
                 continue
-            self._waiting.add(connection)
+            self._waiting[connection] = client
+            self._waiting_of[client] += 1
             self._turns.add(client, partial(self._begin, connection))
 
     def _pause(self, listening: socket.socket) -> None:
@@ -161,7 +271,10 @@ class FairListener:
     def _begin(self, connection: socket.socket) -> bool:
         if connection not in self._waiting:  # it has been closed
             return False
-        self._waiting.remove(connection)
+        client = self._waiting.pop(connection)
+        self._waiting_of[client] -= 1
+        if not self._waiting_of[client]:
+            del self._waiting_of[client]
         if _was_reset(connection):
             connection.close()
             return False

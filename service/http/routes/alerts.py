@@ -158,8 +158,8 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
         terms, packets = call.terms(query.deadline_ms), [data]
         if kind in openapi.MULTIPART_TYPES:
             header = request.headers["content-type"]
-            packets = await service.off_loop(partial(split_parts, data, header, settings.max_packets))
-        read = await unless_gone(request, _decode(packets, query.schema_name, service, terms))
+            packets = await call.off_loop(partial(split_parts, data, header, settings.max_packets))
+        read = await unless_gone(request, _decode(packets, query.schema_name, call, terms))
         call.stopwatch.lap("decode")
         terms = replace(terms, surveys=[_survey(item) for item in read], fall_back=True)
         leases, items = _choose(service, query, read)
@@ -177,15 +177,15 @@ def _check(query: AlertQuery, settings: Settings) -> None:
         raise ProblemError(errors.INVALID, errors=[fault])
 
 
-async def _decode(packets: Sequence[bytes], schema: str | None, service: Service, terms: AskOptions) -> list[Read]:
+async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, terms: AskOptions) -> list[Read]:
     """Read packets in threads, chunk by chunk. Raises ProblemError: 504 past the deadline, 413 for too many records."""
-    settings = service.settings
+    settings = call.settings
     limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
     reader = MessageReader(SchemaRegistry(extra=settings.schemas), limits, settings.schemas)
     new, rule = NewSchemas(), rule_of(schema)
     read: list[Read] = []
     for chunk in _chunks(packets):
-        read += await service.off_loop(partial(_read_all, chunk, reader, rule, new, terms))
+        read += await call.off_loop(partial(_read_all, chunk, reader, rule, new, terms))
         if len(read) > settings.max_packets:
             limit = settings.max_packets
             raise ProblemError(errors.TOO_LARGE, f"more than {limit} alerts in one request", limit=limit)

@@ -99,7 +99,8 @@ class LineAnswerer:
         terms = self._terms()
         stopwatch = Stopwatch(self._service.metrics)
         read = partial(self._read, lines, stopwatch)
-        items = read() if sum(map(len, lines)) <= INLINE_BYTES else await self._service.off_loop(read)
+        small = sum(map(len, lines)) <= INLINE_BYTES
+        items = read() if small else await self._service.off_loop(read, client=terms.client)
         outcomes = await self._ask(items, terms, patient)
         stopwatch.restart()
         written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))

@@ -21,16 +21,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from service.http.edge import protocol
 from service.http.edge.protocol import MAX_AHEAD, MAX_HEADERS, LimitedProtocol, LingeringTransport
-from service.http.edge.turns import TURNS, Turns
+from service.http.edge.turns import MOST_TURNS, Turns
 from support.edge import Live, Network, curve, live, loader, receive_all, wait_until
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 SLOW = b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+PLACES = 80
+
+
 @pytest.fixture(scope="module")
 def edge() -> Iterator[Live]:
-    with live(loader(Network()), header_timeout=5, stall_timeout=0.5, max_connections=40, keep_alive=20) as edge:
+    with live(loader(Network()), header_timeout=5, stall_timeout=0.5, max_connections=PLACES, keep_alive=20) as edge:
         yield edge
 
 
@@ -131,11 +134,11 @@ def test_garbage_behind_a_request_gets_no_answer_in_the_place_of_its_reply(edge:
 
 def test_the_longest_idle_connection_makes_room_for_a_new_one(edge: Live) -> None:
     """Ten thousand connections that say nothing kept everybody else out until their headers were late."""
-    idle = [edge.connect() for _ in range(60)]
+    idle = [edge.connect() for _ in range(PLACES + 20)]
     try:
         for _ in range(20):
             assert edge.ask("GET", "/healthz")[0] == 200
-        assert connections(edge) <= 40
+        assert connections(edge) <= PLACES
         assert hung_up(idle[0])
         idle[-1].sendall(GET.replace(b"Host", b"Connection: close\r\nHost"))
         assert receive_all(idle[-1]).startswith(b"HTTP/1.1 200")
@@ -146,7 +149,7 @@ def test_the_longest_idle_connection_makes_room_for_a_new_one(edge: Live) -> Non
 
 
 def test_a_kept_connection_makes_room_as_well(edge: Live) -> None:
-    kept = [edge.connect() for _ in range(40)]
+    kept = [edge.connect() for _ in range(PLACES)]
     try:
         for connection in kept:
             connection.sendall(GET)
@@ -201,19 +204,19 @@ def test_nothing_is_made_for_connections_that_were_reset_before_they_were_accept
 
 def test_a_request_whose_client_left_before_its_turn_never_begins(edge: Live) -> None:
     before = edge.metric("nightjar_requests_total", route="/healthz", code="200")
-    peers = [edge.connect() for _ in range(4 * TURNS)]
+    peers = [edge.connect() for _ in range(4 * MOST_TURNS)]
     edge.still_well()
     with loop_stands_still(edge):
         for peer in peers:
             peer.sendall(GET)
-        for peer in peers[TURNS:]:
+        for peer in peers[MOST_TURNS:]:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             peer.close()
-    for peer in peers[:TURNS]:
+    for peer in peers[:MOST_TURNS]:
         assert peer.recv(100).startswith(b"HTTP/1.1 200")
         peer.close()
     edge.still_well()
-    assert edge.metric("nightjar_requests_total", route="/healthz", code="200") < before + 4 * TURNS
+    assert edge.metric("nightjar_requests_total", route="/healthz", code="200") < before + 4 * MOST_TURNS
 
 
 async def test_a_single_request_does_not_stand_behind_a_crowd() -> None:
@@ -225,11 +228,11 @@ async def test_a_single_request_does_not_stand_behind_a_crowd() -> None:
 
     for _ in range(500):
         turns.add("many", partial(ask, "many"))
-    assert begun == ["many"] * TURNS
+    assert begun == ["many"] * MOST_TURNS
     turns.add("one", partial(ask, "one"))
     while "one" not in begun:
         await asyncio.sleep(0)
-    assert begun.count("many") < 5 * TURNS
+    assert begun.count("many") < 5 * MOST_TURNS
     while len(begun) < 501:
         await asyncio.sleep(0)
 
@@ -241,13 +244,15 @@ async def test_a_turn_is_given_on_by_who_has_left() -> None:
         begun.append(client)
         return client == "stays"
 
-    for place in range(20 * TURNS):
-        turns.add("stays" if place < TURNS else "leaves", partial(ask, "stays" if place < TURNS else "leaves"))
+    for place in range(20 * MOST_TURNS):
+        turns.add(
+            "stays" if place < MOST_TURNS else "leaves", partial(ask, "stays" if place < MOST_TURNS else "leaves")
+        )
     turns.add("leaves", partial(ask, "stays"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert begun.count("leaves") == 19 * TURNS
-    assert begun.count("stays") == TURNS + 1
+    assert begun.count("leaves") == 19 * MOST_TURNS
+    assert begun.count("stays") == MOST_TURNS + 1
 
 
 async def test_a_crowd_cannot_outgrow_its_turns() -> None:

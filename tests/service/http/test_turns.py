@@ -1,15 +1,17 @@
-"""The listener: connections are made in turns, whoever has opened a thousand of them."""
+"""Turns: connections are made, requests begun and threads given one client after the other."""
 
 import asyncio
 import errno
 import socket
 import struct
+import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 from service.http.edge import turns
-from service.http.edge.turns import NEWCOMERS, FairListener
+from service.http.edge.turns import MOST_TURNS, FairListener, FairThreads, Turns
 
 HOST, ANOTHER = "127.0.0.1", "127.0.0.2"
 
@@ -54,14 +56,14 @@ async def until(true: Callable[[], bool]) -> None:
 def test_a_client_that_knocks_once_does_not_stand_behind_a_crowd() -> None:
     async def use(listener: FairListener, seen: list[str]) -> None:
         # Nobody is let in while these connect.
-        guests = [knock(listener) for _ in range(20 * NEWCOMERS)] + [knock(listener, ANOTHER)]
+        guests = [knock(listener) for _ in range(20 * MOST_TURNS)] + [knock(listener, ANOTHER)]
         await until(lambda: len(seen) == len(guests))
         for guest in guests:
             guest.close()
 
     seen = with_listener(use)
     # All of the first 128 are there before it; it comes as soon as the listener has seen it.
-    assert seen.index(ANOTHER) <= 6 * NEWCOMERS
+    assert seen.index(ANOTHER) <= 6 * MOST_TURNS
 
 
 def test_nothing_is_made_of_who_has_left() -> None:
@@ -76,7 +78,7 @@ def test_nothing_is_made_of_who_has_left() -> None:
 
 
 def test_of_one_client_not_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MOST_WAITING", NEWCOMERS)
+    monkeypatch.setattr(turns, "MOST_WAITING", MOST_TURNS)
 
     async def use(listener: FairListener, seen: list[str]) -> None:
         guests = [knock(listener) for _ in range(100)] + [knock(listener, ANOTHER)]
@@ -85,7 +87,7 @@ def test_of_one_client_not_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatc
         for guest in guests:
             guest.close()
 
-    assert NEWCOMERS < len(with_listener(use)) <= 2 * NEWCOMERS + 1
+    assert MOST_TURNS < len(with_listener(use)) <= 2 * MOST_TURNS + 1
 
 
 class Exhausted(socket.socket):
@@ -113,15 +115,76 @@ def test_a_process_without_descriptors_lets_them_in_later(monkeypatch: pytest.Mo
 
 def test_a_closed_door_lets_nobody_in() -> None:
     async def use(listener: FairListener, seen: list[str]) -> None:
-        guests = [knock(listener) for _ in range(4 * NEWCOMERS)]
+        guests = [knock(listener) for _ in range(4 * MOST_TURNS)]
         await until(lambda: len(seen) > 0)
         address, let_in = listener.sockets[0].getsockname(), len(seen)
         listener.close()
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(address, 5)
         await asyncio.sleep(0.1)
-        assert len(seen) <= let_in + NEWCOMERS  # those whose turn it was
+        assert len(seen) <= let_in + 2 * MOST_TURNS  # those whose turn it was, in this round and the one before
         for guest in guests:
             guest.close()
 
     with_listener(use)
+
+
+async def test_as_many_begin_in_a_round_as_its_time_has_room_for() -> None:
+    """Eight requests that each computed for milliseconds began in one round: a newcomer waited for all of them."""
+    passed = 0.0  # processor seconds; what is begun takes three milliseconds, in a task of its own
+
+    async def compute() -> None:
+        nonlocal passed
+        passed += 0.003
+
+    def begin() -> bool:
+        tasks.append(asyncio.ensure_future(compute()))
+        return True
+
+    turns, tasks, longest = Turns(lambda: passed), list[asyncio.Task[None]](), 0
+    for _ in range(200):
+        turns.add(HOST, begin)
+    while turns.waiting:
+        before = len(tasks)
+        await asyncio.sleep(0)
+        if before > 60:  # by then it is known what one costs
+            longest = max(longest, len(tasks) - before)
+    await asyncio.gather(*tasks)
+    assert longest == 1
+
+
+async def test_a_client_has_one_thread_at_a_time() -> None:
+    threads, order, go_on = FairThreads(2, "decode"), list[str](), threading.Event()
+
+    def work(client: str) -> str:
+        order.append(client)
+        go_on.wait(20)
+        return client
+
+    many = [asyncio.ensure_future(threads.run("many", partial(work, "many"))) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    one = asyncio.ensure_future(threads.run("one", partial(work, "one")))
+    async with asyncio.timeout(20):
+        while len(order) < 2:
+            await asyncio.sleep(0.01)
+        assert order == ["many", "one"]
+        many[1].cancel()  # which waits for its turn
+        many[0].cancel()  # whose thread goes on nevertheless
+        await asyncio.sleep(0.05)
+        assert order == ["many", "one"]
+        go_on.set()
+        assert await asyncio.gather(one, *many[2:]) == ["one", "many", "many", "many"]
+    threads.close()
+    assert order == ["many", "one", "many", "many", "many"]
+
+
+async def test_work_in_a_thread_raises_to_its_caller_and_makes_room() -> None:
+    threads = FairThreads(1, "decode")
+
+    def fail() -> None:
+        raise ValueError("no curve")
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no curve"):
+            await threads.run("one", fail)
+    threads.close()
