@@ -77,7 +77,6 @@ def test_the_same_tree_has_the_same_bill() -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Make a tree like that of which the image is built, with one small bundle."""
-    pytest.importorskip("hatchling")
     made = tmp_path / "tree"
     shutil.copytree(ROOT / "service", made / "service", ignore=shutil.ignore_patterns("__pycache__"))
     (made / "training").mkdir()
