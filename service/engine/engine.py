@@ -16,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Protocol
 
 from service.engine.batch import (
@@ -40,7 +40,7 @@ from service.observe.tracing import current_ref
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 
 SHORTEST_WAIT = 1e-4  # seconds, of a worker that holds a batch back
-STAND_BACK = 1e-4  # seconds, of a worker that nobody waits for, before it does its accounts
+STAND_BACK = 1e-3  # seconds at most, of a worker that nobody waits for, before it does its accounts
 WATCH_SECONDS = 0.5
 
 
@@ -126,9 +126,9 @@ class Engine:
         self._backlog = Backlog(options.policy)
         self._drain_rate = DrainRate(workers)
         self._door = Door(self._backlog, self._drain_rate, options.max_queued_seconds, options.max_queued_items)
-        self._changed = threading.Condition()  # guards the backlog, its drain rate and the three below
+        self._changed = threading.Condition()  # guards the backlog, its drain rate and the four below
         self._running: dict[threading.Thread, tuple[float, list[Waiting]]] = {}
-        self._idle = 0
+        self._idle = self._standing_back = 0
         self._stopping = False
         self._accepting = False
         self._dead = False
@@ -232,8 +232,8 @@ class Engine:
             if self._dead:  # since the check above: nobody would ever look at the backlog again
                 raise EngineDead
             self._backlog.add(entries)
-            if self._may_bind():  # else a worker would wake to find that it has to wait
-                self._changed.notify(min(len(entries), self._woken))
+            if self._may_bind() or self._standing_back:  # else a worker would wake to find that it has to wait
+                self._changed.notify(min(len(entries), self._woken) + self._standing_back)
         return entries
 
     def withdraw(self, entries: Iterable[Waiting]) -> int:
@@ -302,13 +302,19 @@ class Engine:
             while group := self._next_batch():
                 answers, reports = answer(self._graph, self._program, group)
                 self._deliver(list(zip(group, answers, strict=True)))
-                if not self._backlog:  # the interpreter is wanted elsewhere: for the replies
-                    sleep(STAND_BACK)
+                self._stand_back()
                 for report in reports:
                     self._learn(report)
                 self._finish(group)
         except BaseException as error:  # a SystemExit or a bug alike: this thread ends, and nobody else would notice
             self._die(error)
+
+    def _stand_back(self) -> None:
+        """Leave the interpreter to the replies, for a while or until something waits for a worker."""
+        with self._changed:
+            self._standing_back += 1
+            self._changed.wait_for(lambda: self._stopping or bool(self._backlog), STAND_BACK)
+            self._standing_back -= 1
 
     def _next_batch(self) -> list[Waiting]:
         """Wait for work and bind a batch; empty when the engine stops."""

@@ -334,6 +334,7 @@ class ModelChooser:
     def __init__(self, lease_of: LeaseOf, name: str = "", *, others: bool = True) -> None:
         self._lease_of, self._name, self._others = lease_of, name, others
         self._leases: dict[tuple[Reference, str], Lease[LightCurve]] = {}
+        self._found: dict[tuple[str, str, str], Lease[LightCurve]] = {}  # of a thousand packets most ask alike
 
     def choose(self, item: Item, *, survey: str = "", key: str = "") -> tuple[Lease[LightCurve], Item]:
         """Return the model to ask and the item to ask it, a refusal where none was measured on such light curves.
@@ -371,8 +372,11 @@ class ModelChooser:
         return None
 
     def _lease(self, name: str, survey: str, key: str) -> Lease[LightCurve]:
-        lease = self._lease_of(name, survey=survey, key=key)
-        return self._leases.setdefault((lease.served.reference, lease.role), lease)
+        asked = (name, survey, key)
+        if asked not in self._found:
+            lease = self._lease_of(name, survey=survey, key=key)
+            self._found[asked] = self._leases.setdefault((lease.served.reference, lease.role), lease)
+        return self._found[asked]
 
 
 def refused_outside(curve: LightCurve, manifest: Manifest) -> Refusal | None:

@@ -60,6 +60,21 @@ async def test_the_event_loop_runs_on_while_the_network_does() -> None:
         assert engine.oldest_run_seconds > 0.01
 
 
+async def test_a_worker_that_stands_back_comes_when_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a run it leaves the interpreter to the replies; nothing that comes meanwhile waits for that to end."""
+    monkeypatch.setattr("service.engine.engine.STAND_BACK", 1000.0)
+    reports = list[RunReport]()
+    async with (
+        serving(EchoGraph(), on_run=lambda report, predicted: reports.append(report)) as engine,
+        asyncio.timeout(60),
+    ):
+        for marker in range(3):
+            prediction = await engine.submit(question(marker))
+            assert prediction.outputs["probabilities"].tolist()[0] == marker
+            assert len(reports) <= marker
+    assert len(reports) == 3
+
+
 async def test_a_batch_is_bound_when_a_worker_is_free() -> None:
     graph = EchoGraph()
     async with serving(graph) as engine:
