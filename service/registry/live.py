@@ -168,7 +168,7 @@ class Lease(Generic[ItemT]):
         options: AskOptions,
     ) -> list[Outcome]:
         """Ask the other one and, if it answers, hold that one instead. Raises Overloaded when both are full."""
-        other.take()
+        other.take()  # while it is asked no change may free it
         try:
             outcomes = await other.plane.ask(items, options)
         except Overloaded as too:
@@ -178,6 +178,7 @@ class Lease(Generic[ItemT]):
         finally:
             other.give_back()
         other.count("fallback", len(items))
+        # As often as this lease was entered: each exit will give back whoever is held by then.
         for _ in range(self._entered):
             other.take()
             self.served.give_back()
@@ -225,6 +226,7 @@ class Shelf:
         served = self.served.get(choice.reference)
         if served is None or task not in (None, served.task):
             raise UnknownModel(name)
+        # Whoever asks for a model by its own name wants that one and no other.
         fallback = self._fallback(served) if name in self.routes.aliases else None
         return Lease(served, choice.role, self._shadow(served), fallback)
 
@@ -251,7 +253,7 @@ class Shelf:
         served = await self._opener.open(loaded)
         before = self.served.get(served.reference)
         self.served[served.reference] = served
-        if before is not None:
+        if before is not None:  # only now: at no moment does a request find nobody
             self._leave(before)
         return served
 
@@ -277,7 +279,7 @@ class Shelf:
     async def close(self) -> None:
         """Finish what is queued, stop every thread."""
         await asyncio.gather(*(shadow.stop() for shadow in self.shadows.values()))
-        for task in self._tasks:
+        for task in self._tasks:  # those that wait for leases: who is leaving is closed below, with all others
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         everything = [*self.served.values(), *self.leaving]
@@ -306,7 +308,7 @@ class Shelf:
         await self._opener.close(served, self._drain_timeout)
         self.leaving.discard(served)
         log.info("model freed", model=str(served.reference), sha256=served.bundle.sha256)
-        del served
+        del served  # the last reference: the session goes with it, and only then is there memory to give back
         await asyncio.to_thread(give_memory_back)
 
 
@@ -375,6 +377,7 @@ class ModelChooser:
         asked = (name, survey, key)
         if asked not in self._found:
             lease = self._lease_of(name, survey=survey, key=key)
+            # One lease for each model and role: what is asked is divided by it, and a canary's share stays apart.
             self._found[asked] = self._leases.setdefault((lease.served.reference, lease.role), lease)
         return self._found[asked]
 
@@ -418,7 +421,7 @@ async def ask_each(
     asked = [asyncio.create_task(lease.ask(*_part(items, options, mine))) for lease, mine in places.items()]
     try:
         answers = await asyncio.gather(*asked)
-    finally:
+    finally:  # after a refusal the others are asked for nothing: their light curves leave the queues
         for task in asked:
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
