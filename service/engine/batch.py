@@ -390,6 +390,7 @@ class Classification(_Program):
             [np.isfinite(value).all(axis=tuple(range(1, value.ndim))) for value in answered.values()]
         )
         return [
+            # Copies: a row that is a view would keep the whole batch in memory for as long as the cache keeps the row.
             {name: np.array(value[row]) for name, value in answered.items()} if finite[row] else None
             for row in range(len(questions))
         ]
@@ -416,7 +417,7 @@ class Forecasting(_Program):
     def made_up(self, curve: LightCurve) -> Question:
         """Make a question for the warm-up, a quarter of it queries in the days after the history."""
         tokens = self._history(curve)
-        ahead = np.arange(1 + len(tokens) // 3)
+        ahead = np.arange(1 + len(tokens) // 3)  # queries, of which one has to be there
         return Question(
             tokens, Queries((tokens.time[-1] + 1 + ahead).astype(np.float32), np.resize(tokens.band, len(ahead)))
         )

@@ -101,6 +101,7 @@ def _open_transactional(settings: StreamSettings, replay: bool, rebalanced: Reba
         raise _not_installed(sink) from None
     extra, dead = kafka_properties(settings.kafka_config), _parse(settings.dead_letters, "dead letters")
     results, transactions = sink.name, KafkaTransactions(sink.only(EXACTLY_ONCE), extra)
+    # Letters of the same cluster are part of the transaction; others are written before it is committed.
     within = dead.scheme == "kafka" and _one_cluster(dead, sink)
     letters = LetterTopic(transactions, dead.only().name) if within else open_letters(settings)
     member = KafkaSource(source, extra, True, settings.max_deliveries, rebalanced)
@@ -108,7 +109,7 @@ def _open_transactional(settings: StreamSettings, replay: bool, rebalanced: Reba
 
 
 def _one_cluster(one: Address, other: Address) -> bool:
-    return set(one.hosts.split(",")) == set(other.hosts.split(","))
+    return set(one.hosts.split(",")) == set(other.hosts.split(","))  # in any order: any of them knows all others
 
 
 def open_source(settings: StreamSettings, replay: bool = False, rebalanced: Rebalanced = _nobody) -> Source:
@@ -240,7 +241,7 @@ class FileSource(FiniteSource):
                 messages.append(message)
         except (ClientError, OSError, ValueError) as error:
             self._broken = error
-        if self._broken and not messages:
+        if self._broken and not messages:  # what came before it goes first; the next call raises
             raise self._broken
         return messages
 
@@ -249,6 +250,7 @@ class FileSource(FiniteSource):
         for message in messages:
             if isinstance(message.token, tuple):
                 path, inode = message.token
+                # A letter that was written since has the same name, but another inode.
                 if path.exists() and path.stat().st_ino == inode:
                     path.unlink()
 
@@ -287,6 +289,7 @@ class FolderSink:
 
     def _write(self, record: Record) -> TransientError | None:
         name = hashlib.sha256(record.key).hexdigest()[:32]
+        # With process and thread: several may write the same key at once.
         part = self._folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
         document = {
             "key": record.key.decode(errors="replace"),
@@ -298,7 +301,7 @@ class FolderSink:
             with part.open("wb") as file:
                 file.write(orjson.dumps(document))
                 file.flush()
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # before it has its name, which a crash may keep without the bytes
             part.replace(self._folder / f"{name}{RECORD_SUFFIX}")
         except OSError as error:
             part.unlink(missing_ok=True)
@@ -327,6 +330,7 @@ class LinesSink:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock, self._path.open("ab+") as file:
+                # What a crash has left of a line would spoil the one that is written behind it.
                 end = _whole_lines(self._path)
                 file.truncate(end)
                 file.write(lines)

@@ -76,6 +76,7 @@ class Worker:
         self._beat, self._pauses = monotonic(), pauses()
         after = settings.unready_after, settings.unhealthy_after
         self._movement = Movement(self.metrics, *after, outside=self._outside)
+        # One thread owns the source. One decodes: more would wait for each other's turn at the interpreter.
         self._threads = ThreadPoolExecutor(1, "source"), ThreadPoolExecutor(1, "decode")
 
     async def run(self) -> int:

@@ -84,6 +84,7 @@ class Journal:
     def __init__(self, found: Entry | None, max_deliveries: int) -> None:
         self._found = found
         self._max_deliveries = max_deliveries
+        # An entry that is still there had no farewell: its writer died, perhaps of what it had handed on.
         self._entry = Entry(0 if found is None else found.deaths + 1, 0 if found is None else found.reach)
         self._suspects_end = 0 if found is None else found.reach
         self.acknowledged: Entry | None = None

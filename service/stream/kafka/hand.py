@@ -53,12 +53,14 @@ class Hand:
 
     def hand_on(self, limit: int) -> list[Message]:
         """Return messages that may go now, in order, up to ``limit``; others stay."""
+        # While one is tried alone nothing else is under way: if the process dies, it was this message.
         if self._alone is not None and self._offsets.holds(self._alone) and self._offsets.unfinished():
             return []
         self._alone = None
         if (suspect := self._first_suspect()) is not None:
             return self._hand_on_alone(suspect)
         first = self._messages[:limit]
+        # How far messages go is said to all journals at once, so that one commit lets all of them go.
         for one in first:
             if (journal := self._commits.journal(partition_of(one))) is not None:
                 journal.reach_to(offset_of(one) + 1)

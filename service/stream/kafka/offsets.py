@@ -46,7 +46,7 @@ class _Progress:
 
     def finish(self, offset: int) -> None:
         """Note that a message is done, and move the front over what is."""
-        if self.taken.get(offset, True):
+        if self.taken.get(offset, True):  # behind the front, or told before
             return
         self.taken[offset] = True
         self.early += 1
@@ -54,6 +54,7 @@ class _Progress:
 
     def advance(self) -> None:
         """Move the front over what is done."""
+        # A dictionary keeps the order in which messages were taken, which is that of their offsets.
         while self.taken and self.taken[first := next(iter(self.taken))]:
             del self.taken[first]
             self.front = first + 1
@@ -79,6 +80,7 @@ class Offsets:
         """Note that a message was taken."""
         with self._lock:
             progress = self._partitions.get(partition)
+            # An offset that goes back: the partition was away meanwhile, or its topic was made again.
             if progress is None or offset <= progress.last:
                 self._lives += 1
                 progress = self._partitions[partition] = _Progress(self._lives, offset, offset)
