@@ -202,9 +202,9 @@ def test_few_alerts_are_answered_and_not_committed(
         return verdicts
 
     monkeypatch.setattr(KafkaSink, "publish", watched)
-    cluster.produce("alerts", [alert(number) for number in range(3000)])
+    cluster.produce("alerts", [alert(number) for number in range(1500)])
     with running(settings(cluster, tmp_path)) as worker:
-        wait_until(lambda: worker.totals().get("classified") == 3000)
+        wait_until(lambda: worker.totals().get("classified") == 1500)
         assert worker.stop() == 0
     assert 0 < max(most) <= UNCOMMITTED
 
