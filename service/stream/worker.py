@@ -110,7 +110,7 @@ class Worker:
             log.critical("the source failed", exc_info=error)
             self._fail("the source failed")
         finally:
-            await self._drain()
+            await self._drain(source)
             for task in reports:
                 task.cancel()
             await self._on_source(lambda: source.close(clean=not self._failure))
@@ -200,10 +200,15 @@ class Worker:
             self._beat = monotonic()
         stop.cancel()
 
-    async def _drain(self) -> None:
-        self._state = "draining"
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._settings.drain_timeout)
+    async def _drain(self, source: Source) -> None:
+        """Bring to an end what is under way, as far as there is time; the source goes on committing meanwhile."""
+        self._state, end = "draining", monotonic() + self._settings.drain_timeout
+        while self._tasks and (left := end - monotonic()) > 0:
+            try:
+                await self._on_source(lambda: source.rest(REST_SECONDS))
+            except Exception as error:  # whatever it is, what was taken must come to an end
+                log.warning("the source failed while the worker drains", exc_info=error)
+                await asyncio.wait(self._tasks, timeout=left)
         for task in list(self._tasks):
             task.cancel()  # what it holds is given back on the way out (`Pipeline.handle`)
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,6 +1,7 @@
 """A worker between topics of librdkafka's mock brokers, which go down, lose leaders and rebalance under it."""
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from confluent_kafka import KafkaError
 
+from service.stream import publishing
 from service.stream.addresses import AddressError, parse_address
 from service.stream.kafka.commits import UNCOMMITTED
 from service.stream.kafka.sink import KafkaSink
@@ -207,6 +209,20 @@ def test_few_alerts_are_answered_and_not_committed(
         wait_until(lambda: worker.totals().get("classified") == 1500)
         assert worker.stop() == 0
     assert 0 < max(most) <= UNCOMMITTED
+
+
+def test_a_worker_that_stops_under_load_commits_while_it_finishes(
+    cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is under way than may be answered without a commit, and all of it is answered."""
+    monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 600.0)
+    cluster.produce("alerts", [alert(number) for number in range(600)])
+    with running(settings(cluster, tmp_path, drain_timeout=300)) as worker:
+        worker.network.hold()
+        wait_until(lambda: worker.totals().get("in") == 600)
+        threading.Timer(0.5, worker.network.release).start()
+        assert worker.stop(300) == 0
+    assert worker.totals() == {"in": 600, "classified": 600, "pending": 0}
 
 
 @pytest.mark.parametrize(("option", "leaves"), [("", 1), ("&group.instance.id=first", 0)])
