@@ -269,6 +269,33 @@ class Profile(Command):
         _print(profile(self.bundle, self.batch, self.length, metadata=self.metadata, rounds=self.rounds))
 
 
+class ExportAgain(Command):
+    """Copy a classifier's bundle, its weights traced again by the exporter of today, and compare golden vectors."""
+
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder")
+    out: CliPositionalArg[Path] = Field(description="folder to make")
+
+    def cli_cmd(self) -> None:
+        """Make it; print the nodes of both graphs and the largest difference of their golden outputs."""
+        from training.export.weights import export_again
+
+        _print(export_again(self.bundle, self.out))
+
+
+class QuantizeTrial(Command):
+    """Say what 8-bit weights would save of a bundle's time, and what they would cost of its scores."""
+
+    bundle: CliPositionalArg[Path] = Field(description="bundle folder of a classifier")
+    data: Path | None = Field(default=None, description="labelled light curves (Parquet); without it simulated ones")
+    per_class: int = Field(default=25, ge=1, description="light curves of each class that are simulated")
+
+    def cli_cmd(self) -> None:
+        """Score and time dynamic and static 8-bit weights beside single precision; print JSON."""
+        from training.export.quantize import trial
+
+        _print(trial(self.bundle, self.data, self.per_class))
+
+
 class Cuda(Command):
     """Copy a bundle with a graph that CUDA can run in it, which the service then takes on a GPU."""
 
@@ -318,6 +345,8 @@ class Training(BaseSettings):
     crossvalidate: CliSubCommand[CrossValidate]
     card: CliSubCommand[Card]
     profile: CliSubCommand[Profile]
+    export_again: CliSubCommand[ExportAgain]
+    quantize_trial: CliSubCommand[QuantizeTrial]
     cuda: CliSubCommand[Cuda]
     cuda_kernels: CliSubCommand[CudaKernels]
     experiment: CliSubCommand[Experiments]

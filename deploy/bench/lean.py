@@ -15,31 +15,31 @@ All of them get the same light curves ready for the network, sorted by length an
 :data:`BUDGET` padded observations, and one thread; rounds are interleaved, and time is processor time.
 
 - ``onnxruntime``: the bundle's graph, trees included where it has some; ``one_by_one``: the same, every curve alone;
-- ``int8``: the same with weights of all products but :data:`KEPT` as 8-bit integers (``quantize_dynamic``);
+- ``int8``: the same with weights of 8-bit integers (``training.export.quantize``);
 - ``torch``, ``torch_compiled``: the bundle's network, its weights read back from the graph, without trees;
 - ``trees``: boosted trees on the features of ``training.score.baseline``, those of the light-curve package among them,
   worked out anew for every curve. They are fitted to noise: what an answer costs is asked, not what it is worth.
 
-The published weights of other networks (ATCAT, ATAT) are not to be had without the network, so none stands beside.
+Beside them, what the trees within the bundle's graph take of a run of one light curve, by onnxruntime's own timings.
+
+ATCAT and ATAT are published as ONNX (huggingface.co/light-curve/atcat, huggingface.co/light-curve/atat). Nothing of
+that host can be fetched where this is developed, so none stands beside.
 """
 
-import logging
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
-from onnx import numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
 from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
@@ -52,12 +52,12 @@ from models.bundle import Manifest, load_bundle
 from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.transformer import Block, FeedForwardExperts, Routing
-from models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run, session_options
+from models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run
 from training.export.cuda import add_cuda, cuda_graph
-from training.export.graph import write_graph
 from training.export.profile import profile_graph, random_inputs
-from training.export.served import AXES, NoveltyScore, ServedNetwork
-from training.export.weights import read_network
+from training.export.quantize import as_int8, cut_by_length
+from training.export.served import ServedNetwork
+from training.export.weights import read_network, read_served, trace
 from training.score.baseline import features, package_features
 
 Arrays = dict[str, NDArray[Any]]
@@ -138,7 +138,7 @@ def measure_kernels(config: AstroMoEConfig, say: Callable[[str], None]) -> Numbe
 def _exported(network: torch.nn.Module, path: Path) -> ort.InferenceSession:
     """Open the graph that a bundle would have."""
     served = ServedNetwork(network.eval())
-    _write(served.eval(), path)
+    trace(served.eval(), path)
     return open_session(path)
 
 
@@ -265,7 +265,7 @@ def _gpu_experts(folder: Path, numbers: Numbers, say: Callable[[str], None]) -> 
     runs = []
     for name, one in (("sparse", config), ("dense", dense)):
         path = folder / f"{name}.onnx"
-        _write(ServedNetwork(AstroMoE(one).eval()).eval(), path)
+        trace(ServedNetwork(AstroMoE(one).eval()).eval(), path)
         onnx.save(cuda_graph(onnx.load(path)), path)
         runs.append(_without_cpu(path, {"batch": size, "length": length}, numbers, say))
     inputs, ratios = random_inputs(size, length), []
@@ -306,7 +306,7 @@ def measure(bundle: Path, shipped: Path | None, say: Callable[[str], None]) -> N
     version = load_bundle(bundle).manifest.version.replace(".", "_")
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "lean.onnx"
-        export_again(bundle, graph)
+        trace(read_served(bundle), graph)
         old, new = open_session(load_bundle(bundle).model), open_session(graph)
         furthest, other = differences(old, new)
         numbers: Numbers = {
@@ -322,36 +322,6 @@ def measure(bundle: Path, shipped: Path | None, say: Callable[[str], None]) -> N
         for name, ratio in _ratios(old, open_session(load_bundle(shipped).model), say).items():
             numbers[f"lean.shipped_{name}"] = spread(ratio)
     return numbers
-
-
-def export_again(bundle: Path, path: Path) -> None:
-    """Trace the weights of a classifier's bundle, with its calibration and its novelty, once more."""
-    held = load_bundle(bundle)
-    network, _ = read_network(bundle)
-    served = ServedNetwork(network, held.manifest.calibration)
-    served.novelty = _novelty(held.model)
-    _write(served.eval(), path)
-
-
-def _write(served: ServedNetwork, path: Path) -> None:
-    arguments = served.arguments(random_inputs(3, 40, metadata=True))
-    with torch.no_grad():
-        outputs = list(served.outputs(*arguments.values()))
-    write_graph(served, arguments, AXES, outputs, path, served.answers_to_nothing(), served.works_on_rows())
-
-
-def _novelty(graph: Path) -> NoveltyScore | None:
-    """Read the score that a graph holds, whose tables keep their names."""
-    tables = [tensor for tensor in onnx.load(graph).graph.initializer if tensor.name.startswith("novelty.")]
-    if not tables:
-        return None
-    score = NoveltyScore.__new__(NoveltyScore)
-    torch.nn.Module.__init__(score)
-    for tensor in tables:
-        score.register_buffer(
-            tensor.name.removeprefix("novelty."), torch.from_numpy(numpy_helper.to_array(tensor).copy())
-        )
-    return score
 
 
 def nodes_run(graph: Path) -> int:
@@ -416,13 +386,13 @@ def _ask(session: ort.InferenceSession, inputs: Arrays, outputs: list[str] | Non
 
 CURVES: Final = 384
 CORE_ROUNDS: Final = 5
+_OF_TREES: Final = {"us": "microseconds", "share": "share"}
+LONE: Final = (1, 50)  # light curves, points
 BUDGET: Final = 1024
 CLASSES: Final = 20
-KEPT: Final = (".router", "novelty", "told")  # products that stay as they are
 TREES: Final = 100  # rounds of boosting, a tree for each class
 
 Arm = Callable[[], None]
-Long = TypeVar("Long", bound=Sized)
 
 
 def measure_core(bundle: Path, compiled: bool, say: Callable[[str], None]) -> Numbers:
@@ -442,33 +412,15 @@ def measure_core(bundle: Path, compiled: bool, say: Callable[[str], None]) -> Nu
     } | _torch(bundle, batches, compiled, say)
     numbers = {f"core.{name}": spread(paces) for name, paces in _paces(arms, say).items()}
     moved = [np.abs(run(session, one)["probabilities"] - run(small, one)["probabilities"]).max() for one in batches]
-    return numbers | {"core.int8_moves": float(np.max(moved))}
+    return numbers | {"core.int8_moves": float(np.max(moved))} | _trees_within(held.model)
 
 
-def cut_by_length(tokens: Sequence[Long], budget: int) -> list[list[Long]]:
-    """Cut light curves, sorted by length, into batches of no more padded observations than the budget."""
-    batches: list[list[Long]] = [[]]
-    for one in sorted(tokens, key=len):
-        if batches[-1] and (len(batches[-1]) + 1) * len(one) > budget:
-            batches.append([])
-        batches[-1].append(one)
-    return batches
-
-
-def as_int8(graph: Path, out: Path) -> Path:
-    """Write a graph whose products, but for those of routers, have weights of 8-bit integers."""
-    options = session_options(1)
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.optimized_model_filepath = str(out)
-    ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])  # weights cut from others stand alone
-    model = onnx.load(out)
-    del model.graph.value_info[:]
-    kept = [node.name for node in model.graph.node if any(part in node.name for part in KEPT)]
-    kept += [f"{name}_MatMul" for name in kept]  # what a Gemm becomes on the way
-    logging.disable(logging.WARNING)  # it tells of every index that it does not make smaller
-    quantize_dynamic(model, out, weight_type=QuantType.QInt8, nodes_to_exclude=kept)
-    logging.disable(logging.NOTSET)
-    return out
+def _trees_within(graph: Path) -> Numbers:
+    """Keys ``core.trees_within_us`` and ``core.trees_within_share`` of a run of one light curve; none without trees."""
+    told = profile_graph(graph, *LONE)["operators"].get("TreeEnsemble")
+    return (
+        {} if told is None else {"core.trees_within_us": told["microseconds"], "core.trees_within_share": told["share"]}
+    )
 
 
 def _tokens(one: dict[str, Any], manifest: Manifest) -> Tokens:

@@ -33,6 +33,7 @@ PAGES: dict[Path, Callable[[str], str]] = {
     DOCS / "settings.md": tables.settings_page,
     DOCS / "metrics.md": tables.metrics_page,
     DOCS / "benchmarks.md": tables.benchmarks_page,
+    DOCS / "batching.md": tables.batching_page,
     DOCS / "api.md": problems,
     ROOT / "deploy" / "grafana" / "dashboards" / "nightjar.json": dashboard.page,
 }

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
@@ -214,6 +214,8 @@ CORE = (
     Figure("core.torch", "torch, without trees"),
     Figure("core.torch_compiled", "torch, compiled"),
     Figure("core.trees", "boosted trees on features"),
+    Figure("core.trees_within_us", "trees within the graph, 1 of 50 points, µs"),
+    Figure("core.trees_within_share", "their share of that run"),
 )
 GPU = (
     Figure("gpu.ms.b256_l390", "256 of 390, ms"),
@@ -299,6 +301,40 @@ def peers(found: Sequence[Measurement]) -> str:
             figures = [_figure_cell(one[f"peers.{server}.{key}"]) for key in ("per_s", "p50_ms", "p99_ms")]
             rows.append([_server(server), *figures, _version(one), _held_for(one)])
     return markdown_table(rows[0], rows[1:]) + "\n"
+
+
+POLICIES: Final = {
+    "nightjar": "by predicted cost (Nightjar)",
+    "one_by_one": "one by one",
+    "fifo_token_budget": "first come, 4,096 padded points",
+    "fifo_count_64": "first come, 64 light curves",
+    "window_5ms": "window of 5 ms, 64 light curves",
+}
+_SIMULATED: Final = {
+    "per_s": "answered per second, all of them waiting",
+    "p50_ms": "p50 at 70 % of Nightjar's most, ms",
+    "p99_ms": "p99, ms",
+    "visit_p99_ms": "p99 of visits, ms",
+}
+
+
+def simulated(found: Sequence[Measurement]) -> str:
+    """Return a Markdown table of the policies of the newest simulation."""
+    newest = next((one for one in found if "simulation.nightjar.per_s" in one), None)
+    if newest is None:
+        return "*Not simulated yet.*\n"
+    rows = [
+        [name, *(_figure_cell(newest.get(f"simulation.{policy}.{key}")) for key in _SIMULATED)]
+        for policy, name in POLICIES.items()
+    ]
+    told = f"{newest['bundle']}, {_held_for(newest)}"
+    return markdown_table(["policy", *_SIMULATED.values()], rows) + f"\n\n({told})\n"
+
+
+def batching_page(text: str) -> str:
+    """Return docs/batching.md with the table of the simulator made anew."""
+    found = measurements()
+    return SLOT.sub(lambda slot: f"{slot[1]}\n{simulated(found)}\n{slot[3]}", text)
 
 
 def attacks(found: Sequence[Measurement]) -> str:

@@ -52,6 +52,16 @@ def test_every_table_of_the_page_is_known_and_used() -> None:
     assert sorted(used) == sorted([*tables.TABLES, "peers", "attacks"])
 
 
+def test_policies_are_those_of_the_newest_simulation() -> None:
+    held = {"bundle": "some 2.0.0", "commit": "abc", "machine.cpu": "CPU", "machine.cores": 2, "date": "2026-01-01"}
+    one = held | {f"simulation.{policy}.per_s": 10.0 + place for place, policy in enumerate(tables.POLICIES)}
+    rows = tables.simulated([held, one, one | {"simulation.nightjar.per_s": 1.0}]).splitlines()
+    assert rows[2] == "| by predicted cost (Nightjar) | 10 |  |  |  |"
+    assert len(rows) == 2 + len(tables.POLICIES) + 2
+    assert "some 2.0.0" in rows[-1]
+    assert tables.simulated([held]) == "*Not simulated yet.*\n"
+
+
 def test_a_row_holds_one_version_and_what_it_lacks_is_empty() -> None:
     held = {"commit": "abc", "machine.cpu": "CPU", "machine.cores": 2}
     figures = (

@@ -69,6 +69,18 @@ def take_one(model: onnx.ModelProto) -> None:
         graph.node.remove(cut)
 
 
+def square_by_product(model: onnx.ModelProto) -> None:
+    """Replace every square, which the tracer writes as a power, by the product of the value with itself: the same
+    number in two thirds of the time.
+    """
+    graph = model.graph
+    twos = {tensor.name for tensor in graph.initializer if not tensor.dims and numpy_helper.to_array(tensor) == 2.0}
+    for node in walk(graph):
+        if node.op_type == "Pow" and node.input[1] in twos:
+            node.op_type = "Mul"
+            node.input[1] = node.input[0]
+
+
 def only_where_present(model: onnx.ModelProto, module: str, column: str, otherwise_D: NDArray[np.float32]) -> bool:
     """Put a module's nodes under the condition that an input holds any number at all; return whether there were any.
 
@@ -246,6 +258,7 @@ def write_graph(
     model = split_by_counts(program.model_proto)
     _strip(model)
     take_one(model)
+    square_by_product(model)
     for module, (column, answer_D) in (missing or {}).items():
         only_where_present(model, module, column, answer_D.numpy())
     for module, width in (rows or {}).items():

@@ -12,7 +12,7 @@ Legend: B batch, L length, C classes, K classes of the reference or statistics, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -111,6 +111,15 @@ class NoveltyScore(nn.Module):
         self.register_buffer("width_Q", _single(np.diff(fit.distance_Q)))
         self.register_buffer("step_Q", _single(np.diff(fit.share_Q)))
 
+    @classmethod
+    def of_tables(cls, tables: Mapping[str, Tensor]) -> "NoveltyScore":
+        """Make a score of the tables that a graph holds."""
+        score = cls.__new__(cls)
+        nn.Module.__init__(score)
+        for name, table in tables.items():
+            score.register_buffer(name, table)
+        return score
+
     def forward(self, embedding_BE: Tensor) -> Tensor:
         """Novelty [B], from 0 to 1."""
         white_BE = (embedding_BE - self.centre_E) @ self.whiten_EE
@@ -142,9 +151,24 @@ class StrangerScore(nn.Module):
         self.register_buffer("centre_E", _single(centre_E))
         self.register_buffer("whiten_EE", _single(reference.whiten_EE))
         self.register_buffer("mean_KE", _single((reference.mean_KE - centre_E) @ reference.whiten_EE))
+        self._build(width, hidden, dropout)
+        self.settle(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+
+    def _build(self, width: int, hidden: int, dropout: float) -> None:
         self.scale = float(np.sqrt(width))
         self.layers = nn.Sequential(nn.Linear(width + 1, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, 1))
-        self.settle(np.array([0.0, 1.0]), np.array([0.0, 1.0]))
+
+    @classmethod
+    def of_tables(cls, tables: Mapping[str, Tensor]) -> "StrangerScore":
+        """Make a score of the tables and weights that a graph holds."""
+        score = cls.__new__(cls)
+        nn.Module.__init__(score)
+        score._build(tables["centre_E"].shape[0], tables["layers.0.bias"].shape[0], 0.0)
+        for name, table in tables.items():
+            if not name.startswith("layers."):
+                score.register_buffer(name, table)
+        score.load_state_dict(dict(tables))
+        return score
 
     def settle(self, odds_Q: NDArray[np.float64], share_Q: NDArray[np.float64]) -> None:
         """Say which share of usual objects has lower odds than each of ``odds_Q``."""

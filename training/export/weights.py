@@ -1,14 +1,20 @@
-"""Weights read back from a bundle: what training goes on from where no run folder was kept.
+"""Weights read back from a bundle: what training goes on from where no run folder was kept, and a newer graph of them.
 
 Notable: the exporter keeps most names; the others are told by what they are for, by shape, and by the order in
 which the graph holds them. Heads that do not predict are not in the graph: they stay as they were made, which costs
 nothing, since a transfer leaves heads out. That nothing is mixed up is proved on the bundle's own golden vectors.
 
     python -m training unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
+
+A bundle carries the graph that its day's exporter wrote. :func:`export_again` traces the same weights, calibration,
+novelty and trees by the exporter of today, and holds the new graph to the bundle's golden vectors::
+
+    python -m training export-again models/pretrained/astro-moe-elasticc/2.3.0 build/again
 """
 
 import hashlib
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,14 +25,19 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from models.bundle import BundleError, load_bundle, read_golden
+from models.bundle import CUDA_MODEL, BundleError, load_bundle, read_golden, verify_golden, write_manifest
+from models.networks.parts.trees import BoostedTrees, Forest
 from models.networks.zoo import build
+from models.runtime import open_session
 from training.common import write_atomic
-from training.export.graph import walk
+from training.export.graph import walk, write_graph
+from training.export.profile import random_inputs
+from training.export.served import AXES, Ensembled, NoveltyScore, ServedNetwork, StrangerScore
 from training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
 from training.recipes.schema import Recipe
 
 PREFIX: Final = "network."
+NOVELTY: Final = "novelty."
 TOLERANCE: Final = 1e-4
 UNSERVED: Final = ("head_lc.", "head_tab.", "head_statistics.")
 _BIAS: Final = re.compile(r"select_\d+")  # the statistics have tables named select_scatter_...
@@ -65,6 +76,92 @@ def unpack(path: Path, folder: Path) -> Path:
     write_atomic(folder / CONFIG, RunConfig(recipe=recipe, data=source).model_dump_json(indent=2).encode())
     save_weights(folder / BEST, network.state_dict())
     return folder
+
+
+def export_again(path: Path, folder: Path) -> dict[str, Any]:
+    """Copy a classifier's bundle to a new folder, its weights traced again by the exporter of today.
+
+    Returns
+    -------
+    How many ``nodes`` the graphs have, and how far the golden outputs of the new one are from those kept.
+
+    Raises
+    ------
+    BundleError
+        When the weights do not come back, or the golden outputs do not.
+    """
+    held = load_bundle(path)
+    served = read_served(path)
+    shutil.copytree(path, folder, ignore=shutil.ignore_patterns(CUDA_MODEL))  # that one is of the old graph
+    graph = folder / held.model.name
+    trace(served, graph)
+    made = write_manifest(folder, held.manifest)
+    nodes = [sum(1 for _ in walk(onnx.load(one).graph)) for one in (held.model, graph)]
+    return {"nodes_before": nodes[0], "nodes": nodes[1], "furthest": verify_golden(made, open_session(graph))}
+
+
+def read_served(path: Path) -> ServedNetwork:
+    """Build what a classifier's bundle computes: the network, its calibration, its novelty, its trees."""
+    network, _ = read_network(path)
+    held = load_bundle(path)
+    model = onnx.load(held.model)
+    described = held.manifest.ensemble
+    ensemble = None if described is None else Ensembled(BoostedTrees(_forest(model, described.depth)), described)
+    served = ServedNetwork(network, held.manifest.calibration, ensemble=ensemble)
+    served.novelty = _novelty(model)
+    return served.eval()
+
+
+def trace(served: ServedNetwork, path: Path) -> None:
+    """Write the graph that a bundle of it would have."""
+    arguments = served.arguments(random_inputs(3, 40, metadata=True))
+    with torch.no_grad():
+        outputs = list(served.outputs(*arguments.values()))
+    write_graph(served, arguments, AXES, outputs, path, served.answers_to_nothing(), served.works_on_rows())
+
+
+def _novelty(model: onnx.ModelProto) -> nn.Module | None:
+    """Read the score that a graph holds, whose tables keep their names."""
+    held = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in model.graph.initializer}
+    tables = {name.removeprefix(NOVELTY): table for name, table in held.items() if name.startswith(NOVELTY)}
+    if not tables:
+        return None
+    return NoveltyScore.of_tables(tables) if "distance_Q" in tables else StrangerScore.of_tables(tables)
+
+
+def _forest(model: onnx.ModelProto, depth: int) -> Forest:
+    """Read the trees of a graph; numbers behind the last that they look at are left out."""
+    (node,) = [node for node in model.graph.node if node.op_type == "TreeEnsemble"]
+    told = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    tables = {name: numpy_helper.to_array(value) for name, value in told.items() if isinstance(value, onnx.TensorProto)}
+    splits, weights, numbers = tables["nodes_splits"], tables["leaf_weights"], max(told["nodes_featureids"]) + 1
+    look, threshold, left, value = (list[Any]() for _ in range(4))
+
+    def put(place: int, number: int, is_leaf: int) -> None:
+        """Write a node or a leaf to its place, and those below it behind all that there are."""
+        if is_leaf:
+            value[place] = weights[number]
+            return
+        side = 0 if told["nodes_missing_value_tracks_true"][number] else numbers
+        look[place], threshold[place] = told["nodes_featureids"][number] + side, splits[number]
+        left[place] = below = grow(2)
+        put(below, told["nodes_truenodeids"][number], told["nodes_trueleafs"][number])
+        put(below + 1, told["nodes_falsenodeids"][number], told["nodes_falseleafs"][number])
+
+    def grow(count: int) -> int:
+        first = len(left)
+        for column, empty in ((look, 0), (threshold, np.inf), (value, 0.0)):
+            column.extend([empty] * count)
+        left.extend(range(first, first + count))
+        return first
+
+    roots = []
+    for number in told["tree_roots"]:
+        roots.append(grow(1))
+        put(roots[-1], number, 0)
+    look_M, left_M, root_T = (np.array(one, dtype=np.int64) for one in (look, left, roots))
+    threshold_M, value_M = (np.array(one, dtype=np.float32) for one in (threshold, value))
+    return Forest(look_M, threshold_M, left_M, value_M, root_T, numbers, told["n_targets"], depth)
 
 
 def _weights(model: onnx.ModelProto) -> dict[str, Array]:

@@ -12,8 +12,9 @@ import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, SettingsConfigDict
 
+from deploy.bench.report import held_for
 from deploy.bench.simulation.events import Machine, contenders, fitted, occupation, replay, simulate
-from deploy.bench.simulation.figures import LOADS, Result, Sweep, figures, picture, table
+from deploy.bench.simulation.figures import LOADS, Result, Sweep, figures, picture, table, told_of_policies
 from deploy.bench.workload import Trace, TraceError, poisson, read_trace
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
@@ -57,6 +58,7 @@ class Simulate(BaseSettings):
     seed: int = Field(0, description="of arrivals and lengths")
     output: Path = Field(Path("build/simulation.json"), description="JSON file to write")
     picture: Path = Field(Path("build/simulation.svg"), description="SVG file to write")
+    results: Path | None = Field(None, description="file in docs/results to add the figures of the pages to")
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -68,6 +70,14 @@ class Simulate(BaseSettings):
         write(self.picture, picture(loads, bursts))
         write(self.output, json.dumps(self._document(sweep, results) | compared, indent=1) + "\n")
         print(f"\nwritten to {self.output} and {self.picture}")
+        if self.results is not None and saturated:
+            self._add(self.results, told_of_policies(results, _most(saturated)))
+
+    def _add(self, path: Path, numbers: dict[str, float]) -> None:
+        """Add figures to a file of measurements, of which the pages' tables are made."""
+        known = json.loads(path.read_text()) if path.exists() else held_for(self.bundle)
+        write(path, json.dumps(known | numbers, indent=1) + "\n")
+        print(f"added to {path}")
 
     @cached_property
     def _model(self) -> LoadedModel:
@@ -98,8 +108,7 @@ class Simulate(BaseSettings):
         if self.trace is not None:
             return [], [], [list(sweep.trace(self.trace.name, read_trace(self.trace, sweep.longest)))]
         saturated = list(sweep.saturated(self.alerts))
-        most = next(result.figures.throughput for result in saturated if result.policy == OURS)
-        rates = self.rates or tuple(load * most for load in LOADS)
+        rates = self.rates or tuple(load * _most(saturated) for load in LOADS)
         return saturated, list(sweep.poisson(rates, self.alerts)), [list(sweep.visits(size)) for size in self.visits]
 
     def _compare(self, sweep: Sweep, saturated: list[Result]) -> dict[str, Any]:
@@ -118,8 +127,7 @@ class Simulate(BaseSettings):
     def _replayed(self, sweep: Sweep, saturated: list[Result]) -> Trace:
         if self.trace is not None:
             return read_trace(self.trace, sweep.longest)
-        most = next(result.figures.throughput for result in saturated if result.policy == OURS)
-        rate = self.rates[0] if self.rates else REPLAY_LOAD * most
+        rate = self.rates[0] if self.rates else REPLAY_LOAD * _most(saturated)
         return poisson(rate, self.alerts, sweep.longest, np.random.default_rng(self.seed))
 
     def _document(self, sweep: Sweep, results: list[Result]) -> dict[str, Any]:
@@ -132,6 +140,11 @@ class Simulate(BaseSettings):
             "deadline_ms": self.deadline_ms,
             "results": [{"traffic": r.traffic, "policy": r.policy} | r.figures.row() for r in results],
         }
+
+
+def _most(saturated: list[Result]) -> float:
+    """Light curves a second that our own policy answers with all of them waiting."""
+    return next(result.figures.throughput for result in saturated if result.policy == OURS)
 
 
 def read_cost(path: Path) -> CostModel:

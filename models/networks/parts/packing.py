@@ -11,7 +11,7 @@ band). ``nonzero`` of the one-hot matrix is a stable counting sort, one ``split`
 the inverse permutation puts the results back. The same code trains in torch and exports to standard ONNX operators
 (NonZero, Gather, one Split, a Gemm pair per group, Concat, Gather), where it was the fastest of the forms measured.
 
-Legend: N rows, K choices per row, A = N * K assignments, G groups, D width.
+Legend: N rows, K choices per row, A = N * K assignments, G groups, D width, X = 2 or 3 places of an assignment.
 """
 
 from collections.abc import Callable
@@ -108,48 +108,47 @@ _check: Callable[[bool], None] = torch._check
 
 def apply_grouped(
     x_ND: Tensor,
-    group_KN: Tensor,
+    group: Tensor,
     n_groups: int,
     function: GroupFunction,
     prepare: Callable[[Tensor], Tensor] | None = None,
-) -> list[Tensor]:
-    """Send row n through ``function(group, rows)`` for each of its K groups.
+) -> Tensor:
+    """Send row n through ``function(group, rows)`` for its group, or for each of its K groups.
 
     Parameters
     ----------
     x_ND : rows, [N, D].
-    group_KN : integer group of each choice, [K, N], in ``range(n_groups)``.
+    group : integer group of each row, [N], or of each choice of it, [N, K], in ``range(n_groups)``.
     function : maps (group, [rows, D]) to [rows, D'].
     prepare : maps all rows, sorted by group, before the function does: what is wide is then made where it is used.
 
     Returns
     -------
-    Results of each choice, K times [N, D'].
+    Results [N, D'], or those of each choice [N, K, D'].
     """
-    n_choices, n_rows = group_KN.shape
-    chosen_GKN = chosen(group_KN, n_groups)
-    index_A3 = chosen_GKN.nonzero()
-    _check(index_A3.shape[0] == n_rows * n_choices)
-    row_A = index_A3[:, 2]
-    slot_A = index_A3[:, 1] * n_rows + row_A if n_choices > 1 else row_A
+    limit = group.numel()
+    chosen_G = chosen(group, n_groups)
+    index_AX = chosen_G.nonzero()  # group, row and, where a row has several, the choice
+    _check(index_AX.shape[0] == limit)
+    row_A = index_AX[:, 1]
+    slot_A = row_A if group.ndim == 1 else row_A * group.shape[1] + index_AX[:, 2]
     sorted_AD = F.embedding(row_A, x_ND)
     sorted_AD = sorted_AD if prepare is None else prepare(sorted_AD)
-    parts = torch.split(sorted_AD, _sizes(loads(chosen_GKN), n_rows * n_choices))
-    y_AD = torch.cat([function(group, part) for group, part in enumerate(parts)])
-    place_A = slot_A.scatter(0, slot_A, torch.arange(n_rows * n_choices, device=x_ND.device))
-    if n_choices == 1:
-        return [F.embedding(place_A, y_AD)]
-    return [F.embedding(place_N, y_AD) for place_N in place_A.view(n_choices, n_rows).unbind()]
+    parts = torch.split(sorted_AD, _sizes(loads(chosen_G), limit))
+    y_AD = torch.cat([function(number, part) for number, part in enumerate(parts)])
+    place_A = slot_A.scatter(0, slot_A, torch.arange(limit, device=x_ND.device))
+    return F.embedding(place_A if group.ndim == 1 else place_A.view(-1, group.shape[1]), y_AD)
 
 
-def chosen(group_KN: Tensor, n_groups: int) -> Tensor:
-    """Tell which of the choices are each group, bool [G, K, N]."""
-    return torch.arange(n_groups, device=group_KN.device)[:, None, None] == group_KN
+def chosen(group: Tensor, n_groups: int) -> Tensor:
+    """Tell which of the rows, or of their choices, are each group, bool [G, N] or [G, N, K]."""
+    number_G = torch.arange(n_groups, device=group.device)
+    return number_G.view(-1, *[1] * group.ndim) == group
 
 
-def loads(chosen_GKN: Tensor) -> Tensor:
+def loads(chosen_GNK: Tensor) -> Tensor:
     """Count the choices of each group, int64 [G]: exact up to 16 million, added as the numbers that add up fastest."""
-    return chosen_GKN.float().sum((1, 2)).long()
+    return chosen_GNK.float().sum(list(range(1, chosen_GNK.ndim))).long()
 
 
 def _sizes(count_G: Tensor, limit: int) -> list[int]:

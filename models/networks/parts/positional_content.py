@@ -255,8 +255,7 @@ class TimeModulation(TimeEncoding):
 
     def embed(self, x_ND: Tensor, when: When) -> Tensor:
         """Modulate each token by the series of its band at its time."""
-        time_N1, band_1N = when.time_N[:, None], when.band_N[None]
-        (gammas_NQ,) = apply_grouped(time_N1, band_1N, self.n_bands, self._series, self._waves)
+        gammas_NQ = apply_grouped(when.time_N[:, None], when.band_N, self.n_bands, self._series, self._waves)
         gamma1_ND, gamma2_ND = gammas_NQ.chunk(2, dim=1)
         return x_ND * gamma1_ND + gamma2_ND
 

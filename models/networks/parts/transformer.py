@@ -14,7 +14,6 @@ Legend: B batch, S places, M packed tokens, D width; C columns, P columns presen
 E experts, K kept experts, F hidden width, I input features.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -47,7 +46,7 @@ class Routing(NamedTuple):
 
     def load_E(self) -> Tensor:
         """Tokens sent to each expert, int64 [E]; sums to N * K."""
-        return loads(chosen(self.expert_NK.t(), self.logits_NE.shape[1]))
+        return loads(chosen(self.expert_NK, self.logits_NE.shape[1]))
 
     def balance_loss(self) -> Tensor:
         """Auxiliary load-balance loss, Astro-MoE eq 5: E * sum_e(mean softmax_e * share of tokens sent to e).
@@ -106,10 +105,8 @@ class FeedForwardExperts(nn.Module):
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Routing]:
         """Weighted sum of the chosen experts, [N, D], and the routing."""
         routing: Routing = self.router(x_ND)
-        kept = apply_grouped(x_ND, routing.expert_NK.t(), self.n_experts, self._expert)
-        weights = torch.split(routing.weight_NK.to(kept[0].dtype), 1, dim=1)
-        weighed = [y_ND * weight_N1 for y_ND, weight_N1 in zip(kept, weights, strict=True)]
-        return functools.reduce(torch.add, weighed), routing
+        kept_NKD = apply_grouped(x_ND, routing.expert_NK, self.n_experts, self._expert)
+        return (kept_NKD * routing.weight_NK.to(kept_NKD.dtype)[..., None]).sum(1), routing
 
     def _expert(self, expert: int, x_ND: Tensor) -> Tensor:
         hidden_NF = self.activation(torch.addmm(self.b1_EF[expert], x_ND, self.w1_EDF[expert]))

@@ -21,8 +21,9 @@ of this kind). There,
 - points are not weighted by their errors: tried, and worth less, since how much of the scatter is noise is told by
   the shortest lags;
 - all pairs are compared with every lag, which is the costliest of all statistics for light curves of hundreds of points
-  and the cheapest way for those of tens. Sums of pairs nearer than the end of a lag are taken of each point, and the
-  nearer ones off them point by point: where no pair lies between two ends, nothing is left but an exact zero.
+  and the cheapest way for those of tens. The table of pairs stands left in the product: right, all of it would be
+  copied before it is multiplied by two rows. Sums of pairs nearer than the end of a lag are taken of each point, and
+  the nearer ones off them point by point: where no pair lies between two ends, nothing is left but an exact zero.
 
 Legend: B batch, L length, G bands, X groups (the bands, all points, all detections), Q quantities, I intervals, K
 statistics or lags, D width.
@@ -322,14 +323,14 @@ def lag_statistics(points: Points) -> Statistics:
 
     A lag of no more than one pair is not known.
     """
-    scores_B12L, time_B1L = _scores(points)[:, None], points.time_B1L
+    scores_B1L2, time_B1L = _scores(points).transpose(1, 2)[:, None], points.time_B1L
     lag_B1LL = (time_B1L.transpose(1, 2) - time_B1L).abs()[:, None]
     ends_K11 = torch.tensor(LAGS[1:], device=time_B1L.device, dtype=time_B1L.dtype)[:, None, None]
-    sums_BK2L = torch.cat(
-        [scores_B12L @ (lag_B1LL < some).to(time_B1L.dtype) for some in torch.split(ends_K11, _AT_ONCE)], dim=1
+    sums_BKL2 = torch.cat(
+        [(lag_B1LL < some).to(time_B1L.dtype) @ scores_B1L2 for some in torch.split(ends_K11, _AT_ONCE)], dim=1
     )
-    nearer_BK2L = torch.cat([scores_B12L, sums_BK2L[:, :-1]], dim=1)  # nearest is the point itself
-    pairs_BK2 = (scores_B12L * (sums_BK2L - nearer_BK2L)).sum(3)  # every pair twice
+    nearer_BKL2 = torch.cat([scores_B1L2, sums_BKL2[:, :-1]], dim=1)  # nearest is the point itself
+    pairs_BK2 = (scores_B1L2 * (sums_BKL2 - nearer_BKL2)).sum(2)  # every pair twice
     product_BK, number_BK = pairs_BK2[..., 0], pairs_BK2[..., 1]
     known_BK = number_BK > 2 * FEWEST_PAIRS - 1
     correlation_BK = torch.where(known_BK, product_BK / number_BK.clamp(min=1), 0.0)

@@ -121,6 +121,8 @@ def test_grouping_sends_each_row_to_its_own_groups_only() -> None:
         seen[group] = rows.shape[0]
         return rows * 10 + group
 
-    y_KND = torch.stack(apply_grouped(x_ND, group_NK.t(), 4, function))
-    torch.testing.assert_close(y_KND, x_ND[None] * 10 + group_NK.t()[..., None])
+    y_NKD = apply_grouped(x_ND, group_NK, 4, function)
+    torch.testing.assert_close(y_NKD, x_ND[:, None] * 10 + group_NK[..., None])
     assert seen == {0: 4, 1: 4, 2: 4, 3: 0}
+    torch.testing.assert_close(apply_grouped(x_ND, group_NK[:, 1], 4, function), x_ND * 10 + group_NK[:, 1:])
+    assert seen == {0: 2, 1: 2, 2: 2, 3: 0}

@@ -1,91 +1,11 @@
 """The search for periods against least squares in float64, against astropy, and against the sums it starts from."""
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 import torch
-from astropy.timeseries import LombScargle, LombScargleMultiband
-from numpy.typing import NDArray
 
-from models.networks.statistics.period_statistics import (
-    STEP,
-    Peaks,
-    Scores,
-    Searched,
-    peaks,
-    periodogram,
-    scores,
-    search,
-)
-from models.networks.statistics.points import SOFT, points
-
-Floats = NDArray[np.float64]
-Shape = Callable[[Floats], Floats]
-G = 6
-
-
-class Curve(NamedTuple):
-    """One light curve that repeats ``cycles`` times a day."""
-
-    flux: Floats
-    flux_err: Floats
-    time: Floats
-    band: NDArray[np.int64]
-    cycles: float
-
-
-def eclipses(turns: Floats) -> Floats:
-    """A detached binary: two unlike minima, each a sixth of a turn wide."""
-    first, second = np.abs((turns + 0.5) % 1.0 - 0.5), np.abs(turns % 1.0 - 0.5)
-    return -np.exp(-np.minimum((first / 0.1) ** 4, 100)) - 0.6 * np.exp(-np.minimum((second / 0.1) ** 4, 100))
-
-
-def sampled(rng: np.random.Generator, number: int, days: float) -> Floats:
-    """Times of night, in seasons of eight months."""
-    day = rng.permutation(np.flatnonzero(np.arange(int(days)) % 365 < 240))[:number]
-    return np.sort(day + rng.uniform(0.1, 0.45, number))
-
-
-def drawn(count: int, number: int, bands: int, days: float, shape: Shape, noise: float, seed: int = 0) -> list[Curve]:
-    """Light curves of half a magnitude; ``noise`` is the error over the flux."""
-    rng, curves = np.random.default_rng(seed), []
-    for _ in range(count):
-        time, cycles = sampled(rng, number, days), float(np.exp(rng.uniform(np.log(0.1), np.log(6.0))))
-        band = rng.integers(0, bands, number)
-        level = 1000 * np.exp(rng.normal(0, 0.5, bands))[band]
-        flux = level * 10 ** (0.1 * shape(cycles * time + rng.uniform())) + level * noise * rng.normal(size=number)
-        curves.append(Curve(flux, level * noise, time - time[0], band, cycles))
-    return curves
-
-
-def weighed(curves: list[Curve]) -> Scores:
-    flux, flux_err, time, band = (torch.from_numpy(np.stack(column)) for column in list(zip(*curves, strict=True))[:4])
-    return scores(points(flux, flux_err, time, band, torch.ones_like(band, dtype=torch.bool), G))
-
-
-def fitted(curves: list[Curve]) -> Peaks:
-    return search(weighed(curves))
-
-
-def share_found(curves: list[Curve], cycles: Floats, multiples: tuple[float, ...] = (1.0,)) -> float:
-    """Share of the frequencies that are right, or a multiple of the right one, within the width of a peak."""
-    true = np.array([curve.cycles for curve in curves])
-    wide = np.array([1.0 / curve.time[-1] for curve in curves])
-    return float(np.mean(np.any([np.abs(cycles - times * true) < times * wide for times in multiples], axis=0)))
-
-
-def astropys(curve: Curve) -> float:
-    """Frequency at which astropy's periodogram is highest; of several bands where the curve has them."""
-    soft, error = np.arcsinh(curve.flux / SOFT), curve.flux_err / np.hypot(curve.flux, SOFT)
-    grid = np.arange(2e-3, 10, 0.2 / curve.time[-1])
-    if not curve.band.any():
-        power = LombScargle(curve.time, soft, error).power(grid, method="fast")
-    else:
-        bands = LombScargleMultiband(curve.time, soft, curve.band, error, nterms_band=0)
-        power = bands.power(grid, method="flexible", sb_method="fast")
-    return float(grid[np.argmax(power)])
+from models.networks.statistics.period_statistics import STEP, Scores, Searched, peaks, periodogram, search
+from support.periods import Curve, Floats, G, astropys, drawn, eclipses, fitted, share_found, table, weighed
 
 
 def left_by(curve: Curve, weights: Scores, row: int, cycles: float, harmonics: int) -> float:
@@ -184,3 +104,10 @@ def test_rows_that_are_not_searched_come_back_as_zeros() -> None:
     assert rows.back(rows.take(values)).tolist() == [[0, 0], [2, 3], [0, 0], [6, 7]]
     none = Searched.of(torch.tensor([False, False]))
     assert none.back(none.take(values)).tolist() == [[0, 0], [0, 0]]
+
+
+def test_the_table_has_a_row_for_every_kind_of_light_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.periods.SWEPT", ((30, 1, 300.0), (40, 3, 300.0)))
+    rows = [row.strip("| ").split(" | ") for row in table(3).splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["30", "1", "300"], ["40", "3", "300"]]
+    assert all(0 <= float(share) <= 1 for row in rows for share in row[3:])

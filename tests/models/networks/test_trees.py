@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from models.networks.parts.trees import BoostedTrees, Forest, trees
 from models.runtime import open_session, run
-from training.export.graph import write_graph
+from training.export.graph import tree_attributes, write_graph
+from training.export.weights import _forest
 
 NUMBERS, CLASSES, ROUNDS, DEPTH = 7, 3, 11, 5
 
@@ -102,3 +103,13 @@ def test_the_operator_is_the_tensor_form() -> None:
     forest = random_forest(3)
     module, rows = BoostedTrees(forest), torch.from_numpy(random_rows(20))
     assert torch.equal(trees(rows, CLASSES, DEPTH, *module.buffers()), module(rows))
+
+
+def test_trees_read_back_lead_to_the_same_leaves() -> None:
+    forest = random_forest()
+    node = onnx.helper.make_node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", **tree_attributes(forest))
+    graph = onnx.helper.make_graph([node], "trees", [], [])
+    again = _forest(onnx.helper.make_model(graph), forest.depth)
+    rows_BF = torch.from_numpy(random_rows(200))
+    expected_BC = BoostedTrees(forest)(rows_BF)
+    assert torch.equal(BoostedTrees(again)(rows_BF[:, : again.numbers]), expected_BC)

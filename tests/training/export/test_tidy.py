@@ -1,4 +1,4 @@
-"""Cheaper graphs with the same answers: slices that take one place, and a part that only runs on what is there."""
+"""Cheaper graphs with the same answers: slices that take one place, squares, a part that only runs on what is there."""
 
 import numpy as np
 import onnx
@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from training.export.graph import only_where_present, take_one, walk
+from training.export.graph import only_where_present, square_by_product, take_one, walk
 
 Floats = NDArray[np.float32]
 
@@ -54,6 +54,23 @@ def test_a_slice_that_something_else_uses_stays() -> None:
     graph.graph.node.append(helper.make_node("Identity", ["part"], ["other"]))
     take_one(graph)
     assert [node.op_type for node in graph.graph.node] == ["Slice", "Squeeze", "Identity"]
+
+
+def test_a_square_is_a_product_and_a_cube_stays() -> None:
+    nodes = [
+        helper.make_node("Pow", ["x", "two"], ["square"], name="a"),
+        helper.make_node("Pow", ["square", "three"], ["y"], name="b"),
+    ]
+    numbers: dict[str, NDArray[np.generic]] = {
+        "two": np.array(2.0, dtype=np.float32),
+        "three": np.array(3.0, dtype=np.float32),
+    }
+    graph = model(nodes, numbers, ("batch", 2))
+    x = np.random.default_rng(0).normal(0, 1e3, (50, 2)).astype(np.float32)
+    before = answer(graph, x)
+    square_by_product(graph)
+    assert [node.op_type for node in graph.graph.node] == ["Mul", "Pow"]
+    np.testing.assert_array_equal(answer(graph, x), before)
 
 
 def branch() -> onnx.ModelProto:

@@ -1,11 +1,13 @@
 """Weights read back from a bundle answer as the bundle does."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from models.bundle import DEFAULT_BUNDLE, BundleError, read_golden
+from models.bundle import DEFAULT_BUNDLE, BundleError, load_bundle, read_golden
+from support.bundles import export_confident
 from training.__main__ import main
 from training.export import weights
 from training.fit.checkpoints import load_network
@@ -61,3 +63,24 @@ def test_a_weight_that_is_not_in_the_graph_is_named(monkeypatch: pytest.MonkeyPa
 def test_the_command_writes_a_run(tmp_path: Path) -> None:
     main(["unpack", str(DEFAULT_BUNDLE), str(tmp_path / "run")])
     assert load_network(tmp_path / "run")[1].recipe.network.n_classes == 20
+
+
+@pytest.mark.parametrize("path", sorted(DEFAULT_BUNDLE.parents[1].glob("astro-moe-*/*")), ids=lambda path: path.name)
+def test_trees_novelty_and_calibration_come_back(path: Path) -> None:
+    served = weights.read_served(path)
+    inputs, outputs = read_golden(path)
+    with torch.no_grad():
+        told = served.outputs(*served.arguments(inputs).values())
+    assert set(told) == set(outputs)
+    for name, expected in outputs.items():
+        torch.testing.assert_close(told[name], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_a_bundle_exported_again_answers_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export_confident(tmp_path / "confident")
+    main(["export-again", str(tmp_path / "confident"), str(tmp_path / "again")])
+    told = json.loads(capsys.readouterr().out)
+    assert told["nodes"] == told["nodes_before"]
+    assert told["furthest"] < 1e-4
+    first, second = (load_bundle(tmp_path / name).manifest for name in ("confident", "again"))
+    assert second.model_dump(exclude={"files"}) == first.model_dump(exclude={"files"})
