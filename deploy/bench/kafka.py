@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -286,12 +287,13 @@ def _standstill(service: Service, seconds: float, left: Callable[[], bool]) -> f
 
 def kills(bench: Bench) -> None:
     """Alerts answered twice for each worker that is killed at a steady rate, once it has caught up."""
-    found: dict[int, tuple[int, int]] = {}
+    found, one_at_a_time = dict[int, tuple[int, int]](), threading.Lock()
 
     def note(lane: int, repeated: int, killed: int) -> None:
-        found[lane] = repeated, killed
-        repeated, killed = (sum(column) for column in zip(*list(found.values()), strict=True))
-        _note_kills(bench, "kafka.repeats_per_kill", "kafka.kills", repeated, killed)
+        with one_at_a_time:
+            found[lane] = repeated, killed
+            repeated, killed = (sum(column) for column in zip(*found.values(), strict=True))
+            _note_kills(bench, "kafka.repeats_per_kill", "kafka.kills", repeated, killed)
 
     with ThreadPoolExecutor(LANES) as lanes:
         for one in [lanes.submit(_kill_in_turn, bench, bench.trial(), partial(note, lane)) for lane in range(LANES)]:
