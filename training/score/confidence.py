@@ -228,7 +228,7 @@ STRATA_BY_BANDS: Final = (0, 2, 3)
 STRATA_BY_NOVELTY: Final = (0.0, 0.8)
 SMALLEST_STRATUM: Final = 150  # light curves of a stratum
 FLOOR: Final = 0.5
-MARGIN: Final = 0.01  # asked for beyond the stated coverage: strata move between the split's parts
+MARGIN: Final = 0.02  # asked for beyond the stated coverage: strata move between the split's parts
 
 
 class Strata(NamedTuple):

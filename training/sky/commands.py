@@ -87,6 +87,9 @@ class Ask(Step):
     seed: int = Field(default=0, ge=0, description="the same seed gives the same light curves")
     recipe: SkyRecipe = Field(default="sky-heads", description="how light curves are shown; sky-heads-ztf: as ZTF has")
     whole: CliImplicitFlag[bool] = Field(default=False, description="show all points of each, and none degraded")
+    shaken: float = Field(
+        default=0.0, ge=0, le=1, description="of what is not degraded: as the same survey might have had it"
+    )
 
     def cli_cmd(self) -> None:
         """Draw."""
@@ -95,6 +98,8 @@ class Ask(Step):
 
         sky, recipe = load_sky(self.data, self.cache), _recipe(self.recipe)
         recipe = shown_whole(recipe) if self.whole else recipe
+        shown = recipe.augmentation.model_copy(update={"shaken": self.shaken})
+        recipe = recipe.model_copy(update={"augmentation": shown})
         ask_all(self.mixture, sky, recipe, (self.train, self.validation), self.tables, self.seed)
 
 
@@ -189,7 +194,7 @@ class Ship(Step):
     trees: Path | None = Field(default=None, description="npz file of `boost`, to answer beside the heads")
     about: Path | None = Field(default=None, description="JSON file with sources and licences, for the manifest")
     name: str = Field(default="astro-moe-elasticc", description="of the bundle")
-    version: str = Field(default="2.3.0", description="semantic version of the bundle")
+    version: str = Field(default="2.4.0", description="semantic version of the bundle")
 
     def cli_cmd(self) -> None:
         """Export."""
