@@ -34,7 +34,7 @@ from models.photometry import BANDS, BandMap, FluxUnit
 from models.runtime import Provider, run
 from models.taxonomy import Taxonomy
 
-DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "2.3.0"
+DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "2.4.0"
 ZTF_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-ztf" / "2.0.0"
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
