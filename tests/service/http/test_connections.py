@@ -13,15 +13,25 @@ from collections.abc import Iterator
 from functools import partial
 from importlib.metadata import requires, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from service.http.curves import classified
 from service.http.edge import protocol
-from service.http.edge.protocol import MAX_AHEAD, MAX_HEADERS, LimitedProtocol, LingeringTransport
+from service.http.edge.protocol import (
+    MAX_AHEAD,
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    LimitedProtocol,
+    LingeringTransport,
+)
 from service.http.edge.turns import MOST_TURNS, Turns
+from service.http.endpoint import INLINE_ITEMS
+from service.http.forms import Answers
 from support.edge import Live, Network, curve, live, loader, receive_all, wait_until
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -158,6 +168,38 @@ def test_a_kept_connection_makes_room_as_well(edge: Live) -> None:
     finally:
         for connection in kept:
             connection.close()
+
+
+def test_only_a_small_reply_is_written_on_the_event_loop(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody else waited while a reply about a thousand packets was put together there in one go."""
+    threads: list[str] = []
+
+    def noted(*items: Any) -> Answers:
+        threads.append(threading.current_thread().name)
+        return classified(*items)
+
+    monkeypatch.setattr("service.http.routes.light_curves.classified", noted)
+    for count in (1, INLINE_ITEMS, INLINE_ITEMS + 1):
+        status, reply = edge.classify({"light_curves": [curve() for _ in range(count)]})
+        assert (status, len(reply["results"])) == (200, count)
+    assert threads[0] == threads[1] != threads[2]
+    assert threads[2].startswith("decode")
+
+
+def test_headers_that_never_end_are_not_parsed_to_their_end(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[int] = []
+    data_received = HttpToolsProtocol.data_received
+
+    def noted(self: HttpToolsProtocol, data: bytes) -> None:
+        parsed.append(len(data))
+        data_received(self, data)
+
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", noted)
+    with loop_stands_still(edge), edge.connect() as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + (b"X-Filler: " + b"x" * 8000 + b"\r\n") * 20)
+    edge.still_well()
+    first = sum(length for length in parsed if length > 1000)
+    assert MAX_HEADER_BYTES < first <= MAX_HEADER_BYTES + 1
 
 
 RESET = struct.pack("ii", 1, 0)
