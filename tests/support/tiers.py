@@ -21,6 +21,8 @@ SLOW = (
     "training/export/test_export.py",
     "test_docs.py::test_page",  # the code blocks of all pages
     "test_quality.py::test_the_tree_passes",  # `make lint` does the same
+    "training/export/test_weights.py::test_a_bundle_exported_again_answers_alike",
+    "training/export/test_quantize.py::test_a_trial_tells_scores_times_and_a_verdict",
     "networks/test_statistics_branch.py::test_graph_and_network_agree",
     "networks/test_astro_moe_export.py",
     "networks/test_astromer_export.py",

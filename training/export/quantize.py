@@ -9,7 +9,7 @@ and a statistic that are a little off are wrong):
 Time is processor time of one thread, the graphs in turn, the ratio to single precision within a round. Worth shipping
 is what takes at most :data:`MOST_TIME` of the time at every shape and moves macro-F1 by at most :data:`MOST_F1`::
 
-    python -m training quantize-trial models/pretrained/astro-moe-elasticc/2.3.0 --per-class 25
+    python -m training quantize-trial models/pretrained/astro-moe-elasticc/2.4.0 --per-class 25
 """
 
 import logging

@@ -9,7 +9,7 @@ nothing, since a transfer leaves heads out. That nothing is mixed up is proved o
 A bundle carries the graph that its day's exporter wrote. :func:`export_again` traces the same weights, calibration,
 novelty and trees by the exporter of today, and holds the new graph to the bundle's golden vectors::
 
-    python -m training export-again models/pretrained/astro-moe-elasticc/2.3.0 build/again
+    python -m training export-again models/pretrained/astro-moe-elasticc/2.4.0 build/again
 """
 
 import hashlib
@@ -26,6 +26,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from models.bundle import CUDA_MODEL, BundleError, load_bundle, read_golden, verify_golden, write_manifest
+from models.networks.network import Output
 from models.networks.parts.trees import BoostedTrees, Forest
 from models.networks.zoo import build
 from models.runtime import open_session
@@ -106,10 +107,23 @@ def read_served(path: Path) -> ServedNetwork:
     held = load_bundle(path)
     model = onnx.load(held.model)
     described = held.manifest.ensemble
-    ensemble = None if described is None else Ensembled(BoostedTrees(_forest(model, described.depth)), described)
+    ensemble = None
+    if described is not None:
+        forest = _forest(model, described.depth, _statistics(network, path))
+        ensemble = Ensembled(BoostedTrees(forest), described)
     served = ServedNetwork(network, held.manifest.calibration, ensemble=ensemble)
     served.novelty = _novelty(model)
     return served.eval()
+
+
+def _statistics(network: nn.Module, path: Path) -> int:
+    """Return how many statistics a network works out, which trees are given first."""
+    names: tuple[str, ...] = network.input_names  # type: ignore[assignment]  # a module's attributes are untyped
+    inputs, _ = read_golden(path)
+    with torch.no_grad():
+        output: Output = network(*(torch.from_numpy(inputs[name]) for name in names))
+    assert output.statistics is not None
+    return output.statistics.value_BK.shape[1]
 
 
 def trace(served: ServedNetwork, path: Path) -> None:
@@ -129,12 +143,16 @@ def _novelty(model: onnx.ModelProto) -> nn.Module | None:
     return NoveltyScore.of_tables(tables) if "distance_Q" in tables else StrangerScore.of_tables(tables)
 
 
-def _forest(model: onnx.ModelProto, depth: int) -> Forest:
-    """Read the trees of a graph; numbers behind the last that they look at are left out."""
+def _forest(model: onnx.ModelProto, depth: int, least: int) -> Forest:
+    """Read the trees of a graph, which are given at least so many numbers; others that none looks at are left out."""
     (node,) = [node for node in model.graph.node if node.op_type == "TreeEnsemble"]
     told = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
     tables = {name: numpy_helper.to_array(value) for name, value in told.items() if isinstance(value, onnx.TensorProto)}
-    splits, weights, numbers = tables["nodes_splits"], tables["leaf_weights"], max(told["nodes_featureids"]) + 1
+    splits, weights, numbers = (
+        tables["nodes_splits"],
+        tables["leaf_weights"],
+        max(least, max(told["nodes_featureids"]) + 1),
+    )
     look, threshold, left, value = (list[Any]() for _ in range(4))
 
     def put(place: int, number: int, is_leaf: int) -> None:
