@@ -27,7 +27,7 @@ PATIENCE_SECONDS: Final = 300.0
 SELDOM: Final = """
 import runpy, sys
 from service.stream.kafka import commits, source
-commits.COMMIT_SECONDS, commits.UNCOMMITTED, source.PIECE = 5.0, 1 << 40, 256
+commits.COMMIT_SECONDS, commits.UNCOMMITTED = 5.0, 1 << 40
 source.KafkaSource.room = lambda self: None
 sys.argv = ["service", "worker"]
 runpy.run_module("service", run_name="__main__")

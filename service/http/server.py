@@ -39,7 +39,7 @@ from service.http.edge.turns import FairListener
 from service.http.lifecycle import Service
 from service.http.oip import routes as oip
 from service.http.routes import about, alerts, light_curves
-from service.process import VERSION, configure_log, fix_thresholds
+from service.process import SWITCH_SECONDS, VERSION, configure_log, fix_thresholds
 from service.settings import Settings, is_loopback, unknown_settings
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
@@ -101,11 +101,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
 
 
 log = structlog.get_logger(__name__)
-
-SWITCH_SECONDS = 2e-4
-"""For how long a thread may keep the interpreter when another asks for it. A core has nothing to do while a run that
-has ended waits for its worker's turn, and with the 5 ms that Python allows by default that is often the case. A request
-asks some fifteen times, behind whoever has a packet decoded; with 0.5 ms no less processor time is needed for each."""
 
 
 class Server(uvicorn.Server):

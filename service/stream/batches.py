@@ -126,6 +126,22 @@ class Batch:
             self._open[_place(message)] = {0: ""}
             accounts.take(message.topic)
 
+    def parts(self, size: int) -> list["Batch"]:
+        """Return batches of so many messages at most, in order, which settle what is open here, and bury its deaths."""
+        parts = []
+        for first in range(0, len(self.taken), size):
+            part = Batch((), self._accounts, self.received_ms)
+            part.taken = self.taken[first : first + size]
+            part._open = {place: self._open[place] for place in map(_place, part.taken)}
+            part.deaths = [one for one in self.deaths if part.has(one.message)]
+            parts.append(part)
+        self.deaths = []
+        return parts
+
+    def has(self, message: Message) -> bool:
+        """Return whether a message is one of these."""
+        return _place(message) in self._open
+
     def hold(self, message: Message, ids: Sequence[str]) -> None:
         """Note how many alerts a message holds, and what they call themselves."""
         # It was counted as one when it was taken; after a first try that failed, as what was found in it then.

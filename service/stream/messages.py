@@ -92,6 +92,10 @@ class PermanentError(Exception):
     """Record that will never be taken."""
 
 
+PIECE: Final = 64
+"""Most messages answered at once where a source has room for a number of answers until it has committed them."""
+
+
 class Source(Protocol):
     """End of a worker that gives it messages."""
 

@@ -35,7 +35,7 @@ from service.registry.live import Item, Lease, ModelChooser, ask_each, held
 from service.registry.repository import ModelRepository
 from service.stream.batches import Accounts, Alert, Batch, UnbalancedError
 from service.stream.messages import Death, Message, Result, Source, TransientError, Troubles, pauses
-from service.stream.publishing import ExactlyOnce, Line, Publishing
+from service.stream.publishing import Encoded, ExactlyOnce, Line, Publishing
 
 log = structlog.get_logger(__name__)
 
@@ -294,21 +294,27 @@ class Pipeline:
             return await self._classifying.results(batch, alerts)
 
     async def _conclude(self, batch: Batch, results: Sequence[Result]) -> None:
-        """Publish, bury, and tell the source: at least once."""
+        """Publish, bury, and tell the source: at least once, in parts where the source has room for some only."""
         encoded = await self._publishing.encode(results)
-        async with self._line.room(batch):
-            self._let_go_of_others(batch)
-            held = [result for result in results if self._source.holds(result.message)]
-            with self._timed("publish"):
-                answered = await self._publishing.publish(batch, held, encoded)
-            batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in answered)
-            self._watch_ages(answered)
-            if batch.deaths:
-                with self._timed("bury"):
-                    batch.buried(await self._publishing.bury(batch, self.model))
-            self._let_go_of_others(batch)
-            batch.check()
-            await self._done(batch)
+
+        async def conclude(part: Batch) -> None:
+            await self._conclude_part(part, [one for one in results if part.has(one.message)], encoded)
+
+        await self._line.let_through(batch, conclude)
+
+    async def _conclude_part(self, batch: Batch, results: Sequence[Result], encoded: Encoded) -> None:
+        self._let_go_of_others(batch)
+        held = [result for result in results if self._source.holds(result.message)]
+        with self._timed("publish"):
+            answered = await self._publishing.publish(batch, held, encoded)
+        batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in answered)
+        self._watch_ages(answered)
+        if batch.deaths:
+            with self._timed("bury"):
+                batch.buried(await self._publishing.bury(batch, self.model))
+        self._let_go_of_others(batch)
+        batch.check()
+        await self._done(batch)
 
     def _let_go_of_others(self, batch: Batch) -> None:
         """Give back messages whose partitions others have by now: they answer them."""

@@ -13,9 +13,8 @@ other.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +25,7 @@ from service.settings import SinkFormat
 from service.stream.batches import Batch, Buried
 from service.stream.formats import record_of
 from service.stream.messages import (
+    PIECE,
     Death,
     Message,
     PermanentError,
@@ -154,20 +154,21 @@ class Line:
     """Order in which batches are published where a source has room for so many answers until it can commit.
 
     What is answered cannot be committed before everything taken before it is done. So batches are let through in the
-    order in which they were taken, each once there is room for it; a killed worker has answered no more than that room
-    without a commit. A batch that waits for something outside steps aside (:meth:`step_aside`), and where there is no
-    room for :data:`PATIENCE_SECONDS`, as nobody takes commits, alerts are answered all the same.
+    order in which they were taken, in parts, each once there is room for it; a killed worker has answered no more than
+    that room without a commit. A batch that waits for something outside steps aside (:meth:`step_aside`), and where
+    there is no room for :data:`PATIENCE_SECONDS`, as nobody takes commits, alerts are answered all the same.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._bounded = source.room() is not None
         self._waiting: dict[Batch, asyncio.Event] = {}  # in the order taken; the first one's is set
         self._let_through = 0
         self._patience = PATIENCE_SECONDS
 
     def join(self, batch: Batch) -> None:
         """Take the last place; to be called in the order in which batches are taken."""
-        if self._source.room() is not None:
+        if self._bounded:
             self._waiting[batch] = asyncio.Event()
             self._call_first()
 
@@ -182,18 +183,31 @@ class Line:
             place.set()
             break
 
-    @asynccontextmanager
-    async def room(self, batch: Batch) -> AsyncIterator[None]:
-        """Wait for a batch's turn and for room, which the batch fills until the end of the context."""
+    async def let_through(self, batch: Batch, publish: Callable[[Batch], Awaitable[None]]) -> None:
+        """Have a batch published in its turn: in parts, side by side, where there is a bound, and whole elsewhere.
+
+        Parameters
+        ----------
+        publish : brings a part to an end, which fills the room until it returns. The others end with the first to fail.
+        """
         if (place := self._waiting.get(batch)) is not None:
             await place.wait()
-        await self._room_for(len(batch.taken))
-        self._let_through += len(batch.taken)
-        self.step_aside(batch)
+        parts = batch.parts(PIECE) if self._bounded else [batch]
         try:
-            yield
+            async with asyncio.TaskGroup() as under_way:
+                for part in parts:
+                    await self._room_for(len(part.taken))
+                    self._let_through += len(part.taken)
+                    under_way.create_task(self._publish(part, publish))
+                self.step_aside(batch)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _publish(self, part: Batch, publish: Callable[[Batch], Awaitable[None]]) -> None:
+        try:
+            await publish(part)
         finally:
-            self._let_through -= len(batch.taken)
+            self._let_through -= len(part.taken)
 
     async def _room_for(self, count: int) -> None:
         end = monotonic() + self._patience

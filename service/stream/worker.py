@@ -9,6 +9,7 @@ same group share the partitions: scaling out is starting more of them.
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
@@ -23,7 +24,7 @@ from models.bundle import BundleError
 from models.runtime import ProviderError
 from service.engine.batch import EngineFailure
 from service.observe.metrics import Metrics
-from service.process import configure_log, fix_thresholds, tracer_of
+from service.process import SWITCH_SECONDS, configure_log, fix_thresholds, tracer_of
 from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
 from service.stream.addresses import AddressError
@@ -283,6 +284,7 @@ def work(settings: StreamSettings, replay: bool = False) -> int:
     """Run a worker until it ends; returns the exit status."""
     configure_log(settings)
     fix_thresholds()
+    sys.setswitchinterval(SWITCH_SECONDS)
     for name in unknown_settings(os.environ):
         log.warning("unknown setting", name=name)
     try:

@@ -39,6 +39,10 @@ OWN: Final[Mapping[str, Any]] = {
     + (64 << 10),  # a letter is what the source takes, and headers; brokers may take less
 }
 SLACK_SECONDS: Final = 5.0
+ASK_SECONDS: Final = 0.1
+"""Seconds that a producer is asked for verdicts at a time, unless some come before."""
+TURN_SECONDS: Final = 0.005
+"""Seconds after which a thread that waits for verdicts looks whether anybody asks for them still."""
 REFUSAL_SECONDS: Final = 3.0
 
 
@@ -54,11 +58,12 @@ class KafkaSink:
         self.complaints = Complaints("sink")
         self._config = {**properties(address, extra, OWN), "error_cb": self.complaints.note}
         self._producer = made(Producer, self._config)
+        self._asks = threading.Lock()
         self._return = Return(self.complaints)
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
         """Hand over and wait until each record is acknowledged, refused or too late."""
-        verdicts = hand_over(self._producer, self._topic, records, patience(self._config))
+        verdicts = hand_over(self._producer, self._topic, records, patience(self._config), self._asks)
         if any(isinstance(verdict, DefunctError) for verdict in verdicts):
             self._producer = Producer(self._config)
         if any(verdict is None for verdict in verdicts):
@@ -120,14 +125,22 @@ def patience(config: Mapping[str, Any]) -> float:
     return float(config["message.timeout.ms"]) / 1000 + SLACK_SECONDS
 
 
-def hand_over(producer: Producer, topic: str, records: Sequence[Record], timeout: float) -> list[Verdict]:
-    """Hand records over and wait for the verdict on each."""
-    verdicts: list[Verdict] = [TransientError("no answer in time") for _ in records]
-    left = set(range(len(records)))
+def hand_over(
+    producer: Producer, topic: str, records: Sequence[Record], timeout: float, asks: threading.Lock
+) -> list[Verdict]:
+    """Hand records over and wait for the verdict on each.
 
-    def answered(number: int, error: KafkaError | None) -> None:  # in whichever thread polls
+    Of several threads that wait, the one that holds ``asks`` asks the producer for all of them: it tells a verdict to
+    whichever thread asks first, and the thread whose record it is would go on waiting for what has come.
+    """
+    verdicts: list[Verdict] = [TransientError("no answer in time") for _ in records]
+    left, all_answered = set(range(len(records))), threading.Event()
+
+    def answered(number: int, error: KafkaError | None) -> None:  # in whichever thread asks
         verdicts[number] = None if error is None else verdict_of(error)
         left.discard(number)
+        if not left:
+            all_answered.set()
 
     for number, record in enumerate(records):
         if (refusal := _produce(producer, topic, (number, record), answered, timeout)) is not None:
@@ -135,7 +148,13 @@ def hand_over(producer: Producer, topic: str, records: Sequence[Record], timeout
             left.discard(number)
     end = monotonic() + timeout
     while left and monotonic() < end:
-        producer.poll(0.1)
+        if asks.acquire(blocking=False):
+            try:
+                producer.poll(ASK_SECONDS)
+            finally:
+                asks.release()
+        else:
+            all_answered.wait(TURN_SECONDS)
     return verdicts
 
 
@@ -195,6 +214,7 @@ class KafkaTransactions:
         self.complaints = Complaints("sink")
         self._config = {**properties(address, extra, own), "error_cb": self.complaints.note}
         self._producer = made(Producer, self._config)
+        self._asks = threading.Lock()
         self._return = Return(self.complaints)
         self._times_away = 0  # as counted when the producer worked last
         self._known = self._open = False  # whether the coordinator knows the producer; whether a transaction is open
@@ -219,7 +239,7 @@ class KafkaTransactions:
 
         A refusal by the broker, not by the client, spoils the transaction: its commit will fail.
         """
-        verdicts = hand_over(self._producer, topic, records, patience(self._config))
+        verdicts = hand_over(self._producer, topic, records, patience(self._config), self._asks)
         for verdict in verdicts:
             if isinstance(verdict, TransientError):
                 # Records that were given up leave a gap in the producer's sequence, which it mends in its own time and

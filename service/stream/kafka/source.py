@@ -34,7 +34,7 @@ from service.stream.kafka.client import GROUP, Complaints, Watch, asking, made, 
 from service.stream.kafka.commits import Apart, Commits
 from service.stream.kafka.hand import Hand, message_of, offset_of, partition_of
 from service.stream.kafka.offsets import Latest, Offsets, Partition, Token
-from service.stream.messages import FiniteSource, Message, Standing, TransientError
+from service.stream.messages import PIECE, FiniteSource, Message, Standing, TransientError
 
 log = structlog.get_logger(__name__)
 
@@ -48,8 +48,6 @@ HURRY_SECONDS: Final = 0.005
 """That time while messages in the hand wait for an answer of the broker."""
 FULL_SECONDS: Final = 0.5
 """Seconds that the hand is full before partitions are paused; until then it grows by one message for each look."""
-PIECE: Final = 64
-"""Most messages handed on at once where commits follow answers, so that a few can always be answered and committed."""
 MAX_DELIVERIES: Final = 5
 OWN: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
@@ -133,9 +131,8 @@ class KafkaSource:
     # What the owner does.
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        """Return up to ``limit`` messages, waiting only for the first; where commits follow answers, few at a time."""
+        """Return up to ``limit`` messages, waiting only for the first."""
         end = monotonic() + timeout
-        limit = limit if self._apart is not None else min(limit, PIECE)
         while True:
             self._serve()
             if messages := self._hand.hand_on(limit):

@@ -4,19 +4,20 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 from service.stream import publishing
 from service.stream.addresses import AddressError, parse_address
 from service.stream.kafka.commits import UNCOMMITTED
-from service.stream.kafka.sink import KafkaSink
+from service.stream.kafka.sink import KafkaSink, hand_over
 from service.stream.kafka.source import KafkaSource
 from service.stream.messages import PermanentError, Record, TransientError
 from support.edge import Network, wait_until
@@ -252,6 +253,32 @@ def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCl
     nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})
     assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [TransientError]
     nobody.close()
+
+
+def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaCluster) -> None:
+    """A producer tells a verdict to whoever asks first; another one who asks too would wait for what has come."""
+    producer, asking, most = Producer({"bootstrap.servers": cluster.hosts}), Counter[str](), list[int]()
+
+    class Watched:
+        produce = staticmethod(producer.produce)
+
+        @staticmethod
+        def poll(seconds: float) -> int:
+            asking["now"] += 1
+            most.append(asking["now"])
+            told = producer.poll(seconds)
+            asking["now"] -= 1
+            return told
+
+    asks, records = threading.Lock(), [Record(b"%d" % number, b"v") for number in range(20)]
+
+    def publish(_: int) -> list[Any]:
+        return hand_over(cast(Producer, Watched), "results", records, 60.0, asks)
+
+    with ThreadPoolExecutor(4) as threads:
+        verdicts = list(threads.map(publish, range(40)))
+    assert verdicts == [[None] * len(records)] * 40
+    assert set(most) == {1}
 
 
 def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(cluster: KafkaCluster) -> None:

@@ -1,14 +1,16 @@
 """The line in which batches wait to be published: in order, and only as many as the source has room for."""
 
 import asyncio
+import itertools
 import random
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import pytest
 
 from service.observe.metrics import Metrics
 from service.stream import publishing
-from service.stream.batches import Accounts, Batch
+from service.stream.batches import Accounts, Batch, LostAlertError
 from service.stream.messages import FiniteSource, Message
 from service.stream.publishing import Line
 
@@ -32,25 +34,33 @@ class Committing(FiniteSource):
         return []
 
 
-def batch_of(count: int) -> Batch:
-    return Batch([Message("alerts", str(place), b"") for place in range(count)], Accounts(Metrics()), 0)
+_NUMBERS: Final = itertools.count()
 
 
-def test_batches_are_published_in_order_and_within_the_room() -> None:
-    draw, source, begun = random.Random(3), Committing(), list[Batch]()
-    batches = [batch_of(draw.randint(1, ROOM // 2)) for _ in range(40)]
+def batch_of(count: int, accounts: Accounts | None = None) -> Batch:
+    messages = [Message("alerts", str(place), b"") for place in itertools.islice(_NUMBERS, count)]
+    return Batch(messages, accounts or Accounts(Metrics()), 0)
+
+
+def test_batches_are_published_in_order_and_within_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many a batch is larger than all the room there ever is."""
+    monkeypatch.setattr(publishing, "PIECE", ROOM // 2)
+    draw, source, begun = random.Random(3), Committing(), list[Message]()
+    batches = [batch_of(draw.randint(1, 2 * ROOM)) for _ in range(40)]
     publishing_now = most = 0
 
-    async def publish(line: Line, batch: Batch) -> None:
+    async def publish(part: Batch) -> None:
         nonlocal publishing_now, most
-        await asyncio.sleep(draw.random() / 50)  # they are classified in any order
-        async with line.room(batch):
-            begun.append(batch)
-            publishing_now += len(batch.taken)
-            most = max(most, publishing_now + source.uncommitted)
-            await asyncio.sleep(draw.random() / 100)
-            publishing_now -= len(batch.taken)
-            source.uncommitted += len(batch.taken)
+        begun.extend(part.taken)
+        publishing_now += len(part.taken)
+        most = max(most, publishing_now + source.uncommitted)
+        await asyncio.sleep(draw.random() / 100)
+        publishing_now -= len(part.taken)
+        source.uncommitted += len(part.taken)
+
+    async def classified(line: Line, batch: Batch) -> None:
+        await asyncio.sleep(draw.random() / 50)  # in any order
+        await line.let_through(batch, publish)
 
     async def commit() -> None:
         while True:
@@ -62,11 +72,11 @@ def test_batches_are_published_in_order_and_within_the_room() -> None:
         for batch in batches:
             line.join(batch)
         committing = asyncio.create_task(commit())
-        await asyncio.gather(*(publish(line, batch) for batch in batches))
+        await asyncio.gather(*(classified(line, batch) for batch in batches))
         committing.cancel()
 
     asyncio.run(work())
-    assert begun == batches
+    assert begun == [message for batch in batches for message in batch.taken]
     assert ROOM // 2 < most <= ROOM
 
 
@@ -75,24 +85,53 @@ def test_nobody_waits_for_a_batch_that_waits_for_something_outside() -> None:
     begun = list[Batch]()
     first, second, third = (batch_of(1) for _ in range(3))
 
-    async def publish(line: Line, batch: Batch) -> None:
-        async with line.room(batch):
-            begun.append(batch)
+    async def publish(part: Batch) -> None:
+        begun.append(part)
 
     async def work() -> None:
         line = Line(Committing())
         for batch in (first, second, third):
             line.join(batch)
-        waiting = asyncio.create_task(publish(line, third))
+        waiting = asyncio.create_task(line.let_through(third, publish))
         await asyncio.sleep(0)
         assert begun == []
         line.step_aside(second)
         line.step_aside(first)
         await waiting
-        await publish(line, first)  # once what it waited for is there
+        await line.let_through(first, publish)  # once what it waited for is there
 
     asyncio.run(work())
-    assert begun == [third, first]
+    assert [part.taken for part in begun] == [third.taken, first.taken]
+
+
+def test_the_parts_of_a_batch_end_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of the others are given back with their batch, and the room of all is free again."""
+    monkeypatch.setattr(publishing, "PIECE", 2)
+    accounts, source = Accounts(Metrics()), Committing()
+    batch = batch_of(6, accounts)
+
+    async def publish(part: Batch) -> None:
+        if part.has(batch.taken[0]):
+            part.answered((message, 0, "classified", "") for message in part.taken)
+        elif part.has(batch.taken[2]):
+            raise LostAlertError("an alert")
+        else:
+            await asyncio.sleep(60)
+
+    async def work() -> None:
+        line = Line(source)
+        line.join(batch)
+        with pytest.raises(LostAlertError):
+            await line.let_through(batch, publish)
+        batch.give_back()
+        line.step_aside(batch)
+        await asyncio.wait_for(line.let_through(batch_of(ROOM), _nothing), 5)
+
+    asyncio.run(work())
+    assert accounts.summary()["alerts"] == {"in": 6, "classified": 2, "returned": 4, "pending": 0}
+
+
+async def _nothing(part: Batch) -> None: ...
 
 
 def test_alerts_are_answered_while_nobody_takes_commits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,17 +148,19 @@ def test_alerts_are_answered_while_nobody_takes_commits(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Committing, "room", counted)
 
+    async def note(looks: list[int], before: int, part: Batch) -> None:
+        looks.append(waits - before)
+
     async def work() -> list[int]:
-        line, looks = Line(source), []
+        line, looks = Line(source), list[int]()
         for uncommitted in (ROOM, ROOM, 0, ROOM):
             source.uncommitted, before = uncommitted, waits
             batch = batch_of(1)
             line.join(batch)
-            async with line.room(batch):
-                looks.append(waits - before)
+            await line.let_through(batch, partial(note, looks, before))
         return looks
 
     looks = asyncio.run(work())
-    assert looks[0] > 2
-    assert looks[1:3] == [2, 2]  # as it joins and as it is let through
-    assert looks[3] > 2
+    assert looks[0] > 1
+    assert looks[1:3] == [1, 1]
+    assert looks[3] > 1
