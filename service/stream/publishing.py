@@ -237,8 +237,14 @@ class Turn(NamedTuple):
 
 
 class Doubtful(NamedTuple):
-    """Content of a transaction whose commit was asked for and not answered: it may have come to be."""
+    """Content of a transaction whose commit was asked for and not answered: it may have come to be.
 
+    Attributes
+    ----------
+    messages : those of its batch that were still ours. The others come again, and must not be told to be done.
+    """
+
+    messages: list[Message]
     answered: list[Result]
     deaths: list[Buried]
     buried: list[Message]
@@ -318,18 +324,19 @@ class ExactlyOnce:
                 batch.let_go(message)
         deaths = list(batch.deaths)
         try:
-            content = await self._publish(batch, [r for r in results if r.message.token in claim.owned], model)
+            content = await self._publish(batch, results, claim, model)
             await _unbroken(self._commit(batch, content, claim))
         except TransientError:
             batch.deaths = deaths  # what was refused is refused again by the next try
             raise
         return content.answered
 
-    async def _publish(self, batch: Batch, results: Sequence[Result], model: str) -> Doubtful:
-        answered = await self._publishing.publish(batch, results)
+    async def _publish(self, batch: Batch, results: Sequence[Result], claim: "Claim", model: str) -> Doubtful:
+        messages = [message for message in batch.taken if message.token in claim.owned]
+        answered = await self._publishing.publish(batch, [r for r in results if r.message.token in claim.owned])
         buried = await self._publishing.bury(batch, model) if batch.deaths else []
         batch.check(((r.message, r.number) for r in answered), buried)
-        return Doubtful(answered, list(batch.deaths), buried)
+        return Doubtful(messages, answered, list(batch.deaths), buried)
 
     async def _commit(self, batch: Batch, content: Doubtful, claim: "Claim") -> None:
         self._doubtful = content  # from the moment it is asked for, until it is answered
@@ -340,7 +347,7 @@ class ExactlyOnce:
         batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in content.answered)
         batch.buried(content.buried)
         batch.check()
-        self._source.done(batch.taken)
+        self._source.done(content.messages)
         self._doubtful = None
 
 

@@ -284,6 +284,8 @@ class Broker:
         return bool(claim.positions) and claim.positions[0].offset == self.offset
 
     def done(self, messages: Sequence[Message]) -> None:
+        # Whatever is told to be done is left out when it comes again: nothing may be told that nobody has answered.
+        assert {int(message.place) for message in messages} <= {*self.results, *self.letters}
         self.offsets.finish(m.token for m in messages if isinstance(m.token, Token))
 
     def reserve(self, timeout: float) -> bool:
