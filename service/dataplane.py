@@ -9,8 +9,10 @@ have to be asked for again.
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -37,6 +39,7 @@ from service.engine.engine import Engine
 from service.observe.metrics import Metrics
 from service.observe.model_statistics import ModelStatistics
 from service.observe.tracing import add_runs, stage
+from service.threads import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -160,7 +163,8 @@ class DataPlane(Generic[ItemT]):
         self._program = program
         self._metrics = metrics
         self.statistics = statistics or ModelStatistics()
-        self._featurising = asyncio.Lock()  # one thread at a time: a second would only fight for the interpreter
+        # One thread: a second would only fight for the interpreter. It ends with the plane.
+        self._featurising = ThreadPoolExecutor(1, "featurise")
 
     async def ask(
         self, items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions | None = None
@@ -243,8 +247,7 @@ class DataPlane(Generic[ItemT]):
     async def _prepare(self, items: Sequence[ItemT]) -> list[_Prepared | Outcome]:
         if len(items) <= INLINE_CURVES and sum(map(len, items)) <= INLINE_POINTS:
             return self._featurise(items)
-        async with self._featurising:
-            return await asyncio.to_thread(self._featurise, items)
+        return await in_thread(self._featurising, partial(self._featurise, items))
 
     def _featurise(self, items: Sequence[ItemT]) -> list[_Prepared | Outcome]:
         prepared: list[_Prepared | Outcome] = []

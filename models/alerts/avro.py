@@ -89,27 +89,26 @@ def bare(kind: AvroType) -> AvroType:
 
 def project(schema: Schema, keep: Mapping[str, frozenset[str]]) -> AvroType:
     """Reader schema with only the fields ``keep`` names for each record; a record it does not name is dropped."""
-    emitted: set[str] = set()
+    return fastavro.parse_schema(_pruned(schema, keep, schema.root, set()))
 
-    def pruned(kind: AvroType) -> AvroType:
-        if isinstance(kind, list):
-            return [pruned(branch) for branch in kind]
-        if isinstance(kind, dict) and kind["type"] == "array":
-            return {"type": "array", "items": pruned(kind["items"])}
-        name = kind if isinstance(kind, str) else kind["name"] if kind["type"] == "enum" else ""
-        if schema.is_enum(name):
-            first = name not in emitted
-            emitted.add(name)
-            return schema.named[name] if first else name
-        definition = schema.definition(kind)
-        if definition is None or definition["name"] in emitted:
-            return kind if definition is None else definition["name"]
-        emitted.add(definition["name"])
-        wanted = keep[definition["name"]]
-        fields = [{"name": f["name"], "type": pruned(f["type"])} for f in definition["fields"] if f["name"] in wanted]
-        return {"type": "record", "name": definition["name"], "fields": fields}
 
-    return fastavro.parse_schema(pruned(schema.root))
+def _pruned(schema: Schema, keep: Mapping[str, frozenset[str]], kind: AvroType, emitted: set[str]) -> AvroType:
+    if isinstance(kind, list):
+        return [_pruned(schema, keep, branch, emitted) for branch in kind]
+    if isinstance(kind, dict) and kind["type"] == "array":
+        return {"type": "array", "items": _pruned(schema, keep, kind["items"], emitted)}
+    name = kind if isinstance(kind, str) else kind["name"] if kind["type"] == "enum" else ""
+    if schema.is_enum(name):
+        first = name not in emitted
+        emitted.add(name)
+        return schema.named[name] if first else name
+    definition = schema.definition(kind)
+    if definition is None or definition["name"] in emitted:
+        return kind if definition is None else definition["name"]
+    emitted.add(definition["name"])
+    wanted = [field for field in definition["fields"] if field["name"] in keep[definition["name"]]]
+    fields = [{"name": field["name"], "type": _pruned(schema, keep, field["type"], emitted)} for field in wanted]
+    return {"type": "record", "name": definition["name"], "fields": fields}
 
 
 def read_record(stream: io.BytesIO, schema: Schema, reader: AvroType) -> dict[str, Any]:

@@ -75,6 +75,11 @@ class PacketError(ValueError):
         """Return the text for people."""
         return self.detail
 
+    def as_outcome(self) -> "PacketError":
+        """Return the error without its traceback: as a value it would keep the frames, the bytes and itself alive."""
+        self.__context__ = None
+        return self.with_traceback(None)
+
 
 @dataclass(frozen=True, slots=True)
 class Packet:

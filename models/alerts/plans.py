@@ -120,7 +120,7 @@ def _judge(schema: bytes) -> Plan | PacketError:
     try:
         return resolve(avro.parse(schema), known=False)
     except PacketError as error:
-        return error.with_traceback(None)
+        return error.as_outcome()
 
 
 @lru_cache(maxsize=64)

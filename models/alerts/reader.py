@@ -218,7 +218,7 @@ def sniff_bare(data: bytes, limits: ReadLimits) -> Packet | None:
 def rejection(error: Exception) -> PacketError:
     """Turn any exception of a reader into a refusal. A fault of ours is logged with its place."""
     if isinstance(error, PacketError):
-        return error
+        return error.as_outcome()
     if isinstance(error, RecursionError):
         return PacketError(RejectReason.UNSAFE_SCHEMA, "the packet is nested too deeply")
     if isinstance(error, TooCostly):
@@ -267,7 +267,7 @@ def read_container(
         if empty:
             raise PacketError(RejectReason.NO_RECORDS, "the container holds no record")
     except PacketError as error:
-        yield _of_survey(error, plan)
+        yield _of_survey(error.as_outcome(), plan)
 
 
 def read_alerts(data: bytes, limits: ReadLimits) -> Iterator[Alert]:
@@ -306,7 +306,7 @@ def _block(
         if block.count <= room and end != len(block.data):
             raise _trailing(plan)
     except PacketError as error:
-        yield _of_survey(error, plan)
+        yield _of_survey(error.as_outcome(), plan)
 
 
 def _build(record: Record, plan: plans.Plan, limits: ReadLimits) -> PacketOutcome:

@@ -75,7 +75,7 @@ class SchemaRegistry:
         self._lock = threading.Lock()  # held for moments
         self._asking: dict[int, threading.Lock] = {}  # held while the registry is asked: others want the same schema
         self._fetches = threading.Semaphore(MAX_FETCHES)
-        self._opener = urllib.request.build_opener(_NoRedirects())
+        self._asks: urllib.request.OpenerDirector | None = None
 
     def plan(self, schema_id: int) -> Plan:
         """Plan for the packets framed with an id.
@@ -109,7 +109,7 @@ class SchemaRegistry:
         try:
             found: Plan | PacketError = self._find(schema_id)
         except PacketError as error:
-            found = error.with_traceback(None)
+            found = error.as_outcome()
         with self._lock:
             self._asking.pop(schema_id, None)
             if isinstance(found, PacketError):
@@ -148,7 +148,7 @@ class SchemaRegistry:
             raise SchemaUnavailableError(schema_id, "the registry did not answer a moment ago", again - now)
         request = urllib.request.Request(f"{self._url}/schemas/ids/{schema_id}", headers=self._headers)
         try:
-            with self._fetches, self._opener.open(request, timeout=TIMEOUT_SECONDS) as reply:
+            with self._fetches, self._opener().open(request, timeout=TIMEOUT_SECONDS) as reply:
                 return _schema_text(schema_id, reply.read(_REPLY_BYTES + 1))
         except urllib.error.HTTPError as error:
             error.close()
@@ -157,6 +157,12 @@ class SchemaRegistry:
             raise self._unavailable(schema_id, f"the registry answered {error.code}") from None
         except (OSError, HTTPException) as error:
             raise self._unavailable(schema_id, f"the registry cannot be reached ({error})") from None
+
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """Return what asks a registry; made when that is wanted, as a request without one has a registry of its own."""
+        if self._asks is None:
+            self._asks = urllib.request.build_opener(_NoRedirects())
+        return self._asks
 
     def _unavailable(self, schema_id: int, detail: str) -> SchemaUnavailableError:
         wait = RETRY_SECONDS * random.uniform(0.5, 1.5)  # many workers lost it at the same moment

@@ -22,7 +22,6 @@ from service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAIL
 from service.http.edge.keys import Quotas, SharedCounts
 from service.http.edge.middleware import Places
 from service.http.edge.receive import BodyBudget
-from service.http.edge.turns import FairThreads
 from service.observe.metrics import Metrics
 from service.process import tracer_of
 from service.registry.cache import RedisUnavailable
@@ -31,6 +30,7 @@ from service.registry.load import LoadOne, load_one
 from service.registry.names import FORECAST, UnknownModel
 from service.registry.repository import LoadModels, ModelRepository, NotReady
 from service.settings import Settings
+from service.threads import FairThreads
 
 T = TypeVar("T")
 

@@ -102,6 +102,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
 
 log = structlog.get_logger(__name__)
 
+YOUNG_OBJECTS = 10_000
+"""New objects after which Python looks for cycles among them. Requests leave none behind, and with the 700 that are
+usual a large body is looked through again and again while it is read, and no other thread does anything meanwhile."""
+
 
 class Server(uvicorn.Server):
     """uvicorn's server for one service; ``exit_status`` is set when :meth:`run` returns."""
@@ -200,6 +204,7 @@ def serve(settings: Settings) -> int:
     server = Server(Service(settings))
     gc.collect()
     gc.freeze()  # what is there now stays: looking through it again takes the interpreter for tens of milliseconds
+    gc.set_threshold(YOUNG_OBJECTS, 10, 10)
     server.run()
     if server.exit_status:
         _leave(server.exit_status)

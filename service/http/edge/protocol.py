@@ -98,6 +98,7 @@ class LingeringTransport(asyncio.Transport):
     def __init__(self, transport: asyncio.Transport, still_sending: Callable[[], bool], patience: float) -> None:
         self._transport, self._still_sending, self._patience = transport, still_sending, patience
         self._lingering = self._held = self._paused = False
+        self._ending: TimerHandle | None = None
 
     def close(self) -> None:
         """Close, at once or after the client had time to read; what it sends meanwhile is dropped."""
@@ -106,12 +107,18 @@ class LingeringTransport(asyncio.Transport):
         if not self._still_sending():
             self._transport.close()
             if self._transport.get_write_buffer_size():  # a peer that does not read would keep it open for ever
-                asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
+                self._ending = asyncio.get_running_loop().call_later(self._patience, self._transport.abort)
             return
         self._lingering, self._held, self._paused = True, False, False
         self._transport.write_eof()
         self._transport.resume_reading()
-        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+        self._ending = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+
+    def lost(self) -> None:
+        """Forget the connection, which has ended: what holds each other is found by Python in long looks only."""
+        self._still_sending = _nothing_comes
+        if self._ending is not None:
+            self._ending.cancel()
 
     def is_closing(self) -> bool:
         """Return True when nothing more will be answered."""
@@ -156,6 +163,11 @@ class LingeringTransport(asyncio.Transport):
         return self._transport.get_extra_info(name, default)
 
 
+def _nothing_comes() -> bool:
+    """Tell that a connection that has ended sends nothing."""
+    return False
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """One connection. At any time at most one of two timers runs: for headers to come in, for a reply to go out."""
 
@@ -197,11 +209,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers."""
+        """Stop the timers, and let go of everything, so that it goes at once and not when cycles are looked for."""
         self._idle.pop(self, None)
         self._unread = b""
         self._stop_timers()
         super().connection_lost(exc)
+        self._way_out.lost()
+        self.pipeline.clear()
+        self.cycle = None  # type: ignore[assignment]  # as in the base class before the first request
 
     def data_received(self, data: bytes) -> None:
         """Read a piece when it is its client's turn, most often at once."""

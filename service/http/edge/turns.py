@@ -3,7 +3,7 @@
 uvloop accepts whatever waits at the socket in one go, in the order in which it came: a thousand connections are made,
 which takes a tenth of a second, before anybody else is looked at. Here a connection costs a few microseconds until its
 client's turn has come, and a client that has opened one does not stand behind one that has opened a thousand. One that
-was reset meanwhile is dropped before anything is made for it. Threads that decode are shared in the same way.
+was reset meanwhile is dropped before anything is made for it.
 """
 
 import asyncio
@@ -12,22 +12,18 @@ import os
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
 from functools import partial
 from ipaddress import ip_address, ip_network
 from time import monotonic, thread_time
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
-
-ROUND_SECONDS = 1e-3
+ROUND_SECONDS = 5e-4
 """Processor time of what begins in one round of the event loop. A request of somebody else goes through some eight
 rounds, and waits in each for no more than this."""
 MOST_TURNS = 16
 """Turns in one round, however cheap they are."""
-ACCEPTED = 128
+ACCEPTED = 64
 """Connections that are taken from the socket in one round, some 6 microseconds each."""
 MOST_WAITING = 1024
 """Connections of one client that may wait for their turn, and a quarter of those of all clients."""
@@ -110,75 +106,6 @@ class Turns:
         if begin():
             self._left -= 1
             self._begun += 1
-
-
-class FairThreads:
-    """A few threads, of which a client has one at a time; the others' work goes before a client's second.
-
-    Decoding holds the interpreter's lock: in two threads it is no quicker than in one, and everybody else would wait
-    for the lock behind both.
-    """
-
-    def __init__(self, count: int, name: str) -> None:
-        self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._free = count
-        self._at_work: set[str] = set()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-
-    async def run(self, client: str, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, done in the context of the caller when it is the client's turn."""
-        await self._turn(client)
-        loop = asyncio.get_running_loop()
-        future = self._threads.submit(copy_context().run, work)
-
-        def ended(_: object) -> None:  # not when the caller leaves: the thread is at work until here
-            with suppress(RuntimeError):  # the loop has closed
-                loop.call_soon_threadsafe(self._give_back, client)
-
-        future.add_done_callback(ended)
-        return await asyncio.wrap_future(future)
-
-    def close(self) -> None:
-        """Begin nothing more."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _turn(self, client: str) -> None:
-        if self._free and client not in self._at_work:
-            self._take(client)
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(client, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if not turn.cancelled():  # it had just come
-                self._give_back(client)
-            raise
-
-    def _take(self, client: str) -> None:
-        self._free -= 1
-        self._at_work.add(client)
-
-    def _give_back(self, client: str) -> None:
-        self._free += 1
-        self._at_work.discard(client)
-        for name in list(self._waiting):
-            if not self._free:
-                return
-            if name not in self._at_work:
-                self._call(name)
-
-    def _call(self, client: str) -> None:
-        """Give a client's first turn that is still wanted, and put the client behind all others."""
-        turns = self._waiting.pop(client)
-        while turns:
-            turn = turns.popleft()
-            if not turn.done():
-                self._take(client)
-                turn.set_result(None)
-                break
-        if turns:
-            self._waiting[client] = turns
 
 
 def neighbourhood(client: Sequence[Any] | None) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import re
 import socket
@@ -73,6 +74,35 @@ def test_a_few_requests_sent_ahead_are_answered_in_order(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(GET * (MAX_AHEAD - 1) + GET.replace(b"Host", b"Connection: close\r\nHost"))
         assert receive_all(connection).count(b"HTTP/1.1 200") == MAX_AHEAD
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        GET,
+        GET + b"garbage",
+        b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{",
+        b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{",
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 1000,
+    ],
+    ids=["nothing", "whole", "garbage", "refused", "half", "headers"],
+)
+def test_a_connection_that_ended_leaves_nothing_for_the_search_for_cycles(edge: Live, sent: bytes) -> None:
+    """A thousand of them kept every other thread waiting for 30 ms."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(type(each) is LimitedProtocol for each in gc.get_objects())
+        for _ in range(5):
+            with edge.connect() as connection:
+                connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionError, TimeoutError):
+                    receive_all(connection)
+        wait_until(lambda: sum(type(each) is LimitedProtocol for each in gc.get_objects()) <= before)
+    finally:
+        gc.enable()
 
 
 def test_a_connection_with_thousands_of_requests_ahead_ends(edge: Live) -> None:

@@ -1,17 +1,15 @@
-"""Turns: connections are made, requests begun and threads given one client after the other."""
+"""Turns: connections are made and requests begun one client after the other."""
 
 import asyncio
 import errno
 import socket
 import struct
-import threading
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import pytest
 
 from service.http.edge import turns
-from service.http.edge.turns import MOST_TURNS, FairListener, FairThreads, Turns
+from service.http.edge.turns import MOST_TURNS, FairListener, Turns
 
 HOST, ANOTHER = "127.0.0.1", "127.0.0.2"
 
@@ -79,6 +77,7 @@ def test_nothing_is_made_of_who_has_left() -> None:
 
 def test_of_one_client_not_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MOST_WAITING", MOST_TURNS)
+    monkeypatch.setattr(turns, "ACCEPTED", 128)  # all of them come in one round
 
     async def use(listener: FairListener, seen: list[str]) -> None:
         guests = [knock(listener) for _ in range(100)] + [knock(listener, ANOTHER)]
@@ -151,40 +150,3 @@ async def test_as_many_begin_in_a_round_as_its_time_has_room_for() -> None:
             longest = max(longest, len(tasks) - before)
     await asyncio.gather(*tasks)
     assert longest == 1
-
-
-async def test_a_client_has_one_thread_at_a_time() -> None:
-    threads, order, go_on = FairThreads(2, "decode"), list[str](), threading.Event()
-
-    def work(client: str) -> str:
-        order.append(client)
-        go_on.wait(20)
-        return client
-
-    many = [asyncio.ensure_future(threads.run("many", partial(work, "many"))) for _ in range(5)]
-    await asyncio.sleep(0.05)
-    one = asyncio.ensure_future(threads.run("one", partial(work, "one")))
-    async with asyncio.timeout(20):
-        while len(order) < 2:
-            await asyncio.sleep(0.01)
-        assert order == ["many", "one"]
-        many[1].cancel()  # which waits for its turn
-        many[0].cancel()  # whose thread goes on nevertheless
-        await asyncio.sleep(0.05)
-        assert order == ["many", "one"]
-        go_on.set()
-        assert await asyncio.gather(one, *many[2:]) == ["one", "many", "many", "many"]
-    threads.close()
-    assert order == ["many", "one", "many", "many", "many"]
-
-
-async def test_work_in_a_thread_raises_to_its_caller_and_makes_room() -> None:
-    threads = FairThreads(1, "decode")
-
-    def fail() -> None:
-        raise ValueError("no curve")
-
-    for _ in range(3):
-        with pytest.raises(ValueError, match="no curve"):
-            await threads.run("one", fail)
-    threads.close()

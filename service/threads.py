@@ -1,0 +1,115 @@
+"""Work in threads, awaited by the event loop, of which nothing stays behind.
+
+asyncio's own ways (``to_thread``, ``run_in_executor``) tie a thread's future and the loop's to each other, so that a
+result, or a refusal with the frames and the body that it was raised over, lives on until Python next looks for cycles.
+After many of them that takes a tenth of a second, in which no other thread does anything. Here nothing ties them: a
+result is gone when its user is.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_thread(threads: Executor, work: Callable[[], T], ended: Callable[[], None] = lambda: None) -> T:
+    """Return the result of ``work``, done by one of some threads in the context of the caller.
+
+    Parameters
+    ----------
+    ended : called on the event loop when the thread is free again, also when nobody waits for the result any more.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+    threads.submit(copy_context().run, work).add_done_callback(partial(_done, loop, outcome, ended))
+    try:
+        return await outcome
+    finally:
+        del outcome  # an exception would keep itself: by its traceback this frame, and by that the future
+
+
+def _done(
+    loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[T], ended: Callable[[], None], future: Future[T]
+) -> None:
+    with suppress(RuntimeError):  # the loop has closed
+        loop.call_soon_threadsafe(_tell, outcome, ended, future)
+
+
+def _tell(outcome: asyncio.Future[T], ended: Callable[[], None], future: Future[T]) -> None:
+    ended()
+    if outcome.done():  # the caller has left
+        return
+    if future.cancelled():
+        outcome.cancel()
+    elif (error := future.exception()) is not None:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(future.result())
+
+
+class FairThreads:
+    """A few threads, of which a client has one at a time; the others' work goes before a client's second.
+
+    Decoding holds the interpreter's lock: in two threads it is no quicker than in one, and everybody else would wait
+    for the lock behind both.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._free = count
+        self._at_work: set[str] = set()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def run(self, client: str, work: Callable[[], T]) -> T:
+        """Return the result of ``work``, done in the context of the caller when it is the client's turn."""
+        await self._turn(client)
+        # Given back by the thread, not when the caller leaves: until then it is at work.
+        return await in_thread(self._threads, work, partial(self._give_back, client))
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _turn(self, client: str) -> None:
+        if self._free and client not in self._at_work:
+            self._take(client)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had just come
+                self._give_back(client)
+            raise
+
+    def _take(self, client: str) -> None:
+        self._free -= 1
+        self._at_work.add(client)
+
+    def _give_back(self, client: str) -> None:
+        self._free += 1
+        self._at_work.discard(client)
+        for name in list(self._waiting):
+            if not self._free:
+                return
+            if name not in self._at_work:
+                self._call(name)
+
+    def _call(self, client: str) -> None:
+        """Give a client's first turn that is still wanted, and put the client behind all others."""
+        turns = self._waiting.pop(client)
+        while turns:
+            turn = turns.popleft()
+            if not turn.done():
+                self._take(client)
+                turn.set_result(None)
+                break
+        if turns:
+            self._waiting[client] = turns

@@ -1,0 +1,97 @@
+"""Work in threads: given one client after the other, and of what it returned or raised nothing stays behind."""
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from service.threads import FairThreads, in_thread
+
+
+class Held(bytearray):
+    """Bytes of which it can be told whether somebody still holds them."""
+
+
+@pytest.fixture
+def no_search_for_cycles() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def test_a_client_has_one_thread_at_a_time() -> None:
+    threads, order, go_on = FairThreads(2, "decode"), list[str](), threading.Event()
+
+    def work(client: str) -> str:
+        order.append(client)
+        go_on.wait(20)
+        return client
+
+    many = [asyncio.ensure_future(threads.run("many", partial(work, "many"))) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    one = asyncio.ensure_future(threads.run("one", partial(work, "one")))
+    async with asyncio.timeout(20):
+        while len(order) < 2:
+            await asyncio.sleep(0.01)
+        assert order == ["many", "one"]
+        many[1].cancel()  # which waits for its turn
+        many[0].cancel()  # whose thread goes on nevertheless
+        await asyncio.sleep(0.05)
+        assert order == ["many", "one"]
+        go_on.set()
+        assert await asyncio.gather(one, *many[2:]) == ["one", "many", "many", "many"]
+    threads.close()
+    assert order == ["many", "one", "many", "many", "many"]
+
+
+async def test_work_in_a_thread_raises_to_its_caller_and_makes_room() -> None:
+    threads = FairThreads(1, "decode")
+
+    def fail() -> None:
+        raise ValueError("no curve")
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no curve"):
+            await threads.run("one", fail)
+    threads.close()
+
+
+@pytest.mark.usefixtures("no_search_for_cycles")
+async def test_a_result_is_gone_with_its_user() -> None:
+    threads = FairThreads(1, "decode")
+    held = weakref.ref(await threads.run("one", lambda: Held(b"result")))
+    await asyncio.sleep(0)
+    assert held() is None
+    threads.close()
+
+
+@pytest.mark.usefixtures("no_search_for_cycles")
+async def test_a_refused_body_is_gone_with_its_refusal() -> None:
+    threads, held = FairThreads(1, "decode"), list[weakref.ref[Held]]()
+
+    def refuse(body: Held) -> None:
+        held.append(weakref.ref(body))
+        raise ValueError(f"{len(body)} bytes are no document")
+
+    with pytest.raises(ValueError, match="4 bytes"):  # the body must have no other holder
+        await threads.run("one", partial(refuse, Held(b"body")))
+    await asyncio.sleep(0)
+    assert held[0]() is None
+    threads.close()
+
+
+async def test_work_that_never_begins_is_cancelled() -> None:
+    threads, go_on = ThreadPoolExecutor(1), threading.Event()
+    first = asyncio.ensure_future(in_thread(threads, partial(go_on.wait, 20)))
+    second = asyncio.ensure_future(in_thread(threads, lambda: None))
+    await asyncio.sleep(0.05)
+    threads.shutdown(wait=False, cancel_futures=True)
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    go_on.set()
+    assert await first
