@@ -307,9 +307,9 @@ class Watch:
             self.view = told
             return
         self._hear()
-        self._ask_ids({topic for topic, _ in self._assigned})
         ends = self._ends()
         self.view = View(trouble, self._lag(ends), ends)
+        self._ask_ids({topic for topic, _ in self._assigned})  # at last: the answer is a job, which ends a round
         self._asked.set()
 
     def _hear(self) -> None:
