@@ -13,6 +13,8 @@ A page is one test. Its blocks run in order in one scratch folder that looks lik
 a file that an earlier one wrote. A page that writes or patches gets a real copy of the project instead of links to it.
 All pages share one running service. A curl that gets an error status fails its block. Other blocks are shown, not run:
 those that say they are JSON must be JSON.
+
+What README shows is what the bundled models answer, to the digits shown, and is a good answer.
 """
 
 import json
@@ -24,14 +26,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
+from urllib.request import Request, urlopen
 
 import pytest
 
 from deploy.bench.process import Service, running
+from models.taxonomy import ELASTICC
+from training.simulate.packets import SAMPLES as SIMULATED
 
 ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+SAMPLES = ROOT / "service" / "samples"
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
@@ -118,11 +125,11 @@ def anchors(text: str) -> set[str]:
 
 
 def test_readme_is_read_in_one_sitting() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
+    assert len(README.read_text().splitlines()) <= LONGEST_README
 
 
 def test_every_page_is_linked_from_readme() -> None:
-    linked = set(re.findall(r"\((docs/[\w/-]+\.md)", (ROOT / "README.md").read_text()))
+    linked = set(re.findall(r"\((docs/[\w/-]+\.md)", README.read_text()))
     pages = {name(page) for page in (ROOT / "docs").glob("*.md")}
     assert pages - linked == set()
 
@@ -207,3 +214,73 @@ def run_alone(arguments: list[str], folder: Path, environment: dict[str, str]) -
             os.killpg(process.pid, signal.SIGKILL)
             raise
     return process.returncode, printed
+
+
+def post(url: str, body: bytes, kind: str) -> dict[str, Any]:
+    with urlopen(Request(url, body, {"content-type": kind}), timeout=TIMEOUT) as reply:
+        answer: dict[str, Any] = json.load(reply)
+    return answer
+
+
+def test_readme_shows_the_answer_that_its_light_curve_gets(service: Service) -> None:
+    found = blocks(README.read_text())
+    (sent,) = (match[1] for b in found if (match := re.search(r"v1/classify .* -d '(\{.*\})'", b.code, re.DOTALL)))
+    (shown,) = (json.loads(b.code) for b in found if b.language == "json")
+    reply = post(f"{service.url}/v1/classify", sent.encode(), "application/json")
+    (expected,), (result,) = shown["results"], reply["results"]
+    assert {key: reply["model"][key] for key in shown["model"]} == shown["model"]
+    assert result["status"] == "classified"
+    assert result["unusual"] is False
+    assert result["class"] == expected["class"] == max(result["probabilities"], key=result["probabilities"].__getitem__)
+    assert result["class"] in result["prediction_set"]
+    assert len(result["prediction_set"]) < len(ELASTICC.names) / 2, "a set of most classes says nothing"
+    answered = {key: digits(value) for key, value in result.items()}
+    assert {key: digits(value) for key, value in expected.items()} == {
+        **{key: answered[key] for key in expected},
+        "probabilities": {name: answered["probabilities"][name] for name in expected["probabilities"]},
+    }
+    most_probable = sorted(result["probabilities"], key=lambda name: -result["probabilities"][name])
+    assert list(expected["probabilities"]) == most_probable[: len(expected["probabilities"])]
+
+
+def digits(value: Any) -> Any:
+    """Return an answer with the digits that README shows of it."""
+    if isinstance(value, dict):
+        return {key: digits(one) for key, one in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def test_readme_shows_what_the_demonstration_prints() -> None:
+    (shown,) = (b.code for b in blocks(README.read_text()) if "most probable classes" in b.code)
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "demo"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed = [" ".join(line.split()[:-1]) for line in done.stdout.splitlines()]  # the last column is a time
+    rows = [" ".join(line.split()) for line in shown.splitlines() if re.match(r"\d{16}|ZTF", line)]
+    assert len(rows) > 5
+    assert [row for row in rows if row not in printed] == []
+
+
+@pytest.mark.parametrize("survey", ["elasticc", "lsst"])
+def test_sets_of_the_sample_packets_hold_their_true_class(survey: str, service: Service) -> None:
+    """README says so; an object id holds the number of the class that was simulated, after 98765."""
+    truth = {str(ELASTICC.classes[ELASTICC.names.index(sample.class_name)].id) for sample in SIMULATED[survey]}
+    told: dict[str, tuple[str, bool, bool]] = {}
+    for packet in SAMPLES.glob(f"{survey}_*.avro"):
+        (result,) = post(f"{service.url}/v1/alerts", packet.read_bytes(), "application/octet-stream")["results"]
+        (number,) = (number for number in truth if packet.stem.startswith(f"{survey}_98765{number}"))
+        told[number] = result["status"], result["unusual"], number in {class_id(c) for c in result["prediction_set"]}
+    assert told == dict.fromkeys(truth, ("classified", False, True))
+
+
+def class_id(name: str) -> str:
+    return str(ELASTICC.classes[ELASTICC.names.index(name)].id)
+
+
+def test_the_variable_star_among_the_samples_is_called_unusual(service: Service) -> None:
+    packet = (SAMPLES / "ztf_ZTF26ixrptgi.avro").read_bytes()
+    (result,) = post(f"{service.url}/v1/alerts", packet, "application/octet-stream")["results"]
+    assert result["unusual"] is True
+    assert "prediction_set" not in result

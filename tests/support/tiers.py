@@ -20,6 +20,9 @@ SLOW = (
     "training/test_every_architecture.py",  # exports every architecture
     "training/export/test_export.py",
     "test_docs.py::test_page",  # the code blocks of all pages
+    "test_docs.py::test_readme_shows",  # a service, and the demonstration, which starts another
+    "test_docs.py::test_sets_of_the_sample_packets",
+    "test_docs.py::test_the_variable_star",
     "test_quality.py::test_the_tree_passes",  # `make lint` does the same
     "training/export/test_weights.py::test_a_bundle_exported_again_answers_alike",
     "training/export/test_quantize.py::test_a_trial_tells_scores_times_and_a_verdict",
