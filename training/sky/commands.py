@@ -384,6 +384,7 @@ class Fingerprint(Command):
 
     out: Path = Field(description="JSON file to write")
     views: list[Path] = Field(description="npz files of `sky views`, of the training and the valid part")
+    about: str = Field(default="", description="what the page says of this run: its commit, its views")
 
     def cli_cmd(self) -> None:
         """Tell, and write."""
@@ -396,7 +397,8 @@ class Fingerprint(Command):
 
         sky = load_sky(self.data, self.cache)
         known = sky.take(np.isin(sky.part, (0, 1)) & (sky.label >= 0))
-        _write(self.out, {"fingerprint": rounded(fingerprint(known, join([read_sky(path) for path in self.views])))})
+        found = rounded(fingerprint(known, join([read_sky(path) for path in self.views])))
+        _write(self.out, {"fingerprint": {"about": self.about, **found}})
 
 
 class Six(Command):

@@ -345,8 +345,7 @@ def fingerprint(raw: Sky, views: Sky, *, most: int = 250, seed: int = 0) -> dict
 
     label = ELASTICC.names.index("Ia")
     found: dict[str, float] = {}
-    told = {"before": (as_sent(raw), raw.source), "after": (as_sent(views), views.raw_label)}
-    for name, (sky, _) in told.items():
+    for name, sky in (("before", as_sent(raw)), ("after", as_sent(views))):
         source = sky.source if name == "before" else sky.raw_label
         counts = {str(key): int(((source == key) & (sky.label == label)).sum()) for key in np.unique(source)}
         kept = [

@@ -28,6 +28,7 @@ from training.sky.scores import (
 IA, II, IBC, RRL = (ELASTICC.names.index(name) for name in ("Ia", "II", "Ib/c", "RR Lyrae"))
 C = len(ELASTICC.names)
 TEST = PARTS.index("test")
+TOLD = {"about": "a run", "after, forest": 0.2, "after, boosted trees": 0.1, "after, sources": 9}
 DEFAULT_NAME = f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}"
 
 
@@ -149,7 +150,7 @@ def test_a_bundle_of_other_classes_is_refused() -> None:
 
 def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None:
     sky = small_sky()
-    trees = {"reports": {"trees": {"left out": measure("trees", surely_ia, sky)}}, "fingerprint": {"before": 0.9}}
+    trees = {"reports": {"trees": {"left out": measure("trees", surely_ia, sky)}}, "fingerprint": TOLD}
     (tmp_path / "trees.json").write_text(json.dumps(trees), encoding="utf-8")
     score = {"objects": {"mean": 1500.0}, "macro_f1": {"mean": 0.8}}
     evaluated = {"models": [{"name": DEFAULT_NAME}], "views": {"everything": score}}
@@ -164,6 +165,7 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     page = write_page(report, "sky.json")
     assert "| simulated test set, macro-F1 | 0.80 |" in page
     assert "## What falls short, and why" in page
+    assert "| a run | views | 9 | 0.111 | 0.200 | 0.100 |" in page
     under = report["reports"][DEFAULT_NAME]["seen"]["priors"]
     assert {"uniform", "lsst-alerts"} <= set(under)
     assert all(0 <= told["coverage"] <= 1 <= told["size"] for told in under.values())
