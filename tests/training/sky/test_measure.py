@@ -156,6 +156,8 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     evaluated = {"models": [{"name": DEFAULT_NAME}], "views": {"everything": score}}
     report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, told=[tmp_path / "trees.json"])
     assert set(report["reports"]) == {DEFAULT_NAME, "trees"}
+    assert report["fingerprint"] == [TOLD]
+    assert "| a run | views | 9 | 0.111 | 0.200 | 0.100 |" in write_page(report, "sky.json")
     (deep,) = [row for row in report["table"] if row["key"] == "deep"]
     assert set(deep["figures"]["trees"]) == {"left out"}
     (tmp_path / "evaluated.json").write_text(json.dumps(evaluated), encoding="utf-8")
@@ -165,7 +167,6 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     page = write_page(report, "sky.json")
     assert "| simulated test set, macro-F1 | 0.80 |" in page
     assert "## What falls short, and why" in page
-    assert "| a run | views | 9 | 0.111 | 0.200 | 0.100 |" in page
     under = report["reports"][DEFAULT_NAME]["seen"]["priors"]
     assert {"uniform", "lsst-alerts"} <= set(under)
     assert all(0 <= told["coverage"] <= 1 <= told["size"] for told in under.values())

@@ -1,4 +1,4 @@
-"""What is said of the real sky is what was measured: the page, the card and rows of README, from one stored report."""
+"""The page, the card and rows of README about the real sky: all of them say what the stored report says."""
 
 import json
 import re
