@@ -1,4 +1,4 @@
-"""Complaints of Kafka's clients: how long they stand, and what the probes say while nobody answers."""
+"""Complaints of Kafka's clients: how long they stand, and how often they are told."""
 
 import pytest
 import structlog
@@ -8,11 +8,9 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from confluent_kafka import KafkaError
 
 from service.stream.kafka import client as module
-from service.stream.kafka.client import REFUSED_SECONDS, Complaints, View, Watch
-from support.stream import eventually
+from service.stream.kafka.client import REFUSED_SECONDS, Complaints
 
 REFUSED, AWAY = KafkaError(KafkaError._AUTHENTICATION, "no"), KafkaError(KafkaError._ALL_BROKERS_DOWN, "none")
-NOBODY = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g"}
 
 
 class Clock:
@@ -68,17 +66,3 @@ def test_a_repeated_complaint_is_one_line_a_minute_with_the_number_of_times(cloc
         told.note(REFUSED)  # another trouble is told at once
     assert [line["times"] for line in lines] == [1, 60, 60, 1]
     assert all(line["event"] == "Kafka" and line["end"] == "source" for line in lines)
-
-
-def test_a_journal_that_cannot_be_read_keeps_no_round_from_telling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Journals are read again and again while nobody answers; the probes must say so meanwhile."""
-    monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 0.3)
-    monkeypatch.setattr("service.stream.kafka.client.TROUBLED_SECONDS", 0.05)
-    watch = Watch(NOBODY, ["alerts"], Complaints("source"), lambda topic: None)
-    watch.read_journals([("alerts", 0)], lambda found: None)
-    try:
-        for _ in range(3):
-            eventually(lambda: "no broker answers" in watch.view.trouble)
-            watch.view = View()
-    finally:
-        watch.close()
