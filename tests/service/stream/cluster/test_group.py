@@ -205,7 +205,7 @@ def test_a_worker_that_stands_still_is_not_ready_and_later_unhealthy(plain: Tria
     with running(plain.settings(STEADY, max_inflight_messages=8, unready_after=2, unhealthy_after=6)) as worker:
         begins_well(plain, worker)
         worker.network.hold()
-        plain.feed(100)
+        plain.feed(300)  # 8 are under way, 64 lie in the hand, and the others wait at the broker
         eventually(lambda: "messages wait" in worker.ask("/readyz")[1])
         eventually(lambda: worker.metric("nightjar_stream_untaken_seconds") > 2)
         eventually(lambda: worker.ask("/healthz")[0] == 503)
