@@ -212,6 +212,7 @@ class Watch:
         # Offsets as the tools of Kafka tell them: also those that an open transaction is about to move.
         self._client = made(Consumer, {**config, "isolation.level": "read_uncommitted"})
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._journals: SimpleQueue[tuple[tuple[Partition, ...], Journals]] = SimpleQueue()
         self._assigned: tuple[Partition, ...] = ()
         self._lows: dict[Partition, int] = {}
         self._failures = 0
@@ -261,11 +262,12 @@ class Watch:
 
     def read_journals(self, partitions: Iterable[Partition], answer: Journals) -> None:
         """Ask for the metadata of committed offsets; ``answer`` is called on another thread, once it is known."""
-        wanted = tuple(partitions)
-        self._jobs.put(lambda: self._read_journals(wanted, answer))
+        self._journals.put((tuple(partitions), answer))
+        self._jobs.put(self._read_journals)
 
-    def _read_journals(self, partitions: tuple[Partition, ...], answer: Journals) -> None:
+    def _read_journals(self) -> None:
         """Ask once; where nobody answers, the round that follows says so, and it is asked again after that."""
+        partitions, answer = self._journals.get()
         try:
             found = self._client.committed([TopicPartition(*partition) for partition in partitions], ASK_SECONDS)
         except KafkaException as error:
@@ -309,7 +311,7 @@ class Watch:
         self._hear()
         ends = self._ends()
         self.view = View(trouble, self._lag(ends), ends)
-        self._ask_ids({topic for topic, _ in self._assigned})  # at last: the answer is a job, which ends a round
+        self._ask_ids({topic for topic, _ in self._assigned})
         self._asked.set()
 
     def _hear(self) -> None:
@@ -331,11 +333,15 @@ class Watch:
         return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
 
     def _ends(self) -> dict[Partition, int]:
-        """Return the end of each partition; one whose leader is silent is left out, and the rest when it costs time."""
+        """Return the end of each partition; one whose leader is silent is left out, and the rest when it costs time.
+
+        A journal that is wanted ends the round, as alerts wait for it. No other job does: the answer about a topic's
+        id may come in each round, where a broker is silent.
+        """
         ends: dict[Partition, int] = {}
         give_up = monotonic() + ASK_SECONDS
         for partition in self._assigned:
-            if self._closing.is_set() or monotonic() > give_up or not self._jobs.empty():
+            if self._closing.is_set() or monotonic() > give_up or not self._journals.empty():
                 break
             try:
                 low_high = self._client.get_watermark_offsets(TopicPartition(*partition), timeout=TROUBLED_SECONDS)
