@@ -14,8 +14,8 @@ last. Whoever owns a partition anew has its journal read there, too.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -23,8 +23,15 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not in its list
 
 from service.stream.addresses import Address, AddressError
 from service.stream.kafka.offsets import Partition
@@ -165,8 +172,11 @@ def is_transient(error: KafkaError) -> bool:
 ASK_SECONDS: Final = 5.0
 """Seconds that a broker may take to answer, and those between two rounds of questions."""
 TROUBLED_SECONDS: Final = 1.0
-"""The time between two rounds while nobody answers."""
+"""The time between two rounds while nobody answers, and that a silent leader has to tell where its partitions end."""
+EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
+Answers = Mapping[TopicPartition, Future[Any]]
 Journals = Callable[[Mapping[Partition, str | None]], None]
 
 
@@ -212,7 +222,6 @@ class Watch:
         # Offsets as the tools of Kafka tell them: also those that an open transaction is about to move.
         self._client = made(Consumer, {**config, "isolation.level": "read_uncommitted"})
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._journals: SimpleQueue[tuple[tuple[Partition, ...], Journals]] = SimpleQueue()
         self._assigned: tuple[Partition, ...] = ()
         self._lows: dict[Partition, int] = {}
         self._failures = 0
@@ -262,12 +271,11 @@ class Watch:
 
     def read_journals(self, partitions: Iterable[Partition], answer: Journals) -> None:
         """Ask for the metadata of committed offsets; ``answer`` is called on another thread, once it is known."""
-        self._journals.put((tuple(partitions), answer))
-        self._jobs.put(self._read_journals)
+        wanted = tuple(partitions)
+        self._jobs.put(lambda: self._read_journals(wanted, answer))
 
-    def _read_journals(self) -> None:
+    def _read_journals(self, partitions: tuple[Partition, ...], answer: Journals) -> None:
         """Ask once; where nobody answers, the round that follows says so, and it is asked again after that."""
-        partitions, answer = self._journals.get()
         try:
             found = self._client.committed([TopicPartition(*partition) for partition in partitions], ASK_SECONDS)
         except KafkaException as error:
@@ -333,24 +341,19 @@ class Watch:
         return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
 
     def _ends(self) -> dict[Partition, int]:
-        """Return the end of each partition; one whose leader is silent is left out, and the rest when it costs time.
+        """Return the end of each partition, asked of all leaders at once; what a silent one leads is left out."""
+        asked = [self._offsets(spec) for spec in (EARLIEST, LATEST)]
+        lows, ends = (dict(_told(answers)) for answers in asked)
+        self._lows |= lows
+        return {partition: end for partition, end in ends.items() if partition in self._lows}
 
-        A journal that is wanted ends the round, as alerts wait for it. No other job does: the answer about a topic's
-        id may come in each round, where a broker is silent.
-        """
-        ends: dict[Partition, int] = {}
-        give_up = monotonic() + ASK_SECONDS
-        for partition in self._assigned:
-            if self._closing.is_set() or monotonic() > give_up or not self._journals.empty():
-                break
-            try:
-                low_high = self._client.get_watermark_offsets(TopicPartition(*partition), timeout=TROUBLED_SECONDS)
-            except KafkaException:
-                continue
-            if low_high:
-                ends[partition] = low_high[1]
-                self._lows[partition] = low_high[0]
-        return ends
+    def _offsets(self, spec: Any) -> Answers:
+        wanted = {TopicPartition(*partition): spec for partition in self._assigned}
+        if not wanted:
+            return {}
+        return self._admin.list_offsets(  # as the tools of Kafka tell them: with what open transactions have written
+            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TROUBLED_SECONDS
+        )
 
     def _lag(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
         """Count messages behind the committed offset; of a partition without one, all that it holds."""
@@ -371,3 +374,11 @@ class Watch:
         self._closing.set()
         self._jobs.put(None)
         self._thread.join(2 * ASK_SECONDS)
+
+
+def _told(answers: Answers) -> Iterator[tuple[Partition, int]]:
+    """Yield the offset of each partition whose leader has answered."""
+    wait(answers.values(), ASK_SECONDS)
+    for asked, answer in answers.items():
+        if answer.done() and answer.exception() is None and answer.result().offset >= 0:
+            yield (str(asked.topic), asked.partition), int(answer.result().offset)

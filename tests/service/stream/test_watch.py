@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from service.stream.kafka.client import Complaints, View, Watch
@@ -35,7 +35,7 @@ def test_a_journal_that_cannot_be_read_keeps_no_round_from_telling(monkeypatch: 
 def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_told(
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """A round of questions gives way to a journal that is wanted, and not to an answer about ids."""
+    """An answer about ids ends no round of questions."""
     asked: list[Future[None]] = []
 
     def describe(self: AdminClient, topics: TopicCollection, **options: Any) -> dict[str, Future[None]]:
@@ -49,15 +49,13 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
             if not one.done():
                 one.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
 
-    class Telling(Consumer):
-        """A client that is told of ids whenever it asks for an end, as happens while a broker is silent."""
+    def ends(self: AdminClient, *partitions: Any, **options: Any) -> Any:
+        tell()  # as happens while a broker is silent
+        return list_offsets(self, *partitions, **options)
 
-        def get_watermark_offsets(self, *partition: Any, **options: Any) -> Any:
-            tell()
-            return super().get_watermark_offsets(*partition, **options)
-
+    list_offsets = AdminClient.list_offsets
     monkeypatch.setattr(AdminClient, "describe_topics", describe)
-    monkeypatch.setattr("service.stream.kafka.client.Consumer", Telling)
+    monkeypatch.setattr(AdminClient, "list_offsets", ends)
     monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 1.0)
     partitions = [("alerts", number) for number in range(4)]
     with kafka_cluster() as cluster:
@@ -71,5 +69,25 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
             watch.begin(partitions)  # asks for ids, before the first round that asks for ends
             watch.look_at(partitions)
             eventually(lambda: watch.view == View(lag=expected, ends=expected))
+        finally:
+            watch.close()
+
+
+def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the leaders are silent for longer than a round may take, were they asked one after the other."""
+    monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 2.0)
+    monkeypatch.setattr("service.stream.kafka.client.TROUBLED_SECONDS", 0.5)
+    with kafka_cluster(2) as cluster:
+        cluster.create("many", 48)
+        partitions = [("many", number) for number in range(48)]
+        for _, number in partitions:
+            cluster.set_leader("many", number, 1 + number % 2)
+        config = {"bootstrap.servers": cluster.hosts, "group.id": "watched", "log_level": 0}
+        watch = Watch(config, ["many"], Complaints("source"), lambda topic: None)
+        watch.look_at(partitions)
+        try:
+            eventually(lambda: watch.view.lag == watch.view.ends == dict.fromkeys(partitions, 0))
+            cluster.set_down(2)
+            eventually(lambda: watch.view.ends == dict.fromkeys(partitions[::2], 0))
         finally:
             watch.close()
