@@ -310,10 +310,14 @@ class StreamSettings(Settings):
         description="whether a worker goes on trying where a password, certificate or right is wrong at its start",
     )
     unready_after: float = Field(
-        60, gt=0, description="seconds with nothing taken, while more waits, after which a worker is not ready"
+        60,
+        gt=0,
+        description="seconds with nothing taken while more waits, or out of its group, until a worker is not ready",
     )
     unhealthy_after: float = Field(
-        300, gt=0, description="seconds with no movement, while messages wait, after which a worker is unhealthy"
+        300,
+        gt=0,
+        description="seconds with no movement while messages wait, or out of its group, until a worker is unhealthy",
     )
     worker_port: int = Field(8081, ge=0, le=65535, description="TCP port of a worker's metrics and probes")
     account_interval: float = Field(60, gt=0, description="seconds between log lines with a worker's account")

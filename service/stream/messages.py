@@ -76,12 +76,14 @@ class Standing:
     assigned : partitions that are this worker's; None where the broker knows of none.
     lag : messages that wait at the broker or are not yet done, by topic and partition ("" where there are none).
     waiting : messages at the broker that could be taken now, as far as it is known.
+    member : False while the group that shares the topics does not count this worker in.
     """
 
     trouble: str = ""
     assigned: int | None = None
     lag: Mapping[tuple[str, str], int] = field(default_factory=dict)
     waiting: int = 0
+    member: bool = True
 
 
 class TransientError(Exception):

@@ -19,7 +19,8 @@ class Movement:
     Not ready is a worker that can take nothing, for whatever reason, or takes nothing although the broker has more. It
     is unhealthy, so that a supervisor starts it anew, when nothing moves for minutes although messages wait and no
     trouble outside explains it: a broker, sink, registry or disk that is down is none of its making and does not pass
-    sooner.
+    sooner. The same holds for a worker that no group counts in, although the brokers answer: it has no partitions, so
+    nothing waits for it.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ class Movement:
         self._unhealthy_after = unhealthy_after
         self._outside = outside
         self._clock = clock
-        self._taken_at = self._moved_at = self._idle_at = self._trouble_at = clock()
+        self._taken_at = self._moved_at = self._trouble_at = self._member_at = clock()
         self.standing = Standing()
 
     def took(self) -> None:
@@ -66,6 +67,8 @@ class Movement:
                 self._moved_at = now
         if self._outside() or standing.trouble or standing.assigned == 0:
             self._trouble_at = now
+        if self._outside() or standing.trouble or standing.member:
+            self._member_at = now
         metrics = self._metrics
         metrics.stream_lag.clear()
         for (topic, partition), lag in standing.lag.items():
@@ -81,7 +84,7 @@ class Movement:
         since = self._clock() - self._taken_at
         if self.standing.waiting > 0 and since > self._unready_after:
             return f"source: nothing taken for {since:.0f} s although {self.standing.waiting} messages wait"
-        return ""
+        return self._no_member(self._unready_after)
 
     def unhealthy(self) -> str:
         """Return what only a new process mends, in words; empty when nothing is known to be wrong."""
@@ -89,7 +92,15 @@ class Movement:
         if self._outside() or self.standing.trouble:
             return ""
         since = now - max(self._moved_at, self._trouble_at)
-        return f"nothing has moved for {since:.0f} s although messages wait" if since > self._unhealthy_after else ""
+        if since > self._unhealthy_after:
+            return f"nothing has moved for {since:.0f} s although messages wait"
+        return self._no_member(self._unhealthy_after)
+
+    def _no_member(self, longest: float) -> str:
+        since = self._clock() - self._member_at
+        if self.standing.member or since <= longest:
+            return ""
+        return f"source: not a member of its group for {since:.0f} s although the brokers answer"
 
 
 TIMEOUT_SECONDS: Final = 10.0

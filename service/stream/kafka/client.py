@@ -31,7 +31,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not in its list
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from service.stream.addresses import Address, AddressError
 from service.stream.kafka.offsets import Partition
@@ -166,15 +166,15 @@ def made(client: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) ->
 
 def is_transient(error: KafkaError) -> bool:
     """Return whether the same record may be taken later."""
-    return error.retriable() or error.code() in _TRANSIENT
+    return bool(error.retriable() or error.code() in _TRANSIENT)
 
 
 ASK_SECONDS: Final = 5.0
 """Seconds that a broker may take to answer, and those between two rounds of questions."""
 TROUBLED_SECONDS: Final = 1.0
 """The time between two rounds while nobody answers, and that a silent leader has to tell where its partitions end."""
-EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+EARLIEST: Final = OffsetSpec.earliest()
+LATEST: Final = OffsetSpec.latest()
 
 Answers = Mapping[TopicPartition, Future[Any]]
 Journals = Callable[[Mapping[Partition, str | None]], None]
@@ -351,9 +351,10 @@ class Watch:
         wanted = {TopicPartition(*partition): spec for partition in self._assigned}
         if not wanted:
             return {}
-        return self._admin.list_offsets(  # as the tools of Kafka tell them: with what open transactions have written
+        answers: Answers = self._admin.list_offsets(  # as Kafka's tools tell them: with what open transactions wrote
             wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TROUBLED_SECONDS
         )
+        return answers
 
     def _lag(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
         """Count messages behind the committed offset; of a partition without one, all that it holds."""

@@ -392,4 +392,4 @@ class Commits:
 
 def _is_doubtful(error: KafkaError) -> bool:
     """Return whether a broker may take a commit although it failed here: nothing came back, or not in time."""
-    return error.code() < 0 or error.code() == KafkaError.REQUEST_TIMED_OUT
+    return bool(error.code() < 0 or error.code() == KafkaError.REQUEST_TIMED_OUT)

@@ -117,7 +117,8 @@ class KafkaSource:
         self._offsets = Offsets(committed_with=transactional)
         self._apart = Apart() if transactional else None
         self._leaving = False
-        self._group: object = None  # our membership as the owner noted it last, for transactions
+        self._group: object = None  # our membership as the owner noted it last
+        self._joins = any(not name.startswith("^") for name in address.names)  # a pattern may match nothing for long
         self._commits = Commits(self._offsets, max_deliveries, self._apart)
         self._hand = Hand(self._offsets, self._commits)
         self.complaints = Complaints("source")
@@ -200,7 +201,7 @@ class KafkaSource:
 
     def _note_group(self) -> None:
         """Note our membership; costs microseconds, as the client asks nobody. One that is closing has none to tell."""
-        if self._apart is not None and not self._leaving:
+        if not self._leaving:
             self._group = self._consumer.consumer_group_metadata()
 
     def _fetch(self, limit: int, timeout: float) -> None:
@@ -374,7 +375,7 @@ class KafkaSource:
         its offsets without a question.
         """
         group = self._group
-        if group is None or _generation_of(group) == _NO_GENERATION:
+        if not _is_member(group):
             raise TransientError("not a member of the group at the moment")
         owned, ahead = self._offsets.ahead(m.token for m in messages if isinstance(m.token, Token))
         positions = []
@@ -415,11 +416,17 @@ class KafkaSource:
             assigned=len(partitions),
             lag={(topic, str(number)): count for (topic, number), count in lag.items()},
             waiting=sum(lag.values()) - self._offsets.unfinished() - len(self._hand),
+            member=not self._joins or _is_member(self._group),
         )
 
 
 def _nothing() -> None:
     """Do nothing: a job that only makes the owner look at what has changed."""
+
+
+def _is_member(group: object) -> bool:
+    """Return whether the client says that it belongs to a generation of its group."""
+    return group is not None and _generation_of(group) != _NO_GENERATION
 
 
 def _generation_of(group: object) -> int:

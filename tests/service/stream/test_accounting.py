@@ -102,7 +102,7 @@ def between_topics(folder: Path, data: list[bytes], option: str) -> Iterator[Way
             consumer = Consumer({"bootstrap.servers": cluster.hosts, "group.id": "nightjar", "log_level": 0})
             (found,) = consumer.committed([TopicPartition("alerts", 0)], 10)
             consumer.close()
-            return len(data) - max(found.offset, 0)
+            return len(data) - max(int(found.offset), 0)
 
         settings = chosen(
             folder,

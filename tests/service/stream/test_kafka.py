@@ -266,7 +266,7 @@ def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaClust
         def poll(seconds: float) -> int:
             asking["now"] += 1
             most.append(asking["now"])
-            told = producer.poll(seconds)
+            told = int(producer.poll(seconds))
             asking["now"] -= 1
             return told
 

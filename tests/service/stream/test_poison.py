@@ -89,7 +89,7 @@ class Broken:
 
 def test_headers_that_break_the_client_are_left_out() -> None:
     broken = Broken()
-    message = of_kafka(broken)  # type: ignore[arg-type]  # has all that is used of one
+    message = of_kafka(broken)  # has all that is used of one
     assert (message.value, message.headers, broken.asked) == (alert(1), (), 1)
 
 

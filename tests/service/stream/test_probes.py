@@ -102,6 +102,26 @@ def test_work_that_never_ends_is_unhealthy_although_nothing_waits() -> None:
     assert still.movement.unhealthy()
 
 
+def test_a_worker_that_its_group_does_not_count_in_is_not_ready_and_later_unhealthy() -> None:
+    """It has no partitions, so nothing waits for it; a client that has lost its way would stay like that for ever."""
+    apart, joined = Standing(assigned=0, member=False), Standing(assigned=0)
+    still = Standstill()
+    still.lasts(60, joined)
+    still.lasts(50, apart)
+    assert still.movement.unready() == ""
+    still.lasts(20, apart)
+    assert still.movement.unready() == "source: not a member of its group for 70 s although the brokers answer"
+    assert still.metric("not_ready") == 1
+    assert still.movement.unhealthy() == ""
+    still.lasts(10, Standing(trouble="no broker answers", assigned=0, member=False))
+    still.lasts(300, apart)
+    assert still.movement.unhealthy() == ""
+    still.lasts(10, apart)
+    assert "not a member" in still.movement.unhealthy()
+    still.lasts(10, joined)
+    assert still.movement.unready() == still.movement.unhealthy() == ""
+
+
 @pytest.mark.parametrize("where", ["sink", "broker", "no partition"])
 def test_trouble_outside_makes_nobody_unhealthy_and_its_end_begins_the_time_anew(where: str) -> None:
     still = Standstill()
