@@ -103,7 +103,7 @@ def test_work_that_never_ends_is_unhealthy_although_nothing_waits() -> None:
 
 
 def test_a_worker_that_its_group_does_not_count_in_is_not_ready_and_later_unhealthy() -> None:
-    """It has no partitions, so nothing waits for it; a client that has lost its way would stay like that for ever."""
+    """A client that has lost its way stays like that for ever: it has no partitions, so nothing waits for it."""
     apart, joined = Standing(assigned=0, member=False), Standing(assigned=0)
     still = Standstill()
     still.lasts(60, joined)
