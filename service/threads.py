@@ -13,9 +13,15 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import TypeVar
+from time import thread_time
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+REST: Final = 3.0
+"""Rest of a client after a refusal, over the processor time that the refusal took."""
+REST_SECONDS: Final = (1e-3, 0.5)
+"""Shortest rest that is worth a timer, and the longest one."""
 
 
 async def in_thread(threads: Executor, work: Callable[[], T], ended: Callable[[], None] = lambda: None) -> T:
@@ -57,24 +63,34 @@ class FairThreads:
     """A few threads, of which a client has one at a time; the others' work goes before a client's second.
 
     Decoding holds the interpreter's lock: in two threads it is no quicker than in one, and everybody else would wait
-    for the lock behind both.
+    for the lock behind both. For the same reason a client whose work raised, a body that was refused, rests for
+    :data:`REST` times what that took: one refusal right after the other would leave the lock to nobody else.
     """
 
     def __init__(self, count: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._free = count
-        self._at_work: set[str] = set()
+        self._at_work: set[str] = set()  # or resting
+        self._refused_seconds: dict[str, float] = {}  # of those whose last work has just raised
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def run(self, client: str, work: Callable[[], T]) -> T:
         """Return the result of ``work``, done in the context of the caller when it is the client's turn."""
         await self._turn(client)
         # Given back by the thread, not when the caller leaves: until then it is at work.
-        return await in_thread(self._threads, work, partial(self._give_back, client))
+        return await in_thread(self._threads, partial(self._timed, client, work), partial(self._give_back, client))
 
     def close(self) -> None:
         """Begin nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _timed(self, client: str, work: Callable[[], T]) -> T:
+        began = thread_time()
+        try:
+            return work()
+        except Exception:
+            self._refused_seconds[client] = thread_time() - began
+            raise
 
     async def _turn(self, client: str) -> None:
         if self._free and client not in self._at_work:
@@ -95,7 +111,19 @@ class FairThreads:
 
     def _give_back(self, client: str) -> None:
         self._free += 1
+        shortest, longest = REST_SECONDS
+        rest = REST * self._refused_seconds.pop(client, 0.0)
+        if rest < shortest:
+            self._at_work.discard(client)
+        else:
+            asyncio.get_running_loop().call_later(min(rest, longest), self._rested, client)
+        self._call_others()
+
+    def _rested(self, client: str) -> None:
         self._at_work.discard(client)
+        self._call_others()
+
+    def _call_others(self) -> None:
         for name in list(self._waiting):
             if not self._free:
                 return

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from service.threads import FairThreads, in_thread
+from service.threads import REST, REST_SECONDS, FairThreads, in_thread
 
 
 class Held(bytearray):
@@ -58,6 +59,46 @@ async def test_work_in_a_thread_raises_to_its_caller_and_makes_room() -> None:
     for _ in range(3):
         with pytest.raises(ValueError, match="no curve"):
             await threads.run("one", fail)
+    threads.close()
+
+
+def compute() -> None:
+    """Use ten milliseconds of processor time."""
+    end = time.thread_time() + 0.01
+    while time.thread_time() < end:
+        pass
+
+
+def refuse() -> None:
+    """Use ten milliseconds of processor time, for nothing."""
+    compute()
+    raise ValueError("no curve")
+
+
+async def test_a_refused_client_rests_and_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.threads.REST", 1e4)
+    monkeypatch.setattr("service.threads.REST_SECONDS", (1e-3, 60.0))
+    threads = FairThreads(1, "decode")
+    with pytest.raises(ValueError, match="no curve"):
+        await threads.run("refused", refuse)
+    again = asyncio.ensure_future(threads.run("refused", compute))
+    async with asyncio.timeout(20):
+        for _ in range(2):
+            await threads.run("answered", compute)
+    assert not again.done()
+    again.cancel()
+    threads.close()
+
+
+async def test_a_rest_is_as_long_as_the_refusal_was_dear_and_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, loop = FairThreads(1, "decode"), asyncio.get_running_loop()
+    for rest, seconds in ((REST, REST * 0.01), (1e6, REST_SECONDS[1])):
+        monkeypatch.setattr("service.threads.REST", rest)
+        with pytest.raises(ValueError, match="no curve"):
+            await threads.run("refused", refuse)
+        refused = loop.time()
+        async with asyncio.timeout(20):
+            assert await threads.run("refused", loop.time) - refused >= 0.9 * seconds
     threads.close()
 
 
