@@ -117,8 +117,10 @@ class KafkaSource:
         self._offsets = Offsets(committed_with=transactional)
         self._apart = Apart() if transactional else None
         self._leaving = False
-        self._group: object = None  # our membership as the owner noted it last
-        self._joins = any(not name.startswith("^") for name in address.names)  # a pattern may match nothing for long
+        self._group: object = None  # our membership as the owner noted it last, for transactions
+        # Whether the group has given us partitions, or none, since we joined it or lost those we had. The generation
+        # does not tell: a client that finds no broker any more keeps its last. A pattern may match nothing for long.
+        self._joined = all(name.startswith("^") for name in address.names)
         self._commits = Commits(self._offsets, max_deliveries, self._apart)
         self._hand = Hand(self._offsets, self._commits)
         self.complaints = Complaints("source")
@@ -201,7 +203,7 @@ class KafkaSource:
 
     def _note_group(self) -> None:
         """Note our membership; costs microseconds, as the client asks nobody. One that is closing has none to tell."""
-        if not self._leaving:
+        if self._apart is not None and not self._leaving:
             self._group = self._consumer.consumer_group_metadata()
 
     def _fetch(self, limit: int, timeout: float) -> None:
@@ -275,6 +277,7 @@ class KafkaSource:
         began = monotonic()
         places = [(str(p.topic), p.partition) for p in partitions]
         consumer.incremental_assign(partitions)
+        self._joined = True
         self._watch.begin(places)
         self._note_group()
         self._commits.begin(places)
@@ -314,7 +317,7 @@ class KafkaSource:
     def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Forget partitions that others may have read already: nothing of theirs counts any more."""
         began = monotonic()
-        self._group = None
+        self._group, self._joined = None, False
         self._drop([(str(p.topic), p.partition) for p in partitions])
         with suppress(KafkaException):
             consumer.incremental_unassign(partitions)
@@ -375,7 +378,7 @@ class KafkaSource:
         its offsets without a question.
         """
         group = self._group
-        if not _is_member(group):
+        if group is None or _generation_of(group) == _NO_GENERATION:
             raise TransientError("not a member of the group at the moment")
         owned, ahead = self._offsets.ahead(m.token for m in messages if isinstance(m.token, Token))
         positions = []
@@ -416,17 +419,12 @@ class KafkaSource:
             assigned=len(partitions),
             lag={(topic, str(number)): count for (topic, number), count in lag.items()},
             waiting=sum(lag.values()) - self._offsets.unfinished() - len(self._hand),
-            member=not self._joins or _is_member(self._group),
+            member=self._joined,
         )
 
 
 def _nothing() -> None:
     """Do nothing: a job that only makes the owner look at what has changed."""
-
-
-def _is_member(group: object) -> bool:
-    """Return whether the client says that it belongs to a generation of its group."""
-    return group is not None and _generation_of(group) != _NO_GENERATION
 
 
 def _generation_of(group: object) -> int:

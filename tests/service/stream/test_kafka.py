@@ -245,6 +245,24 @@ def test_a_wrong_property_is_told(cluster: KafkaCluster, option: str) -> None:
             end(where, {})
 
 
+def test_a_source_is_no_member_before_it_joins_and_while_its_partitions_are_lost(cluster: KafkaCluster) -> None:
+    taken = KafkaSource(parse_address(source(cluster)), {})
+
+    def stands(member: bool) -> bool:
+        taken.poll(1, 0.1)
+        return taken.standing().member == member
+
+    assert not taken.standing().member
+    eventually(lambda: stands(True))
+    for broker in (1, 2):
+        cluster.set_down(broker)
+    eventually(lambda: stands(False))
+    for broker in (1, 2):
+        cluster.set_up(broker)
+    eventually(lambda: stands(True))
+    taken.close()
+
+
 def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
     verdicts = sink.publish([Record(b"a", b"v"), Record(b"b", bytes(5_000_000)), Record(b"c", b"v")])

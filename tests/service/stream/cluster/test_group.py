@@ -214,6 +214,20 @@ def test_a_worker_that_stands_still_is_not_ready_and_later_unhealthy(plain: Tria
         ends_well(plain, worker)
 
 
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+def test_a_member_for_whom_no_partition_is_left_is_ready(hosts: str, exactly_once: bool, tmp_path: Path) -> None:
+    with trial(hosts, tmp_path, exactly_once=exactly_once, partitions=1) as one:
+        patience: dict[str, Any] = {"unready_after": 2, "unhealthy_after": 4}
+        with one.process(**patience) as first, one.process(**patience) as second:
+            workers = (first, second)
+            begins_well(one, first)
+            eventually(lambda: sorted(w.metric("nightjar_stream_assigned_partitions") for w in workers) == [0, 1])
+            time.sleep(8)
+            for worker in workers:
+                assert worker.ask("/readyz")[0] == worker.ask("/healthz")[0] == 200
+            ends_well(one, *workers)
+
+
 def test_lag_agrees_with_the_tool_of_kafka(one_broker: Brokers, tmp_path: Path) -> None:
     with trial(one_broker.hosts(), tmp_path) as one:
         one.feed(100)
