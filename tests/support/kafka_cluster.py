@@ -6,6 +6,8 @@ to all readers and keep no offsets.
 """
 
 import ctypes
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -169,3 +171,28 @@ def kafka_cluster(brokers: int = 1) -> Iterator[KafkaCluster]:
         yield cluster
     finally:
         cluster.close()
+
+
+class LostClient:
+    """A client that knows no broker any more (librdkafka 5301): it has nothing, and answers no question."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+
+    def list_topics(self, *_: object) -> None:
+        raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TRANSPORT))
+
+    def consume(self, count: int, timeout: float) -> list[object]:
+        time.sleep(timeout)
+        return []
+
+    def poll(self, timeout: float) -> None:
+        time.sleep(timeout)
+
+    def pause(self, partitions: list[object]) -> None:
+        assert not partitions
+
+    resume = pause
+
+    def close(self) -> None:
+        self.closed.set()

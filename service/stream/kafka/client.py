@@ -171,6 +171,8 @@ def is_transient(error: KafkaError) -> bool:
 
 ASK_SECONDS: Final = 5.0
 """Seconds that a broker may take to answer, and those between two rounds of questions."""
+RENEW_AFTER: Final = 2
+"""Rounds in a row without an answer after which the watch takes other clients: its own may be lost."""
 TROUBLED_SECONDS: Final = 1.0
 """The time between two rounds while nobody answers, and that a silent leader has to tell where its partitions end."""
 EARLIEST: Final = OffsetSpec.earliest()
@@ -214,13 +216,12 @@ class Watch:
         made_again: Callable[[str], None],
     ) -> None:
         self._made_again = made_again
-        self._admin = made(AdminClient, dict(config))
+        self._config = dict(config)
         self._ids: dict[str, list[str]] = {}  # of the topics of our partitions since these became ours, the last first
         self._lives: Counter[str] = Counter()
         self._topics = [topic for topic in topics if not topic.startswith("^")]
         self._complaints = complaints
-        # Offsets as the tools of Kafka tell them: also those that an open transaction is about to move.
-        self._client = made(Consumer, {**config, "isolation.level": "read_uncommitted"})
+        self._begin_clients()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._assigned: tuple[Partition, ...] = ()
         self._lows: dict[Partition, int] = {}
@@ -229,6 +230,11 @@ class Watch:
         self.view = View()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
+
+    def _begin_clients(self) -> None:
+        self._admin = made(AdminClient, dict(self._config))
+        # Offsets as the tools of Kafka tell them: also those that an open transaction is about to move.
+        self._client = made(Consumer, {**self._config, "isolation.level": "read_uncommitted"})
 
     def first_round(self, timeout: float) -> None:
         """Wait until the brokers have answered, or told that they never will, or some seconds have passed."""
@@ -315,6 +321,9 @@ class Watch:
             if heard or self._failures > 1:  # one failure may be one broker's
                 told = View(heard or f"no broker answers: {error.args[0].str()}", told.lag, told.ends)
             self.view = told
+            if self._failures % RENEW_AFTER == 0:
+                self._client.close()
+                self._begin_clients()
             return
         self._hear()
         ends = self._ends()

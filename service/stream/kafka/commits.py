@@ -362,6 +362,10 @@ class Commits:
         for partition in self._doubtful:
             self._held[partition].told = None
 
+    def client_gone(self) -> None:
+        """Forget the commit under way: nobody tells any more what becomes of it, and no partition of it is ours."""
+        self._end_sent()
+
     def _end_sent(self) -> None:
         if self._apart is not None and (self._sent is not None or self._doubtful):
             self._apart.end()

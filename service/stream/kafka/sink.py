@@ -47,7 +47,7 @@ REFUSAL_SECONDS: Final = 3.0
 
 
 class DefunctError(TransientError):
-    """The producer takes nothing any more; another one may."""
+    """The producer takes nothing any more, or got no answer in time, as it may have lost its brokers: another may."""
 
 
 class KafkaSink:
@@ -59,13 +59,17 @@ class KafkaSink:
         self._config = {**properties(address, extra, OWN), "error_cb": self.complaints.note}
         self._producer = made(Producer, self._config)
         self._asks = threading.Lock()
-        self._return = Return(self.complaints)
+        self._return = Return(self._config, self.complaints, self._take)
+
+    def _take(self, producer: Producer) -> None:
+        """Go on with another producer; whoever waits for the former one's verdicts still gets them."""
+        self._producer = producer
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
         """Hand over and wait until each record is acknowledged, refused or too late."""
         verdicts = hand_over(self._producer, self._topic, records, patience(self._config), self._asks)
         if any(isinstance(verdict, DefunctError) for verdict in verdicts):
-            self._producer = Producer(self._config)
+            self._take(Producer(self._config))
         if any(verdict is None for verdict in verdicts):
             self.complaints.answered()
         return verdicts
@@ -86,10 +90,21 @@ class KafkaSink:
 
 
 class Return:
-    """Return of brokers that were away, asked for by a thread: a producer that writes nothing never learns of it."""
+    """Return of brokers that were away, asked for by a thread: a producer that writes nothing never learns of it.
 
-    def __init__(self, complaints: Complaints) -> None:
-        self._complaints = complaints
+    Nor does one that has lost its brokers for ever (:meth:`service.stream.kafka.source.KafkaSource._look_at_client`):
+    where it gets no answer, another one asks, and takes its place if it gets one.
+
+    Parameters
+    ----------
+    config : properties of the producer.
+    take : is given the producer that was answered.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], complaints: Complaints, take: Callable[[Producer], None] = lambda _: None
+    ) -> None:
+        self._config, self._complaints, self._take = config, complaints, take
         self._asking = threading.Lock()
 
     def look(self, producer: Producer, topic: str) -> None:
@@ -99,12 +114,22 @@ class Return:
 
     def _ask(self, producer: Producer, topic: str) -> None:
         try:
-            producer.list_topics(topic, REFUSAL_SECONDS)
-            self._complaints.answered()
-        except KafkaException:
-            pass  # it is asked again when somebody wants to know
+            if _answered(producer, topic):
+                self._complaints.answered()
+            elif _answered(another := Producer(dict(self._config)), topic):
+                self._take(another)
+                self._complaints.answered()
         finally:
             self._asking.release()
+
+
+def _answered(producer: Producer, topic: str) -> bool:
+    """Return whether a broker answers; one that does not is asked again when somebody wants to know."""
+    try:
+        producer.list_topics(topic, REFUSAL_SECONDS)
+    except KafkaException:
+        return False
+    return True
 
 
 def refusal_of(producer: Producer, topic: str, complaints: Complaints) -> str:
@@ -181,7 +206,7 @@ def _produce(
 
 def verdict_of(error: KafkaError) -> TransientError | PermanentError:
     """Return what an error of the broker or the client says about a record."""
-    if error.fatal():
+    if error.fatal() or error.code() == KafkaError._MSG_TIMED_OUT:
         return DefunctError(error.str())
     return (TransientError if is_transient(error) else PermanentError)(error.str())
 
@@ -215,7 +240,7 @@ class KafkaTransactions:
         self._config = {**properties(address, extra, own), "error_cb": self.complaints.note}
         self._producer = made(Producer, self._config)
         self._asks = threading.Lock()
-        self._return = Return(self.complaints)
+        self._return = Return(self._config, self.complaints)  # :meth:`begin` takes another producer by itself
         self._times_away = 0  # as counted when the producer worked last
         self._known = self._open = False  # whether the coordinator knows the producer; whether a transaction is open
         self._offsets_seconds = OFFSETS_SECONDS

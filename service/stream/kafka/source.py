@@ -8,6 +8,10 @@ owner waits for nobody, except at a revocation, for :data:`REVOKE_SECONDS` at mo
 is not done by then is the next owner's, and nothing that is published later can be ours by mistake
 (:meth:`KafkaSource.holds`).
 
+A client of librdkafka's can lose all its brokers for ever. Where nothing is ours the owner therefore asks by the client
+that takes the alerts whether it still knows one, and takes another client where it does not although the brokers answer
+the watch (:meth:`KafkaSource._look_at_client`).
+
 What is paused follows from how many messages lie in the hand, between the client's queue and the worker, and is said
 again for every partition that comes.
 
@@ -18,6 +22,7 @@ group is joined, so a replay disturbs nobody. It ends where the topic ended when
 """
 
 import struct
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -48,6 +53,12 @@ HURRY_SECONDS: Final = 0.005
 """That time while messages in the hand wait for an answer of the broker."""
 FULL_SECONDS: Final = 0.5
 """Seconds that the hand is full before partitions are paused; until then it grows by one message for each look."""
+LOOK_SECONDS: Final = 2.0
+"""Seconds between two looks at the client of a member without partitions."""
+ANSWER_SECONDS: Final = 2.0
+"""Seconds that a broker has to answer it then; it may be waiting for messages for as long as ``fetch.wait.max.ms``."""
+MOST_UNANSWERED: Final = 3
+"""Looks in a row without an answer after which another client is taken."""
 MAX_DELIVERIES: Final = 5
 OWN: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
@@ -107,7 +118,7 @@ class KafkaSource:
         config |= {name: OWN[name] for name in FIXED}
         if transactional:  # committed offsets are read only after the transaction that is about to move them
             config |= {"isolation.level": "read_committed"}
-        self._rebalanced = rebalanced
+        self._rebalanced, self._names = rebalanced, address.names
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._dry = False  # whether the client had nothing when it was asked last
         self._paused: set[Partition] = set()
@@ -118,18 +129,34 @@ class KafkaSource:
         self._apart = Apart() if transactional else None
         self._leaving = False
         self._group: object = None  # our membership as the owner noted it last, for transactions
-        # Whether the group has given us partitions, or none, since we joined it or lost those we had. The generation
-        # does not tell: a client that finds no broker any more keeps its last. A pattern may match nothing for long.
-        self._joined = all(name.startswith("^") for name in address.names)
         self._commits = Commits(self._offsets, max_deliveries, self._apart)
         self._hand = Hand(self._offsets, self._commits)
         self.complaints = Complaints("source")
-        self._consumer = made(Consumer, {**config, "error_cb": self.complaints.note, "on_commit": self._committed})
+        self._config, self._clients = {**config, "error_cb": self.complaints.note}, 0
+        self._consumer = self._begin_client()
         self._asks = asking(config, self.complaints)
         self._watch = Watch(self._asks, address.names, self.complaints, self._told_made_again)
-        self._consumer.subscribe(
-            list(address.names), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+
+    def _begin_client(self) -> Consumer:
+        """Make the client that takes the alerts; it asks to be let into the group. Raises AddressError."""
+        # Whether the group has given us partitions, or none, since we joined it or lost those we had. The generation
+        # does not tell: a client that finds no broker any more keeps its last. A pattern may match nothing for long.
+        self._joined = all(name.startswith("^") for name in self._names)
+        self._unanswered, self._next_look = 0, monotonic() + LOOK_SECONDS
+        number = self._clients = self._clients + 1
+
+        def of_ours(call: Callable[..., None]) -> Callable[..., None]:
+            """Leave out what a client says that another has replaced."""
+            return lambda *told: call(*told) if number == self._clients else None
+
+        client = made(Consumer, {**self._config, "on_commit": of_ours(self._committed)})
+        client.subscribe(
+            list(self._names),
+            on_assign=of_ours(self._assigned),
+            on_revoke=of_ours(self._revoked),
+            on_lost=of_ours(self._lost),
         )
+        return client
 
     # What the owner does.
 
@@ -192,6 +219,7 @@ class KafkaSource:
 
     def _serve(self) -> None:
         """Do what others have handed us; commit; let pauses follow."""
+        self._look_at_client()
         self._note_group()
         with suppress(Empty):
             while True:
@@ -200,6 +228,32 @@ class KafkaSource:
         self._jumped = {place for place in self._jumped if self._commits.is_behind(place)}
         self._commits.send(self._consumer, self._hand.waiting | self._jumped)
         self._pause_or_resume()
+
+    def _look_at_client(self) -> None:
+        """Take another client where ours knows no broker any more although the brokers answer others.
+
+        From 2.10 on librdkafka forgets every broker that an answer about the cluster does not name. One that has just
+        come back names none, itself included, and the client never connects again (its issue 5301). It then answers no
+        question; one that only waits for its group does.
+        """
+        if self._commits.partitions or self._watch.view.trouble or self._leaving:
+            self._unanswered = 0
+            return
+        if monotonic() < self._next_look:
+            return
+        topic = next((name for name in self._names if not name.startswith("^")), None)
+        try:
+            self._consumer.list_topics(topic, ANSWER_SECONDS)
+            self._unanswered = 0
+        except KafkaException:
+            self._unanswered += 1
+        self._next_look = monotonic() + LOOK_SECONDS
+        if self._unanswered >= MOST_UNANSWERED:
+            log.warning("the client of Kafka has lost its brokers: another one begins", end="source")
+            self._commits.client_gone()
+            former, self._consumer = self._consumer, self._begin_client()
+            # It has nobody to say farewell to, and may wait for that.
+            threading.Thread(target=former.close, name="former client", daemon=True).start()
 
     def _note_group(self) -> None:
         """Note our membership; costs microseconds, as the client asks nobody. One that is closing has none to tell."""

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +18,12 @@ from confluent_kafka import KafkaError, Producer
 from service.stream import publishing
 from service.stream.addresses import AddressError, parse_address
 from service.stream.kafka.commits import UNCOMMITTED
-from service.stream.kafka.sink import KafkaSink, hand_over
-from service.stream.kafka.source import KafkaSource
-from service.stream.messages import PermanentError, Record, TransientError
+from service.stream.kafka.sink import DefunctError, KafkaSink, hand_over
+from service.stream.kafka.source import MOST_UNANSWERED, KafkaSource
+from service.stream.messages import PermanentError, Record
 from support.edge import Network, wait_until
 from support.graphs import poison
-from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, kafka_cluster
+from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, LostClient, kafka_cluster
 from support.stream import FAST_GROUP, alert, chosen, eventually, letters, results, running
 
 Ids = Callable[[], set[int]]
@@ -269,7 +270,7 @@ def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCl
     assert [type(verdict) for verdict in verdicts] == [type(None), PermanentError, type(None)]
     sink.close()
     nobody = KafkaSink(parse_address("kafka://127.0.0.1:9/results?message.timeout.ms=300"), {"log_level": 0})
-    assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [TransientError]
+    assert [type(verdict) for verdict in nobody.publish([Record(b"a", b"v")])] == [DefunctError]
     nobody.close()
 
 
@@ -304,4 +305,58 @@ def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(clus
     sink.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     assert "no broker answers" in str(sink.complaints)
     eventually(lambda: sink.trouble == "")
+    sink.close()
+
+
+def member_of(cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
+    monkeypatch.setattr("service.stream.kafka.source.LOOK_SECONDS", 0.2)
+    return KafkaSource(parse_address(source(cluster)), {})
+
+
+def test_a_member_whose_client_has_lost_its_brokers_takes_another(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.produce("alerts", [alert(number) for number in range(20)])
+    member, lost, found = member_of(cluster, monkeypatch), LostClient(), list[object]()
+    former, member._consumer = member._consumer, cast(Any, lost)
+    former.close()
+    give_up = time.monotonic() + 60
+    while len(found) < 20 and time.monotonic() < give_up:
+        found += member.poll(20, 0.2)
+    assert len(found) == 20
+    assert lost.closed.wait(10)
+    assert member.standing().member
+    member.close()
+
+
+def test_a_member_whose_client_waits_for_its_group_keeps_it(
+    cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = member_of(cluster, monkeypatch)
+    client, looks, asked = member._consumer, list[object](), threading.Event()
+    monkeypatch.setattr(member._commits, "begin", lambda partitions: None)  # the group gives it nothing
+    list_topics = type(client).list_topics
+
+    class Asked:
+        def list_topics(self, *told: Any) -> Any:
+            looks.append(told)
+            if len(looks) > 2 * MOST_UNANSWERED:
+                asked.set()
+            return list_topics(client, *told)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client, name)
+
+    member._consumer = client_asked = cast(Any, Asked())
+    wait_until(lambda: not member.poll(1, 0.1) and asked.is_set())
+    assert member._consumer is client_asked
+    member.close()
+
+
+def test_a_sink_whose_producer_has_lost_its_brokers_takes_another(cluster: KafkaCluster) -> None:
+    sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
+    sink._producer = cast(Any, LostClient())
+    sink.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    eventually(lambda: sink.trouble == "")
+    assert sink.publish([Record(b"a", b"v")]) == [None]
     sink.close()

@@ -1,7 +1,7 @@
 """The client that asks the brokers how things stand: what it tells while nobody answers, and while everybody does."""
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from service.stream.kafka.client import Complaints, View, Watch
-from support.kafka_cluster import kafka_cluster
+from support.kafka_cluster import LostClient, kafka_cluster
 from support.stream import eventually
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:9", "group.id": "g", "log_level": 0}
@@ -90,4 +90,21 @@ def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatc
             cluster.set_down(2)
             eventually(lambda: watch.view.ends == dict.fromkeys(partitions[::2], 0))
         finally:
+            watch.close()
+
+
+def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.stream.kafka.client.TROUBLED_SECONDS", 0.05)
+    monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 0.5)
+    with kafka_cluster(1) as cluster:
+        cluster.create("alerts", 1)
+        watch = Watch({**NOBODY, "bootstrap.servers": cluster.hosts}, ["alerts"], Complaints("source"), lambda _: None)
+        lost, former = LostClient(), watch._client
+        try:
+            watch.first_round(10)
+            watch._client = cast(Any, lost)
+            assert lost.closed.wait(20)
+            eventually(lambda: watch.view.trouble == "")
+        finally:
+            former.close()
             watch.close()
