@@ -206,6 +206,11 @@ class Watch:
     config : properties of a client that asks for the consumer that takes the alerts.
     topics : what it subscribes to; names that begin with ``^`` are patterns, of which nothing is asked.
     made_again : is told, on another thread, each topic of our partitions that was deleted and made again.
+
+    Attributes
+    ----------
+    view : the answers of the brokers.
+    answered_at : ``time.monotonic()`` of the last round in which they answered.
     """
 
     def __init__(
@@ -227,7 +232,7 @@ class Watch:
         self._lows: dict[Partition, int] = {}
         self._failures = 0
         self._closing, self._asked = threading.Event(), threading.Event()
-        self.view = View()
+        self.view, self.answered_at = View(), 0.0
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
 
@@ -310,7 +315,7 @@ class Watch:
         try:
             trouble = self._missing_topics()
             self._complaints.answered()
-            self._failures = 0
+            self._failures, self.answered_at = 0, monotonic()
         except KafkaException as error:
             self._failures += 1
             self._hear()

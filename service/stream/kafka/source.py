@@ -57,8 +57,8 @@ LOOK_SECONDS: Final = 2.0
 """Seconds between two looks at the client of a member without partitions."""
 ANSWER_SECONDS: Final = 2.0
 """Seconds that a broker has to answer it then; it may be waiting for messages for as long as ``fetch.wait.max.ms``."""
-MOST_UNANSWERED: Final = 3
-"""Looks in a row without an answer after which another client is taken."""
+MOST_UNANSWERED: Final = 2
+"""Looks in a row without an answer, while brokers answer the watch, after which another client is taken."""
 MAX_DELIVERIES: Final = 5
 OWN: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
@@ -142,6 +142,7 @@ class KafkaSource:
         # Whether the group has given us partitions, or none, since we joined it or lost those we had. The generation
         # does not tell: a client that finds no broker any more keeps its last. A pattern may match nothing for long.
         self._joined = all(name.startswith("^") for name in self._names)
+        self._silent_since: float | None = None
         self._unanswered, self._next_look = 0, monotonic() + LOOK_SECONDS
         number = self._clients = self._clients + 1
 
@@ -236,24 +237,34 @@ class KafkaSource:
         come back names none, itself included, and the client never connects again (its issue 5301). It then answers no
         question; one that only waits for its group does.
         """
-        if self._commits.partitions or self._watch.view.trouble or self._leaving:
-            self._unanswered = 0
+        if self._commits.partitions or self._leaving:
+            self._silent_since = None
             return
-        if monotonic() < self._next_look:
+        if (now := monotonic()) < self._next_look:
             return
-        topic = next((name for name in self._names if not name.startswith("^")), None)
-        try:
-            self._consumer.list_topics(topic, ANSWER_SECONDS)
-            self._unanswered = 0
-        except KafkaException:
-            self._unanswered += 1
+        answered = self._is_answered()
         self._next_look = monotonic() + LOOK_SECONDS
+        if answered:
+            self._silent_since = None
+            return
+        if self._silent_since is None:
+            self._silent_since, self._unanswered = now, 0
+        self._unanswered += self._watch.answered_at > self._silent_since
         if self._unanswered >= MOST_UNANSWERED:
             log.warning("the client of Kafka has lost its brokers: another one begins", end="source")
             self._commits.client_gone()
             former, self._consumer = self._consumer, self._begin_client()
             # It has nobody to say farewell to, and may wait for that.
             threading.Thread(target=former.close, name="former client", daemon=True).start()
+
+    def _is_answered(self) -> bool:
+        """Return whether a broker answers the client that takes the alerts."""
+        topic = next((name for name in self._names if not name.startswith("^")), None)
+        try:
+            self._consumer.list_topics(topic, ANSWER_SECONDS)
+        except KafkaException:
+            return False
+        return True
 
     def _note_group(self) -> None:
         """Note our membership; costs microseconds, as the client asks nobody. One that is closing has none to tell."""
