@@ -18,8 +18,14 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+
+def nothing_refused(result: object) -> bool:
+    """Return False: the usual ``refused`` of work that raises where it refuses something."""
+    return False
+
+
 REST: Final = 3.0
-"""Rest of a client after a refusal, over the processor time that the refusal took."""
+"""Rest of a client after a refusal, over the processor time of the work that ended in it."""
 REST_SECONDS: Final = (1e-3, 0.5)
 """Shortest rest that is worth a timer, and the longest one."""
 
@@ -63,8 +69,9 @@ class FairThreads:
     """A few threads, of which a client has one at a time; the others' work goes before a client's second.
 
     Decoding holds the interpreter's lock: in two threads it is no quicker than in one, and everybody else would wait
-    for the lock behind both. For the same reason a client whose work raised, a body that was refused, rests for
-    :data:`REST` times what that took: one refusal right after the other would leave the lock to nobody else.
+    for the lock behind both. For the same reason a client of which something was refused, a whole body or a packet of
+    many, rests for :data:`REST` times what that work took: one refusal right after the other would leave the lock to
+    nobody else.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -74,23 +81,31 @@ class FairThreads:
         self._refused_seconds: dict[str, float] = {}  # of those whose last work has just raised
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    async def run(self, client: str, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, done in the context of the caller when it is the client's turn."""
+    async def run(self, client: str, work: Callable[[], T], refused: Callable[[T], bool] = nothing_refused) -> T:
+        """Return the result of ``work``, done in the context of the caller when it is the client's turn.
+
+        Parameters
+        ----------
+        refused : whether a result says that something was refused; work that raises has refused everything.
+        """
         await self._turn(client)
         # Given back by the thread, not when the caller leaves: until then it is at work.
-        return await in_thread(self._threads, partial(self._timed, client, work), partial(self._give_back, client))
+        timed = partial(self._timed, client, work, refused)
+        return await in_thread(self._threads, timed, partial(self._give_back, client))
 
     def close(self) -> None:
         """Begin nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _timed(self, client: str, work: Callable[[], T]) -> T:
-        began = thread_time()
+    def _timed(self, client: str, work: Callable[[], T], refused: Callable[[T], bool]) -> T:
+        began, sound = thread_time(), False
         try:
-            return work()
-        except Exception:
-            self._refused_seconds[client] = thread_time() - began
-            raise
+            result = work()
+            sound = not refused(result)
+            return result
+        finally:
+            if not sound:
+                self._refused_seconds[client] = thread_time() - began
 
     async def _turn(self, client: str) -> None:
         if self._free and client not in self._at_work:

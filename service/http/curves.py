@@ -253,7 +253,13 @@ async def parsed(
 ) -> Asked[ItemT, OptionsT]:
     """Items and options of a body in a format, here or, where it takes long, in a thread."""
     work = partial(_parse, data, sent, read, call)
-    return await call.here_or_there(work, sent.slow_start or len(data) > INLINE_BYTES, len(data) > LARGE_BYTES)
+    there, large = sent.slow_start or len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
+    return await call.here_or_there(work, there, large, lambda asked: any_refused(asked.items))
+
+
+def any_refused(items: Iterable[object]) -> bool:
+    """Return whether one of some items is a light curve that breaks a rule."""
+    return any(isinstance(item, InvalidCurve) for item in items)
 
 
 def _parse(

@@ -47,6 +47,7 @@ from service.observe.tracing import Span, current
 from service.registry.live import Lease, ask_each, held
 from service.registry.names import MOST_CHARACTERS
 from service.settings import Settings
+from service.threads import nothing_refused
 
 DEADLINE_HEADER = "Nightjar-Deadline-Ms"
 PROXY_HEADER = "X-Envoy-Expected-Rq-Timeout-Ms"
@@ -263,13 +264,21 @@ class Call:
         """Terms of the request: until when to answer, and how urgently."""
         return terms_of(self.request, self.settings, self.arrived, milliseconds, **more)
 
-    async def here_or_there(self, work: Callable[[], T], there: bool, large: bool = False) -> T:
+    async def here_or_there(
+        self,
+        work: Callable[[], T],
+        there: bool,
+        large: bool = False,
+        refused: Callable[[T], bool] = nothing_refused,
+    ) -> T:
         """Do ``work`` on the event loop or in a thread, alone if it is ``large``, and return its result."""
-        return await self.off_loop(work, large) if there else work()
+        return await self.off_loop(work, large, refused) if there else work()
 
-    async def off_loop(self, work: Callable[[], T], large: bool = False) -> T:
-        """Do ``work`` in a thread, when it is this client's turn; ``large`` as in :meth:`Service.off_loop`."""
-        return await self.service.off_loop(work, large, client_of(self.request))
+    async def off_loop(
+        self, work: Callable[[], T], large: bool = False, refused: Callable[[T], bool] = nothing_refused
+    ) -> T:
+        """Do ``work`` in a thread, when it is this client's turn; the rest as in :meth:`Service.off_loop`."""
+        return await self.service.off_loop(work, large, client_of(self.request), refused)
 
 
 Understand = Callable[[Call, bytes], Awaitable[Inquiry[ItemT]]]

@@ -30,7 +30,7 @@ from service.registry.load import LoadOne, load_one
 from service.registry.names import FORECAST, UnknownModel
 from service.registry.repository import LoadModels, ModelRepository, NotReady
 from service.settings import Settings
-from service.threads import FairThreads
+from service.threads import FairThreads, nothing_refused
 
 T = TypeVar("T")
 
@@ -177,7 +177,13 @@ class Service:
         except NotReady:
             raise self.not_ready() from None
 
-    async def off_loop(self, work: Callable[[], T], large: bool = False, client: str = "") -> T:
+    async def off_loop(
+        self,
+        work: Callable[[], T],
+        large: bool = False,
+        client: str = "",
+        refused: Callable[[T], bool] = nothing_refused,
+    ) -> T:
         """Do ``work`` in one of a few threads: a burst waits for its turn instead of filling memory.
 
         What is logged there carries the id of the request that it is done for.
@@ -187,9 +193,10 @@ class Service:
         large : whether it fills so much memory that only one such work is done at a time. Nothing is lost by that:
             parsing JSON holds the interpreter's lock, so that two would not be quicker than one after the other.
         client : whose turn it has to be.
+        refused : whether a result says that something was refused, after which the client rests.
         """
         threads = self.large_decoder if large else self.decoders
-        return await threads.run(client, work)
+        return await threads.run(client, work, refused)
 
     def not_ready(self) -> ProblemError:
         """Return the problem that says where the process is in its life."""

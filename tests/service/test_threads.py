@@ -90,6 +90,20 @@ async def test_a_refused_client_rests_and_nobody_else_does(monkeypatch: pytest.M
     threads.close()
 
 
+async def test_a_client_rests_whose_result_tells_of_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.threads.REST", 1e4)
+    monkeypatch.setattr("service.threads.REST_SECONDS", (1e-3, 60.0))
+    threads = FairThreads(1, "decode")
+    for client, refused in (("answered", False), ("refused", True)):
+        await threads.run(client, compute, lambda _, refused=refused: refused)
+    again = asyncio.ensure_future(threads.run("refused", compute))
+    async with asyncio.timeout(20):
+        await threads.run("answered", compute)
+    assert not again.done()
+    again.cancel()
+    threads.close()
+
+
 async def test_a_rest_is_as_long_as_the_refusal_was_dear_and_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, loop = FairThreads(1, "decode"), asyncio.get_running_loop()
     for rest, seconds in ((REST, REST * 0.01), (1e6, REST_SECONDS[1])):

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from service.threads import FairThreads, nothing_refused
+from support import alerts
 from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
 
 CHUNKED = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -215,3 +217,34 @@ def test_an_upgrade_is_not_followed(edge: Live) -> None:
     with edge.connect() as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+SOUND = {"light_curves": [curve(points=800) for _ in range(3)]}
+REFUSED = {"light_curves": [curve(points=800), curve(points=800, flux_unit="mag"), curve(points=800)]}
+
+
+def lines(document: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(one).encode() + b"\n" for one in document["light_curves"])
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", "application/octet-stream"])
+def test_part_of_a_body_refused_costs_its_client_a_rest(
+    edge: Live, monkeypatch: pytest.MonkeyPatch, kind: str, refused: bool
+) -> None:
+    told: list[bool] = []
+    run = FairThreads.run
+
+    async def noted(self: FairThreads, client: str, work: Any, says: Any = nothing_refused) -> Any:
+        result = await run(self, client, work, says)
+        told.append(says(result))
+        return result
+
+    monkeypatch.setattr(FairThreads, "run", noted)
+    document = REFUSED if refused else SOUND
+    body = lines(document) if kind.endswith("ndjson") else json.dumps(document).encode()
+    path = "/v1/classify"
+    if kind.endswith("octet-stream"):
+        path, body = "/v1/alerts", b"{" if refused else alerts.container("ztf/4.02", [alerts.ztf_alert()])
+    status, _, _ = edge.ask("POST", path, body, {"Content-Type": kind})
+    assert (status, told) == (200, [refused])
