@@ -19,13 +19,13 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 
-def nothing_refused(result: object) -> bool:
-    """Return False: the usual ``refused`` of work that raises where it refuses something."""
-    return False
+def nothing_refused(result: object) -> float:
+    """Return 0: work that raises where it refuses something refuses no part of its result."""
+    return 0.0
 
 
-REST: Final = 3.0
-"""Rest of a client after a refusal, over the processor time of the work that ended in it."""
+REST: Final = 10.0
+"""Rest of a client after a refusal, over the processor time of what was refused."""
 REST_SECONDS: Final = (1e-3, 0.5)
 """Shortest rest that is worth a timer, and the longest one."""
 
@@ -70,7 +70,7 @@ class FairThreads:
 
     Decoding holds the interpreter's lock: in two threads it is no quicker than in one, and everybody else would wait
     for the lock behind both. For the same reason a client of which something was refused, a whole body or a packet of
-    many, rests for :data:`REST` times what that work took: one refusal right after the other would leave the lock to
+    many, rests for :data:`REST` times what that took: one refusal right after the other would leave the lock to
     nobody else.
     """
 
@@ -81,12 +81,12 @@ class FairThreads:
         self._refused_seconds: dict[str, float] = {}  # of those whose last work has just raised
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    async def run(self, client: str, work: Callable[[], T], refused: Callable[[T], bool] = nothing_refused) -> T:
+    async def run(self, client: str, work: Callable[[], T], refused: Callable[[T], float] = nothing_refused) -> T:
         """Return the result of ``work``, done in the context of the caller when it is the client's turn.
 
         Parameters
         ----------
-        refused : whether a result says that something was refused; work that raises has refused everything.
+        refused : the share of a result that was refused; work that raises has refused everything.
         """
         await self._turn(client)
         # Given back by the thread, not when the caller leaves: until then it is at work.
@@ -97,15 +97,14 @@ class FairThreads:
         """Begin nothing more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _timed(self, client: str, work: Callable[[], T], refused: Callable[[T], bool]) -> T:
-        began, sound = thread_time(), False
+    def _timed(self, client: str, work: Callable[[], T], refused: Callable[[T], float]) -> T:
+        began, share = thread_time(), 1.0
         try:
             result = work()
-            sound = not refused(result)
+            share = refused(result)
             return result
         finally:
-            if not sound:
-                self._refused_seconds[client] = thread_time() - began
+            self._refused_seconds[client] = share * (thread_time() - began)
 
     async def _turn(self, client: str) -> None:
         if self._free and client not in self._at_work:

@@ -254,12 +254,12 @@ async def parsed(
     """Items and options of a body in a format, here or, where it takes long, in a thread."""
     work = partial(_parse, data, sent, read, call)
     there, large = sent.slow_start or len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
-    return await call.here_or_there(work, there, large, lambda asked: any_refused(asked.items))
+    return await call.here_or_there(work, there, large, lambda asked: share_refused(asked.items))
 
 
-def any_refused(items: Iterable[object]) -> bool:
-    """Return whether one of some items is a light curve that breaks a rule."""
-    return any(isinstance(item, InvalidCurve) for item in items)
+def share_refused(items: Sequence[object]) -> float:
+    """Return the share of light curves that break a rule."""
+    return sum(isinstance(item, InvalidCurve) for item in items) / max(1, len(items))
 
 
 def _parse(

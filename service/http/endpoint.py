@@ -269,13 +269,13 @@ class Call:
         work: Callable[[], T],
         there: bool,
         large: bool = False,
-        refused: Callable[[T], bool] = nothing_refused,
+        refused: Callable[[T], float] = nothing_refused,
     ) -> T:
         """Do ``work`` on the event loop or in a thread, alone if it is ``large``, and return its result."""
         return await self.off_loop(work, large, refused) if there else work()
 
     async def off_loop(
-        self, work: Callable[[], T], large: bool = False, refused: Callable[[T], bool] = nothing_refused
+        self, work: Callable[[], T], large: bool = False, refused: Callable[[T], float] = nothing_refused
     ) -> T:
         """Do ``work`` in a thread, when it is this client's turn; the rest as in :meth:`Service.off_loop`."""
         return await self.service.off_loop(work, large, client_of(self.request), refused)

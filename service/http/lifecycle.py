@@ -182,7 +182,7 @@ class Service:
         work: Callable[[], T],
         large: bool = False,
         client: str = "",
-        refused: Callable[[T], bool] = nothing_refused,
+        refused: Callable[[T], float] = nothing_refused,
     ) -> T:
         """Do ``work`` in one of a few threads: a burst waits for its turn instead of filling memory.
 
@@ -193,7 +193,7 @@ class Service:
         large : whether it fills so much memory that only one such work is done at a time. Nothing is lost by that:
             parsing JSON holds the interpreter's lock, so that two would not be quicker than one after the other.
         client : whose turn it has to be.
-        refused : whether a result says that something was refused, after which the client rests.
+        refused : the share of a result that was refused, after which the client rests.
         """
         threads = self.large_decoder if large else self.decoders
         return await threads.run(client, work, refused)

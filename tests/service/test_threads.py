@@ -94,7 +94,7 @@ async def test_a_client_rests_whose_result_tells_of_a_refusal(monkeypatch: pytes
     monkeypatch.setattr("service.threads.REST", 1e4)
     monkeypatch.setattr("service.threads.REST_SECONDS", (1e-3, 60.0))
     threads = FairThreads(1, "decode")
-    for client, refused in (("answered", False), ("refused", True)):
+    for client, refused in (("answered", 0.0), ("refused", 0.5)):
         await threads.run(client, compute, lambda _, refused=refused: refused)
     again = asyncio.ensure_future(threads.run("refused", compute))
     async with asyncio.timeout(20):

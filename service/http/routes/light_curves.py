@@ -36,7 +36,6 @@ from service.http import openapi
 from service.http.curves import (
     Asked,
     InvalidCurve,
-    any_refused,
     check_bare,
     checked_prior,
     class_writers,
@@ -46,6 +45,7 @@ from service.http.curves import (
     read_classify,
     read_curves,
     read_forecast,
+    share_refused,
 )
 from service.http.edge import errors
 from service.http.edge.errors import ProblemError, problem_document, problem_of
@@ -101,7 +101,7 @@ class LineAnswerer:
         stopwatch = Stopwatch(self._service.metrics)
         read = partial(self._read, lines, stopwatch)
         small = sum(map(len, lines)) <= INLINE_BYTES
-        items = read() if small else await self._service.off_loop(read, client=terms.client, refused=any_refused)
+        items = read() if small else await self._service.off_loop(read, client=terms.client, refused=share_refused)
         outcomes = await self._ask(items, terms, patient)
         stopwatch.restart()
         written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
