@@ -20,7 +20,7 @@ from service.http.lifecycle import Service
 from service.http.server import Server
 from service.settings import Settings
 from support import oip
-from support.edge import HOST, Live, Network, curve, live, loader, settings
+from support.edge import HOST, Live, Network, curve, live, loader, settings, wait_until
 from support.graph_bundles import classifier_bundle
 from support.repository import corrupt, version
 
@@ -33,6 +33,7 @@ class Admin:
 
     def __init__(self, edge: Live, root: Path) -> None:
         self.edge, self.root = edge, root
+        wait_until(lambda: edge.server.admin.started)  # begins to answer after the service's own server
         self.port = int(edge.server.admin.servers[0].sockets[0].getsockname()[1])
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
