@@ -3,8 +3,10 @@
 They answer while the worker loads its model, and also when its event loop hangs: then they say so.
 """
 
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
 from typing import Any, Final
@@ -161,11 +163,20 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and give the place back."""
+        """Answer, and give the place back; whoever is slower than :data:`TIMEOUT_SECONDS` is hung up on."""
+        # The handler's own timeout begins anew with each byte that comes.
+        late = threading.Timer(TIMEOUT_SECONDS, _hang_up, [request])
+        late.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            late.cancel()
             self._places.release()
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):  # it is over already
+        request.shutdown(socket.SHUT_RDWR)
 
 
 def _handler(answer: Callable[[str], tuple[int, str, bytes]]) -> type[BaseHTTPRequestHandler]:

@@ -185,7 +185,8 @@ async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, term
     new, rule = NewSchemas(), rule_of(schema)
     read: list[Read] = []
     for chunk in _chunks(packets):
-        read += await call.off_loop(partial(_read_all, chunk, reader, rule, new, terms), refused=_share_refused)
+        found = await call.off_loop(partial(_read_all, chunk, reader, rule, new, terms), refused=_share_refused)
+        read += found
         if len(read) > settings.max_packets:
             limit = settings.max_packets
             raise ProblemError(errors.TOO_LARGE, f"more than {limit} alerts in one request", limit=limit)
@@ -203,7 +204,7 @@ def _read_all(
     return read
 
 
-def _share_refused(read: Sequence[Read]) -> float:
+def _share_refused(read: list[Read]) -> float:
     return sum(isinstance(item, PacketError) for item in read) / max(1, len(read))
 
 

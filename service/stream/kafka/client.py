@@ -230,7 +230,7 @@ class Watch:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._assigned: tuple[Partition, ...] = ()
         self._lows: dict[Partition, int] = {}
-        self._failures = 0
+        self._failures, self._due = 0, 0.0
         self._closing, self._asked = threading.Event(), threading.Event()
         self.view, self.answered_at = View(), 0.0
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -240,6 +240,16 @@ class Watch:
         self._admin = made(AdminClient, dict(self._config))
         # Offsets as the tools of Kafka tell them: also those that an open transaction is about to move.
         self._client = made(Consumer, {**self._config, "isolation.level": "read_uncommitted"})
+
+    def _renew(self) -> None:
+        """Take other clients; where none can be made, as a file of certificates is missing, those there are go on."""
+        former = self._client
+        try:
+            self._begin_clients()
+        except AddressError as error:
+            log.warning("no other client of Kafka can be made", end="source", reason=str(error))
+        else:
+            former.close()
 
     def first_round(self, timeout: float) -> None:
         """Wait until the brokers have answered, or told that they never will, or some seconds have passed."""
@@ -298,17 +308,25 @@ class Watch:
             answer({(str(one.topic), one.partition): one.metadata for one in found})
 
     def _run(self) -> None:
-        due = 0.0
         while not self._closing.is_set():
             try:
-                job = self._jobs.get(timeout=max(0.0, due - monotonic()))
-            except Empty:
+                self._do_next()
+            except Exception:  # without this thread no journal would be read, nor trouble told, and nobody would know
+                log.exception("the watch broke off a question")
+        self._client.close()
+
+    def _do_next(self) -> None:
+        """Do what was handed over, or ask a round of questions when one is due."""
+        try:
+            job = self._jobs.get(timeout=max(0.0, self._due - monotonic()))
+        except Empty:
+            try:
                 self._ask()
-                due = monotonic() + (TROUBLED_SECONDS if self._failures else ASK_SECONDS)
-                continue
+            finally:
+                self._due = monotonic() + (TROUBLED_SECONDS if self._failures else ASK_SECONDS)
+        else:
             if job is not None:
                 job()
-        self._client.close()
 
     def _ask(self) -> None:
         """Ask one round of questions; answers that do not come stay as they were told last."""
@@ -327,8 +345,7 @@ class Watch:
                 told = View(heard or f"no broker answers: {error.args[0].str()}", told.lag, told.ends)
             self.view = told
             if self._failures % RENEW_AFTER == 0:
-                self._client.close()
-                self._begin_clients()
+                self._renew()
             return
         self._hear()
         ends = self._ends()

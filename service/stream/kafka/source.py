@@ -144,7 +144,7 @@ class KafkaSource:
         self._joined = all(name.startswith("^") for name in self._names)
         self._silent_since: float | None = None
         self._unanswered, self._next_look = 0, monotonic() + LOOK_SECONDS
-        number = self._clients = self._clients + 1
+        number = self._clients + 1
 
         def of_ours(call: Callable[..., None]) -> Callable[..., None]:
             """Leave out what a client says that another has replaced."""
@@ -157,6 +157,7 @@ class KafkaSource:
             on_revoke=of_ours(self._revoked),
             on_lost=of_ours(self._lost),
         )
+        self._clients = number
         return client
 
     # What the owner does.
@@ -252,10 +253,19 @@ class KafkaSource:
         self._unanswered += self._watch.answered_at > self._silent_since
         if self._unanswered >= MOST_UNANSWERED:
             log.warning("the client of Kafka has lost its brokers: another one begins", end="source")
-            self._commits.client_gone()
-            former, self._consumer = self._consumer, self._begin_client()
-            # It has nobody to say farewell to, and may wait for that.
-            threading.Thread(target=former.close, name="former client", daemon=True).start()
+            self._replace_client()
+
+    def _replace_client(self) -> None:
+        """Take another client; where none can be made, as certificates are missing, the next look tries again."""
+        try:
+            client = self._begin_client()
+        except AddressError as error:
+            log.warning("no other client of Kafka can be made", end="source", reason=str(error))
+            return
+        self._commits.client_gone()
+        former, self._consumer = self._consumer, client
+        # It has nobody to say farewell to, and may wait for that.
+        threading.Thread(target=former.close, name="former client", daemon=True).start()
 
     def _is_answered(self) -> bool:
         """Return whether a broker answers the client that takes the alerts."""

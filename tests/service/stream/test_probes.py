@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
 
@@ -50,6 +51,31 @@ def test_connections_that_say_nothing_take_few_threads(probes: Probes) -> None:
             connection.close()
     wait_until(lambda: answering() == 0)
     assert ask(probes, "/healthz")[0] == 200
+
+
+def test_connections_that_drip_are_hung_up_on(probes: Probes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte in time would keep a place for ever."""
+    monkeypatch.setattr("service.stream.probes.TIMEOUT_SECONDS", 0.5)
+    dripping = [socket.create_connection((HOST, probes.port)) for _ in range(MAX_CONNECTIONS)]
+    left = set(dripping)
+
+    def drip() -> None:
+        for connection in list(left):
+            try:
+                connection.send(b"G")
+            except OSError:
+                left.discard(connection)
+
+    try:
+        give_up = time.monotonic() + 60
+        while left and time.monotonic() < give_up:
+            drip()
+            time.sleep(0.05)
+        assert not left
+        assert ask(probes, "/healthz")[0] == 200
+    finally:
+        for connection in dripping:
+            connection.close()
 
 
 class Standstill:

@@ -10,6 +10,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from service.stream.addresses import AddressError
 from service.stream.kafka.client import Complaints, View, Watch
 from support.kafka_cluster import LostClient, kafka_cluster
 from support.stream import eventually
@@ -108,3 +109,22 @@ def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: 
         finally:
             former.close()
             watch.close()
+
+
+def test_a_watch_that_cannot_make_other_clients_goes_on_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of certificates may be missing for a moment; the thread that asks must outlive that."""
+    monkeypatch.setattr("service.stream.kafka.client.TROUBLED_SECONDS", 0.05)
+    monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 0.3)
+    tries = list[object]()
+
+    def missing(*told: object) -> None:
+        tries.append(told)
+        raise AddressError("no certificate") if len(tries) % 2 else OSError("no thread is left")
+
+    watch = Watch(NOBODY, ["alerts"], Complaints("source"), lambda topic: None)
+    monkeypatch.setattr(watch, "_begin_clients", missing)
+    try:
+        eventually(lambda: len(tries) > 3)
+        assert "no broker answers" in watch.view.trouble
+    finally:
+        watch.close()
