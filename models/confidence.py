@@ -106,7 +106,7 @@ class Novelty(_Frozen):
     ----------
     threshold : a light curve is unusual where ``novelty`` exceeds it.
     thresholds_by_detections : the threshold from so many detections on, where one does not serve all.
-    false_alarm_rate : share of known objects that do.
+    false_alarm_rate : share of known objects that the threshold calls unusual.
     by_detections : the share measured at so many detections or more, up to the next.
     split, objects : what it is a share of; reference_objects : training objects whose embeddings it measures from.
     """

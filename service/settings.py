@@ -54,7 +54,9 @@ class Settings(BaseSettings):
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 lets the system choose one")
     docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
     api_keys: tuple[KeyDigest, ...] = Field(
-        (), description="JSON list of sha256 hex digests of accepted API keys; without any /v1 and /v2 are open"
+        (),
+        description="JSON list of sha256 hex digests of accepted API keys; where neither this nor `named_keys` "
+        "holds any, /v1 and /v2 are open to everybody",
     )
     named_keys: dict[KeyName, tuple[KeyDigest, ...]] = Field(
         {},
@@ -63,7 +65,8 @@ class Settings(BaseSettings):
     )
     keys_for: tuple[Literal["metrics", "docs", "v2"], ...] = Field(
         (),
-        description="JSON list of what else needs a key: `metrics`, `docs` (with /openapi.json), `v2` (probes as well)",
+        description="JSON list of further pages that need a key: `metrics`, `docs` (with /openapi.json), `v2` (all of "
+        "/v2, its health probes and server description included)",
     )
     allow_anonymous: bool = Field(
         False, description="listen on other addresses than loopback although no API keys are asked for"
@@ -99,7 +102,8 @@ class Settings(BaseSettings):
     bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the bundle to serve")
     ztf_bundle: Path | None = Field(
         None,
-        description="folder of the bundle for ZTF packets; unset: beside the bundled model the bundled one for ZTF",
+        description="folder of the bundle that answers ZTF packets; unset: the ZTF bundle that is shipped if `bundle` "
+        "is left at its default, else `bundle` answers them too",
     )
     forecast_bundle: Path | None = Field(
         None, description="folder of a forecaster's bundle to serve as well, at /v1/forecast"
@@ -124,8 +128,8 @@ class Settings(BaseSettings):
     prior: str = Field(
         "",
         max_length=64,
-        description="name of the class shares that answers assume where a request names none, as `lsst-alerts`; a "
-        "model that has none of that name, and all without a name, assume those of their calibration",
+        description="name of the prior (class shares) that answers assume where a request names none, such as "
+        "`lsst-alerts`; unset, or where a model has no prior of that name: the class shares of its calibration",
     )
     cache_bytes: int = Field(64 * MIB, ge=0, description="bytes of results kept in memory; 0 keeps none, nor in Redis")
     cache_redis_url: str = Field(
@@ -135,11 +139,13 @@ class Settings(BaseSettings):
         "needs the `redis` extra",
     )
     cache_secret: SecretStr = Field(
-        SecretStr(""), description="secret that seals results in Redis: who may write there cannot write answers"
+        SecretStr(""),
+        description="secret that signs the results kept in Redis, so that others who can write to that Redis cannot "
+        "forge answers",
     )
     cache_redis_seconds: int = Field(86_400, ge=1, description="seconds after which Redis forgets a result")
 
-    admin_port: int | None = Field(None, ge=0, le=65535, description="TCP port of the admin interface; without it none")
+    admin_port: int | None = Field(None, ge=0, le=65535, description="TCP port of the admin interface; unset: no port")
     admin_host: str = Field("127.0.0.1", description="address of the admin interface; others than loopback need keys")
     admin_socket: Path | None = Field(None, description="Unix socket of the admin interface, instead of a port")
     admin_keys: tuple[KeyDigest, ...] = Field(
@@ -176,7 +182,9 @@ class Settings(BaseSettings):
         0, ge=0, le=1000, description="milliseconds that a batch may be held back for more light curves"
     )
 
-    max_queued_seconds: float = Field(10, gt=0, description="seconds of queued work beyond which 429 is answered")
+    max_queued_seconds: float = Field(
+        10, gt=0, description="predicted seconds in the queue beyond which a request is refused with 429"
+    )
     hung_run_seconds: float = Field(
         10, gt=0, description="seconds below which no inference run counts as hung, however short its predicted time"
     )
@@ -212,7 +220,10 @@ class Settings(BaseSettings):
     header_timeout: float = Field(10, gt=0, description="seconds a client has to send a request's headers")
     body_timeout: float = Field(30, gt=0, description="seconds a client has to send a request's body")
     stream_rate: float = Field(
-        1000, ge=0, description="bytes a second below which a stream that is waited for a minute too long ends; 0: none"
+        1000,
+        ge=0,
+        description="slowest rate, in bytes a second, of a request stream (x-ndjson); one that falls a minute behind "
+        "it while the service waits for data is ended with 408; 0: no limit",
     )
     stall_timeout: float = Field(30, gt=0, description="seconds a client may leave its reply unread")
     keep_alive: int = Field(75, ge=1, description="seconds without a request after which an HTTP connection is closed")
@@ -293,7 +304,9 @@ class StreamSettings(Settings):
     )
     registry_cache: Path | None = Field(None, description="folder in which schemas from the registry are kept")
     unknown_schema: Literal["wait", "dead"] = Field(
-        "wait", description="what becomes of alerts whose schema cannot be fetched: wait for it, or dead letters"
+        "wait",
+        description="what a worker does with alerts whose schema cannot be fetched: `wait` until it can, or `dead`: "
+        "make them dead letters",
     )
     kafka_config: Path | None = Field(
         None, description="JSON file of librdkafka properties for every Kafka connection, such as credentials"
@@ -307,17 +320,20 @@ class StreamSettings(Settings):
     max_deliveries: int = Field(5, ge=1, description="deliveries of a message beyond which it is a dead letter")
     keep_trying: bool = Field(
         False,
-        description="whether a worker goes on trying where a password, certificate or right is wrong at its start",
+        description="at its start a worker whose password, certificate or permission is refused ends; true: it keeps "
+        "trying",
     )
     unready_after: float = Field(
         60,
         gt=0,
-        description="seconds with nothing taken while more waits, or out of its group, until a worker is not ready",
+        description="seconds after which a worker is not ready (/readyz) that takes no message although some wait, or "
+        "that is no member of its Kafka group",
     )
     unhealthy_after: float = Field(
         300,
         gt=0,
-        description="seconds with no movement while messages wait, or out of its group, until a worker is unhealthy",
+        description="seconds after which a worker is unhealthy (/healthz) that finishes nothing although messages "
+        "wait and nothing outside it is down, or that is no member of its Kafka group",
     )
     worker_port: int = Field(8081, ge=0, le=65535, description="TCP port of a worker's metrics and probes")
     account_interval: float = Field(60, gt=0, description="seconds between log lines with a worker's account")

@@ -1,7 +1,7 @@
 """Loading of a bundle: hashes verified, golden outputs reproduced, session open, costs measured.
 
-What a model costs on this machine, and how the machine is best used for it, is recalled, or measured.
-Measuring takes one to three seconds. What is recalled is held against two quick measurements first: a processor that
+What runs of a model cost on this machine, and how its cores are best used for it, is read from an earlier start's file,
+or measured, which takes two to four seconds. What was read is first checked by two quick measurements: a processor that
 was throttled then, or is now, would make every prediction wrong.
 """
 

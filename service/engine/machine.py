@@ -388,7 +388,7 @@ def usual_folder() -> Path | None:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         return (base if base.is_absolute() else Path.home() / ".cache") / "nightjar"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # this user has no home folder
         return None
 
 

@@ -12,11 +12,10 @@ a single client all of this is first come, first served.
 Work is counted as if every light curve ran alone. Merging only ever saves time, so this is an upper bound, and it
 needs no re-planning of the queue when something arrives or leaves.
 
-How long a client that comes now would wait, and when to come back: functions of the work that is queued.
-
-Workers clear work at a rate, measured while the queue never runs empty, and share it fairly among clients
-(:mod:`service.engine.queue`). As a fluid, every client is served at the same speed until it has nothing left.
-So who has ``mine`` waiting is done when each of the others has been served as much, or all it has:
+Predicted wait: how long a request that comes now would wait, and, when it is refused, when to come back. Workers clear
+work at a rate that is measured while the queue never runs empty (:class:`DrainRate`). Treat the queue as a fluid: every
+client is served at the same speed until nothing of it is left. So a client with ``mine`` waiting is done when each of
+the others has been served as much, or all it has:
 
     wait = (mine + sum(min(other, mine))) / rate
 

@@ -9,7 +9,7 @@ Results live in memory, the least recently used go first, and where Redis is con
 (:mod:`service.registry.cache`), shared by replicas and restarts. A result is what the network gave once; in another
 batch it might differ in the last bits, as it may anyway.
 
-Results in Redis, shared by replicas and restarts. Redis may be slow, full or gone: no request fails or waits for it.
+Redis may be slow, full or gone: no request fails because of it, or waits longer than :data:`FIND_SECONDS`.
 
 - A look-up has :data:`FIND_SECONDS`; what has not come by then counts as not there.
 - After a failure Redis is left alone for a while, twice as long after each further one: an outage costs one look-up of

@@ -145,7 +145,7 @@ def identity(served: Served[Any]) -> Identity:
 
 
 class Changes:
-    """Changes to what is served under which name; trials are begun and ended by :mod:`service.registry.changes`."""
+    """Changes to what is served under which name; canaries and shadows are those of :class:`Trials`."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -169,7 +169,7 @@ class Changes:
         manifest, default = loaded.bundle.manifest, self._shelf.lease(DEFAULT, "classification").bundle.manifest
         reference = Reference(manifest.name, manifest.version)
         if reference in self._shelf.served:
-            raise BundleError(f"{loaded.bundle.path}: {reference} cannot be its own fallback")
+            raise BundleError(f"{loaded.bundle.path}: {reference} is served already, so it cannot be the fallback")
         if manifest.classes.names != default.classes.names:
             raise BundleError(f"{loaded.bundle.path}: a fallback needs the classes of {default.name} {default.version}")
         await self._shelf.put(loaded)  # not promoted: nobody who asks for its name means the model of last resort
@@ -316,7 +316,7 @@ log = structlog.get_logger(__name__)
 
 
 class Trials:
-    """Begins and ends them, one after the other with all other changes."""
+    """Canaries and shadows: begun and ended one at a time, in turn with all other changes."""
 
     def __init__(self, steps: Steps, metrics: Metrics) -> None:
         self._steps, self._metrics = steps, metrics

@@ -71,7 +71,7 @@ def scan(root: Path | None, singles: Iterable[Path] = (), before: Contents | Non
 
     Parameters
     ----------
-    root : folder of bundles, in either layout of the room's description.
+    root : folder of bundles, in either layout that :mod:`service.registry` describes.
     singles : folders that are bundles themselves; what is also under ``root`` counts from there.
     before : what was there the last time; manifests of folders that are as they were are not read again.
     """

@@ -86,7 +86,7 @@ def parse_address(text: str) -> Address:
         parts = urlsplit(text)
     except ValueError:  # whose message repeats what was written, a password as well
         raise AddressError(
-            "what stands behind :// is no host: a bracket alone, or letters that look like others"
+            "the host after :// is not valid: it has an unmatched bracket, or characters that no host name may have"
         ) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme == "file":

@@ -174,7 +174,7 @@ ASK_SECONDS: Final = 5.0
 RENEW_AFTER: Final = 2
 """Rounds in a row without an answer after which the watch takes other clients: its own may be lost."""
 TROUBLED_SECONDS: Final = 1.0
-"""The time between two rounds while nobody answers, and that a silent leader has to tell where its partitions end."""
+"""Seconds between two rounds while no broker answers, and that a leader has to tell where its partitions end."""
 EARLIEST: Final = OffsetSpec.earliest()
 LATEST: Final = OffsetSpec.latest()
 

@@ -153,14 +153,14 @@ class Journal:
 
 
 COMMIT_SECONDS: Final = 0.05
-"""Between two commits, unless somebody waits for one: what is answered twice after a kill was answered since."""
+"""Seconds between two commits, unless one is waited for: what was answered since the last is repeated after a kill."""
 UNCOMMITTED: Final = 256
 """Most messages that may be answered and not committed: as many may be answered twice after a kill.
 
 At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
 """
 UNANSWERED_SECONDS: Final = 20.0
-"""After which a commit is given up that the client has said nothing about."""
+"""Seconds after which a commit is given up if the client has not said what became of it."""
 
 
 class Apart:
