@@ -6,11 +6,11 @@ from typing import Final, Literal, NamedTuple
 
 from models.alerts.packet import Packet
 from service.observe.metrics import Metrics
-from service.stream.messages import Death, Message
+from service.stream.messages import LONGEST_TOPIC, Death, Message
 
 Ending = Literal["classified", "abstained", "dead", "returned", "lost"]
 TOPICS: Final = 256
-"""Topics that are told apart; names beyond are one, ``other``, as letters may bring any number of them."""
+"""Topics that are told apart; names beyond, and long ones, are ``other``: letters may bring any number and length."""
 OTHER: Final = "other"
 
 
@@ -54,6 +54,8 @@ class Accounts:
 
     def _label(self, topic: str) -> str:
         # A pattern may match any number of topics, and every label of a metric takes memory for good.
+        if len(topic) > LONGEST_TOPIC:
+            return OTHER
         return topic if topic in self._in or len(self._in) < TOPICS else OTHER
 
     @property

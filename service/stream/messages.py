@@ -262,6 +262,17 @@ PREFIX: Final = "nightjar-dead-"
 NO_KEY: Final = "none"
 SHORT_BYTES: Final = 64 << 10
 """Bytes kept of the value, and of the key, of a message whose letter is too large for wherever letters go."""
+SHORT_KEY_BYTES: Final = 4 << 10
+"""Bytes of a record's key beyond which a shortened letter has the key's hash in its place."""
+LONGEST_TOPIC: Final = 255
+"""Longest name of a topic that is believed: Kafka allows 249 characters, file systems 255 bytes."""
+_LONGEST_FACTS: Final[Mapping[str, int]] = {
+    "topic": LONGEST_TOPIC,
+    "place": 1024,  # an archive's name and a path in it; of brokers, no more than 40
+    "timestamp": 20,  # any number of 64 bits
+    "key": 2 << 20,  # in hexadecimal; brokers take records of a megabyte unless they are told otherwise
+}
+"""What a letter tells about its message, and the most bytes for each: more was not written by us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,14 +318,17 @@ def is_shortened(record: Record) -> bool:
 def shortened(record: Record) -> Record:
     """Return the letter with the beginning of the value alone, and the length and SHA-256 of the whole.
 
-    The message's own headers are left out; a letter that is short already is returned as it is.
+    The message's own headers are left out, and a long key is replaced by its hash: whatever the message is, the letter
+    is small. One that is short already is returned as it is.
     """
     if is_shortened(record):
         return record
     whole = {"length": str(len(record.value)), "sha256": hashlib.sha256(record.value).hexdigest()}
     ours = [(name, value[: 2 * SHORT_BYTES]) for name, value in record.headers if name.startswith(PREFIX)]
     headers = (*ours, *((PREFIX + name, value.encode()) for name, value in whole.items()))
-    return Record(record.key, record.value[:SHORT_BYTES], headers)
+    long = len(record.key) > SHORT_KEY_BYTES
+    key = b"sha256:" + hashlib.sha256(record.key).hexdigest().encode() if long else record.key
+    return Record(key, record.value[:SHORT_BYTES], headers)
 
 
 def restored(message: Message) -> Message:
@@ -339,7 +353,9 @@ def restored(message: Message) -> Message:
 def _facts(headers: Headers) -> Mapping[str, str] | None:
     """Return what a letter says about itself; None when it is none, or not one of ours."""
     facts = {name.removeprefix(PREFIX): value for name, value in headers if name.startswith(PREFIX)}
-    if not {"topic", "place", "timestamp", "key"} <= facts.keys():
+    if not _LONGEST_FACTS.keys() <= facts.keys():
+        return None
+    if any(len(facts[name]) > longest for name, longest in _LONGEST_FACTS.items()):
         return None
     told = {name: value.decode(errors="replace") for name, value in facts.items()}
     sound = all(c in "0123456789abcdef" for c in told["key"]) or told["key"] == NO_KEY

@@ -171,3 +171,12 @@ def test_topics_without_number_are_one() -> None:
     told = accounts.summary()
     assert len(told) == TOPICS + 1
     assert told[OTHER]["in"] == 500
+
+
+def test_a_topic_of_any_length_is_no_label() -> None:
+    accounts = Accounts(Metrics())
+    for topic in ("t" * 249, "t" * 1_000_000):
+        accounts.take(topic)
+        accounts.settle(topic, "classified")
+    accounts.check()
+    assert accounts.summary().keys() == {"t" * 249, OTHER}

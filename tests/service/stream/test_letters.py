@@ -33,6 +33,27 @@ def test_headers_of_strangers_are_no_letter_or_a_sound_one(facts: dict[str, byte
     assert isinstance(restored(Message("dead", "1", b"", headers=headers)), Message)
 
 
+SOUND = {"topic": b"alerts", "place": b"0:1", "timestamp": b"", "key": b"none"}
+LONG = {"topic": b"t" * 256, "place": b"p" * 1025, "timestamp": b"9" * 21, "key": b"a" * ((2 << 20) + 2)}
+
+
+@pytest.mark.parametrize("fact", list(LONG))
+def test_a_letter_with_a_fact_longer_than_any_real_one_is_none(fact: str) -> None:
+    sound, long = (
+        Message("dead", "1", b"", headers=tuple((PREFIX + name, value) for name, value in facts.items()))
+        for facts in (SOUND, SOUND | {fact: LONG[fact]})
+    )
+    assert restored(sound).topic == "alerts"
+    assert restored(long) is long
+
+
+def test_the_facts_of_a_real_letter_are_believed_at_their_longest() -> None:
+    message = Message("t" * 249, "a.tar.gz/" + "d" * 900 + "#12345", b"", key=bytes(1 << 20), timestamp_ms=2**62)
+    kept = letter(message, Death("decode", "empty"), "echo@1")
+    again = restored(Message("dead", "1", b"", headers=kept.headers))
+    assert (again.topic, again.place, again.key) == (message.topic, message.place, message.key)
+
+
 def test_a_second_letter_of_a_message_has_the_key_of_the_first() -> None:
     message = Message("alerts", "3:14", b"x")
     keys = {letter(message, Death("decode", reason), "echo@1").key for reason in ("empty", "internal_error")}

@@ -192,6 +192,39 @@ async def test_a_letter_that_is_too_large_is_cut_short_and_counted() -> None:
     assert metrics.registry.get_sample_value("nightjar_stream_letters_shortened_total") == 1
 
 
+class Mailbox(Script):
+    """A place of letters that takes no record larger than a megabyte, as Kafka does."""
+
+    def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
+        sizes = [
+            len(record.key) + len(record.value) + sum(len(name) + len(value) for name, value in record.headers)
+            for record in records
+        ]
+        return [None if size <= 1_000_000 else PermanentError("too large") for size in sizes]
+
+
+class Impatient(Troubles):
+    """Whoever would try a letter again that was shortened before would do so for ever."""
+
+    async def wait(self, step: str, reason: str, pause: float) -> None:
+        raise AssertionError(f"{step}: {reason}")
+
+
+@pytest.mark.parametrize("believed", [True, False])
+async def test_a_letter_that_names_a_topic_of_a_megabyte_is_taken(believed: bool) -> None:
+    facts = {"topic": b"t" * 1_000_000, "place": b"x", "timestamp": b"", "key": b"none"}
+    headers = tuple((PREFIX + name, value) for name, value in facts.items())
+    message = restored(Message("alerts", "0:1", b"garbage", headers=headers))
+    if believed:  # whatever a source makes of such names
+        message = Message("t" * 1_000_000, "x", b"garbage")
+    metrics, mailbox = Metrics(), Mailbox([])
+    batch = Batch([message], Accounts(metrics), 0)
+    batch.bury(message, 0, Death("decode", "unknown_envelope"))
+    with ThreadPoolExecutor(1) as executor:
+        publishing = Publishing(mailbox, mailbox, "nightjar", executor, Impatient(metrics), metrics)
+        assert await publishing.bury(batch, "echo@1") == [message]
+
+
 class Transactions:
     """Transactions to a topic that takes no record above a size."""
 
