@@ -99,15 +99,13 @@ class Buried(NamedTuple):
     death: Death
 
 
-Place = tuple[str, str]
-
-
 class Batch:
     """Messages that were taken together.
 
     Each message is one alert until it is known how many it holds (:meth:`hold`). Every alert is open until it is
-    settled, by its place and number: answered, buried, or given back. So an alert that a stage has dropped, or that two
-    stages have answered, is found (:meth:`check`, :meth:`answered`) and named.
+    settled, by its message and number: answered, buried, or given back. So an alert that a stage has dropped, or that
+    two stages have answered, is found (:meth:`check`, :meth:`answered`) and named. Messages are told apart as objects
+    (:func:`identity`): every stage hands on the very ones that were taken.
 
     Attributes
     ----------
@@ -123,9 +121,9 @@ class Batch:
         self.received_ms = received_ms
         self.waits: Callable[[], None] = lambda: None
         self._accounts = accounts
-        self._open: dict[Place, dict[int, str]] = {}  # by message: numbers of open alerts, and their ids where known
+        self._open: dict[int, dict[int, str]] = {}  # by message: numbers of open alerts, and their ids where known
         for message in taken:
-            self._open[_place(message)] = {0: ""}
+            self._open[identity(message)] = {0: ""}
             accounts.take(message.topic)
 
     def parts(self, size: int) -> list["Batch"]:
@@ -134,7 +132,7 @@ class Batch:
         for first in range(0, len(self.taken), size):
             part = Batch((), self._accounts, self.received_ms)
             part.taken = self.taken[first : first + size]
-            part._open = {place: self._open[place] for place in map(_place, part.taken)}
+            part._open = {one: self._open[one] for one in map(identity, part.taken)}
             part.deaths = [one for one in self.deaths if part.has(one.message)]
             parts.append(part)
         self.deaths = []
@@ -142,13 +140,13 @@ class Batch:
 
     def has(self, message: Message) -> bool:
         """Return whether a message is one of these."""
-        return _place(message) in self._open
+        return identity(message) in self._open
 
     def hold(self, message: Message, ids: Sequence[str]) -> None:
         """Note how many alerts a message holds, and what they call themselves."""
         # It was counted as one when it was taken; after a first try that failed, as what was found in it then.
-        self._accounts.take(message.topic, len(ids) - len(self._open[_place(message)]))
-        self._open[_place(message)] = dict(enumerate(ids))
+        self._accounts.take(message.topic, len(ids) - len(self._open[identity(message)]))
+        self._open[identity(message)] = dict(enumerate(ids))
 
     def bury(self, message: Message, number: int | None, death: Death) -> None:
         """Give up an alert, or all alerts of a message."""
@@ -167,25 +165,25 @@ class Batch:
 
     def buried(self, written: Iterable[Message]) -> None:
         """Settle alerts that were given up, of messages whose letters are acknowledged."""
-        places = {_place(message) for message in written}
+        ended = {identity(message) for message in written}
         for message, number, death in self.deaths:
-            if _place(message) not in places:
+            if identity(message) not in ended:
                 continue
             for one in self._numbers(message, number):
                 self._settle(message, one, "dead", death.reason)
-        self.deaths = [one for one in self.deaths if _place(one.message) not in places]
+        self.deaths = [one for one in self.deaths if identity(one.message) not in ended]
 
     def _settle(self, message: Message, number: int, ending: Ending, reason: str = "") -> None:
-        if self._open[_place(message)].pop(number, None) is None:
-            raise LostAlertError(f"{_name(_place(message), number, '')} came to a second end: {ending}")
+        if self._open[identity(message)].pop(number, None) is None:
+            raise LostAlertError(f"{_name(message, number, '')} came to a second end: {ending}")
         self._accounts.settle(message.topic, ending, reason)
 
     def let_go(self, message: Message) -> None:
         """Give back what is open of a message: others answer it, or it is delivered again."""
-        opened = self._open[_place(message)]
+        opened = self._open[identity(message)]
         self._accounts.settle(message.topic, "returned", count=len(opened))
         opened.clear()
-        self.deaths = [one for one in self.deaths if _place(one.message) != _place(message)]
+        self.deaths = [one for one in self.deaths if identity(one.message) != identity(message)]
 
     def give_back(self) -> None:
         """Give back whatever is open."""
@@ -199,33 +197,38 @@ class Batch:
         ----------
         answered, written : what is about to be settled: alerts with an answer, messages whose letters are written.
         """
-        covered = {(_place(message), number) for message, number in answered}
-        places = {_place(message) for message in written}
+        covered = {(identity(message), number) for message, number in answered}
+        ended = {identity(message) for message in written}
         for message, number, _ in self.deaths:
-            if _place(message) in places:
-                covered |= {(_place(message), one) for one in self._numbers(message, number)}
+            if identity(message) in ended:
+                covered |= {(identity(message), one) for one in self._numbers(message, number)}
         lost = [
             (message, number, alert_id)
             for message in self.taken
-            for number, alert_id in self._open[_place(message)].items()
-            if (_place(message), number) not in covered
+            for number, alert_id in self._open[identity(message)].items()
+            if (identity(message), number) not in covered
         ]
         for message, number, _ in lost:  # so that the account tells them, and does not merely fail to balance
             self._settle(message, number, "lost")
         if lost:
-            names = [_name(_place(message), number, alert_id) for message, number, alert_id in lost[:NAMED]]
+            names = [_name(message, number, alert_id) for message, number, alert_id in lost[:NAMED]]
             more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
             raise LostAlertError(f"no stage has brought to an end: {', '.join(names)}{more}")
 
     def _numbers(self, message: Message, number: int | None) -> list[int]:
         """Return the alerts that a death speaks of; those of a whole message that are still open."""
-        return list(self._open[_place(message)]) if number is None else [number]
+        return list(self._open[identity(message)]) if number is None else [number]
 
 
-def _place(message: Message) -> Place:
-    return message.topic, message.place
+def identity(message: Message) -> int:
+    """Return what tells a message apart from all others that are held, which its place does not.
+
+    Two letters of one message lie in two places and are restored to the same one: a worker was killed after it had
+    written the letter, and before it could tell the source.
+    """
+    return id(message)
 
 
-def _name(place: Place, number: int, alert_id: str) -> str:
+def _name(message: Message, number: int, alert_id: str) -> str:
     called = f" ({alert_id})" if alert_id else ""
-    return f"alert {number}{called} of {place[0]} {place[1]}"
+    return f"alert {number}{called} of {message.topic} {message.place}"

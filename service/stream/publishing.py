@@ -22,7 +22,7 @@ import structlog
 
 from service.observe.metrics import Metrics
 from service.settings import SinkFormat
-from service.stream.batches import Batch, Buried
+from service.stream.batches import Batch, Buried, identity
 from service.stream.formats import record_of
 from service.stream.messages import (
     PIECE,
@@ -97,7 +97,7 @@ class Publishing:
     async def bury(self, batch: Batch, model: str) -> list[Message]:
         """Write the letters of a batch's deaths, one for each message; returns the messages whose letters are kept."""
         # One letter a message, of its first death: of equal keys a dictionary keeps the last that it is given.
-        deaths = {(one.message.topic, one.message.place): one for one in reversed(batch.deaths)}
+        deaths = {identity(one.message): one for one in reversed(batch.deaths)}
         left = [(one.message, letter(one.message, one.death, model)) for one in deaths.values()]
         kept: list[Message] = []
         for pause in pauses():

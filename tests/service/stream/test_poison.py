@@ -180,6 +180,43 @@ def test_any_message_comes_to_an_end(messages: list[Message], tmp_path: Path, mo
     assert {message.place for message in script.told} == {message.place for message in numbered}
 
 
+def twice(value: bytes) -> list[Message]:
+    """Two letters of one message, as a worker leaves them that was killed before it could tell its source."""
+    kept = letter(Message("alerts", "0:1", value), Death("decode", "empty"), "echo@1")
+    return [Message("dead", f"0:{place}", kept.value, kept.key, kept.headers, token=place) for place in (7, 8)]
+
+
+@pytest.mark.parametrize("batch_messages", [1, 2])
+@pytest.mark.parametrize("value", [alert(1), b"junk", b""])
+def test_two_letters_of_one_message_both_come_to_an_end(
+    value: bytes, batch_messages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script(twice(value))
+    monkeypatch.setattr(worker_room, "open_ends", lambda *_: Ends(script, script, script))
+    with running(chosen(tmp_path, source="file:/", batch_messages=batch_messages), replay=True) as worker:
+        assert worker.join() == 0
+    totals = worker.totals()
+    assert (totals["in"], totals["pending"], totals.get("lost", 0)) == (2, 0, 0)
+    assert {message.token for message in script.told} == {7, 8}
+    assert len(script.records) == 2
+    assert len({record.key for record in script.records}) == 1  # whoever reads them keeps any one
+
+
+async def test_a_message_of_many_dead_alerts_has_one_letter() -> None:
+    metrics, script = Metrics(), Script([])
+    batch = Batch([restored(one) for one in twice(b"")], Accounts(metrics), 0)
+    for message in batch.taken:
+        batch.hold(message, ["a", "b", "c"])
+        for number in range(3):
+            batch.bury(message, number, Death("decode", f"reason {number}"))
+    with ThreadPoolExecutor(1) as executor:
+        publishing = Publishing(script, script, "nightjar", executor, Troubles(metrics), metrics)
+        batch.buried(await publishing.bury(batch, "echo@1"))
+    batch.check()
+    reasons = [dict(record.headers)[PREFIX + "reason"] for record in script.records]
+    assert reasons == [b"reason 0", b"reason 0"]
+
+
 async def test_a_letter_that_is_too_large_is_cut_short_and_counted() -> None:
     metrics, script = Metrics(), Script([])
     message = Message("alerts", "0:1", bytes(SHORT_BYTES + 9))
