@@ -141,7 +141,7 @@ def _broker_source(address: Address, settings: StreamSettings, replay: bool, reb
         return KafkaSource(address, extra, False, settings.max_deliveries, rebalanced)
     from service.stream.redis_streams import RedisSource
 
-    return RedisSource(address)
+    return RedisSource(address, settings.max_deliveries)
 
 
 def _broker_range(address: Address, extra: Mapping[str, Any]) -> Source:

@@ -45,6 +45,7 @@ class Message:
     timestamp_ms : the broker's, milliseconds since 1970; None when it has none.
     deliveries : how often it has been handed out, as far as the broker counts that.
     token : the source's own, for :meth:`Source.done`.
+    unread : True where the bytes were not fetched, as reading them may be what ends the process: a dead letter without.
     """
 
     topic: str
@@ -55,6 +56,7 @@ class Message:
     timestamp_ms: int | None = None
     deliveries: int = 1
     token: object = None
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

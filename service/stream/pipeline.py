@@ -203,7 +203,8 @@ class Decoding:
 
     def _read_one(self, message: Message) -> Read:
         if message.deliveries > self._max_deliveries:  # before it is read, which may be what kills
-            detail = f"delivered {message.deliveries} times and never done"
+            ending = "read: its body is where it was" if message.unread else "done"
+            detail = f"delivered {message.deliveries} times and never {ending}"
             return Death("deliver", "too_many_deliveries", detail)
         try:
             read = self._reader.read(message.value, message.key, rule_for(message.topic, self._rules))

@@ -2,14 +2,18 @@
 
 An entry has the fields ``value`` and, if need be, ``key``, ``timestamp`` and headers as ``h:<name>``. What a worker
 that died had taken is claimed by another after ``idle`` seconds; what two have died with is handed on alone, with
-nothing else under way. Done entries are acknowledged and, with ``delete=yes``, deleted: right where this group is the
-stream's only reader.
+nothing else under way, and what goes on killing whoever fetches it is given up by its id, unread. Done entries are
+acknowledged and, with ``delete=yes``, deleted: right where this group is the stream's only reader.
+
+Redis bounds no reply in bytes: how many entries are asked for at once follows the size of those before
+(:class:`Appetite`).
 """
 
 import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import monotonic, sleep
 from typing import Any, Final, cast
 
@@ -39,10 +43,15 @@ IDLE_SECONDS: Final = 60.0
 TIMEOUT_SECONDS: Final = 10.0
 ALONE_AFTER: Final = 2
 """Deliveries without an end after which an entry is handed on alone."""
+READ_FOR_LETTER: Final = 2
+"""Deliveries beyond the allowed ones by which an entry is still fetched, so that its letter has the bytes."""
+FIRST_ENTRIES: Final = 4
+REPLY_BYTES: Final = 16 << 20
+"""Size of a reply beyond which half as many entries are asked for."""
 WAIT_SECONDS: Final = 0.01
 HEADER: Final = b"h:"
 _TRANSIENT: Final = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError)
-Entries = list[tuple[bytes, dict[bytes, bytes] | None]]
+Entries = Sequence[tuple[bytes, dict[bytes, bytes] | None]]
 
 
 def connect(address: Address) -> redis.Redis:
@@ -70,16 +79,49 @@ def refusal_of(client: redis.Redis) -> str:
     return ""
 
 
+class Appetite:
+    """Number of entries to ask for at once: few at first, more while replies are full and small.
+
+    A reply is read whole before anybody sees how large it is, and an entry may have half a gigabyte.
+    """
+
+    def __init__(self) -> None:
+        self._count = FIRST_ENTRIES
+
+    def of(self, limit: int) -> int:
+        """Return how many to ask for where there is room for so many."""
+        return min(limit, self._count)
+
+    def fed(self, asked: int, entries: Entries) -> None:
+        """Learn from a reply."""
+        size = sum(len(name) + len(value) for _, fields in entries if fields for name, value in fields.items())
+        if size > REPLY_BYTES:
+            self._count = max(1, asked // 2)
+        elif len(entries) >= asked and 2 * size <= REPLY_BYTES:  # one that is not full says nothing about a larger one
+            self._count = max(self._count, 2 * asked)
+
+    def spoiled(self) -> None:
+        """Begin anew with few: a reply did not arrive, and may have been too large to."""
+        self._count = min(self._count, FIRST_ENTRIES)
+
+
 class RedisSource:
-    """A member of a consumer group of one or several streams."""
+    """A member of a consumer group of one or several streams.
+
+    Parameters
+    ----------
+    max_deliveries : deliveries of an entry beyond which it is a dead letter.
+    """
 
     finite = False
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, max_deliveries: int = 5) -> None:
         options = address.only("group", "db", "idle", "delete", "consumer").options
         self._client, self._streams = connect(address), [name.encode() for name in address.names]
         self._group = options.get("group", GROUP)
         self._consumer = options.get("consumer", f"{socket.gethostname()}-{os.getpid()}")
+        self._unread_from = max_deliveries + READ_FOR_LETTER
+        self._appetite = Appetite()
         self._idle_ms = int(1000 * address.number("idle", IDLE_SECONDS))
         self._delete = options.get("delete") == "yes"
         self._held: set[tuple[bytes, bytes]] = set()  # stream and id of what is under way here
@@ -96,21 +138,25 @@ class RedisSource:
                 sleep(WAIT_SECONDS)
                 return []
             self._alone = False
-            if claimed := self._claim(limit):
+            if claimed := self._claim(self._appetite.of(limit)):
                 return self._hold(claimed)
             if self._alone:  # once what is under way has ended
                 return []
-            streams = cast(Any, dict.fromkeys(self._streams, ">"))
-            reply = self._client.xreadgroup(self._group, self._consumer, streams, limit, max(1, int(1000 * timeout)))
+            return self._hold(self._read(self._appetite.of(limit), timeout))
         except ResponseError as error:
             self._ready = False  # NOGROUP: the stream was deleted, or the server lost it
             raise TransientError(str(error)) from error
         except RedisError as error:
+            self._appetite.spoiled()
             raise TransientError(str(error)) from error
+
+    def _read(self, count: int, timeout: float) -> list[Message]:
+        """Read new entries, so many of each stream."""
+        streams = cast(Any, dict.fromkeys(self._streams, ">"))
+        reply = self._client.xreadgroup(self._group, self._consumer, streams, count, max(1, int(1000 * timeout)))
         found = cast("list[tuple[bytes, Entries]]", reply or [])
-        return self._hold(
-            [message_of(stream, entry, fields) for stream, entries in found for entry, fields in entries if fields]
-        )
+        self._appetite.fed(count, [one for _, entries in found for one in entries])
+        return [message_of(stream, entry, fields) for stream, entries in found for entry, fields in entries if fields]
 
     def _hold(self, messages: list[Message]) -> list[Message]:
         """Remember what is handed out, so that it is not claimed from ourselves."""
@@ -132,6 +178,8 @@ class RedisSource:
         claimed: list[Message] = []
         for stream in self._streams:
             pending = self._left_behind(stream, limit)
+            unread = {entry: pending.pop(entry) for entry in list(pending) if pending[entry] >= self._unread_from}
+            claimed += self._give_up(stream, unread)
             suspects = [entry for entry, deliveries in pending.items() if deliveries >= ALONE_AFTER]
             if suspects and not claimed:
                 self._alone = True
@@ -163,7 +211,18 @@ class RedisSource:
             return []
         # With the idle time once more: of several consumers that have seen an entry the first one to claim it gets it.
         entries = cast(Entries, self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending)))
+        self._appetite.fed(len(pending), entries)
         return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
+
+    def _give_up(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
+        """Claim entries without their bytes, which were fetched for a letter already and never came to one."""
+        if not pending:
+            return []
+        ids = cast(
+            "list[bytes]",
+            self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending), justid=True),
+        )
+        return [replace(message_of(stream, entry, {}, pending[entry]), unread=True) for entry in ids]
 
     def rest(self, seconds: float) -> None:
         """Sleep: Redis wants nothing of a consumer that is busy."""
@@ -173,16 +232,13 @@ class RedisSource:
         """Return no bound: what is done is acknowledged at once."""
 
     def done(self, messages: Sequence[Message]) -> None:
-        """Acknowledge, stream by stream."""
-        by_stream: dict[bytes, list[bytes]] = {}
-        for message in messages:
-            stream, entry = cast("tuple[bytes, bytes]", message.token)
-            by_stream.setdefault(stream, []).append(entry)
+        """Acknowledge, stream by stream. What was never read is not deleted: its letter has no copy."""
+        by_stream, read = _by_stream(messages), _by_stream([message for message in messages if not message.unread])
         try:
             for stream, entries in by_stream.items():
                 self._client.xack(stream, self._group, *entries)
-                if self._delete:
-                    self._client.xdel(stream, *entries)
+                if self._delete and stream in read:
+                    self._client.xdel(stream, *read[stream])
         except RedisError as error:
             raise TransientError(str(error)) from error
         # Only now: an entry whose acknowledgement failed is not to be claimed from ourselves.
@@ -210,6 +266,14 @@ class RedisSource:
         """Leave; what is unfinished stays pending, is claimed by others, and counts as delivered once more."""
         with contextlib.suppress(RedisError):
             self._client.close()
+
+
+def _by_stream(messages: Sequence[Message]) -> dict[bytes, list[bytes]]:
+    entries: dict[bytes, list[bytes]] = {}
+    for message in messages:
+        stream, entry = cast("tuple[bytes, bytes]", message.token)
+        entries.setdefault(stream, []).append(entry)
+    return entries
 
 
 def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliveries: int = 1) -> Message:
@@ -276,7 +340,7 @@ class RedisRange(FiniteSource):
 
     def __init__(self, address: Address) -> None:
         options = address.only("db", "since", "until").options
-        self._client = connect(address)
+        self._client, self._appetite = connect(address), Appetite()
         since = str(address.moment("since")) if "since" in options else "-"
         try:
             self._left = [(name.encode(), since, self._end(name, address)) for name in address.names]
@@ -293,10 +357,13 @@ class RedisRange(FiniteSource):
         """Return the next entries, stream after stream."""
         while self._left:
             stream, start, end = self._left[0]
+            count = self._appetite.of(limit)
             try:
-                found = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, limit))
+                found = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, count))
             except RedisError as error:
+                self._appetite.spoiled()
                 raise TransientError(str(error)) from error
+            self._appetite.fed(count, found)
             if found:
                 self._left[0] = (stream, f"({found[-1][0].decode()}", end)
                 return [message_of(stream, entry, fields) for entry, fields in found]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -13,7 +14,15 @@ redis = pytest.importorskip("redis", reason="the [stream] extra is not installed
 
 from service.stream.addresses import parse_address
 from service.stream.messages import Record, TransientError
-from service.stream.redis_streams import RedisSink, RedisSource
+from service.stream.redis_streams import (
+    FIRST_ENTRIES,
+    READ_FOR_LETTER,
+    REPLY_BYTES,
+    Appetite,
+    RedisRange,
+    RedisSink,
+    RedisSource,
+)
 from support.edge import Network, wait_until
 from support.graphs import poison
 from support.redis import RedisServer, needs_redis, redis_server
@@ -89,6 +98,86 @@ def test_an_entry_that_kills_workers_becomes_a_letter(server: RedisServer, tmp_p
     (dead,) = letters(tmp_path)
     assert (dead["headers"]["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", alert(1))
     assert int(dead["headers"]["nightjar-dead-deliveries"]) > 3
+
+
+def deliver(server: RedisServer, entry: bytes, times: int) -> None:
+    """Count an entry as delivered so often, to workers that died."""
+    client(server).xclaim("alerts", "nightjar", "victim", 0, [entry], retrycount=times, justid=True)
+
+
+def sent(server: RedisServer) -> int:
+    """Bytes that the server has sent to anybody."""
+    return int(client(server).info("stats")["total_net_output_bytes"])
+
+
+def test_an_entry_that_kills_whoever_fetches_it_is_given_up_unread(server: RedisServer, tmp_path: Path) -> None:
+    connection = client(server)
+    connection.xgroup_create("alerts", "nightjar", "0", mkstream=True)
+    feed(server, bytes(8 << 20))
+    ((_, ((first, _),)),) = connection.xreadgroup("nightjar", "victim", {"alerts": ">"}, 1)
+    deliver(server, first, 3 + READ_FOR_LETTER)
+    feed(server, alert(1))
+    before = sent(server)
+    source = address(server, "alerts", idle=0.3, delete="yes")
+    with running(settings(server, tmp_path, source=source, max_deliveries=3)) as worker:
+        wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals()["in"] == 2)
+        assert worker.stop() == 0
+    assert sent(server) - before < 8 << 20  # the body never came
+    (dead,) = letters(tmp_path)
+    told = dead["headers"]
+    assert (told["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", b"")
+    assert told["nightjar-dead-place"] == first.decode()
+    assert "5 times and never read" in told["nightjar-dead-detail"]
+    assert connection.xpending("alerts", "nightjar")["pending"] == 0
+    assert [entry for entry, _ in connection.xrange("alerts")] == [first]  # what nobody has read is not deleted
+
+
+def test_an_entry_just_beyond_the_deliveries_is_read_for_its_letter(server: RedisServer) -> None:
+    connection = client(server)
+    feed(server, b"body")
+    connection.xgroup_create("alerts", "nightjar", "0")
+    ((_, ((first, _),)),) = connection.xreadgroup("nightjar", "victim", {"alerts": ">"}, 1)
+    found = []
+    for times in (3, 3 + READ_FOR_LETTER - 1, 3 + READ_FOR_LETTER):
+        deliver(server, first, times)
+        sleep(0.05)
+        source = RedisSource(parse_address(address(server, "alerts", idle=0.01)), 3)
+        found += [(one.value, one.unread, one.deliveries > 3) for one in source.poll(10, 0.1)]
+        source.close()
+    assert found == [(b"body", False, True), (b"body", False, True), (b"", True, True)]
+
+
+def counts(source: RedisSource | RedisRange, total: int) -> list[int]:
+    """Sizes of the replies by which so many entries come."""
+    told: list[int] = []
+    while sum(told) < total:
+        told.append(len(source.poll(256, 0.1)))
+    source.close()
+    return told
+
+
+@pytest.mark.parametrize("end", [RedisSource, RedisRange])
+def test_more_entries_are_asked_for_while_they_are_small(end: Any, server: RedisServer) -> None:
+    feed(server, *[b"small"] * 600)
+    assert counts(end(parse_address(address(server, "alerts"))), 600) == [4, 8, 16, 32, 64, 128, 256, 92]
+
+
+@pytest.mark.parametrize("end", [RedisSource, RedisRange])
+def test_fewer_entries_are_asked_for_when_they_are_large(end: Any, server: RedisServer) -> None:
+    for _ in range(9):
+        feed(server, bytes(REPLY_BYTES // 3))
+    assert counts(end(parse_address(address(server, "alerts"))), 9) == [4, 2, 2, 1]
+
+
+def test_a_reply_that_did_not_arrive_makes_the_next_one_small() -> None:
+    appetite, full = Appetite(), [(b"1-0", {b"value": b"small"})] * 64
+    appetite.fed(64, full)
+    assert appetite.of(256) == 128
+    appetite.spoiled()
+    assert appetite.of(256) == FIRST_ENTRIES
+    huge = [(b"1-0", {b"junk": bytes(REPLY_BYTES)})]  # what is no field of ours is read all the same
+    appetite.fed(1, huge)
+    assert appetite.of(256) == 1
 
 
 def test_an_alert_that_is_lost_again_and_again_becomes_a_letter(
