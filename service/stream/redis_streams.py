@@ -177,10 +177,13 @@ class RedisSource:
             return []
         claimed: list[Message] = []
         for stream in self._streams:
+            start = self._starts.get(stream, "-")
             pending = self._left_behind(stream, limit)
             unread = {entry: pending.pop(entry) for entry in list(pending) if pending[entry] >= self._unread_from}
             claimed += self._give_up(stream, unread)
             suspects = [entry for entry, deliveries in pending.items() if deliveries >= ALONE_AFTER]
+            if suspects:  # the next look sees the others of these
+                self._starts[stream] = start
             if suspects and not claimed:
                 self._alone = True
                 return [] if self._held else self._take_over(stream, {suspects[0]: pending[suspects[0]]})

@@ -15,6 +15,7 @@ redis = pytest.importorskip("redis", reason="the [stream] extra is not installed
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
 from service.observe.metrics import Metrics
+from service.stream import redis_streams
 from service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
 from service.stream.messages import Death, Message
 from service.stream.pipeline import Classifying, Decoding
@@ -66,7 +67,8 @@ class Way:
 
 
 @pytest.fixture(params=["file", "redis", "kafka", "exactly once"])
-def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
+    monkeypatch.setattr(redis_streams, "FIRST_ENTRIES", 2 * COUNT)  # all is one batch, as elsewhere
     data = [*map(alert, range(COUNT)), b"junk"]
     if request.param == "file":
         place = tmp_path / "alerts"

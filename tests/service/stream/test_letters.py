@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.limits import LATEST_MILLISECONDS
 from service.observe.metrics import Metrics
 from service.stream.batches import Accounts, UnbalancedError
 from service.stream.messages import PREFIX, Death, Message, letter, restored
@@ -13,7 +14,7 @@ MESSAGES = st.builds(
     value=st.binary(max_size=50),
     key=st.none() | st.binary(max_size=20),
     headers=st.lists(st.tuples(st.text("abc-", min_size=1, max_size=8), st.binary(max_size=8)), max_size=3).map(tuple),
-    timestamp_ms=st.none() | st.integers(0, 2**50),
+    timestamp_ms=st.none() | st.integers(0, LATEST_MILLISECONDS),
 )
 
 
