@@ -8,8 +8,9 @@ A compressed body is inflated in a thread, piece by piece, each charged to the b
 kilobytes can decompress to gigabytes, but here they get as far as the limit on the body's size and a mebibyte more.
 
 A stream of lines may last for a night, but not for nothing: whoever is waited for loses patience, a minute of which
-comes with the stream and more with every byte. Five hundred streams of three bytes a second would else keep everybody
-out.
+comes with the stream and more with every byte that ends no line. Five hundred streams of three bytes a second would
+else keep everybody out. Lines are cut a few kilobytes at a time, and blank ones are counted: a body of nothing but ends
+of lines is a line for every byte.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from time import monotonic
 from typing import TypeVar
 
@@ -258,6 +260,8 @@ def _inflated(data: bytes, coding: str) -> Iterator[bytes]:
 
 
 PATIENCE_SECONDS = 60.0
+STEP_BYTES = 16 * 1024
+"""Of a stream, cut into lines in one go."""
 
 
 class Lines:
@@ -272,28 +276,44 @@ class Lines:
         self._limit = limit
         self._pieces: list[bytes] = []
         self.pending = 0  # bytes of the unfinished line
+        self.blank = 0  # lines that were left out
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the lines that end in ``data``. Raises ProblemError (413) at the first that is too long."""
-        start = 0
-        while (end := data.find(b"\n", start)) >= 0:
-            self._hold(data[start:end])
-            yield from self.rest()
-            start = end + 1
-        self._hold(data[start:])
+        first, *others = data.split(b"\n")
+        self._hold(first)
+        if others:
+            yield from self._whole([self._taken(), *others[:-1]])
+            self._hold(others[-1])
+
+    def _whole(self, lines: list[bytes]) -> Iterator[bytes]:
+        """Yield of lines that came whole those that are not blank; no Python runs for one that is."""
+        too_long = max(map(len, lines), default=0) > self._limit
+        if too_long:
+            lines = list(takewhile(lambda line: len(line) <= self._limit, lines))
+        found = list(filter(bytes.strip, filter(None, lines)))
+        self.blank += len(lines) - len(found)
+        yield from found
+        if too_long:
+            raise self._too_long()
 
     def rest(self) -> Iterator[bytes]:
         """Yield what has come since the last end of a line, if anything: a stream may end without one."""
+        yield from filter(bytes.strip, [self._taken()])
+
+    def _taken(self) -> bytes:
         line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces, self.pending = [], 0
-        if line and not line.isspace():
-            yield line
+        return line
 
     def _hold(self, piece: bytes) -> None:
         self.pending += len(piece)
         if self.pending > self._limit:
-            raise ProblemError(TOO_LARGE, f"a line is longer than {self._limit} bytes", limit=self._limit)
+            raise self._too_long()
         self._pieces.append(piece)
+
+    def _too_long(self) -> ProblemError:
+        return ProblemError(TOO_LARGE, f"a line is longer than {self._limit} bytes", limit=self._limit)
 
 
 class LineBody:
@@ -301,14 +321,16 @@ class LineBody:
 
     Parameters
     ----------
-    settings : ``max_json_bytes`` of them in a line, ``max_stream_curves`` lines, ``body_timeout`` seconds to wait for
-        the next whole line, ``stream_rate`` bytes a second while it is waited for.
+    settings : ``max_json_bytes`` of them in a line, ``max_stream_curves`` lines and as many blank ones,
+        ``body_timeout`` seconds to wait for the next whole line, ``stream_rate`` bytes a second while it is waited for.
     """
 
     def __init__(self, receive: Receive, settings: Settings) -> None:
         self._receive, self._settings = receive, settings
         self._lines = Lines(settings.max_json_bytes)
+        self._came, self._cut = b"", 0  # what was received last, and how much of it has been cut into lines
         self._ready: deque[bytes] = deque()
+        self._ready_bytes = 0
         self._fault: ProblemError | None = None
         self._more = True
         self._count = 0
@@ -318,7 +340,7 @@ class LineBody:
     @property
     def held(self) -> int:
         """Bytes that were received and not yet handed out, or handed out last."""
-        return self._lines.pending + sum(map(len, self._ready)) + self._handed
+        return len(self._came) - self._cut + self._lines.pending + self._ready_bytes + self._handed
 
     async def group(self, most_lines: int, most_bytes: int) -> list[bytes] | None:
         """Return lines that are there, waiting for one if there is none; None at the end.
@@ -334,10 +356,11 @@ class LineBody:
         self._handed = 0
         try:
             async with asyncio.timeout(min(self._settings.body_timeout, self._patience)):
-                while self._more and not self._ready:
-                    await self._receive_some()
+                while self._wants(most_lines, most_bytes):
+                    await self._go_on()
         except TimeoutError:
-            raise self._too_slow() from None
+            if not self._ready:
+                raise self._too_slow() from None
         if self._ready:
             return self._take(most_lines, most_bytes)
         if self._fault is not None:
@@ -351,6 +374,27 @@ class LineBody:
             return ProblemError(TIMEOUT, f"no whole line arrived within {self._settings.body_timeout:g} s")
         return ProblemError(TIMEOUT, f"the stream is slower than {self._settings.stream_rate:g} bytes a second")
 
+    def _wants(self, most_lines: int, most_bytes: int) -> bool:
+        """Tell whether a group needs more lines; it waits for none but the first."""
+        if not self._ready:
+            return self._more or bool(self._came)
+        return bool(self._came) and len(self._ready) < most_lines and self._ready_bytes < most_bytes
+
+    async def _go_on(self) -> None:
+        """Cut a step of what has come, of which there may be a lot: the event loop belongs to everybody."""
+        if self._came:
+            await asyncio.sleep(0)
+        else:
+            await self._receive_some()
+        step = self._came[self._cut : self._cut + STEP_BYTES]
+        self._cut += len(step)
+        if self._cut == len(self._came):
+            self._came, self._cut = b"", 0
+        try:
+            self._cut_lines(step)
+        except ProblemError as fault:
+            self._fault, self._more, self._came, self._cut = fault, False, b"", 0
+
     async def _receive_some(self) -> None:
         started = monotonic()
         try:
@@ -361,16 +405,20 @@ class LineBody:
         if message["type"] == "http.disconnect":
             raise ClientGone
         self._more = message.get("more_body", False)
-        body = message.get("body", b"")
+        self._came = body = message.get("body", b"")
         if self._settings.stream_rate:
-            self._patience = min(PATIENCE_SECONDS, self._patience + len(body) / self._settings.stream_rate)
-        try:
-            for line in self._lines.feed(body):
+            worth = len(body) - body.count(b"\n")  # blank lines buy nothing
+            self._patience = min(PATIENCE_SECONDS, self._patience + worth / self._settings.stream_rate)
+
+    def _cut_lines(self, step: bytes) -> None:
+        for line in self._lines.feed(step):
+            self._add(line)
+        if not self._more and not self._came:
+            for line in self._lines.rest():
                 self._add(line)
-            for line in () if self._more else self._lines.rest():
-                self._add(line)
-        except ProblemError as fault:
-            self._fault, self._more = fault, False
+        limit = self._settings.max_stream_curves
+        if self._lines.blank > limit:
+            raise ProblemError(TOO_LARGE, f"more than {limit} blank lines in one stream", limit=limit)
 
     def _add(self, line: bytes) -> None:
         limit = self._settings.max_stream_curves
@@ -378,6 +426,7 @@ class LineBody:
             raise ProblemError(TOO_LARGE, f"more than {limit} light curves in one stream", limit=limit)
         self._count += 1
         self._ready.append(line)
+        self._ready_bytes += len(line)
 
     def _take(self, most_lines: int, most_bytes: int) -> list[bytes]:
         group = [self._ready.popleft()]
@@ -385,6 +434,7 @@ class LineBody:
         while self._ready and len(group) < most_lines and (size := size + len(self._ready[0])) <= most_bytes:
             group.append(self._ready.popleft())
         self._handed = sum(map(len, group))
+        self._ready_bytes -= self._handed
         return group
 
     async def watch(self) -> None:

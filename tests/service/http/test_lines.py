@@ -1,13 +1,18 @@
 """Lines, however the bytes are cut."""
 
-from itertools import pairwise
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise, takewhile
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from service.http.edge.errors import ProblemError
-from service.http.edge.receive import Lines
+from service.http.edge.receive import STEP_BYTES, LineBody, Lines
+from support.edge import settings
 
 
 @given(st.lists(st.binary(max_size=12), max_size=12), st.lists(st.integers(0, 80)))
@@ -21,6 +26,17 @@ def test_lines_may_be_cut_anywhere(lines: list[bytes], cuts: list[int]) -> None:
     found += cutter.rest()
     assert found == [line for line in body.split(b"\n") if line.strip()]
     assert cutter.pending == 0
+    assert cutter.blank == sum(not line.strip() for line in body.split(b"\n")[:-1])
+
+
+@given(st.lists(st.sampled_from([b"", b" ", b"ab", b"abcd", b"     "]), max_size=12), st.integers(0, 60))
+def test_a_line_that_is_too_long_is_found_wherever_it_is_cut(lines: list[bytes], cut: int) -> None:
+    body, cutter, found = b"\n".join([*lines, b""]), Lines(3), list[bytes]()
+    with suppress(ProblemError):
+        for piece in (body[:cut], body[cut:]):
+            for line in cutter.feed(piece):
+                found.append(line)
+    assert found == [line for line in takewhile(lambda line: len(line) <= 3, lines) if line.strip()]
 
 
 def test_a_line_that_is_too_long_comes_after_those_before_it() -> None:
@@ -37,3 +53,74 @@ def test_a_line_without_end_is_not_kept() -> None:
         assert list(lines.feed(b"x" * 100)) == []
     with pytest.raises(ProblemError):
         list(lines.feed(b"x"))
+
+
+def line_body(*pieces: bytes, **limits: Any) -> LineBody:
+    """Return the lines of a body that comes in these pieces."""
+    left = list(pieces)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    return LineBody(receive, settings(**limits))
+
+
+async def groups(body: LineBody) -> list[list[bytes]]:
+    found = []
+    while (group := await body.group(64, 256 * 1024)) is not None:
+        found.append(group)
+    return found
+
+
+async def test_blank_lines_are_bounded_as_others_are() -> None:
+    assert await groups(line_body(b"7\n\n7\n \n", max_stream_curves=2)) == [[b"7", b"7"]]
+    for blank in (b"\n" * 3, b"\n \n\r\n"):
+        body = line_body(b"7\n" + blank + b"7\n", max_stream_curves=2)
+        assert await body.group(64, 1000) == [b"7", b"7"]
+        with pytest.raises(ProblemError, match="more than 2 blank lines") as caught:
+            await body.group(64, 1000)
+        assert (caught.value.kind.status, caught.value.limit) == (413, 2)
+
+
+async def test_much_that_comes_at_once_is_cut_in_steps_between_which_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A body of nothing but ends of lines kept the event loop for a tenth of a second."""
+    fed, turns, feed = list[int](), list[int](), Lines.feed
+
+    def noted(self: Lines, data: bytes) -> Iterator[bytes]:
+        fed.append(len(data))
+        turns.append(others)
+        return feed(self, data)
+
+    monkeypatch.setattr(Lines, "feed", noted)
+    others, data = 0, b"\n" * (20 * STEP_BYTES) + b"7\n"
+    asking = asyncio.create_task(groups(line_body(data)))
+    while not asking.done():
+        others += 1
+        await asyncio.sleep(0)
+    assert await asking == [[b"7"]]
+    assert (max(fed), sum(fed)) == (STEP_BYTES, len(data))
+    assert len(set(turns)) == len(turns)
+
+
+async def test_blank_lines_buy_no_patience() -> None:
+    blank, said = line_body(b"\n" * 50_000, b"7"), line_body(b"7" * 50_000 + b"\n", b"7")
+    for body in (blank, said):
+        body._patience = 1.0
+        await groups(body)
+    assert blank._patience <= 1.001 < 50 < said._patience
+
+
+@given(st.lists(st.lists(st.sampled_from([b"", b"ab", b"c" * 9000]), max_size=9), min_size=1, max_size=4))
+def test_what_a_body_holds_is_what_was_not_handed_out(pieces: list[list[bytes]]) -> None:
+    body = line_body(*(b"\n".join(piece) for piece in pieces), b"\nend")
+
+    async def ask() -> None:
+        while (group := await body.group(2, 10_000)) is not None:
+            handed = sum(map(len, group))
+            ready = sum(map(len, body._ready)) + len(body._came) - body._cut
+            assert body.held == handed + ready + body._lines.pending
+        assert body.held == 0
+
+    asyncio.run(ask())
