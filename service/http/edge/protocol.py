@@ -9,8 +9,8 @@ why.
 All of this happens before any key is looked at, so nothing here may cost much more than it cost to send. Connections
 and requests begin in turns (:mod:`service.http.edge.turns`). Requests sent ahead of their turn (pipelining) are parsed
 at once and each becomes a few kilobytes of objects: a handful may wait, and the connection ends with one more. Where
-every place is taken, the connection that has been idle longest gives its own to a newcomer: ten thousand clients that
-say nothing keep nobody out.
+every place is taken, a connection that lingers or is idle gives its own to a newcomer
+(:mod:`service.http.edge.places`): ten thousand clients that say nothing keep nobody out.
 
 The base class is not a public interface of uvicorn, hence the upper bound of its version in ``pyproject.toml`` and the
 test that names every attribute used here.
@@ -37,6 +37,7 @@ from service.http.edge.errors import (
     ProblemError,
     problem_response,
 )
+from service.http.edge.places import Places
 from service.http.edge.turns import Turns, neighbourhood
 from service.settings import Settings
 
@@ -80,7 +81,7 @@ class EdgeConfig(uvicorn.Config):
         )
         self.settings, self.on_refusal = settings, on_refusal
         self.turns = Turns()
-        self.idle: dict[LimitedProtocol, None] = {}  # connections without a request, the longest without first
+        self.places: Places[LimitedProtocol] = Places()
 
 
 class Ended(Exception):
@@ -93,10 +94,18 @@ class LingeringTransport(asyncio.Transport):
     Parameters
     ----------
     patience : seconds after which what the client has not read is dropped.
+    lingers : called when the client is given time to read.
     """
 
-    def __init__(self, transport: asyncio.Transport, still_sending: Callable[[], bool], patience: float) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        still_sending: Callable[[], bool],
+        patience: float,
+        lingers: Callable[[], None] | None = None,
+    ) -> None:
         self._transport, self._still_sending, self._patience = transport, still_sending, patience
+        self._lingers = lingers
         self._lingering = self._held = self._paused = False
         self._ending: TimerHandle | None = None
 
@@ -113,10 +122,12 @@ class LingeringTransport(asyncio.Transport):
         self._transport.write_eof()
         self._transport.resume_reading()
         self._ending = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+        if self._lingers is not None:
+            self._lingers()
 
     def lost(self) -> None:
         """Forget the connection, which has ended: what holds each other is found by Python in long looks only."""
-        self._still_sending = _nothing_comes
+        self._still_sending, self._lingers = _nothing_comes, None
         if self._ending is not None:
             self._ending.cancel()
 
@@ -179,7 +190,7 @@ class LimitedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._settings, self._on_refusal, self._idle = config.settings, config.on_refusal, config.idle
+        self._settings, self._on_refusal, self._places = config.settings, config.on_refusal, config.places
         self._turns = config.turns
         self._neighbourhood = ""
         self._unread = b""  # came, and waits for its turn
@@ -196,21 +207,20 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base class
         """Wait for the first request, or turn the connection away when there are too many."""
-        self._way_out = LingeringTransport(transport, self._still_sending, self._settings.stall_timeout)
+        self._way_out = LingeringTransport(transport, self._still_sending, self._settings.stall_timeout, self._linger)
         super().connection_made(self._way_out)
         self._neighbourhood = neighbourhood(self.client)
-        full = len(self.connections) > self._settings.max_connections
-        if len(self.connections) > 2 * self._settings.max_connections:  # a flood, not a crowd
+        if self._make_room():
+            self._await_headers()
+        elif len(self.connections) > 2 * self._settings.max_connections:  # a flood, not a crowd
             self.transport.abort()
-        elif full and not self._make_room():
+        else:
             detail = "this service has as many connections as it allows"
             self._refuse(ProblemError(UNAVAILABLE, detail, retry_after=RETRY_AFTER_UNAVAILABLE))
-        else:
-            self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers, and let go of everything, so that it goes at once and not when cycles are looked for."""
-        self._idle.pop(self, None)
+        self._places.lost(self)
         self._unread = b""
         self._stop_timers()
         super().connection_lost(exc)
@@ -326,7 +336,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
             self._refuse_headers(ProblemError(MALFORMED, "a request needs one Host header, and not two"))
             return
-        self._idle.pop(self, None)
+        self._places.works(self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -343,7 +353,8 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self.pipeline:
             self._ahead = 0
-            self._idle[self] = None
+            if self.cycle is not None and self.cycle.response_complete:  # else one sent ahead has begun, or all is lost
+                self._places.waits(self, self._neighbourhood)
 
     def pause_writing(self) -> None:
         """Give a client that does not read its reply a while to start again."""
@@ -366,14 +377,17 @@ class LimitedProtocol(HttpToolsProtocol):
     def _still_sending(self) -> bool:
         return self._refused or (self.cycle is not None and self.cycle.more_body and not self.pipeline)
 
+    def _linger(self) -> None:
+        self._places.lingers(self, self._neighbourhood)
+
     def _make_room(self) -> bool:
-        """Close the connection that has been idle longest; whether there was one."""
-        oldest = next(iter(self._idle), None)
-        if oldest is None:
-            return False
-        del self._idle[oldest]
-        oldest._end()
-        return True
+        """End as many connections as there are too many with this one; whether there is room for it."""
+        there = len(self.connections) - self._places.ending
+        excess = max(0, there - self._settings.max_connections)
+        ended = self._places.give_way(excess)
+        for each in ended:
+            each._end()
+        return len(ended) == excess
 
     def _end(self) -> None:
         """End the connection: there is no place for an answer, or nobody who waits for one."""
@@ -390,7 +404,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _await_headers(self) -> None:
         if self.cycle is None:
-            self._idle[self] = None
+            self._places.waits(self, self._neighbourhood)
         self._header_bytes = 0
         self._header_timer = self.loop.call_later(self._settings.header_timeout, self._headers_late)
 

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import json
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 import tomllib
@@ -33,7 +35,7 @@ from service.http.edge.protocol import (
 from service.http.edge.turns import MOST_TURNS, Turns
 from service.http.endpoint import INLINE_ITEMS
 from service.http.forms import Answers
-from support.edge import Live, Network, curve, live, loader, receive_all, wait_until
+from support.edge import HOST, Live, Network, curve, live, loader, raw_post, receive_all, wait_until
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 SLOW = b"GET /docs HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -56,6 +58,10 @@ def _goes_on(edge: Live) -> Iterator[None]:
 
 def connections(edge: Live) -> int:
     return len(edge.server.server_state.connections)
+
+
+def count_of_protocols() -> int:
+    return sum(type(each) is LimitedProtocol for each in gc.get_objects())
 
 
 def hung_up(connection: socket.socket) -> bool:
@@ -93,14 +99,14 @@ def test_a_connection_that_ended_leaves_nothing_for_the_search_for_cycles(edge: 
     gc.collect()
     gc.disable()
     try:
-        before = sum(type(each) is LimitedProtocol for each in gc.get_objects())
+        before = count_of_protocols()
         for _ in range(5):
             with edge.connect() as connection:
                 connection.sendall(sent)
                 connection.shutdown(socket.SHUT_WR)
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     receive_all(connection)
-        wait_until(lambda: sum(type(each) is LimitedProtocol for each in gc.get_objects()) <= before)
+        wait_until(lambda: count_of_protocols() <= before)
     finally:
         gc.enable()
 
@@ -198,6 +204,121 @@ def test_a_kept_connection_makes_room_as_well(edge: Live) -> None:
     finally:
         for connection in kept:
             connection.close()
+
+
+def connect_from(edge: Live, host: str) -> socket.socket:
+    return socket.create_connection((HOST, edge.port), timeout=20, source_address=(host, 0))
+
+
+@pytest.fixture
+def kept(edge: Live) -> Iterator[socket.socket]:
+    """A connection that has been idle longer than any that a test opens."""
+    with edge.connect() as connection:
+        connection.sendall(GET)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        yield connection
+    wait_until(lambda: connections(edge) == 0)
+
+
+ELSEWHERE = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has more than one address without a network")
+
+
+@ELSEWHERE
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", b"HTTP/1.1 404"),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", b"HTTP/1.1 400"),
+        (GET, b"HTTP/1.1 200"),
+        (b"", b""),
+    ],
+    ids=["lingering", "refused", "kept", "silent"],
+)
+def test_one_address_pushes_out_its_own_connections_only(
+    edge: Live, kept: socket.socket, monkeypatch: pytest.MonkeyPatch, said: bytes, told: bytes
+) -> None:
+    """Connections that lingered could not be ended: all others were, and then newcomers were refused."""
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 600.0)
+    crowd = []
+    try:
+        for _ in range(2 * PLACES):
+            crowd.append(connect_from(edge, "127.0.0.2"))
+            crowd[-1].sendall(said)
+            assert crowd[-1].recv(len(told)) == told
+            assert connections(edge) <= PLACES + 1
+        assert edge.ask("GET", "/healthz")[0] == 200
+        assert hung_up(crowd[0])
+        kept.sendall(GET)
+        assert kept.recv(12) == b"HTTP/1.1 200"
+    finally:
+        for connection in crowd:
+            connection.close()
+
+
+@ELSEWHERE
+def test_a_connection_that_lingers_gives_way_before_one_that_is_idle(
+    edge: Live, kept: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 600.0)
+    with contextlib.ExitStack() as crowd:
+        idle = [crowd.enter_context(edge.connect()) for _ in range(PLACES - 2)]
+        lingering = crowd.enter_context(connect_from(edge, "127.0.0.2"))
+        lingering.sendall(b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
+        assert lingering.recv(12) == b"HTTP/1.1 404"
+        assert edge.ask("GET", "/healthz")[0] == 200
+        assert hung_up(lingering)
+        for connection in (kept, idle[0], idle[-1]):
+            connection.sendall(GET)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+def test_newcomers_that_were_refused_hold_no_places(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 600.0)
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(edge.connect()) for _ in range(PLACES)]
+        for connection in crowd:
+            connection.sendall(b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        wait_until(lambda: edge.metric("nightjar_inflight_requests") == PLACES)
+        for _ in range(10):
+            refused = stack.enter_context(edge.connect())
+            assert refused.recv(12) == b"HTTP/1.1 503"
+        crowd[0].close()
+        wait_until(lambda: connections(edge) == PLACES + 9)
+        assert edge.ask("GET", "/healthz")[0] == 200
+    wait_until(lambda: connections(edge) == 0)
+
+
+HELD = raw_post("/v1/classify", json.dumps(curve()).encode())
+
+
+def test_a_connection_whose_request_sent_ahead_is_at_work_keeps_its_place() -> None:
+    network = Network()
+    with live(loader(network), max_connections=4) as edge, edge.connect() as busy:
+        network.hold()
+        busy.sendall(GET + HELD.replace(b"Host", b"Connection: close\r\nHost"))
+        assert network.started.acquire(timeout=20)
+        with contextlib.ExitStack() as crowd:
+            for _ in range(8):
+                other = crowd.enter_context(edge.connect())
+                other.sendall(GET)
+                assert other.recv(12) == b"HTTP/1.1 200"
+            network.release()
+            assert receive_all(busy).count(b"HTTP/1.1 200") == 2
+
+
+def test_a_reply_to_a_connection_that_ended_leaves_nothing_behind() -> None:
+    """Such a connection was noted as idle, for ever, and later gave a newcomer the place that it did not have."""
+    network = Network()
+    with live(loader(network)) as edge:
+        network.hold()
+        before = count_of_protocols()
+        with edge.connect() as connection:
+            connection.sendall(HELD + GET)
+            assert network.started.acquire(timeout=20)
+        wait_until(lambda: connections(edge) == 0)
+        network.release()
+        edge.still_well()
+        wait_until(lambda: gc.collect() >= 0 and count_of_protocols() <= before)
 
 
 def test_only_a_small_reply_is_written_on_the_event_loop(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
