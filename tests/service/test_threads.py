@@ -94,8 +94,8 @@ async def test_a_client_rests_whose_result_tells_of_a_refusal(monkeypatch: pytes
     monkeypatch.setattr("service.threads.REST", 1e4)
     monkeypatch.setattr("service.threads.REST_SECONDS", (1e-3, 60.0))
     threads = FairThreads(1, "decode")
-    for client, refused in (("answered", 0.0), ("refused", 0.5)):
-        await threads.run(client, compute, lambda _, refused=refused: refused)
+    await threads.run("answered", compute)
+    await threads.run("refused", compute, lambda _: 0.5)
     again = asyncio.ensure_future(threads.run("refused", compute))
     async with asyncio.timeout(20):
         await threads.run("answered", compute)

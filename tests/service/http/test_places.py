@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.edge.places import Crowd, Places
+from service.http.edge.turns import Crowd, Places
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "discard", "pop"]), st.integers(0, 12)), max_size=60))
