@@ -15,6 +15,8 @@ floats, or lists with one float for each of the 64 columns in order; null and Na
   (Message.header, DictionaryBatch.data, RecordBatch.compression of Arrow's Message.fbs and Schema.fbs).
 - A text that a dictionary holds once, or that many views point at, is made once, however often it occurs, and such a
   text must be short: a thousand rows would else turn a megabyte into a gigabyte, and so would messages about them.
+- What a stream sends once and pyarrow does again for each batch is bounded before anything is done: the batches, an
+  empty one counts, and the bytes of dictionaries, which are validated with each batch that refers to them.
 
 A reply is one record batch with a row for each light curve, in the order they were sent. The columns are the fields of
 the JSON reply, null where a result has none. Probabilities and hierarchy are structs with a float64 for each class and
@@ -39,7 +41,7 @@ from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, p
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from service.http.forms import Answers, embedding_bytes
 
-_HEADER_TYPE, _HEADER, _DATA, _COMPRESSION = 1, 2, 1, 3
+_HEADER_TYPE, _HEADER, _ID, _DATA, _IS_DELTA, _COMPRESSION = 1, 2, 0, 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
@@ -54,6 +56,13 @@ def is_compressed(metadata: bytes) -> bool:
         data = _table_field(metadata, batch, _DATA)
         return bool(data) and bool(_table_field(metadata, _follow(metadata, data), _COMPRESSION))
     return metadata[kind] == _RECORD_BATCH and bool(_table_field(metadata, batch, _COMPRESSION))
+
+
+def dictionary_of(metadata: bytes) -> tuple[int, bool]:
+    """Return which dictionary the message of one belongs to, and whether it adds to what was sent of it before."""
+    batch = _follow(metadata, _table_field(metadata, _follow(metadata, 0), _HEADER))
+    number, delta = _table_field(metadata, batch, _ID), _table_field(metadata, batch, _IS_DELTA)
+    return int(unpack_from("<q", metadata, number)[0]) if number else 0, bool(delta and metadata[delta])
 
 
 def _follow(buffer: bytes, place: int) -> int:
@@ -77,6 +86,9 @@ _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, st
 _UNKNOWN = 255
 MAX_SHARED_BYTES = 1024
 """Of a text that may occur many times for one copy of its bytes; identifiers and bands are far shorter."""
+MAX_REREAD_BYTES = 256 * 1024 * 1024
+"""Of dictionaries, counted once for each batch behind them: half a second of validating texts of no length. A thousand
+batches of one row, each of them behind the names of all, come to a tenth of it."""
 
 
 def read_arrow(body: bytes, max_curves: int) -> object:
@@ -85,10 +97,11 @@ def read_arrow(body: bytes, max_curves: int) -> object:
     Raises
     ------
     ProblemError
-        400 for bytes that are no such stream, 413 beyond ``max_curves`` rows, 422 for columns of other names or types.
+        400 for bytes that are no such stream, 413 beyond ``max_curves`` rows or batches and for large dictionaries that
+        many batches refer to, 422 for columns of other names or types.
     """
     try:
-        _refuse_compression(body)
+        _check_messages(body, max_curves)
         with pa.ipc.open_stream(body) as stream:
             _check_schema(stream.schema)
             return {"light_curves": [row for batch in _validated(stream, max_curves) for row in _rows(batch)]}
@@ -96,16 +109,52 @@ def read_arrow(body: bytes, max_curves: int) -> object:
         raise ProblemError(MALFORMED, "the body is not one valid Arrow IPC stream") from None
 
 
-def _refuse_compression(body: bytes) -> None:
+def _check_messages(body: bytes, max_batches: int) -> None:
+    """Refuse compressed buffers, and what would be done again and again, before any of it is done."""
+    reread = _Reread(max_batches)
     for message in pa.ipc.MessageReader.open_stream(body):
-        if message.type != "schema" and is_compressed(message.metadata.to_pybytes()):
-            fault = FieldError(pointer="", reason="compressed", detail="send record batches without buffer compression")
-            raise ProblemError(INVALID, errors=[fault])
+        if message.type != "schema":
+            metadata = message.metadata.to_pybytes()
+            if is_compressed(metadata):
+                detail = "send record batches without buffer compression"
+                raise ProblemError(INVALID, errors=[FieldError(pointer="", reason="compressed", detail=detail)])
+            reread.count(message, metadata)
+
+
+class _Reread:
+    """Counts the batches of a stream, and the bytes of the dictionaries that each of them has validated again."""
+
+    def __init__(self, max_batches: int) -> None:
+        self._max_batches = max_batches
+        self._batches = self._bytes = 0
+        self._dictionaries: dict[int, int] = {}  # bytes by number: another of the same number takes the place of one
+
+    def count(self, message: Any, metadata: bytes) -> None:
+        """Count one message. Raises ProblemError (413) when it is one too many."""
+        if message.type == "dictionary":
+            number, delta = dictionary_of(metadata)
+            before = self._dictionaries.get(number, 0) if delta else 0
+            self._dictionaries[number] = before + (message.body.size if message.body else 0)
+            return
+        self._batches += 1
+        if self._batches > self._max_batches:
+            detail = f"more than {self._max_batches} record batches in one request"
+            raise ProblemError(TOO_LARGE, detail, limit=self._max_batches)
+        self._bytes += sum(self._dictionaries.values())
+        if self._bytes > MAX_REREAD_BYTES and self._batches > 1:
+            detail = "too many record batches for dictionaries so large: send fewer, or the texts themselves"
+            raise ProblemError(TOO_LARGE, detail, limit=MAX_REREAD_BYTES)
 
 
 def _validated(stream: Any, max_curves: int) -> Iterator[Any]:
+    """Batches that hold anything; one without rows is not looked at."""
     rows = 0
     for batch in stream:
+        if not batch.num_rows:
+            continue
+        batch.validate()
+        for column in batch.columns:
+            _refuse_long_views(column)
         batch.validate(full=True)
         rows += batch.num_rows
         if rows > max_curves:
@@ -187,22 +236,24 @@ def _column_faults(member: Any) -> list[FieldError]:
 def _shared(values: Any) -> list[Any]:
     """Texts of a column, None for null. Raises ProblemError (422) for a long one that others may share."""
     if not pa.types.is_dictionary(values.type):
-        return _texts_of(values)
+        texts: list[Any] = values.to_pylist()
+        return texts
     used = values.indices.unique().drop_null()  # a batch of one row may come with a dictionary of thousands
-    texts = dict(zip(used.to_pylist(), _texts_of(values.dictionary.take(used)), strict=True))
-    if any(text is not None and len(text) > MAX_SHARED_BYTES for text in texts.values()):
+    known = dict(zip(used.to_pylist(), values.dictionary.take(used).to_pylist(), strict=True))
+    if any(text is not None and len(text) > MAX_SHARED_BYTES for text in known.values()):
         raise _too_long()
-    return [texts.get(index) for index in values.indices.to_pylist()]
+    return [known.get(index) for index in values.indices.to_pylist()]
 
 
-def _texts_of(values: Any) -> list[Any]:
+def _refuse_long_views(column: Any) -> None:
+    """Refuse what a full validation would read over and over: a long text that many views point at."""
+    values = column.values if _is_list(column.type, lambda _: True) else column
+    values = values.dictionary if pa.types.is_dictionary(values.type) else values
     if pa.types.is_string_view(values.type) and len(values):
         starts = np.frombuffer(values.buffers()[1], "<i4")[::4]  # a view of 16 bytes begins with the text's length
         lengths = starts[values.offset : values.offset + len(values)]
         if lengths[values.is_valid().to_numpy(zero_copy_only=False)].max(initial=0) > MAX_SHARED_BYTES:
             raise _too_long()
-    texts: list[Any] = values.to_pylist()
-    return texts
 
 
 def _too_long() -> ProblemError:
@@ -236,10 +287,20 @@ def _band_indices(values: Any) -> Any:
     """Return indices of names that are all known, or the integers that were sent."""
     if values.null_count or pa.types.is_integer(values.type):
         return _numbers(values)
-    coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    known = np.array([_index_of(name) for name in _texts_of(coded.dictionary)], np.uint8)
-    indices = known[coded.indices.to_numpy()] if len(coded) else np.empty(0, np.uint8)
+    names, places = _used(values) if pa.types.is_dictionary(values.type) else _parts(values.dictionary_encode())
+    known = np.array([_index_of(name) for name in names.to_pylist()], np.uint8)
+    indices = known[places.to_numpy()] if len(places) else np.empty(0, np.uint8)
     return None if (indices == _UNKNOWN).any() else indices
+
+
+def _used(values: Any) -> tuple[Any, Any]:
+    """Entries of a dictionary that occur, and which of them each value is: a row may come with a million others."""
+    used, places = _parts(values.indices.dictionary_encode())
+    return values.dictionary.take(used), places
+
+
+def _parts(coded: Any) -> tuple[Any, Any]:
+    return coded.dictionary, coded.indices
 
 
 def _index_of(name: str | None) -> int:

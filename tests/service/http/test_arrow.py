@@ -293,3 +293,89 @@ def test_a_text_of_a_dictionary_is_made_once() -> None:
     document: Any = arrow.read_arrow(arrow_stream(table), 1000)
     first, second = document["light_curves"]
     assert first["object_id"] is second["object_id"]
+
+
+def batches(tables: list[Any]) -> bytes:
+    """A stream with the record batches of some tables, and the dictionary of the first of them sent once."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, tables[0].schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def with_dictionary(names: list[str]) -> Any:
+    """A table of one light curve in g whose band column has a dictionary of these names."""
+    coded = pa.DictionaryArray.from_arrays(pa.array([names.index("g")], pa.int8()), pa.array(names))
+    table = arrow_table([curve(1)]).drop_columns(["band"])
+    return table.append_column("band", pa.ListArray.from_arrays([0, 1], coded))
+
+
+def test_more_batches_than_light_curves_are_refused_though_they_are_empty() -> None:
+    """A dictionary of a million names and thousands of empty batches behind it kept a decoder for half an hour."""
+    table = with_dictionary(["g", "r"])
+    full = table.to_batches()[0]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for batch in [full, *[full.slice(0, 0)] * SETTINGS.max_curves]:
+            writer.write_batch(batch)
+    error = refusal(sink.getvalue().to_pybytes())
+    assert (error.kind.status, error.limit, "record batches" in str(error)) == (413, SETTINGS.max_curves, True)
+
+
+def test_as_many_batches_as_light_curves_are_read() -> None:
+    assert len(read(batches([with_dictionary(["g", "r"])] * SETTINGS.max_curves))) == SETTINGS.max_curves
+
+
+def test_only_the_names_that_occur_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[str | None] = []
+
+    def index_of(name: str | None) -> int:
+        looked_up.append(name)
+        return BANDS.index(str(name))
+
+    monkeypatch.setattr(arrow, "_index_of", index_of)
+    (found,) = read(batches([with_dictionary(["g"] + [""] * 10_000)]))
+    assert isinstance(found, LightCurve)
+    assert (looked_up, found.band.tolist()) == (["g"], [BANDS.index("g")])
+
+
+def test_a_batch_without_rows_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setitem(arrow._READ, "band", lambda column: seen.append(len(column)) or [["g"]] * len(column))
+    table = with_dictionary(["g", "r"])
+    batch = table.to_batches()[0]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        for each in (batch.slice(0, 0), batch, batch.slice(0, 0)):
+            writer.write_batch(each)
+    assert len(read(sink.getvalue().to_pybytes())) == 1
+    assert seen == [1]
+
+
+def test_a_dictionary_is_not_validated_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = with_dictionary(["g"] + [""] * 1000)  # 4 kB, validated again with each batch
+    assert len(read(batches([table] * 5))) == 5
+    monkeypatch.setattr(arrow, "MAX_REREAD_BYTES", 15_000)
+    assert len(read(batches([table] * 3))) == 3
+    error = refusal(batches([table] * 5))
+    assert (error.kind.status, error.limit) == (413, 15_000)
+
+
+def test_a_dictionary_that_takes_the_place_of_another_does_not_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "MAX_REREAD_BYTES", 5 * 6000)  # each has 4 to 5 kB
+    tables = [with_dictionary(["g"] + [name] * 1000) for name in ("", "r", "i", "z", "u")]
+    assert len(read(batches(tables))) == 5
+
+
+def test_a_long_text_of_many_views_is_refused_before_it_is_read() -> None:
+    """Ten thousand views of one text of 400 kB took 2.5 seconds to validate, for a body of 560 kB."""
+    views = pa.array([LONG], pa.string_view())
+    _, view, text = views.buffers()
+    many = pa.Array.from_buffers(pa.string_view(), 1000, [None, pa.py_buffer(view.to_pybytes()[:16] * 1000), text])
+    column = pa.ListArray.from_arrays([0, 1000], many)
+    table = arrow_table([curve(1)]).drop_columns(["band"]).append_column("band", column)
+    with pytest.raises(ProblemError):
+        arrow._refuse_long_views(table.to_batches()[0].column("band"))
+    assert [fault.reason for fault in refusal(arrow_stream(table)).errors] == ["too_long"]
