@@ -7,7 +7,7 @@ result is gone when its user is.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -65,6 +65,34 @@ def _tell(outcome: asyncio.Future[T], ended: Callable[[], None], future: Future[
         outcome.set_result(future.result())
 
 
+class Rests:
+    """Clients that rest after a refusal, in all the threads that share these."""
+
+    def __init__(self) -> None:
+        self._resting: Counter[str] = Counter()  # a client may have been refused in two pools of threads at once
+        self._told: list[Callable[[], None]] = []
+
+    def __contains__(self, client: str) -> bool:
+        """Return True while a client rests."""
+        return client in self._resting
+
+    def tell(self, over: Callable[[], None]) -> None:
+        """Call ``over`` from now on whenever a rest is over."""
+        self._told.append(over)
+
+    def begin(self, client: str, seconds: float) -> None:
+        """Let a client rest from now on."""
+        self._resting[client] += 1
+        asyncio.get_running_loop().call_later(seconds, self._end, client)
+
+    def _end(self, client: str) -> None:
+        self._resting[client] -= 1
+        if not self._resting[client]:
+            del self._resting[client]
+            for over in self._told:
+                over()
+
+
 class FairThreads:
     """A few threads, of which a client has one at a time; the others' work goes before a client's second.
 
@@ -72,12 +100,18 @@ class FairThreads:
     for the lock behind both. For the same reason a client of which something was refused, a whole body or a packet of
     many, rests for :data:`REST` times what that took: one refusal right after the other would leave the lock to
     nobody else.
+
+    Parameters
+    ----------
+    rests : of clients, where other threads share them: who was refused in one pool has no turn in another either.
     """
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int, name: str, rests: Rests | None = None) -> None:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._free = count
-        self._at_work: set[str] = set()  # or resting
+        self._at_work: set[str] = set()
+        self._rests = Rests() if rests is None else rests
+        self._rests.tell(self._call_others)
         self._refused_seconds: dict[str, float] = {}  # of those whose last work has just raised
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
@@ -107,7 +141,7 @@ class FairThreads:
             self._refused_seconds[client] = share * (thread_time() - began)
 
     async def _turn(self, client: str) -> None:
-        if self._free and client not in self._at_work:
+        if self._free and self._may_begin(client):
             self._take(client)
             return
         turn = asyncio.get_running_loop().create_future()
@@ -119,29 +153,27 @@ class FairThreads:
                 self._give_back(client)
             raise
 
+    def _may_begin(self, client: str) -> bool:
+        return client not in self._at_work and client not in self._rests
+
     def _take(self, client: str) -> None:
         self._free -= 1
         self._at_work.add(client)
 
     def _give_back(self, client: str) -> None:
         self._free += 1
+        self._at_work.discard(client)
         shortest, longest = REST_SECONDS
         rest = REST * self._refused_seconds.pop(client, 0.0)
-        if rest < shortest:
-            self._at_work.discard(client)
-        else:
-            asyncio.get_running_loop().call_later(min(rest, longest), self._rested, client)
-        self._call_others()
-
-    def _rested(self, client: str) -> None:
-        self._at_work.discard(client)
+        if rest >= shortest:
+            self._rests.begin(client, min(rest, longest))
         self._call_others()
 
     def _call_others(self) -> None:
         for name in list(self._waiting):
             if not self._free:
                 return
-            if name not in self._at_work:
+            if self._may_begin(name):
                 self._call(name)
 
     def _call(self, client: str) -> None:

@@ -259,9 +259,10 @@ def read_container(
     room, empty = limits.max_records, True
     try:
         for block in containers.read_blocks(data, header, limits):
+            allowance.check()  # a block without records costs its framing and its decompression too
             empty = empty and block.count == 0
             yield from _block(block, plan, room, limits, allowance)
-            room -= block.count
+            room -= block.count or bool(block.data)  # bytes of no record are an outcome of their own
             if room < 0:
                 raise PacketError(RejectReason.TOO_MANY_RECORDS, f"more than {limits.max_records} records")
         if empty:

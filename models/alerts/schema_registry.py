@@ -91,11 +91,20 @@ class SchemaRegistry:
         if found is None:
             with self._lock:
                 turn = self._asking.setdefault(schema_id, threading.Lock())
-            with turn:
-                found = self._remembered(schema_id) or self._look_up(schema_id)
+            try:
+                with turn:
+                    found = self._remembered(schema_id) or self._look_up(schema_id)
+            finally:
+                self._asked(schema_id, turn)
         if isinstance(found, PacketError):
             raise PacketError(found.reason, found.detail)
         return found
+
+    def _asked(self, schema_id: int, turn: threading.Lock) -> None:
+        """Forget whose turn it was, however it ended: ids come with messages, and there are four thousand million."""
+        with self._lock:
+            if self._asking.get(schema_id) is turn:
+                del self._asking[schema_id]
 
     def _remembered(self, schema_id: int) -> Plan | PacketError | None:
         with self._lock:
@@ -111,7 +120,6 @@ class SchemaRegistry:
         except PacketError as error:
             found = error.as_outcome()
         with self._lock:
-            self._asking.pop(schema_id, None)
             if isinstance(found, PacketError):
                 self._refused[schema_id] = (found, self._clock() + UNKNOWN_SECONDS)
                 self._refused.move_to_end(schema_id)

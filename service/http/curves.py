@@ -27,7 +27,7 @@ from service.engine.batch import ForecastItem
 from service.http import forms
 from service.http.edge import errors
 from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
-from service.http.endpoint import INLINE_BYTES, LARGE_BYTES, Call, check_deadline
+from service.http.endpoint import INLINE_BYTES, INLINE_ITEMS, LARGE_BYTES, Call, check_deadline
 from service.http.formats import JSON, Format
 from service.http.forms import (
     MAX_ID_LENGTH,
@@ -252,22 +252,40 @@ async def parsed(
     call: Call, data: bytes, read: Callable[[object], Asked[ItemT, OptionsT]], sent: Format = JSON
 ) -> Asked[ItemT, OptionsT]:
     """Items and options of a body in a format, here or, where it takes long, in a thread."""
-    work = partial(_parse, data, sent, read, call)
-    there, large = sent.slow_start or len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
-    return await call.here_or_there(work, there, large, lambda asked: share_refused(asked.items))
+    refused, large = _share_of_asked, len(data) > LARGE_BYTES
+    if sent.slow_start or len(data) > INLINE_BYTES:
+        return await call.off_loop(lambda: _timed_check(_parse(data, sent, call), read, call), large, refused)
+    document = _parse(data, sent, call)
+    # A few kilobytes are parsed in no time, but may hold a thousand light curves to check, and to refuse.
+    work = partial(_timed_check, document, read, call)
+    return await call.here_or_there(work, _count(document) > INLINE_ITEMS, large, refused)
 
 
 def share_refused(items: Sequence[object]) -> float:
     """Return the share of light curves that break a rule."""
-    return sum(isinstance(item, InvalidCurve) for item in items) / max(1, len(items))
+    return sum(isinstance(item, LightCurveError) for item in items) / max(1, len(items))
 
 
-def _parse(
-    data: bytes, sent: Format, read: Callable[[object], Asked[ItemT, OptionsT]], call: Call
-) -> Asked[ItemT, OptionsT]:
+def _share_of_asked(asked: Asked[ItemT, OptionsT]) -> float:
+    return share_refused(asked.items)
+
+
+def _parse(data: bytes, sent: Format, call: Call) -> object:
     assert sent.read is not None
     document = sent.read(data, call.settings)
     call.stopwatch.lap("decode")
+    return document
+
+
+def _count(document: object) -> int:
+    """Count what a parsed body holds for light curves, good or not."""
+    curves = document.get("light_curves") if isinstance(document, dict) else None
+    return len(curves) if isinstance(curves, list) else 1
+
+
+def _timed_check(
+    document: object, read: Callable[[object], Asked[ItemT, OptionsT]], call: Call
+) -> Asked[ItemT, OptionsT]:
     asked = read(document)
     call.stopwatch.lap("validate")
     return asked

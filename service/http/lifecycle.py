@@ -30,7 +30,7 @@ from service.registry.load import LoadOne, load_one
 from service.registry.names import FORECAST, UnknownModel
 from service.registry.repository import LoadModels, ModelRepository, NotReady
 from service.settings import Settings
-from service.threads import FairThreads, nothing_refused
+from service.threads import FairThreads, Rests, nothing_refused
 
 T = TypeVar("T")
 
@@ -66,8 +66,9 @@ class Service:
         self.streams = Places(settings.max_streams)
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
         self.quotas = Quotas(settings.key_limits, self.metrics, shared)
-        self.decoders = FairThreads(DECODE_THREADS, "decode")
-        self.large_decoder = FairThreads(1, "decode-large")
+        rests = Rests()
+        self.decoders = FairThreads(DECODE_THREADS, "decode", rests)
+        self.large_decoder = FairThreads(1, "decode-large", rests)
         self.tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
         self.models = ModelRepository(settings, self.metrics, self.tracer, self._fail, load, load_bundle)
         self.state = State.STARTING

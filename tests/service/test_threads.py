@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from service.threads import REST, REST_SECONDS, FairThreads, in_thread
+from service.threads import REST, REST_SECONDS, FairThreads, Rests, in_thread
 
 
 class Held(bytearray):
@@ -102,6 +102,22 @@ async def test_a_client_rests_whose_result_tells_of_a_refusal(monkeypatch: pytes
     assert not again.done()
     again.cancel()
     threads.close()
+
+
+async def test_a_client_that_rests_has_no_turn_in_other_threads_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.threads.REST", 1e4)
+    monkeypatch.setattr("service.threads.REST_SECONDS", (1e-3, 60.0))
+    rests = Rests()
+    small, large = FairThreads(1, "small", rests), FairThreads(1, "large", rests)
+    with pytest.raises(ValueError, match="no curve"):
+        await small.run("refused", refuse)
+    again = asyncio.ensure_future(large.run("refused", compute))
+    async with asyncio.timeout(20):
+        await large.run("answered", compute)
+    assert not again.done()
+    again.cancel()
+    small.close()
+    large.close()
 
 
 async def test_a_rest_is_as_long_as_the_refusal_was_dear_and_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

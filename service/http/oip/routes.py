@@ -16,7 +16,7 @@ from service.answers.replies import field_errors
 from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
 from service.http import formats, openapi
-from service.http.curves import checked_prior
+from service.http.curves import checked_prior, share_refused
 from service.http.edge import errors
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from service.http.edge.receive import CODINGS, media_type
@@ -72,7 +72,8 @@ async def _answer(request: Request, model: ModelOfTensors) -> Response:
 
     async def understand(call: Call, data: bytes) -> Inquiry[Any]:
         read = partial(_understand, data, header_length, model, settings, call.stopwatch)
-        asked = await call.here_or_there(read, len(data) > INLINE_BYTES, len(data) > LARGE_BYTES)
+        there, large = len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
+        asked = await call.here_or_there(read, there, large, lambda asked: share_refused(asked.received.items))
         terms = call.terms(asked.milliseconds, urgency=asked.request.parameters.urgency)
         writer = _writer(model, asked.request.parameters, settings)
         items = asked.received.items

@@ -13,6 +13,7 @@ from models.alerts import plans, reader
 from models.alerts.envelopes import Envelope, MessageReader, TopicRule, read_packet
 from models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
 from models.alerts.schema_registry import SchemaRegistry
+from models.limits import Allowance, TooCostly
 from support import alerts
 
 READER = MessageReader(SchemaRegistry(), ReadLimits())
@@ -154,3 +155,27 @@ def test_refused_packets_leave_nothing_for_the_search_for_cycles() -> None:
     finally:
         gc.enable()
     assert found < 100
+
+
+def test_blocks_without_records_use_up_the_allowance_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only records were weighed: a container of empty blocks had all the time there is."""
+    left = 20
+
+    def check(self: Allowance) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise TooCostly("the time is over")
+
+    monkeypatch.setattr(Allowance, "check", check)
+    found = list(read_packet(alerts.header("ztf/4.02") + alerts.block(0, b"") * 50))
+    assert [error.reason for error in found if isinstance(error, PacketError)] == [RejectReason.TOO_COSTLY]
+
+
+def test_bytes_without_records_count_as_records() -> None:
+    """Each such block was an outcome of its own, and their number had no bound."""
+    data = alerts.header("ztf/4.02") + alerts.block(0, b"x") * 50
+    found = [
+        error.reason for error in read_packet(data, limits=ReadLimits(max_records=5)) if isinstance(error, PacketError)
+    ]
+    assert found == [RejectReason.MALFORMED_AVRO] * 6 + [RejectReason.TOO_MANY_RECORDS]

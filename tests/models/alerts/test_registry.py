@@ -181,6 +181,18 @@ def test_an_outage_is_no_answer(registry: Fake) -> None:
     assert schemas.plan(17).version == "11.1"
 
 
+def test_ids_that_nobody_could_answer_leave_nothing_behind(registry: Fake) -> None:
+    """Each left a lock for good, and ids come with messages."""
+    registry.hold(1, "ztf/4.02")
+    schemas = SchemaRegistry(registry.url)
+    schemas.plan(1)
+    registry.broken = 503
+    for schema_id in range(70_000, 70_050):
+        with pytest.raises(SchemaUnavailableError):
+            schemas.plan(schema_id)
+    assert not schemas._asking
+
+
 def test_rubins_ids_are_read_during_an_outage(registry: Fake) -> None:
     registry.broken = 500
     assert SchemaRegistry(registry.url).plan(1101).version == "11.1"

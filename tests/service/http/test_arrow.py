@@ -343,7 +343,12 @@ def test_only_the_names_that_occur_are_looked_up(monkeypatch: pytest.MonkeyPatch
 
 def test_a_batch_without_rows_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setitem(arrow._READ, "band", lambda column: seen.append(len(column)) or [["g"]] * len(column))
+
+    def read_bands(column: pa.Array) -> list[list[str]]:
+        seen.append(len(column))
+        return [["g"]] * len(column)
+
+    monkeypatch.setitem(arrow._READ, "band", read_bands)
     table = with_dictionary(["g", "r"])
     batch = table.to_batches()[0]
     sink = pa.BufferOutputStream()

@@ -306,21 +306,6 @@ def test_a_connection_whose_request_sent_ahead_is_at_work_keeps_its_place() -> N
             assert receive_all(busy).count(b"HTTP/1.1 200") == 2
 
 
-def test_a_reply_to_a_connection_that_ended_leaves_nothing_behind() -> None:
-    """Such a connection was noted as idle, for ever, and later gave a newcomer the place that it did not have."""
-    network = Network()
-    with live(loader(network)) as edge:
-        network.hold()
-        before = count_of_protocols()
-        with edge.connect() as connection:
-            connection.sendall(HELD + GET)
-            assert network.started.acquire(timeout=20)
-        wait_until(lambda: connections(edge) == 0)
-        network.release()
-        edge.still_well()
-        wait_until(lambda: gc.collect() >= 0 and count_of_protocols() <= before)
-
-
 def test_only_a_small_reply_is_written_on_the_event_loop(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody else waited while a reply about a thousand packets was put together there in one go."""
     threads: list[str] = []

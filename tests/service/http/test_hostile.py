@@ -4,12 +4,14 @@ import contextlib
 import json
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from service.http import curves
 from service.threads import FairThreads, nothing_refused
 from support import alerts
 from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
@@ -225,6 +227,23 @@ REFUSED = {"light_curves": [curve(points=800), curve(points=800, flux_unit="mag"
 
 def lines(document: dict[str, Any]) -> bytes:
     return b"".join(json.dumps(one).encode() + b"\n" for one in document["light_curves"])
+
+
+def test_many_light_curves_in_few_bytes_are_not_checked_on_the_event_loop(
+    edge: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    check = curves._check
+
+    def noted(*told: Any) -> Any:
+        checked.append(threading.current_thread().name)
+        return check(*told)
+
+    monkeypatch.setattr(curves, "_check", noted)
+    status, reply = edge.classify({"light_curves": [{}] * 1000})
+    assert (status, {one["status"] for one in reply["results"]}) == (200, {"rejected"})
+    assert len(checked) == 1000
+    assert all(name.startswith("decode") for name in checked)
 
 
 @pytest.mark.parametrize("refused", [False, True])
