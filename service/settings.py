@@ -193,7 +193,10 @@ class Settings(BaseSettings):
     max_requests: int = Field(512, ge=1, description="requests in progress beyond which 429 is answered")
     max_streams: int = Field(256, ge=1, description="streams (x-ndjson) in progress beyond which 429 is answered")
     max_connections: int = Field(
-        2048, ge=1, description="open connections beyond which the longest idle one is closed, or else new ones get 503"
+        2048,
+        ge=1,
+        description="open connections beyond which one that is not at work is closed for a new one, of the address with "
+        "most of them; where all are at work, new ones get 503",
     )
 
     max_json_bytes: int = Field(
@@ -211,7 +214,7 @@ class Settings(BaseSettings):
     max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="most bytes of one alert packet once decompressed")
     max_curves: int = Field(1000, ge=1, description="most light curves in one request")
     max_stream_curves: int = Field(
-        1_000_000, ge=1, description="most light curves in one stream (application/x-ndjson)"
+        1_000_000, ge=1, description="most light curves in one stream (application/x-ndjson), and most blank lines"
     )
     max_packets: int = Field(1000, ge=1, description="most alert packets in one request")
     max_points: int = Field(20_000, ge=1, description="most observations in one light curve")

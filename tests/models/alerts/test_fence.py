@@ -168,13 +168,13 @@ def test_blocks_without_records_use_up_the_allowance_too(monkeypatch: pytest.Mon
             raise TooCostly("the time is over")
 
     monkeypatch.setattr(Allowance, "check", check)
-    found = list(read_packet(alerts.header("ztf/4.02") + alerts.block(0, b"") * 50))
+    found = list(read_packet(alerts.header(alerts.schema("ztf/4.02")) + alerts.block(0, b"") * 50))
     assert [error.reason for error in found if isinstance(error, PacketError)] == [RejectReason.TOO_COSTLY]
 
 
 def test_bytes_without_records_count_as_records() -> None:
     """Each such block was an outcome of its own, and their number had no bound."""
-    data = alerts.header("ztf/4.02") + alerts.block(0, b"x") * 50
+    data = alerts.header(alerts.schema("ztf/4.02")) + alerts.block(0, b"x") * 50
     found = [
         error.reason for error in read_packet(data, limits=ReadLimits(max_records=5)) if isinstance(error, PacketError)
     ]
