@@ -195,8 +195,8 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         2048,
         ge=1,
-        description="open connections beyond which one that is not at work is closed for a new one, of the address with "
-        "most of them; where all are at work, new ones get 503",
+        description="open connections beyond which one that is not at work is closed for a new one, of the address "
+        "with most of them; where all are at work, new ones get 503",
     )
 
     max_json_bytes: int = Field(
