@@ -282,7 +282,7 @@ class Crowd(Generic[T]):
 
 
 class Places(Generic[T]):
-    """What is known of the connections that are not at work."""
+    """Connections that are not at work, and which of them give way first."""
 
     def __init__(self) -> None:
         self._lingering, self._idle = Crowd[T](), Crowd[T]()

@@ -113,7 +113,7 @@ async def test_blank_lines_buy_no_patience() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from([b"", b"ab", b"c" * 9000]), max_size=9), min_size=1, max_size=4))
-def test_what_a_body_holds_is_what_was_not_handed_out(pieces: list[list[bytes]]) -> None:
+def test_a_body_holds_all_that_was_not_handed_out(pieces: list[list[bytes]]) -> None:
     body = line_body(*(b"\n".join(piece) for piece in pieces), b"\nend")
 
     async def ask() -> None:

@@ -1,4 +1,4 @@
-"""Who gives way when every place is taken."""
+"""Places of connections when all are taken: the order in which they are given up."""
 
 from collections import Counter
 
@@ -27,7 +27,7 @@ def test_the_longest_there_of_the_largest_neighbourhood_goes(steps: list[tuple[s
         assert len(crowd) == len(there)
 
 
-def test_whoever_lingers_gives_way_first_and_nobody_does_in_vain() -> None:
+def test_lingering_connections_give_way_first_and_none_does_in_vain() -> None:
     places = Places[str]()
     for name in ("idle", "other", "working", "lingering", "lost"):
         places.waits(name, "here")

@@ -241,7 +241,7 @@ class Mailbox(Script):
 
 
 class Impatient(Troubles):
-    """Whoever would try a letter again that was shortened before would do so for ever."""
+    """A sink that tells of a letter which, once shortened, would be tried for ever."""
 
     async def wait(self, step: str, reason: str, pause: float) -> None:
         raise AssertionError(f"{step}: {reason}")
