@@ -241,7 +241,7 @@ class Mailbox(Script):
 
 
 class Impatient(Troubles):
-    """A sink that tells of a letter which, once shortened, would be tried for ever."""
+    """Troubles that tell of a letter which, once shortened, would be tried for ever."""
 
     async def wait(self, step: str, reason: str, pause: float) -> None:
         raise AssertionError(f"{step}: {reason}")
