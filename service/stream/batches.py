@@ -6,11 +6,11 @@ from typing import Final, Literal, NamedTuple
 
 from models.alerts.packet import Packet
 from service.observe.metrics import Metrics
-from service.stream.messages import LONGEST_TOPIC, Death, Message
+from service.stream.messages import LONGEST_TOPIC, GivenUp, Message
 
 Ending = Literal["classified", "abstained", "dead", "returned", "lost"]
 TOPICS: Final = 256
-"""Topics that are told apart; names beyond, and long ones, are ``other``: letters may bring any number and length."""
+"""Topics that are told apart. Others, and long names, are ``other``: dead letters may bring any number of them."""
 OTHER: Final = "other"
 
 
@@ -26,10 +26,10 @@ class Accounts:
     """Accounts of all alerts: in = classified + abstained + dead + returned, for each topic, at every shutdown.
 
     An alert is *in* when it was taken from the broker, and leaves in exactly one way: the sink acknowledged its
-    classification, or its abstention, or the dead letters its letter; or it was *returned*: given up before any of
-    that, because the worker stopped or failed or its partition was given to others, and the broker delivers it again.
-    An alert that came to none of these ends is *lost* between the stages: an error, after which the worker stops and
-    the broker delivers the alert again.
+    classification, or its abstention, or its dead letter; or it was *returned*: given back before any of that, because
+    the worker stopped or failed or its partition was given to others, and the broker delivers it again. An alert that
+    came to none of these ends is *lost* between the stages: an error, after which the worker stops and the broker
+    delivers the alert again.
 
     Used on one thread.
     """
@@ -91,33 +91,33 @@ class Alert(NamedTuple):
     packet: Packet
 
 
-class Buried(NamedTuple):
+class DeadAlert(NamedTuple):
     """One alert that is given up, and why; number None is a whole message."""
 
     message: Message
     number: int | None
-    death: Death
+    given_up: GivenUp
 
 
 class Batch:
     """Messages that were taken together.
 
     Each message is one alert until it is known how many it holds (:meth:`hold`). Every alert is open until it is
-    settled, by its message and number: answered, buried, or given back. So an alert that a stage has dropped, or that
+    settled, by its message and number: answered, given up, or given back. So an alert that a stage has dropped, or that
     two stages have answered, is found (:meth:`check`, :meth:`answered`) and named. Messages are told apart as objects
     (:func:`identity`): every stage hands on the very ones that were taken.
 
     Attributes
     ----------
     taken : as the source gave them.
-    deaths : alerts that are given up.
+    dead : alerts that are given up.
     received_ms : when they came, milliseconds since 1970.
     waits : is called before the batch waits for something that may take any time: others need not wait for it.
     """
 
     def __init__(self, taken: Sequence[Message], accounts: Accounts, received_ms: int) -> None:
         self.taken = taken
-        self.deaths: list[Buried] = []
+        self.dead: list[DeadAlert] = []
         self.received_ms = received_ms
         self.waits: Callable[[], None] = lambda: None
         self._accounts = accounts
@@ -127,15 +127,15 @@ class Batch:
             accounts.take(message.topic)
 
     def parts(self, size: int) -> list["Batch"]:
-        """Return batches of so many messages at most, in order, which settle what is open here, and bury its deaths."""
+        """Return batches of so many messages at most, in order, which settle what is open here; the dead are theirs."""
         parts = []
         for first in range(0, len(self.taken), size):
             part = Batch((), self._accounts, self.received_ms)
             part.taken = self.taken[first : first + size]
             part._open = {one: self._open[one] for one in map(identity, part.taken)}
-            part.deaths = [one for one in self.deaths if part.has(one.message)]
+            part.dead = [one for one in self.dead if part.has(one.message)]
             parts.append(part)
-        self.deaths = []
+        self.dead = []
         return parts
 
     def has(self, message: Message) -> bool:
@@ -148,9 +148,9 @@ class Batch:
         self._accounts.take(message.topic, len(ids) - len(self._open[identity(message)]))
         self._open[identity(message)] = dict(enumerate(ids))
 
-    def bury(self, message: Message, number: int | None, death: Death) -> None:
+    def give_up(self, message: Message, number: int | None, given_up: GivenUp) -> None:
         """Give up an alert, or all alerts of a message."""
-        self.deaths.append(Buried(message, number, death))
+        self.dead.append(DeadAlert(message, number, given_up))
 
     def answered(self, alerts: Iterable[tuple[Message, int, str, str]]) -> None:
         """Settle alerts that were acknowledged: message, number, ending and reason of each.
@@ -163,15 +163,15 @@ class Batch:
         for message, number, ending, reason in alerts:
             self._settle(message, number, "classified" if ending == "classified" else "abstained", reason)
 
-    def buried(self, written: Iterable[Message]) -> None:
-        """Settle alerts that were given up, of messages whose letters are acknowledged."""
+    def dead_lettered(self, written: Iterable[Message]) -> None:
+        """Settle alerts that were given up, of messages whose dead letters are acknowledged."""
         ended = {identity(message) for message in written}
-        for message, number, death in self.deaths:
+        for message, number, given_up in self.dead:
             if identity(message) not in ended:
                 continue
             for one in self._numbers(message, number):
-                self._settle(message, one, "dead", death.reason)
-        self.deaths = [one for one in self.deaths if identity(one.message) not in ended]
+                self._settle(message, one, "dead", given_up.reason)
+        self.dead = [one for one in self.dead if identity(one.message) not in ended]
 
     def _settle(self, message: Message, number: int, ending: Ending, reason: str = "") -> None:
         if self._open[identity(message)].pop(number, None) is None:
@@ -183,7 +183,7 @@ class Batch:
         opened = self._open[identity(message)]
         self._accounts.settle(message.topic, "returned", count=len(opened))
         opened.clear()
-        self.deaths = [one for one in self.deaths if identity(one.message) != identity(message)]
+        self.dead = [one for one in self.dead if identity(one.message) != identity(message)]
 
     def give_back(self) -> None:
         """Give back whatever is open."""
@@ -195,11 +195,12 @@ class Batch:
 
         Parameters
         ----------
-        answered, written : what is about to be settled: alerts with an answer, messages whose letters are written.
+        answered : alerts with an answer, about to be settled.
+        written : messages whose dead letters are written, likewise.
         """
         covered = {(identity(message), number) for message, number in answered}
         ended = {identity(message) for message in written}
-        for message, number, _ in self.deaths:
+        for message, number, _ in self.dead:
             if identity(message) in ended:
                 covered |= {(identity(message), one) for one in self._numbers(message, number)}
         lost = [
@@ -216,15 +217,15 @@ class Batch:
             raise LostAlertError(f"no stage has brought to an end: {', '.join(names)}{more}")
 
     def _numbers(self, message: Message, number: int | None) -> list[int]:
-        """Return the alerts that a death speaks of; those of a whole message that are still open."""
+        """Return the alerts that a :class:`DeadAlert` means; those of a whole message that are still open."""
         return list(self._open[identity(message)]) if number is None else [number]
 
 
 def identity(message: Message) -> int:
     """Return what tells a message apart from all others that are held, which its place does not.
 
-    Two letters of one message lie in two places and are restored to the same one: a worker was killed after it had
-    written the letter, and before it could tell the source.
+    Two dead letters of one message lie in two places and are restored to the same one: a worker was killed after it had
+    written the dead letter, and before it could tell the source.
     """
     return id(message)
 

@@ -39,7 +39,7 @@ class Ends(NamedTuple):
 
     source: Source
     sink: Sink
-    letters: Sink
+    dead_letters: Sink
     transactions: "tuple[KafkaSource, KafkaTransactions] | None" = None
 
 
@@ -58,8 +58,8 @@ def open_ends(settings: StreamSettings, replay: bool = False, rebalanced: Rebala
     if _wants_transactions(settings):
         ends = _open_transactional(settings, replay, rebalanced)
     else:
-        sink, letters = open_sink(settings), open_letters(settings)
-        ends = Ends(open_source(settings, replay, rebalanced), sink, letters)
+        sink, dead_letters = open_sink(settings), open_dead_letters(settings)
+        ends = Ends(open_source(settings, replay, rebalanced), sink, dead_letters)
     if not settings.keep_trying:
         _refuse(ends)
     return ends
@@ -67,18 +67,18 @@ def open_ends(settings: StreamSettings, replay: bool = False, rebalanced: Rebala
 
 def _refuse(ends: Ends) -> None:
     """Close what leads nowhere, and say why."""
-    for what, end in (("source", ends.source), ("sink", ends.sink), ("dead letters", ends.letters)):
+    for what, end in (("source", ends.source), ("sink", ends.sink), ("dead letters", ends.dead_letters)):
         if refusal := end.refusal():
-            for one in (ends.source, ends.sink, ends.letters):
+            for one in (ends.source, ends.sink, ends.dead_letters):
                 one.close()
             raise AddressError(f"{what}: {refusal}")
 
 
-def reads_letters(settings: StreamSettings, replay: bool) -> bool:
-    """Return whether what comes may be a letter of ours: nobody else's message is believed to be one."""
-    source, letters = parse_address(settings.source), _parse(settings.dead_letters, "dead letters")
-    same_place = source.scheme == letters.scheme and (source.names, source.path) == (letters.names, letters.path)
-    return replay or (same_place and _one_cluster(source, letters))
+def reads_dead_letters(settings: StreamSettings, replay: bool) -> bool:
+    """Return True where messages may be dead letters of ours; nobody else's message is believed to be one."""
+    source, dead = parse_address(settings.source), _parse(settings.dead_letters, "dead letters")
+    same_place = source.scheme == dead.scheme and (source.names, source.path) == (dead.names, dead.path)
+    return replay or (same_place and _one_cluster(source, dead))
 
 
 def _wants_transactions(settings: StreamSettings) -> bool:
@@ -95,17 +95,17 @@ def _open_transactional(settings: StreamSettings, replay: bool, rebalanced: Reba
     if (source.scheme, sink.scheme) != ("kafka", "kafka") or not _one_cluster(source, sink):
         raise AddressError(f"{EXACTLY_ONCE} needs a source and a sink of the same Kafka cluster, with equal hosts")
     try:
-        from service.stream.kafka.sink import KafkaTransactions, LetterTopic, ResultTopic
+        from service.stream.kafka.sink import DeadLetterTopic, KafkaTransactions, ResultTopic
         from service.stream.kafka.source import KafkaSource
     except ImportError:
         raise _not_installed(sink) from None
     extra, dead = kafka_properties(settings.kafka_config), _parse(settings.dead_letters, "dead letters")
     results, transactions = sink.name, KafkaTransactions(sink.only(EXACTLY_ONCE), extra)
-    # Letters of the same cluster are part of the transaction; others are written before it is committed.
+    # Dead letters of the same cluster are part of the transaction; others are written before it is committed.
     within = dead.scheme == "kafka" and _one_cluster(dead, sink)
-    letters = LetterTopic(transactions, dead.only().name) if within else open_letters(settings)
+    dead_letters = DeadLetterTopic(transactions, dead.only().name) if within else open_dead_letters(settings)
     member = KafkaSource(source, extra, True, settings.max_deliveries, rebalanced)
-    return Ends(member, ResultTopic(transactions, results), letters, (member, transactions))
+    return Ends(member, ResultTopic(transactions, results), dead_letters, (member, transactions))
 
 
 def _one_cluster(one: Address, other: Address) -> bool:
@@ -164,7 +164,7 @@ def open_sink(settings: StreamSettings) -> Sink:
     return _open_sink(address, settings)
 
 
-def open_letters(settings: StreamSettings) -> Sink:
+def open_dead_letters(settings: StreamSettings) -> Sink:
     """Open the sink of dead letters: a folder, a topic or a stream. Raises AddressError likewise."""
     return _open_sink(_parse(settings.dead_letters, "dead letters"), settings)
 
@@ -226,7 +226,7 @@ RECORD_SUFFIX = ".record.json"
 
 
 class FileSource(FiniteSource):
-    """Packets and letters from disk, once."""
+    """Packets and dead letters from disk, once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -246,11 +246,11 @@ class FileSource(FiniteSource):
         return messages
 
     def done(self, messages: Sequence[Message]) -> None:
-        """Remove letters that have been answered; packets stay. A letter written anew since stays, too."""
+        """Remove dead letters that have been answered; packets stay. A dead letter written anew since stays, too."""
         for message in messages:
             if isinstance(message.token, tuple):
                 path, inode = message.token
-                # A letter that was written since has the same name, but another inode.
+                # A dead letter that was written since has the same name, but another inode.
                 if path.exists() and path.stat().st_ino == inode:
                     path.unlink()
 

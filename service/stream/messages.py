@@ -6,9 +6,9 @@ of a source, and everything of a sink, from several at once.
 What fails for now is tried again after a pause that doubles, up to ten seconds, and is never quite the same
 (:func:`pauses`); :class:`Troubles` knows what fails.
 
-A message that nobody could answer becomes a dead letter (:func:`letter`), with everything needed to try again. A letter
-is an ordinary record whose value, key and headers are the message's own; what happened is in further headers. So a
-letter survives any broker, and a worker that reads one takes it for the message it was (:func:`restored`).
+A message that nobody could answer becomes a dead letter (:func:`dead_letter`), with everything needed to try again. It
+is an ordinary record whose value, key and headers are the message's own; what happened is in further headers. So it
+survives any broker, and a worker that reads one takes it for the message it was (:func:`restored`).
 """
 
 import asyncio
@@ -263,9 +263,9 @@ class Troubles:
 PREFIX: Final = "nightjar-dead-"
 NO_KEY: Final = "none"
 SHORT_BYTES: Final = 64 << 10
-"""Bytes kept of the value, and of the key, of a message whose letter is too large for wherever letters go."""
+"""Bytes kept of the value, and of the key, of a message whose dead letter is too large for where it goes."""
 SHORT_KEY_BYTES: Final = 4 << 10
-"""Bytes of a record's key beyond which a shortened letter has the key's hash in its place."""
+"""Bytes of a record's key beyond which a shortened dead letter has the key's hash in its place."""
 LONGEST_TOPIC: Final = 255
 """Longest name of a topic that is believed: Kafka allows 249 characters, file systems 255 bytes."""
 _LONGEST_FACTS: Final[Mapping[str, int]] = {
@@ -274,27 +274,27 @@ _LONGEST_FACTS: Final[Mapping[str, int]] = {
     "timestamp": 20,  # any number of 64 bits
     "key": 2 << 20,  # in hexadecimal; brokers take records of a megabyte unless they are told otherwise
 }
-"""What a letter tells about its message, and the most bytes for each: more was not written by us."""
+"""Facts that a dead letter tells about its message, and the most bytes of each: more was not written by us."""
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
-    """Reason for which a message is given up: the stage, a machine-readable reason, words for people."""
+class GivenUp:
+    """Reason for which a message or an alert is given up: the stage, a machine-readable reason, words for people."""
 
     stage: str
     reason: str
     detail: str = ""
 
 
-def letter(message: Message, death: Death, model: str) -> Record:
+def dead_letter(message: Message, given_up: GivenUp, model: str) -> Record:
     """Return the dead letter of a message.
 
-    Its record key names the message, so that a second letter of the same message replaces the first where keys do.
+    Its record key names the message, so that a second dead letter of the same message replaces the first where keys do.
     """
     facts = {
-        "stage": death.stage,
-        "reason": death.reason,
-        "detail": death.detail[:500],
+        "stage": given_up.stage,
+        "reason": given_up.reason,
+        "detail": given_up.detail[:500],
         "model": model,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "topic": message.topic,
@@ -313,14 +313,14 @@ def _bytes(text: str) -> bytes:
 
 
 def is_shortened(record: Record) -> bool:
-    """Return True for a letter that holds the beginning of its message alone."""
+    """Return True for a dead letter that holds the beginning of its message alone."""
     return any(name == PREFIX + "length" for name, _ in record.headers)
 
 
 def shortened(record: Record) -> Record:
-    """Return the letter with the beginning of the value alone, and the length and SHA-256 of the whole.
+    """Return the dead letter with the beginning of the value alone, and the length and SHA-256 of the whole.
 
-    The message's own headers are left out, and a long key is replaced by its hash: whatever the message is, the letter
+    The message's own headers are left out, and a long key is replaced by its hash: whatever the message is, the result
     is small. One that is short already is returned as it is.
     """
     if is_shortened(record):
@@ -334,9 +334,9 @@ def shortened(record: Record) -> Record:
 
 
 def restored(message: Message) -> Message:
-    """Return the message that a letter was; any other message as it is.
+    """Return the message that a dead letter was; any other message as it is.
 
-    What is kept of the letter is where it lies now, so that its source can be told when it is done.
+    Of the dead letter, where it lies now is kept, so that its source can be told when it is done.
     """
     facts = _facts(message.headers)
     if facts is None:
@@ -353,7 +353,7 @@ def restored(message: Message) -> Message:
 
 
 def _facts(headers: Headers) -> Mapping[str, str] | None:
-    """Return what a letter says about itself; None when it is none, or not one of ours."""
+    """Return the facts in the headers of a dead letter; None when it is none, or not one of ours."""
     facts = {name.removeprefix(PREFIX): value for name, value in headers if name.startswith(PREFIX)}
     if not _LONGEST_FACTS.keys() <= facts.keys():
         return None

@@ -1,4 +1,4 @@
-"""The way of a batch: decode, classify, publish, bury the dead, and tell the source that it is done.
+"""The way of a batch: decode, classify, publish, write dead letters, and tell the source that it is done.
 
 Decoding runs in a thread; a message that cannot be read is given up, and its neighbours are not. The data plane is
 asked again where that may help, and a batch that breaks it is halved. Each alert is answered from the history in its
@@ -34,7 +34,7 @@ from service.observe.metrics import Metrics
 from service.registry.live import Item, Lease, ModelChooser, ask_each, held
 from service.registry.repository import ModelRepository
 from service.stream.batches import Accounts, Alert, Batch, UnbalancedError
-from service.stream.messages import Death, Message, Result, Source, TransientError, Troubles, pauses
+from service.stream.messages import GivenUp, Message, Result, Source, TransientError, Troubles, pauses
 from service.stream.publishing import Encoded, ExactlyOnce, Line, Publishing
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,7 @@ class Classifying:
         self._models, self._troubles, self._prior = models, troubles, prior
 
     async def results(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
-        """Return results of the alerts that have one; the others are among the batch's deaths.
+        """Return results of the alerts that have one; the others are among the batch's dead.
 
         Raises
         ------
@@ -81,7 +81,7 @@ class Classifying:
             if outcome.reason in PASSING and not last:
                 again.append(Alert(result.message, result.number, result.packet))
             else:
-                batch.bury(result.message, result.number, Death("classify", outcome.reason, outcome.detail))
+                batch.give_up(result.message, result.number, GivenUp("classify", outcome.reason, outcome.detail))
         return again
 
     async def _ask(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
@@ -98,7 +98,7 @@ class Classifying:
             if len(alerts) == 1:
                 alert = alerts[0]
                 log.exception("an alert broke the data plane", alert=alert.packet.alert_id)
-                batch.bury(alert.message, alert.number, Death("classify", "internal_error", type(error).__name__))
+                batch.give_up(alert.message, alert.number, GivenUp("classify", "internal_error", type(error).__name__))
                 return []
             middle = len(alerts) // 2
             return await self._ask(batch, alerts[:middle]) + await self._ask(batch, alerts[middle:])
@@ -140,7 +140,7 @@ def now_ms() -> int:
 
 
 Policy = Literal["wait", "dead"]
-Read = list[PacketOutcome] | SchemaUnavailableError | Death
+Read = list[PacketOutcome] | SchemaUnavailableError | GivenUp
 
 
 class Decoding:
@@ -165,24 +165,24 @@ class Decoding:
         self._max_deliveries, self._executor, self._troubles = max_deliveries, executor, troubles
 
     async def alerts(self, batch: Batch, messages: Sequence[Message]) -> list[Alert]:
-        """Return alerts of the messages, in order; those that cannot be read are among the batch's deaths."""
+        """Return alerts of the messages, in order; those that cannot be read are among the batch's dead."""
         read = await self._patient(batch, messages)
         alerts: list[Alert] = []
         for message, outcomes in zip(messages, read, strict=True):
-            if isinstance(outcomes, Death):
-                batch.bury(message, None, outcomes)
+            if isinstance(outcomes, GivenUp):
+                batch.give_up(message, None, outcomes)
                 continue
             batch.hold(message, [getattr(outcome, "alert_id", None) or "" for outcome in outcomes])
             for number, outcome in enumerate(outcomes):
                 if isinstance(outcome, PacketError):
-                    batch.bury(message, number, Death("decode", outcome.reason, outcome.detail))
+                    batch.give_up(message, number, GivenUp("decode", outcome.reason, outcome.detail))
                 else:
                     alerts.append(Alert(message, number, outcome))
         return alerts
 
-    async def _patient(self, batch: Batch, messages: Sequence[Message]) -> list[list[PacketOutcome] | Death]:
+    async def _patient(self, batch: Batch, messages: Sequence[Message]) -> list[list[PacketOutcome] | GivenUp]:
         """Read all messages, as often as it takes to get their schemas."""
-        done: dict[int, list[PacketOutcome] | Death] = {}  # by place: however often some are read, the order stays
+        done: dict[int, list[PacketOutcome] | GivenUp] = {}  # by place: however often some are read, the order stays
         while left := [place for place in range(len(messages)) if place not in done]:
             found = await self._read([messages[place] for place in left])
             missing = [read for read in found if isinstance(read, SchemaUnavailableError)]
@@ -190,7 +190,7 @@ class Decoding:
                 if not isinstance(read, SchemaUnavailableError):
                     done[place] = read
                 elif self._policy == "dead":
-                    done[place] = Death("decode", "schema_unavailable", str(read))
+                    done[place] = GivenUp("decode", "schema_unavailable", str(read))
             if missing and self._policy == "wait":
                 batch.waits()
                 await self._troubles.wait("schema registry", str(missing[0]), min(m.retry_after for m in missing))
@@ -205,15 +205,15 @@ class Decoding:
         if message.deliveries > self._max_deliveries:  # before it is read, which may be what kills
             ending = "read: its body is where it was" if message.unread else "done"
             detail = f"delivered {message.deliveries} times and never {ending}"
-            return Death("deliver", "too_many_deliveries", detail)
+            return GivenUp("deliver", "too_many_deliveries", detail)
         try:
             read = self._reader.read(message.value, message.key, rule_for(message.topic, self._rules))
-            return read or Death("decode", "empty", "no alert in it")
+            return read or GivenUp("decode", "empty", "no alert in it")
         except SchemaUnavailableError as error:
             return error
-        except Exception as error:  # a bug of ours must cost this message alone, and its letter keeps the bytes
+        except Exception as error:  # a bug of ours must cost this message alone, and its dead letter keeps the bytes
             log.exception("a message broke the reader", topic=message.topic, place=message.place)
-            return Death("decode", "internal_error", type(error).__name__)
+            return GivenUp("decode", "internal_error", type(error).__name__)
 
 
 MJD_OF_1970: Final = 40587.0
@@ -277,7 +277,7 @@ class Pipeline:
             raise
         except Exception as error:
             log.exception("a batch broke a stage", messages=len(batch.taken), error=type(error).__name__)
-        batch.deaths.clear()  # all are read again, one by one, and die again where they have to
+        batch.dead.clear()  # all are read again, one by one, and die again where they have to
         results: list[Result] = []
         for message in batch.taken:
             try:
@@ -285,7 +285,7 @@ class Pipeline:
             except (EngineFailure, UnbalancedError):
                 raise
             except Exception as error:
-                batch.bury(message, None, Death("worker", "internal_error", f"{type(error).__name__}: {error}"))
+                batch.give_up(message, None, GivenUp("worker", "internal_error", f"{type(error).__name__}: {error}"))
         return results
 
     async def _read_and_classify(self, batch: Batch, messages: Sequence[Message]) -> list[Result]:
@@ -295,7 +295,7 @@ class Pipeline:
             return await self._classifying.results(batch, alerts)
 
     async def _conclude(self, batch: Batch, results: Sequence[Result]) -> None:
-        """Publish, bury, and tell the source: at least once, in parts where the source has room for some only."""
+        """Publish, write dead letters, tell the source: at least once, in parts where the source has room for some."""
         encoded = await self._publishing.encode(results)
 
         async def conclude(part: Batch) -> None:
@@ -310,9 +310,9 @@ class Pipeline:
             answered = await self._publishing.publish(batch, held, encoded)
         batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in answered)
         self._watch_ages(answered)
-        if batch.deaths:
-            with self._timed("bury"):
-                batch.buried(await self._publishing.bury(batch, self.model))
+        if batch.dead:
+            with self._timed("dead_letters"):
+                batch.dead_lettered(await self._publishing.write_dead_letters(batch, self.model))
         self._let_go_of_others(batch)
         batch.check()
         await self._done(batch)

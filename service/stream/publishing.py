@@ -1,6 +1,6 @@
-"""Results to the sink and deaths to the dead letters: repeated until acknowledged, or in transactions.
+"""Results to the sink, and what was given up to the dead letters: repeated until acknowledged, or in transactions.
 
-A record that the sink refuses for good becomes a dead letter. A letter that is refused, as it is too large, is
+A record that the sink refuses for good becomes a dead letter. A dead letter that is refused, as it is too large, is
 shortened. It has nowhere else to go: it is tried until it is taken, and its batch waits, so that a full disk stops the
 worker instead of costing alerts.
 
@@ -22,11 +22,11 @@ import structlog
 
 from service.observe.metrics import Metrics
 from service.settings import SinkFormat
-from service.stream.batches import Batch, Buried, identity
+from service.stream.batches import Batch, DeadAlert, identity
 from service.stream.formats import record_of
 from service.stream.messages import (
     PIECE,
-    Death,
+    GivenUp,
     Message,
     PermanentError,
     Record,
@@ -35,8 +35,8 @@ from service.stream.messages import (
     Source,
     TransientError,
     Troubles,
+    dead_letter,
     is_shortened,
-    letter,
     pauses,
     shortened,
 )
@@ -44,17 +44,17 @@ from service.stream.messages import (
 log = structlog.get_logger(__name__)
 
 
-Encoded = Mapping[Result, Record | Death | None]
-"""Records of results; a death where one cannot be told in the format, None where the format has no words for it."""
+Encoded = Mapping[Result, Record | GivenUp | None]
+"""Records of results; the reason where one cannot be told in the format, None where the format has no words for it."""
 
 
 class Publishing:
     """The last stage."""
 
     def __init__(
-        self, sink: Sink, letters: Sink, form: SinkFormat, executor: Executor, troubles: Troubles, metrics: Metrics
+        self, sink: Sink, dead_letters: Sink, form: SinkFormat, executor: Executor, troubles: Troubles, metrics: Metrics
     ) -> None:
-        self._sink, self._letters, self._form = sink, letters, form
+        self._sink, self._dead_letters, self._form = sink, dead_letters, form
         self._executor, self._troubles, self._metrics = executor, troubles, metrics
 
     async def encode(self, results: Sequence[Result]) -> Encoded:
@@ -63,7 +63,7 @@ class Publishing:
         return await loop.run_in_executor(self._executor, lambda: {result: self._encode(result) for result in results})
 
     async def publish(self, batch: Batch, results: Sequence[Result], encoded: Encoded | None = None) -> list[Result]:
-        """Publish; returns results acknowledged, or without words in the format. Others are the batch's deaths.
+        """Publish; returns results acknowledged, or without words in the format. Others are among the batch's dead.
 
         Parameters
         ----------
@@ -76,32 +76,32 @@ class Publishing:
             if isinstance(record, Record):
                 records.append(record)
                 owners.append(result)
-            elif isinstance(record, Death):
-                batch.bury(result.message, result.number, record)
+            elif isinstance(record, GivenUp):
+                batch.give_up(result.message, result.number, record)
             else:
                 silent.append(result)
         refusals = await self._send(self._sink, records, "sink")
         for place, error in refusals.items():
-            batch.bury(owners[place].message, owners[place].number, Death("publish", "refused", str(error)))
+            batch.give_up(owners[place].message, owners[place].number, GivenUp("publish", "refused", str(error)))
         return silent + [owner for place, owner in enumerate(owners) if place not in refusals]
 
-    def _encode(self, result: Result) -> Record | Death | None:
+    def _encode(self, result: Result) -> Record | GivenUp | None:
         try:
             return record_of(result, self._form)
         except PermanentError as error:
-            return Death("encode", "not_expressible", str(error))
+            return GivenUp("encode", "not_expressible", str(error))
         except Exception as error:  # a bug of ours must cost this alert alone
             log.exception("a result broke its format", alert=result.packet.alert_id)
-            return Death("encode", "internal_error", type(error).__name__)
+            return GivenUp("encode", "internal_error", type(error).__name__)
 
-    async def bury(self, batch: Batch, model: str) -> list[Message]:
-        """Write the letters of a batch's deaths, one for each message; returns the messages whose letters are kept."""
-        # One letter a message, of its first death: of equal keys a dictionary keeps the last that it is given.
-        deaths = {identity(one.message): one for one in reversed(batch.deaths)}
-        left = [(one.message, letter(one.message, one.death, model)) for one in deaths.values()]
+    async def write_dead_letters(self, batch: Batch, model: str) -> list[Message]:
+        """Write a batch's dead letters, one for each message; returns the messages of those acknowledged."""
+        # One for each message, with its first reason: of equal keys a dictionary keeps the last that it is given.
+        dead = {identity(one.message): one for one in reversed(batch.dead)}
+        left = [(one.message, dead_letter(one.message, one.given_up, model)) for one in dead.values()]
         kept: list[Message] = []
         for pause in pauses():
-            refusals = await self._send(self._letters, [record for _, record in left], "dead letters")
+            refusals = await self._send(self._dead_letters, [record for _, record in left], "dead letters")
             taken = [one for place, one in enumerate(left) if place not in refusals]
             kept += [message for message, _ in taken]
             self._metrics.stream_shortened.inc(sum(is_shortened(record) for _, record in taken))
@@ -246,8 +246,8 @@ class Doubtful(NamedTuple):
 
     messages: list[Message]
     answered: list[Result]
-    deaths: list[Buried]
-    buried: list[Message]
+    dead: list[DeadAlert]
+    dead_lettered: list[Message]
 
 
 class ExactlyOnce:
@@ -268,7 +268,7 @@ class ExactlyOnce:
         return Turn(before, self._last)
 
     async def conclude(self, batch: Batch, results: Sequence[Result], turn: Turn, model: str) -> list[Result]:
-        """Publish, bury and commit, as often as it takes; returns what was answered.
+        """Publish, write dead letters and commit, as often as it takes; returns what was answered.
 
         Who is cancelled while a commit is in doubt keeps the time reserved: no journal may be written then, as it would
         say that the group reads on from before a transaction that may have come to be.
@@ -314,7 +314,7 @@ class ExactlyOnce:
         # The last commit was asked for and not answered. The group's offsets tell: if they have moved, it came to be.
         if (doubtful := self._doubtful) is not None:
             if await asyncio.to_thread(self._source.committed, claim):
-                batch.deaths = doubtful.deaths
+                batch.dead = doubtful.dead
                 self._settle(batch, doubtful)
                 await asyncio.to_thread(self._transactions.abort)
                 return doubtful.answered
@@ -322,21 +322,21 @@ class ExactlyOnce:
         for message in batch.taken:
             if message.token not in claim.owned:
                 batch.let_go(message)
-        deaths = list(batch.deaths)
+        dead = list(batch.dead)
         try:
             content = await self._publish(batch, results, claim, model)
             await _unbroken(self._commit(batch, content, claim))
         except TransientError:
-            batch.deaths = deaths  # what was refused is refused again by the next try
+            batch.dead = dead  # what was refused is refused again by the next try
             raise
         return content.answered
 
     async def _publish(self, batch: Batch, results: Sequence[Result], claim: "Claim", model: str) -> Doubtful:
         messages = [message for message in batch.taken if message.token in claim.owned]
         answered = await self._publishing.publish(batch, [r for r in results if r.message.token in claim.owned])
-        buried = await self._publishing.bury(batch, model) if batch.deaths else []
-        batch.check(((r.message, r.number) for r in answered), buried)
-        return Doubtful(messages, answered, list(batch.deaths), buried)
+        dead_lettered = await self._publishing.write_dead_letters(batch, model) if batch.dead else []
+        batch.check(((r.message, r.number) for r in answered), dead_lettered)
+        return Doubtful(messages, answered, list(batch.dead), dead_lettered)
 
     async def _commit(self, batch: Batch, content: Doubtful, claim: "Claim") -> None:
         self._doubtful = content  # from the moment it is asked for, until it is answered
@@ -345,7 +345,7 @@ class ExactlyOnce:
 
     def _settle(self, batch: Batch, content: Doubtful) -> None:
         batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in content.answered)
-        batch.buried(content.buried)
+        batch.dead_lettered(content.dead_lettered)
         batch.check()
         self._source.done(content.messages)
         self._doubtful = None

@@ -43,8 +43,8 @@ IDLE_SECONDS: Final = 60.0
 TIMEOUT_SECONDS: Final = 10.0
 ALONE_AFTER: Final = 2
 """Deliveries without an end after which an entry is handed on alone."""
-READ_FOR_LETTER: Final = 2
-"""Deliveries beyond the allowed ones by which an entry is still fetched, so that its letter has the bytes."""
+READ_FOR_DEAD_LETTER: Final = 2
+"""Deliveries beyond the allowed ones by which an entry is still fetched, so that its dead letter has the bytes."""
 FIRST_ENTRIES: Final = 4
 REPLY_BYTES: Final = 16 << 20
 """Size of a reply beyond which half as many entries are asked for."""
@@ -120,7 +120,7 @@ class RedisSource:
         self._client, self._streams = connect(address), [name.encode() for name in address.names]
         self._group = options.get("group", GROUP)
         self._consumer = options.get("consumer", f"{socket.gethostname()}-{os.getpid()}")
-        self._unread_from = max_deliveries + READ_FOR_LETTER
+        self._unread_from = max_deliveries + READ_FOR_DEAD_LETTER
         self._appetite = Appetite()
         self._idle_ms = int(1000 * address.number("idle", IDLE_SECONDS))
         self._delete = options.get("delete") == "yes"
@@ -218,7 +218,7 @@ class RedisSource:
         return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
     def _give_up(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
-        """Claim entries without their bytes, which were fetched for a letter already and never came to one."""
+        """Claim entries without their bytes, which were fetched for a dead letter already and never came to one."""
         if not pending:
             return []
         ids = cast(
@@ -235,7 +235,7 @@ class RedisSource:
         """Return no bound: what is done is acknowledged at once."""
 
     def done(self, messages: Sequence[Message]) -> None:
-        """Acknowledge, stream by stream. What was never read is not deleted: its letter has no copy."""
+        """Acknowledge, stream by stream. What was never read is not deleted: its dead letter has no copy."""
         by_stream, read = _by_stream(messages), _by_stream([message for message in messages if not message.unread])
         try:
             for stream, entries in by_stream.items():
@@ -374,7 +374,7 @@ class RedisRange(FiniteSource):
         return []
 
     def done(self, messages: Sequence[Message]) -> None:
-        """Delete letters; alerts stay."""
+        """Delete dead letters; alerts stay."""
         try:
             for message in messages:
                 stream, entry = cast("tuple[bytes, bytes]", message.token)

@@ -29,7 +29,7 @@ from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
 from service.stream.addresses import AddressError
 from service.stream.batches import Accounts, UnbalancedError
-from service.stream.ends import Ends, open_ends, reads_letters
+from service.stream.ends import Ends, open_ends, reads_dead_letters
 from service.stream.messages import Message, Source, TransientError, Troubles, pauses, restored
 from service.stream.pipeline import Classifying, Decoding, Pipeline
 from service.stream.probes import Movement, Probes
@@ -99,7 +99,7 @@ class Worker:
     async def _work(self) -> None:
         rebalanced = self.metrics.stream_rebalances.observe
         ends = self._ends = await self._on_source(lambda: open_ends(self._settings, self._replay, rebalanced))
-        self._restores = reads_letters(self._settings, self._replay)
+        self._restores = reads_dead_letters(self._settings, self._replay)
         source, pipeline = ends.source, self._pipeline(ends)
         self._batches_ahead = BATCHES_AHEAD if ends.transactions else None
         self._state = "ready"
@@ -115,7 +115,7 @@ class Worker:
             for task in reports:
                 task.cancel()
             await self._on_source(lambda: source.close(clean=not self._failure))
-            for sink in (ends.sink, ends.letters):
+            for sink in (ends.sink, ends.dead_letters):
                 await asyncio.to_thread(sink.close)
 
     def _pipeline(self, ends: Ends) -> Pipeline:
@@ -127,7 +127,7 @@ class Worker:
             settings.max_deliveries, self._threads[1], self._troubles,
         )  # fmt: skip
         publishing = Publishing(
-            ends.sink, ends.letters, settings.sink_format, self._threads[1], self._troubles, self.metrics
+            ends.sink, ends.dead_letters, settings.sink_format, self._threads[1], self._troubles, self.metrics
         )
         stages = decoding, Classifying(self._models, self._troubles, settings.prior), publishing
         model = str(self._models.classifier().served.reference)
@@ -235,7 +235,7 @@ class Worker:
         told = [str(self._troubles)]
         if self._ends is not None:
             told += [f"sink: {self._ends.sink.trouble}"] if self._ends.sink.trouble else []
-            told += [f"dead letters: {self._ends.letters.trouble}"] if self._ends.letters.trouble else []
+            told += [f"dead letters: {self._ends.dead_letters.trouble}"] if self._ends.dead_letters.trouble else []
         return "; ".join(filter(None, told))
 
     def stop(self) -> None:

@@ -181,7 +181,7 @@ class Trial:
         told = (json.loads(message.value()) for message in self._reader.messages)
         return Counter(f"{one['status']} {one.get('reason') or ''}".strip() for one in told)
 
-    def letters(self) -> list[Any]:
+    def dead_letters(self) -> list[Any]:
         """All dead letters."""
         reader = Reader(self.hosts, self.dead)
         try:

@@ -43,7 +43,7 @@ def alert(number: int, flux: float | None = None) -> bytes:
 
 
 def chosen(folder: Path, **changes: Any) -> StreamSettings:
-    """Settings for a test: any port, nothing slow, letters and results in a folder."""
+    """Settings for a test: any port, nothing slow, dead letters and results in a folder."""
     usual: dict[str, Any] = {
         "host": HOST,
         "worker_port": 0,
@@ -166,7 +166,7 @@ def results(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def letters(folder: Path) -> list[dict[str, Any]]:
+def dead_letters(folder: Path) -> list[dict[str, Any]]:
     """Dead letters in the folder of :func:`chosen`, headers as text."""
     import base64
 

@@ -8,11 +8,11 @@ committed offset. Kafka does not count deliveries. So each commit says beside th
 handed on (:attr:`Entry.reach`), and an owner that takes leave of a partition says nothing beside it. Who finds an entry
 knows that its predecessor died over the messages between the offset and the reach, and how many died there before:
 
-- after a first death they are handed on as ever, but none before an entry that names it has been acknowledged;
-- after :data:`ALONE_AFTER` deaths each is handed on alone, in order, with nothing else under way in the process, after
+- after a first crash they are handed on as ever, but none before an entry that names it has been acknowledged;
+- after :data:`ALONE_AFTER` crashes each is handed on alone, in order, with nothing else under way in the process, after
   an entry that names it and counts the try. Whoever has been tried alone too often is a dead letter.
 
-Deaths are forgotten once all suspects are done, and a batch more of what nobody had time to name.
+Crashes are forgotten once all suspects are done, and a batch more of what nobody had time to name.
 """
 
 import threading
@@ -27,7 +27,7 @@ from models.limits import whole_number
 from service.stream.kafka.offsets import Offsets, Partition
 
 ALONE_AFTER: Final = 2
-"""Deaths after which suspects are tried alone; machines that lose power twice in a row are rare."""
+"""Crashes after which suspects are tried alone; machines that lose power twice in a row are rare."""
 UNNAMED: Final = 256
 """Messages beyond the reach that may have been handed on before the reach was told."""
 _SIGN: Final = "nightjar/1"
@@ -39,13 +39,13 @@ class Entry:
 
     Attributes
     ----------
-    deaths : owners that died in a row before this one.
+    crashes : owners that died in a row before this one.
     reach : the offset before which messages have been handed on.
     alone : the offset of the message that is tried alone, None when none is.
     tries : how often that one has been tried alone, this time included.
     """
 
-    deaths: int
+    crashes: int
     reach: int
     alone: int | None = None
     tries: int = 0
@@ -53,7 +53,7 @@ class Entry:
     def __str__(self) -> str:
         """Return the metadata of the commit."""
         alone = "-" if self.alone is None else self.alone
-        return f"{_SIGN} {self.deaths} {self.reach} {alone} {self.tries}"
+        return f"{_SIGN} {self.crashes} {self.reach} {alone} {self.tries}"
 
     @classmethod
     def parse(cls, metadata: str | None) -> "Entry | None":
@@ -61,11 +61,11 @@ class Entry:
         sign, *words = (metadata or "").split(" ")
         if sign != _SIGN or len(words) != 4:
             return None
-        deaths, reach, tries = (whole_number(words[place]) for place in (0, 1, 3))
+        crashes, reach, tries = (whole_number(words[place]) for place in (0, 1, 3))
         alone = whole_number(words[2])
-        if deaths is None or reach is None or tries is None or (alone is None and words[2] != "-"):
+        if crashes is None or reach is None or tries is None or (alone is None and words[2] != "-"):
             return None
-        return cls(deaths, reach, alone, tries)
+        return cls(crashes, reach, alone, tries)
 
 
 class Journal:
@@ -85,7 +85,7 @@ class Journal:
         self._found = found
         self._max_deliveries = max_deliveries
         # An entry that is still there had no farewell: its writer died, perhaps of what it had handed on.
-        self._entry = Entry(0 if found is None else found.deaths + 1, 0 if found is None else found.reach)
+        self._entry = Entry(0 if found is None else found.crashes + 1, 0 if found is None else found.reach)
         self._suspects_end = 0 if found is None else found.reach
         self.acknowledged: Entry | None = None
 
@@ -95,9 +95,9 @@ class Journal:
         return self._entry
 
     @property
-    def deaths(self) -> int:
+    def crashes(self) -> int:
         """Owners that died in a row before this one."""
-        return self._entry.deaths
+        return self._entry.crashes
 
     def reach_to(self, end: int) -> None:
         """Note that messages before an offset are about to be handed on."""
@@ -111,11 +111,11 @@ class Journal:
             return False
         if self.wants_alone(offset):
             return told.alone == offset
-        return self.deaths == 0 or told.reach > offset
+        return self.crashes == 0 or told.reach > offset
 
     def wants_alone(self, offset: int) -> bool:
         """Return whether a message may be handed on only while nothing else is under way."""
-        return self.deaths >= ALONE_AFTER and offset < self._suspects_end
+        return self.crashes >= ALONE_AFTER and offset < self._suspects_end
 
     def name_alone(self, offset: int) -> None:
         """Note which message is tried alone next."""
@@ -127,19 +127,19 @@ class Journal:
 
         One that only was under way with others when workers died is not delivered too often by that.
         """
-        if offset >= self._suspects_end or not self.deaths:
+        if offset >= self._suspects_end or not self.crashes:
             return 1
         tries = self._tries(offset)
         if tries:
             return ALONE_AFTER + tries + 1
-        return min(1 + min(self.deaths, ALONE_AFTER), self._max_deliveries)
+        return min(1 + min(self.crashes, ALONE_AFTER), self._max_deliveries)
 
     def _tries(self, offset: int) -> int:
         """Return how often a message was tried alone before."""
         return self._found.tries if self._found is not None and self._found.alone == offset else 0
 
     def done_before(self, offset: int, caught_up: bool) -> None:
-        """Note that everything before an offset is done; forget deaths behind which all suspects lie.
+        """Note that everything before an offset is done; forget crashes behind which all suspects lie.
 
         Parameters
         ----------
@@ -148,8 +148,8 @@ class Journal:
         if self._entry.alone is not None and offset > self._entry.alone:
             self._entry = replace(self._entry, alone=None, tries=0)
         passed = offset >= self._suspects_end + UNNAMED or (caught_up and offset >= self._suspects_end)
-        if self.deaths and passed:
-            self._entry = replace(self._entry, deaths=0)
+        if self.crashes and passed:
+            self._entry = replace(self._entry, crashes=0)
 
 
 COMMIT_SECONDS: Final = 0.05
@@ -275,10 +275,10 @@ class Commits:
         return TopicPartition(*partition, held.start if front is None else front, str(held.journal.entry))
 
     def review(self, caught_up: bool) -> None:
-        """Let the journals forget deaths of which all suspects are done."""
+        """Let the journals forget crashes of which all suspects are done."""
         for partition, held in self._held.items():
             front = self._offsets.front(partition)
-            if held.journal is not None and held.journal.deaths and front is not None:
+            if held.journal is not None and held.journal.crashes and front is not None:
                 quiet = caught_up and not self._offsets.unfinished([partition])
                 held.journal.done_before(front, quiet)
 

@@ -3,9 +3,9 @@
 The producer is idempotent: its own retries never write a record twice. A worker that dies between the acknowledgement
 and its commit publishes again; the record's key is then the same, so a compacted topic keeps one.
 
-With a transactional producer (:class:`KafkaTransactions`) records, letters and offsets of a batch come to be together,
-or none of them does. Readers see only what was committed if they ask for it: ``isolation.level=read_committed``,
-librdkafka's default.
+With a transactional producer (:class:`KafkaTransactions`) records, dead letters and offsets of a batch come to be
+together, or none of them does. Readers see only what was committed if they ask for it:
+``isolation.level=read_committed``, librdkafka's default.
 
 The transactional id is new for every process unless the address names one (``transactional.id``). It need not be stable
 for correctness: the coordinator of the group refuses offsets from a member that is none any more (KIP-447), and with
@@ -36,7 +36,7 @@ OWN: Final[Mapping[str, Any]] = {
     "message.timeout.ms": 30_000,
     "queue.buffering.max.kbytes": 65_536,
     "message.max.bytes": (4 << 20)
-    + (64 << 10),  # a letter is what the source takes, and headers; brokers may take less
+    + (64 << 10),  # a dead letter is what the source takes, and headers; brokers may take less
 }
 SLACK_SECONDS: Final = 5.0
 ASK_SECONDS: Final = 0.1
@@ -407,12 +407,12 @@ class ResultTopic:
         self._transactions.close()
 
 
-class LetterTopic:
+class DeadLetterTopic:
     """Dead letters that belong to the transaction. A refused one spoils it and is not tried whole in the next."""
 
     def __init__(self, transactions: KafkaTransactions, topic: str) -> None:
         self._transactions, self._topic = transactions, topic
-        self._refused: set[bytes] = set()  # keys of letters that are too large
+        self._refused: set[bytes] = set()  # keys of dead letters that are too large
         self.trouble = ""
 
     def refusal(self) -> str:
@@ -420,7 +420,7 @@ class LetterTopic:
         return ""
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
-        """Add letters to the transaction, but for those too large before: they are refused, so that they are shortened.
+        """Add dead letters to the transaction; those too large before are refused, so that they are shortened.
 
         Raises TransientError when the transaction must be aborted.
         """

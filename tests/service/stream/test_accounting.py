@@ -17,7 +17,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from service.observe.metrics import Metrics
 from service.stream import redis_streams
 from service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
-from service.stream.messages import Death, Message
+from service.stream.messages import GivenUp, Message
 from service.stream.pipeline import Classifying, Decoding
 from service.stream.publishing import Publishing
 from support.kafka_cluster import kafka_cluster
@@ -33,7 +33,7 @@ def stages() -> dict[str, tuple[type, str]]:
         "decode": (Decoding, "alerts"),
         "classify": (Classifying, "results"),
         "publish": (Publishing, "publish"),
-        "bury": (Publishing, "bury"),
+        "dead_letters": (Publishing, "write_dead_letters"),
     }
 
 
@@ -49,7 +49,7 @@ def drop_in(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_lost(one: Any) -> bool:
-    if isinstance(one, Message):  # whose letter was written
+    if isinstance(one, Message):  # whose dead letter was written
         return one.value == b"junk"
     return bool(one.packet.alert_id == LOST)
 
@@ -125,7 +125,7 @@ def test_a_lost_alert_stops_the_worker_and_is_named(
         assert worker.join(60) == 1
         told = worker.worker._failure
     assert "no stage has brought to an end: alert 0" in told
-    if stage != "bury":
+    if stage != "dead_letters":
         assert LOST in told
     totals = worker.totals()
     assert (totals["in"], totals["lost"], totals["pending"]) == (COUNT + 1, 1, 0)
@@ -145,7 +145,7 @@ def test_alerts_about_to_be_settled_count() -> None:
     accounts, message, other = Accounts(Metrics()), Message("alerts", "0:1", b""), Message("alerts", "0:2", b"")
     batch = Batch([message, other], accounts, 0)
     batch.hold(message, ["a", "b"])
-    batch.bury(other, None, Death("decode", "empty"))
+    batch.give_up(other, None, GivenUp("decode", "empty"))
     batch.check([(message, 0), (message, 1)], [other])
     with pytest.raises(LostAlertError, match=r"alert 1 \(b\) of alerts 0:1"):
         batch.check([(message, 0)], [other])
@@ -155,16 +155,16 @@ def test_a_message_that_is_let_go_is_returned_once() -> None:
     accounts, message = Accounts(Metrics()), Message("alerts", "0:1", b"")
     batch = Batch([message], accounts, 0)
     batch.hold(message, ["a", "b"])
-    batch.bury(message, 0, Death("decode", "empty"))
+    batch.give_up(message, 0, GivenUp("decode", "empty"))
     batch.let_go(message)
     batch.give_back()
     batch.check()
     assert accounts.summary() == {"alerts": {"in": 2, "returned": 2, "pending": 0}}
-    assert batch.deaths == []
+    assert batch.dead == []
 
 
 def test_topics_without_number_are_one() -> None:
-    """Letters name topics, and letters may come from anywhere."""
+    """Dead letters name topics, and dead letters may come from anywhere."""
     accounts = Accounts(Metrics())
     for number in range(TOPICS + 500):
         accounts.take(f"topic {number}")

@@ -5,7 +5,7 @@ import pytest
 
 from service.settings import StreamSettings
 from service.stream.addresses import Address, AddressError, parse_address
-from service.stream.ends import FolderSink, LinesSink, kafka_properties, open_letters, open_sink, open_source
+from service.stream.ends import FolderSink, LinesSink, kafka_properties, open_dead_letters, open_sink, open_source
 
 
 def test_an_address_in_parts() -> None:
@@ -60,7 +60,7 @@ def opened(**changes: Any) -> Any:
 def test_a_files_sink_is_lines_or_a_folder(tmp_path: Path) -> None:
     assert isinstance(opened(sink=f"file:{tmp_path}/out.jsonl"), LinesSink)
     assert isinstance(opened(sink=f"file:{tmp_path}/out/", sink_format="elasticc"), FolderSink)
-    assert isinstance(open_letters(StreamSettings()), FolderSink)
+    assert isinstance(open_dead_letters(StreamSettings()), FolderSink)
     with pytest.raises(AddressError, match="elasticc is no text"):
         opened(sink=f"file:{tmp_path}/out.jsonl", sink_format="elasticc")
     with pytest.raises(AddressError, match="needs a sink"):

@@ -28,12 +28,12 @@ from service.stream.kafka import sink as kafka_sink
 from service.stream.kafka import source
 from service.stream.kafka.offsets import Offsets, Token
 from service.stream.kafka.source import Claim, KafkaSource
-from service.stream.messages import Death, Message, TransientError, Troubles
+from service.stream.messages import GivenUp, Message, TransientError, Troubles
 from service.stream.publishing import ExactlyOnce
 from support import kafka_cluster as kafka
 from support.edge import wait_until
 from support.kafka_cluster import KafkaCluster
-from support.stream import FAST_GROUP, alert, chosen, eventually, letters, running
+from support.stream import FAST_GROUP, alert, chosen, dead_letters, eventually, running
 
 ILLEGAL_GENERATION, PRODUCER_FENCED = 22, 90
 HERE = ("alerts", 0)
@@ -75,10 +75,10 @@ def test_offsets_are_committed_by_transactions_alone(cluster: KafkaCluster, tmp_
     assert asked[kafka.TXN_OFFSET_COMMIT] == asked[kafka.ADD_OFFSETS] == asked[kafka.END_TXN] >= 1
     keys = [message.key() for message in cluster.read("results", 60)]
     assert len(keys) == len(set(keys)) == 60
-    assert [one["value"] for one in letters(tmp_path)] == [b"junk"]
+    assert [one["value"] for one in dead_letters(tmp_path)] == [b"junk"]
 
 
-def test_letters_of_the_same_cluster_belong_to_the_transaction(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_dead_letters_of_the_same_cluster_belong_to_the_transaction(cluster: KafkaCluster, tmp_path: Path) -> None:
     totals = answered(cluster, tmp_path, count=1, dead_letters=f"kafka://{cluster.hosts}/dead")
     assert totals == {"in": 2, "classified": 1, "dead:unknown_envelope": 1, "pending": 0}
     assert [message.value() for message in cluster.read("dead", 1)] == [b"junk"]
@@ -257,11 +257,11 @@ class Broker:
     def __init__(self, seed: int, count: int) -> None:
         self.draw, self.count = random.Random(seed), count
         self.results: list[int] = []
-        self.letters: list[int] = []
+        self.dead_letters: list[int] = []
         self.offset = self.position = self.generation = 0
         self.offsets = Offsets()
         self._open: list[int] = []
-        self._open_letters: list[int] = []
+        self._open_dead_letters: list[int] = []
 
     def take(self) -> list[Message]:
         places = range(self.position, min(self.count, self.position + self.draw.randint(1, 5)))
@@ -285,7 +285,7 @@ class Broker:
 
     def done(self, messages: Sequence[Message]) -> None:
         # Whatever is told to be done is left out when it comes again: nothing may be told that nobody has answered.
-        assert {int(message.place) for message in messages} <= {*self.results, *self.letters}
+        assert {int(message.place) for message in messages} <= {*self.results, *self.dead_letters}
         self.offsets.finish(m.token for m in messages if isinstance(m.token, Token))
 
     def reserve(self, timeout: float) -> bool:
@@ -295,22 +295,22 @@ class Broker:
         pass
 
     def begin(self) -> None:
-        assert (self._open, self._open_letters) == ([], [])
+        assert (self._open, self._open_dead_letters) == ([], [])
         self._trip()
 
     async def publish(self, batch: Batch, results: Sequence[Any]) -> list[Any]:
         good = [one for one in results if int(one.message.place) % 7]
         for one in results:
             if one not in good:
-                batch.bury(one.message, one.number, Death("publish", "refused"))
+                batch.give_up(one.message, one.number, GivenUp("publish", "refused"))
         self._open += [int(one.message.place) for one in good]
         self._trip()
         return good
 
-    async def bury(self, batch: Batch, model: str) -> list[Message]:
-        self._open_letters += [int(one.message.place) for one in batch.deaths]
+    async def write_dead_letters(self, batch: Batch, model: str) -> list[Message]:
+        self._open_dead_letters += [int(one.message.place) for one in batch.dead]
         self._trip()
-        return [one.message for one in batch.deaths]
+        return [one.message for one in batch.dead]
 
     def commit(self, positions: Sequence[Any], group: object) -> None:
         self._trip()
@@ -318,12 +318,12 @@ class Broker:
             raise TransientError("not a member any more")
         self.offset = max([self.offset, *(position.offset for position in positions)])
         self.results += self._open
-        self.letters += self._open_letters
+        self.dead_letters += self._open_dead_letters
         self.abort()
         self._trip()  # and the answer is lost
 
     def abort(self) -> None:
-        self._open, self._open_letters = [], []
+        self._open, self._open_dead_letters = [], []
 
     def _trip(self) -> None:
         if self.draw.random() < 0.1:
@@ -428,11 +428,11 @@ def test_everything_is_published_exactly_once(seed: int, monkeypatch: pytest.Mon
     broker = Broker(seed, 60)
     accounts = asyncio.run(asyncio.wait_for(work(broker), 60))
     assert broker.results == [number for number in range(60) if number % 7]
-    assert broker.letters == [number for number in range(60) if not number % 7]
+    assert broker.dead_letters == [number for number in range(60) if not number % 7]
     accounts.check()
     assert broker.offset == 60
     told = accounts.summary()["alerts"]
     assert told["in"] == told["classified"] + told["dead:refused"] + told.get("returned", 0)
     # A commit whose answer is lost, and then the partition too: published, but nobody here can know.
     assert told["classified"] <= len(broker.results)
-    assert told["dead:refused"] <= len(broker.letters)
+    assert told["dead:refused"] <= len(broker.dead_letters)

@@ -27,7 +27,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from support import alerts
 from support.kafka_cluster import KafkaCluster, kafka_cluster
 from support.redis import RedisServer, needs_redis, redis_server
-from support.stream import FAST_GROUP, Process, alert, chosen, eventually, letters, results, running
+from support.stream import FAST_GROUP, Process, alert, chosen, dead_letters, eventually, results, running
 
 KILLS = int(os.environ.get("SOAK_KILLS", "1"))
 PER_KILL = 200
@@ -179,7 +179,7 @@ def test_poison_of_every_kind_harms_no_neighbour(tmp_path: Path) -> None:
     for _, ending in POISON.values():
         expected[ending] = expected.get(ending, 0) + 1
     assert {name: totals[name] for name in expected} == expected
-    kept = {one["value"] for one in letters(tmp_path)}
+    kept = {one["value"] for one in dead_letters(tmp_path)}
     assert kept == {data for data, ending in POISON.values() if ending.startswith("dead")}
 
 
@@ -234,7 +234,7 @@ def test_a_full_disk_stops_the_worker_instead_of_costing_alerts(
         assert [path.name for path in (tmp_path / "letters").iterdir()] == []
         full[0] = False
         assert worker.join() == 0
-    assert len(letters(tmp_path)) == 1
+    assert len(dead_letters(tmp_path)) == 1
     assert len(results(tmp_path)) == 1
 
 
@@ -298,4 +298,4 @@ def test_an_outage_of_the_registry(registry: Registry, tmp_path: Path, policy: s
         with running(again, replay=True) as worker:
             assert worker.join() == 0
         assert len(results(tmp_path)) == 2
-        assert letters(tmp_path) == []
+        assert dead_letters(tmp_path) == []

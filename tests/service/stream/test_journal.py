@@ -20,8 +20,8 @@ NUMBERS = st.integers(0, 2**63 - 1)
 
 
 @given(NUMBERS, NUMBERS, st.none() | NUMBERS, NUMBERS)
-def test_an_entry_is_read_as_it_was_written(deaths: int, reach: int, alone: int | None, tries: int) -> None:
-    entry = Entry(deaths, reach, alone, tries)
+def test_an_entry_is_read_as_it_was_written(crashes: int, reach: int, alone: int | None, tries: int) -> None:
+    entry = Entry(crashes, reach, alone, tries)
     assert Entry.parse(str(entry)) == entry
 
 
@@ -41,9 +41,9 @@ def test_nothing_goes_before_the_broker_knows_of_its_owner() -> None:
     assert journal.deliveries(0) == 1
 
 
-def test_after_a_death_messages_are_named_before_they_go() -> None:
+def test_after_a_crash_messages_are_named_before_they_go() -> None:
     journal = Journal(Entry(0, 10), MAX)
-    assert journal.deaths == 1
+    assert journal.crashes == 1
     journal.acknowledged = journal.entry
     assert [journal.may_go(place) for place in (0, 9, 10)] == [True, True, False]
     journal.reach_to(12)
@@ -52,23 +52,23 @@ def test_after_a_death_messages_are_named_before_they_go() -> None:
     assert [journal.deliveries(place) for place in (9, 10)] == [2, 1]
 
 
-def test_deaths_are_forgotten_behind_the_suspects() -> None:
-    for offset, caught_up, deaths in ((9, True, 1), (10, False, 1), (10, True, 0), (10 + UNNAMED, False, 0)):
+def test_crashes_are_forgotten_behind_the_suspects() -> None:
+    for offset, caught_up, crashes in ((9, True, 1), (10, False, 1), (10, True, 0), (10 + UNNAMED, False, 0)):
         journal = Journal(Entry(0, 10), MAX)
         journal.done_before(offset, caught_up)
-        assert journal.deaths == deaths, (offset, caught_up)
+        assert journal.crashes == crashes, (offset, caught_up)
 
 
-def test_a_killer_among_innocents_becomes_a_letter_and_they_do_not() -> None:
+def test_a_killer_among_innocents_becomes_a_dead_letter_and_they_do_not() -> None:
     """Worker after worker dies over offset 7 of ten messages; each finds what its predecessor has written."""
     found: Entry | None = None
-    front, killer, deaths = 0, 7, 0
+    front, killer, crashes = 0, 7, 0
     while front < 10:
         journal = Journal(found, MAX)
         journal.reach_to(10)
         journal.acknowledged = journal.entry
         if not journal.wants_alone(front):
-            found, deaths = journal.acknowledged, deaths + 1  # all at once, and the killer is among them
+            found, crashes = journal.acknowledged, crashes + 1  # all at once, and the killer is among them
             continue
         while front < 10:
             if journal.wants_alone(front):
@@ -79,11 +79,11 @@ def test_a_killer_among_innocents_becomes_a_letter_and_they_do_not() -> None:
             too_often = journal.deliveries(front) > MAX
             assert too_often <= (front == killer), front
             if front == killer and not too_often:
-                found, deaths = journal.acknowledged, deaths + 1
+                found, crashes = journal.acknowledged, crashes + 1
                 break
             front += 1
             journal.done_before(front, caught_up=False)
-    assert deaths == MAX
+    assert crashes == MAX
     assert ALONE_AFTER < MAX
 
 

@@ -24,7 +24,7 @@ from service.stream.messages import PermanentError, Record
 from support.edge import Network, wait_until
 from support.graphs import poison
 from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, LostClient, kafka_cluster
-from support.stream import FAST_GROUP, alert, chosen, eventually, letters, results, running
+from support.stream import FAST_GROUP, alert, chosen, dead_letters, eventually, results, running
 
 Ids = Callable[[], set[int]]
 
@@ -61,7 +61,7 @@ def test_alerts_go_from_topic_to_topic(cluster: KafkaCluster, tmp_path: Path) ->
     assert len({one["key"] for one in told}) == len(told) == 80
     assert ("nightjar-status", b"classified") in messages[0].headers()
     assert worker.totals() == {"in": 81, "classified": 80, "dead:unknown_envelope": 1, "pending": 0}
-    (dead,) = letters(tmp_path)
+    (dead,) = dead_letters(tmp_path)
     assert dead["value"] == b"junk"
     assert worker.metric("nightjar_stream_broker_age_seconds_count") == 81
 
@@ -140,7 +140,7 @@ def test_a_leader_that_moves_is_followed(cluster: KafkaCluster, ids: Ids, tmp_pa
         assert worker.stop() == 0
 
 
-def test_letters_on_a_topic_keep_everything_and_are_replayed(cluster: KafkaCluster, tmp_path: Path) -> None:
+def test_dead_letters_on_a_topic_keep_everything_and_are_replayed(cluster: KafkaCluster, tmp_path: Path) -> None:
     cluster.create("dead", 1)
     network = Network()
     network.on_marker = {3.0: poison}

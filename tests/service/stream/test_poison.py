@@ -18,27 +18,27 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from service.observe.metrics import Metrics
 from service.stream import worker as worker_room
 from service.stream.batches import Accounts, Batch
-from service.stream.ends import Ends, reads_letters
+from service.stream.ends import Ends, reads_dead_letters
 from service.stream.kafka.hand import message_of as of_kafka
-from service.stream.kafka.sink import LetterTopic
+from service.stream.kafka.sink import DeadLetterTopic
 from service.stream.messages import (
     PREFIX,
     SHORT_BYTES,
-    Death,
+    GivenUp,
     Message,
     PermanentError,
     Record,
     Standing,
     TransientError,
     Troubles,
-    letter,
+    dead_letter,
     restored,
     shortened,
 )
 from service.stream.publishing import Publishing
 from service.stream.redis_streams import message_of as of_redis
 from support.redis import needs_redis, redis_server
-from support.stream import alert, chosen, eventually, letters, results, running
+from support.stream import alert, chosen, dead_letters, eventually, results, running
 
 ANY = st.binary(max_size=40) | st.sampled_from([b"9" * 5000, b"9" * 400, b"-1", b"1e400", b"\xff\xfe", b"none", b""])
 FACTS = st.sampled_from([*(PREFIX + name for name in ("topic", "place", "timestamp", "key", "length", "sha256"))])
@@ -47,11 +47,11 @@ HEADERS = st.lists(st.tuples(NAMES, ANY), max_size=6)
 
 
 @given(st.dictionaries(st.sampled_from([b"value", b"key", b"timestamp"]) | st.binary(max_size=6), ANY), HEADERS)
-def test_any_entry_of_redis_is_a_message_and_a_letter(fields: dict[bytes, bytes], headers: list[Any]) -> None:
+def test_any_entry_of_redis_is_a_message_and_a_dead_letter(fields: dict[bytes, bytes], headers: list[Any]) -> None:
     fields |= {b"h:" + name.encode(errors="replace"): value for name, value in headers}
     message = of_redis(b"\xffalerts", b"1700000000000-0", fields)
     for one in (message, restored(message)):
-        kept = letter(one, Death("decode", "empty", "\udcff"), "echo@1")
+        kept = dead_letter(one, GivenUp("decode", "empty", "\udcff"), "echo@1")
         short = shortened(kept)
         assert shortened(short) == short
         assert restored(Message("dead", "1", kept.value, headers=kept.headers)).value == message.value
@@ -93,9 +93,9 @@ def test_headers_that_break_the_client_are_left_out() -> None:
     assert (message.value, message.headers, broken.asked) == (alert(1), (), 1)
 
 
-def test_a_short_letter_says_what_it_was() -> None:
-    whole = letter(Message("alerts", "0:1", bytes(5 << 20), key=bytes(1 << 20), headers=(("h", bytes(1 << 20)),)),
-                   Death("decode", "record_too_large"), "echo@1")  # fmt: skip
+def test_a_short_dead_letter_says_what_it_was() -> None:
+    whole = dead_letter(Message("alerts", "0:1", bytes(5 << 20), key=bytes(1 << 20), headers=(("h", bytes(1 << 20)),)),
+                   GivenUp("decode", "record_too_large"), "echo@1")  # fmt: skip
     short = shortened(whole)
     headers = dict(short.headers)
     assert len(short.value) == SHORT_BYTES
@@ -104,7 +104,7 @@ def test_a_short_letter_says_what_it_was() -> None:
     assert len(headers[PREFIX + "sha256"]) == 64
     assert (short.key, headers[PREFIX + "reason"]) == (whole.key, b"record_too_large")
     hostile = Message("alerts", "0:1", bytes(1 << 20), headers=((PREFIX + "length", b"1"),))
-    assert len(shortened(letter(hostile, Death("decode", "empty"), "echo@1")).value) == SHORT_BYTES
+    assert len(shortened(dead_letter(hostile, GivenUp("decode", "empty"), "echo@1")).value) == SHORT_BYTES
 
 
 class Script:
@@ -181,14 +181,14 @@ def test_any_message_comes_to_an_end(messages: list[Message], tmp_path: Path, mo
 
 
 def twice(value: bytes) -> list[Message]:
-    """Two letters of one message, as a worker leaves them that was killed before it could tell its source."""
-    kept = letter(Message("alerts", "0:1", value), Death("decode", "empty"), "echo@1")
+    """Two dead letters of one message, as a worker leaves them that was killed before it could tell its source."""
+    kept = dead_letter(Message("alerts", "0:1", value), GivenUp("decode", "empty"), "echo@1")
     return [Message("dead", f"0:{place}", kept.value, kept.key, kept.headers, token=place) for place in (7, 8)]
 
 
 @pytest.mark.parametrize("batch_messages", [1, 2])
 @pytest.mark.parametrize("value", [alert(1), b"junk", b""])
-def test_two_letters_of_one_message_both_come_to_an_end(
+def test_two_dead_letters_of_one_message_both_come_to_an_end(
     value: bytes, batch_messages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Script(twice(value))
@@ -202,35 +202,35 @@ def test_two_letters_of_one_message_both_come_to_an_end(
     assert len({record.key for record in script.records}) == 1  # whoever reads them keeps any one
 
 
-async def test_a_message_of_many_dead_alerts_has_one_letter() -> None:
+async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
     metrics, script = Metrics(), Script([])
     batch = Batch([restored(one) for one in twice(b"")], Accounts(metrics), 0)
     for message in batch.taken:
         batch.hold(message, ["a", "b", "c"])
         for number in range(3):
-            batch.bury(message, number, Death("decode", f"reason {number}"))
+            batch.give_up(message, number, GivenUp("decode", f"reason {number}"))
     with ThreadPoolExecutor(1) as executor:
         publishing = Publishing(script, script, "nightjar", executor, Troubles(metrics), metrics)
-        batch.buried(await publishing.bury(batch, "echo@1"))
+        batch.dead_lettered(await publishing.write_dead_letters(batch, "echo@1"))
     batch.check()
     reasons = [dict(record.headers)[PREFIX + "reason"] for record in script.records]
     assert reasons == [b"reason 0", b"reason 0"]
 
 
-async def test_a_letter_that_is_too_large_is_cut_short_and_counted() -> None:
+async def test_a_dead_letter_that_is_too_large_is_cut_short_and_counted() -> None:
     metrics, script = Metrics(), Script([])
     message = Message("alerts", "0:1", bytes(SHORT_BYTES + 9))
     batch = Batch([message], Accounts(metrics), 0)
-    batch.bury(message, 0, Death("decode", "record_too_large"))
+    batch.give_up(message, 0, GivenUp("decode", "record_too_large"))
     with ThreadPoolExecutor(1) as executor:
         publishing = Publishing(script, script, "nightjar", executor, Troubles(metrics), metrics)
-        assert await publishing.bury(batch, "echo@1") == [message]
+        assert await publishing.write_dead_letters(batch, "echo@1") == [message]
     assert [len(record.value) for record in script.records] == [SHORT_BYTES]
-    assert metrics.registry.get_sample_value("nightjar_stream_letters_shortened_total") == 1
+    assert metrics.registry.get_sample_value("nightjar_stream_dead_letters_shortened_total") == 1
 
 
 class Mailbox(Script):
-    """A place of letters that takes no record larger than a megabyte, as Kafka does."""
+    """A place of dead letters that takes no record larger than a megabyte, as Kafka does."""
 
     def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
         sizes = [
@@ -241,14 +241,14 @@ class Mailbox(Script):
 
 
 class Impatient(Troubles):
-    """Troubles that tell of a letter which, once shortened, would be tried for ever."""
+    """Troubles that tell of a dead letter which, once shortened, would be tried for ever."""
 
     async def wait(self, step: str, reason: str, pause: float) -> None:
         raise AssertionError(f"{step}: {reason}")
 
 
 @pytest.mark.parametrize("believed", [True, False])
-async def test_a_letter_that_names_a_topic_of_a_megabyte_is_taken(believed: bool) -> None:
+async def test_a_dead_letter_that_names_a_topic_of_a_megabyte_is_taken(believed: bool) -> None:
     facts = {"topic": b"t" * 1_000_000, "place": b"x", "timestamp": b"", "key": b"none"}
     headers = tuple((PREFIX + name, value) for name, value in facts.items())
     message = restored(Message("alerts", "0:1", b"garbage", headers=headers))
@@ -256,10 +256,10 @@ async def test_a_letter_that_names_a_topic_of_a_megabyte_is_taken(believed: bool
         message = Message("t" * 1_000_000, "x", b"garbage")
     metrics, mailbox = Metrics(), Mailbox([])
     batch = Batch([message], Accounts(metrics), 0)
-    batch.bury(message, 0, Death("decode", "unknown_envelope"))
+    batch.give_up(message, 0, GivenUp("decode", "unknown_envelope"))
     with ThreadPoolExecutor(1) as executor:
         publishing = Publishing(mailbox, mailbox, "nightjar", executor, Impatient(metrics), metrics)
-        assert await publishing.bury(batch, "echo@1") == [message]
+        assert await publishing.write_dead_letters(batch, "echo@1") == [message]
 
 
 class Transactions:
@@ -269,18 +269,18 @@ class Transactions:
         return [None if len(record.value) <= SHORT_BYTES else PermanentError("too large") for record in records]
 
 
-def test_a_letter_that_spoiled_a_transaction_is_not_tried_whole_again() -> None:
-    letters_of_it = LetterTopic(cast(Any, Transactions()), "dead")
+def test_a_dead_letter_that_spoiled_a_transaction_is_not_tried_whole_again() -> None:
+    dead_letters_of_it = DeadLetterTopic(cast(Any, Transactions()), "dead")
     large, small = (
-        letter(Message("alerts", place, bytes(size)), Death("decode", "empty"), "echo@1")
+        dead_letter(Message("alerts", place, bytes(size)), GivenUp("decode", "empty"), "echo@1")
         for place, size in (("0:1", SHORT_BYTES + 9), ("0:2", 3))
     )
     with pytest.raises(TransientError, match="too large"):
-        letters_of_it.publish([large, small])
-    refused, taken = letters_of_it.publish([large, small])
+        dead_letters_of_it.publish([large, small])
+    refused, taken = dead_letters_of_it.publish([large, small])
     assert isinstance(refused, PermanentError)
     assert taken is None
-    assert letters_of_it.publish([shortened(large)]) == [None]
+    assert dead_letters_of_it.publish([shortened(large)]) == [None]
 
 
 @needs_redis
@@ -298,8 +298,8 @@ def test_the_three_that_ended_every_worker(tmp_path: Path) -> None:
         with running(chosen(tmp_path, source=f"redis://127.0.0.1:{server.port}/alerts")) as worker:
             eventually(lambda: worker.totals().get("classified") == len(poison))
             assert worker.stop() == 0
-    assert {one["topic"] for one in results(tmp_path)} == {"alerts"}  # a header makes no letter of a message
-    assert letters(tmp_path) == []
+    assert {one["topic"] for one in results(tmp_path)} == {"alerts"}  # a header makes no dead letter of a message
+    assert dead_letters(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -312,10 +312,10 @@ def test_the_three_that_ended_every_worker(tmp_path: Path) -> None:
         ("file:/letters", "file:/letters", False, True),
     ],
 )
-def test_letters_are_believed_where_letters_lie(
+def test_dead_letters_are_believed_where_dead_letters_lie(
     source: str, dead: str, replay: bool, reads: bool, tmp_path: Path
 ) -> None:
-    assert reads_letters(chosen(tmp_path, source=source, dead_letters=dead), replay) is reads
+    assert reads_dead_letters(chosen(tmp_path, source=source, dead_letters=dead), replay) is reads
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from service.stream.addresses import parse_address
 from service.stream.messages import Record, TransientError
 from service.stream.redis_streams import (
     FIRST_ENTRIES,
-    READ_FOR_LETTER,
+    READ_FOR_DEAD_LETTER,
     REPLY_BYTES,
     Appetite,
     RedisRange,
@@ -26,7 +26,7 @@ from service.stream.redis_streams import (
 from support.edge import Network, wait_until
 from support.graphs import poison
 from support.redis import RedisServer, needs_redis, redis_server
-from support.stream import alert, chosen, eventually, forget_in_classifying, letters, running
+from support.stream import alert, chosen, dead_letters, eventually, forget_in_classifying, running
 
 pytestmark = needs_redis
 
@@ -72,7 +72,7 @@ def test_alerts_go_from_stream_to_stream(server: RedisServer, tmp_path: Path) ->
     assert len({one["key"] for one in published(server)}) == 61
     assert worker.totals() == {"in": 62, "classified": 61, "dead:unknown_envelope": 1, "pending": 0}
     assert client(server).xpending("alerts", "nightjar")["pending"] == 0
-    assert [one["value"] for one in letters(tmp_path)] == [b"junk"]
+    assert [one["value"] for one in dead_letters(tmp_path)] == [b"junk"]
 
 
 def test_messages_of_a_dead_worker_are_claimed(server: RedisServer, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_messages_of_a_dead_worker_are_claimed(server: RedisServer, tmp_path: Pa
     assert client(server).xpending("alerts", "nightjar")["pending"] == 0
 
 
-def test_an_entry_that_kills_workers_becomes_a_letter(server: RedisServer, tmp_path: Path) -> None:
+def test_an_entry_that_kills_workers_becomes_a_dead_letter(server: RedisServer, tmp_path: Path) -> None:
     feed(server, alert(1), alert(2))
     connection = client(server)
     connection.xgroup_create("alerts", "nightjar", "0")
@@ -95,7 +95,7 @@ def test_an_entry_that_kills_workers_becomes_a_letter(server: RedisServer, tmp_p
     with running(settings(server, tmp_path, max_deliveries=3)) as worker:
         wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals()["in"] == 2)
         assert worker.stop() == 0
-    (dead,) = letters(tmp_path)
+    (dead,) = dead_letters(tmp_path)
     assert (dead["headers"]["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", alert(1))
     assert int(dead["headers"]["nightjar-dead-deliveries"]) > 3
 
@@ -115,7 +115,7 @@ def test_an_entry_that_kills_whoever_fetches_it_is_given_up_unread(server: Redis
     connection.xgroup_create("alerts", "nightjar", "0", mkstream=True)
     feed(server, bytes(8 << 20))
     ((_, ((first, _),)),) = connection.xreadgroup("nightjar", "victim", {"alerts": ">"}, 1)
-    deliver(server, first, 3 + READ_FOR_LETTER)
+    deliver(server, first, 3 + READ_FOR_DEAD_LETTER)
     feed(server, alert(1))
     before = sent(server)
     source = address(server, "alerts", idle=0.3, delete="yes")
@@ -123,7 +123,7 @@ def test_an_entry_that_kills_whoever_fetches_it_is_given_up_unread(server: Redis
         wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals()["in"] == 2)
         assert worker.stop() == 0
     assert sent(server) - before < 8 << 20  # the body never came
-    (dead,) = letters(tmp_path)
+    (dead,) = dead_letters(tmp_path)
     told = dead["headers"]
     assert (told["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", b"")
     assert told["nightjar-dead-place"] == first.decode()
@@ -132,13 +132,13 @@ def test_an_entry_that_kills_whoever_fetches_it_is_given_up_unread(server: Redis
     assert [entry for entry, _ in connection.xrange("alerts")] == [first]  # what nobody has read is not deleted
 
 
-def test_an_entry_just_beyond_the_deliveries_is_read_for_its_letter(server: RedisServer) -> None:
+def test_an_entry_just_beyond_the_deliveries_is_read_for_its_dead_letter(server: RedisServer) -> None:
     connection = client(server)
     feed(server, b"body")
     connection.xgroup_create("alerts", "nightjar", "0")
     ((_, ((first, _),)),) = connection.xreadgroup("nightjar", "victim", {"alerts": ">"}, 1)
     found = []
-    for times in (3, 3 + READ_FOR_LETTER - 1, 3 + READ_FOR_LETTER):
+    for times in (3, 3 + READ_FOR_DEAD_LETTER - 1, 3 + READ_FOR_DEAD_LETTER):
         deliver(server, first, times)
         sleep(0.05)
         source = RedisSource(parse_address(address(server, "alerts", idle=0.01)), 3)
@@ -180,18 +180,18 @@ def test_a_reply_that_did_not_arrive_makes_the_next_one_small() -> None:
     assert appetite.of(256) == 1
 
 
-def test_an_alert_that_is_lost_again_and_again_becomes_a_letter(
+def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each loss stops the worker, as it is a bug of ours; whoever starts it anew is not stopped for ever."""
     forget_in_classifying(monkeypatch, "10003")
     feed(server, *map(alert, range(5)))
     stops = 0
-    while not letters(tmp_path):
+    while not dead_letters(tmp_path):
         with running(settings(server, tmp_path, max_deliveries=3)) as worker:
-            eventually(lambda: worker.status is not None or bool(letters(tmp_path)))
+            eventually(lambda: worker.status is not None or bool(dead_letters(tmp_path)))
             stops += worker.status == 1
-    (dead,) = letters(tmp_path)
+    (dead,) = dead_letters(tmp_path)
     assert (dead["headers"]["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", alert(3))
     assert stops == 3
     assert {one["alert_id"] for one in published(server)} == {"10000", "10001", "10002", "10004"}
@@ -207,7 +207,7 @@ def test_done_entries_may_be_deleted_and_results_trimmed(server: RedisServer, tm
     assert 50 <= client(server).xlen("results") < 200
 
 
-def test_letters_in_a_stream_are_replayed_and_deleted(server: RedisServer, tmp_path: Path) -> None:
+def test_dead_letters_in_a_stream_are_replayed_and_deleted(server: RedisServer, tmp_path: Path) -> None:
     network = Network()
     network.on_marker = {3.0: poison}
     feed(server, *map(alert, range(5)))

@@ -10,7 +10,7 @@ from service.stream.addresses import AddressError
 from support import alerts
 from support.edge import Network, wait_until
 from support.graphs import poison
-from support.stream import alert, chosen, letters, results, running
+from support.stream import alert, chosen, dead_letters, results, running
 
 
 def packets(folder: Path, *data: bytes) -> Path:
@@ -39,7 +39,7 @@ def test_every_alert_is_answered_once(tmp_path: Path) -> None:
     (abstained,) = [one for one in found if one["status"] == "abstained"]
     assert (abstained["reason"], abstained["object_id"]) == ("solar_system_object", "77")
     assert len({one["key"] for one in found}) == 51
-    reasons = sorted(one["headers"]["nightjar-dead-reason"] for one in letters(tmp_path))
+    reasons = sorted(one["headers"]["nightjar-dead-reason"] for one in dead_letters(tmp_path))
     assert reasons == ["empty", "unknown_envelope"]
     assert worker.totals() == {
         "in": 53, "classified": 50, "abstained:solar_system_object": 1, "dead:empty": 1, "dead:unknown_envelope": 1,
@@ -77,7 +77,7 @@ def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> Non
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}"), network) as worker:
         assert worker.join() == 0
     assert len(results(tmp_path)) == 19
-    (dead,) = letters(tmp_path)
+    (dead,) = dead_letters(tmp_path)
     assert dead["headers"]["nightjar-dead-stage"] == "classify"
     assert dead["headers"]["nightjar-dead-reason"] == "inference_failed"
     assert dead["headers"]["nightjar-dead-model"].startswith("echo@")
@@ -98,7 +98,7 @@ def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypa
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}")) as worker:
         assert worker.join() == 0
     assert len(results(tmp_path)) == 19
-    (dead,) = letters(tmp_path)
+    (dead,) = dead_letters(tmp_path)
     assert dead["headers"]["nightjar-dead-reason"] == "internal_error"
     assert dead["value"] == alert(7)
 
@@ -109,16 +109,16 @@ def test_dead_letters_are_replayed_once(tmp_path: Path) -> None:
     source = f"file:{packets(tmp_path, *map(alert, range(8)))}"
     with running(chosen(tmp_path, source=source), network) as worker:
         assert worker.join() == 0
-    assert len(letters(tmp_path)) == 2
+    assert len(dead_letters(tmp_path)) == 2
     again = chosen(tmp_path, source=f"file:{tmp_path}/letters/")
     mended = Network()
-    mended.on_marker = {5.0: poison}  # one is still broken: its letter is written anew and stays
+    mended.on_marker = {5.0: poison}  # one is still broken: its dead letter is written anew and stays
     with running(again, mended, replay=True) as worker:
         assert worker.join() == 0
-    assert [one["value"] for one in letters(tmp_path)] == [alert(5)]
+    assert [one["value"] for one in dead_letters(tmp_path)] == [alert(5)]
     with running(again, replay=True) as worker:
         assert worker.join() == 0
-    assert letters(tmp_path) == []
+    assert dead_letters(tmp_path) == []
     keys = [one["key"] for one in results(tmp_path)]
     assert sorted(keys) == sorted({f"alerts/{10_000 + number}/echo-0.0.1" for number in range(8)})
 

@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
     assert repeats(told) <= 2 * UNCOMMITTED
 
 
-def test_a_message_that_kills_its_worker_becomes_a_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis counts deliveries; here the journal beside the offset does."""
     from support.kafka_brokers import produce
 
@@ -166,37 +166,42 @@ def test_a_message_that_kills_its_worker_becomes_a_letter(both: Trial, monkeypat
     deadly = both.fed
     both.fed += 1
     both.feed(30)
-    deaths = 0
+    dead = 0
     while True:
         with both.process(max_deliveries=3) as worker:
-            eventually(lambda: worker.status is not None or len(both.letters()) == 1, 60)
+            eventually(lambda: worker.status is not None or len(both.dead_letters()) == 1, 60)
             if worker.status is None:
                 told = ends_well(both, worker, but={deadly})
                 break
-        deaths += 1
-        assert deaths < 6
-    assert deaths == 3
+        dead += 1
+        assert dead < 6
+    assert dead == 3
     assert deadly not in told
-    (letter,) = both.letters()
-    headers = dict(letter.headers())
-    assert (headers["nightjar-dead-reason"], letter.value()) == (b"too_many_deliveries", alert(deadly, flux=77.0))
+    (dead_letter,) = both.dead_letters()
+    headers = dict(dead_letter.headers())
+    assert (headers["nightjar-dead-reason"], dead_letter.value()) == (b"too_many_deliveries", alert(deadly, flux=77.0))
 
 
-def test_an_alert_that_is_lost_again_and_again_becomes_a_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
+    both: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each loss stops the worker, which leaves a journal behind as if it had been killed."""
     forget_in_classifying(monkeypatch, "10030")
     both.feed(60)
     stops = 0
     while True:
         with running(both.settings(max_deliveries=3)) as worker:
-            eventually(lambda: worker.status is not None or len(both.letters()) == 1)
+            eventually(lambda: worker.status is not None or len(both.dead_letters()) == 1)
             if worker.status is None:
                 ends_well(both, worker, but={30})
                 break
             assert worker.status == 1
             stops += 1
-    (letter,) = both.letters()
-    assert (dict(letter.headers())["nightjar-dead-reason"], letter.value()) == (b"too_many_deliveries", alert(30))
+    (dead_letter,) = both.dead_letters()
+    assert (dict(dead_letter.headers())["nightjar-dead-reason"], dead_letter.value()) == (
+        b"too_many_deliveries",
+        alert(30),
+    )
     assert stops == 3
 
 

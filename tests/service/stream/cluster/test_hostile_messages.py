@@ -1,4 +1,4 @@
-"""Messages that mean harm beside good ones in one topic: good ones are answered, the rest becomes letters."""
+"""Messages that mean harm beside good ones in one topic: good ones are answered, the rest becomes dead letters."""
 
 import sys
 from typing import Any

@@ -64,7 +64,7 @@ def test_partitions_that_are_added_are_found(one_broker: Brokers, tmp_path: Path
         ends_well(one, worker)
 
 
-def test_a_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -> None:
+def test_a_dead_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -> None:
     small = f"{both.dead}-small"
     both.create(small, 1, **{"max.message.bytes": "200000"})
     both.feed(10)
@@ -75,13 +75,13 @@ def test_a_letter_beyond_the_limit_of_its_topic_is_shortened(both: Trial) -> Non
         eventually(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 21)
         ends_well(both, worker)
     reader = Reader(both.hosts, small)
-    (letter,) = reader.read(1.0)
+    (dead_letter,) = reader.read(1.0)
     reader.close()
-    headers = dict(letter.headers())
-    assert (len(letter.value()), headers["nightjar-dead-length"]) == (65_536, b"1000000")
+    headers = dict(dead_letter.headers())
+    assert (len(dead_letter.value()), headers["nightjar-dead-length"]) == (65_536, b"1000000")
 
 
-def test_answers_beyond_the_limit_of_their_topic_become_letters(both: Trial) -> None:
+def test_answers_beyond_the_limit_of_their_topic_become_dead_letters(both: Trial) -> None:
     small = f"{both.sink}-small"
     both.create(small, 1, **{"max.message.bytes": "150"})
     both.feed(10)
@@ -90,7 +90,7 @@ def test_answers_beyond_the_limit_of_their_topic_become_letters(both: Trial) -> 
         eventually(lambda: worker.totals().get("dead:refused") == 10)
         eventually(lambda: worker.ask("/readyz")[0] == 200)
         assert worker.stop() == 0
-    assert sorted(letter.value() for letter in both.letters()) == sorted(map(alert, range(10)))
+    assert sorted(dead_letter.value() for dead_letter in both.dead_letters()) == sorted(map(alert, range(10)))
 
 
 def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> None:

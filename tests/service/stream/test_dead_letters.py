@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from models.limits import LATEST_MILLISECONDS
 from service.observe.metrics import Metrics
 from service.stream.batches import Accounts, UnbalancedError
-from service.stream.messages import PREFIX, Death, Message, letter, restored
+from service.stream.messages import PREFIX, GivenUp, Message, dead_letter, restored
 
 MESSAGES = st.builds(
     Message,
@@ -19,8 +19,8 @@ MESSAGES = st.builds(
 
 
 @given(MESSAGES)
-def test_a_letter_becomes_the_message_that_it_was(message: Message) -> None:
-    kept = letter(message, Death("decode", "truncated_avro", "é" * 2000), "echo@1")
+def test_a_dead_letter_becomes_the_message_that_it_was(message: Message) -> None:
+    kept = dead_letter(message, GivenUp("decode", "truncated_avro", "é" * 2000), "echo@1")
     arrived = Message("dead", "0:7", kept.value, kept.key, kept.headers, 5, token="where it lies")
     again = restored(arrived)
     same = ("topic", "place", "value", "key", "headers", "timestamp_ms")
@@ -29,7 +29,7 @@ def test_a_letter_becomes_the_message_that_it_was(message: Message) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["topic", "place", "timestamp", "key"]), st.binary(max_size=8)))
-def test_headers_of_strangers_are_no_letter_or_a_sound_one(facts: dict[str, bytes]) -> None:
+def test_headers_of_strangers_are_no_dead_letter_or_a_sound_one(facts: dict[str, bytes]) -> None:
     headers = tuple((PREFIX + name, value) for name, value in facts.items())
     assert isinstance(restored(Message("dead", "1", b"", headers=headers)), Message)
 
@@ -39,7 +39,7 @@ LONG = {"topic": b"t" * 256, "place": b"p" * 1025, "timestamp": b"9" * 21, "key"
 
 
 @pytest.mark.parametrize("fact", list(LONG))
-def test_a_letter_with_a_fact_longer_than_any_real_one_is_none(fact: str) -> None:
+def test_a_dead_letter_with_a_fact_longer_than_any_real_one_is_none(fact: str) -> None:
     sound, long = (
         Message("dead", "1", b"", headers=tuple((PREFIX + name, value) for name, value in facts.items()))
         for facts in (SOUND, SOUND | {fact: LONG[fact]})
@@ -48,16 +48,16 @@ def test_a_letter_with_a_fact_longer_than_any_real_one_is_none(fact: str) -> Non
     assert restored(long) is long
 
 
-def test_the_facts_of_a_real_letter_are_believed_at_their_longest() -> None:
+def test_the_facts_of_a_real_dead_letter_are_believed_at_their_longest() -> None:
     message = Message("t" * 249, "a.tar.gz/" + "d" * 900 + "#12345", b"", key=bytes(1 << 20), timestamp_ms=2**62)
-    kept = letter(message, Death("decode", "empty"), "echo@1")
+    kept = dead_letter(message, GivenUp("decode", "empty"), "echo@1")
     again = restored(Message("dead", "1", b"", headers=kept.headers))
     assert (again.topic, again.place, again.key) == (message.topic, message.place, message.key)
 
 
-def test_a_second_letter_of_a_message_has_the_key_of_the_first() -> None:
+def test_a_second_dead_letter_of_a_message_has_the_key_of_the_first() -> None:
     message = Message("alerts", "3:14", b"x")
-    keys = {letter(message, Death("decode", reason), "echo@1").key for reason in ("empty", "internal_error")}
+    keys = {dead_letter(message, GivenUp("decode", reason), "echo@1").key for reason in ("empty", "internal_error")}
     assert keys == {b"alerts/3:14"}
 
 
