@@ -422,7 +422,7 @@ STREAM = Row(
         ),
         Panel(
             "Dead letters cut short", "short",
-            (Query(f"sum(increase(nightjar_stream_letters_shortened_total{RATE}))"),),
+            (Query(f"sum(increase(nightjar_stream_dead_letters_shortened_total{RATE}))"),),
             "Of those too large for their topic only the beginning is kept.", width=4,
         ),
     ),

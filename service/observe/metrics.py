@@ -199,7 +199,7 @@ class Metrics:
             "stream_rebalance_seconds", "For how long a change of the group kept a worker from taking.", buckets=SECONDS
         )
         self.stream_shortened = counter(
-            "stream_letters_shortened_total",
+            "stream_dead_letters_shortened_total",
             "Dead letters of which only the beginning was kept, as they were too large.",
         )
         self.stream_retries = counter(
