@@ -49,7 +49,7 @@ def calibrate(
     program: TaskProgram,
     provider: Provider,
     wish: Layout,
-    known: Measured | None,
+    stored: Measured | None,
     tune: bool,
     free_bytes: Callable[[], int] | None = None,
 ) -> Measured:
@@ -57,13 +57,13 @@ def calibrate(
 
     Parameters
     ----------
-    known : under the same circumstances.
+    stored : measurements of an earlier start under the same circumstances.
     tune : whether to try out what the wish leaves open; that takes every core for a second or two.
     free_bytes : of the memory of a device, which then bounds how wide a batch may be.
     """
     tune = tune and wish.is_open
-    if known is not None and (known.tuned or not tune) and _holds(known, open_graph, program, provider):
-        return known
+    if stored is not None and (stored.tuned or not tune) and _holds(stored, open_graph, program, provider):
+        return stored
     cores = usable_cores()
     layout, tuned = layouts.usual(wish, cores), False
     if tune:
@@ -80,9 +80,9 @@ def clock_of(provider: Provider, threads: int) -> Callable[[], float]:
     return thread_time if provider == "cpu" and threads == 1 else monotonic
 
 
-def _holds(known: Measured, open_graph: OpenGraph, program: TaskProgram, provider: Provider) -> bool:
-    threads = Layout(*known.layout).threads
-    graph, clock, cost = open_graph(threads), clock_of(provider, threads), CostModel.fit(known.samples)
+def _holds(stored: Measured, open_graph: OpenGraph, program: TaskProgram, provider: Provider) -> bool:
+    threads = Layout(*stored.layout).threads
+    graph, clock, cost = open_graph(threads), clock_of(provider, threads), CostModel.fit(stored.samples)
     for shape in CHECKED:
         run = measure_one(graph, program, shape, 2, clock)
         ratio = run.seconds / cost.seconds(run.batch, run.length, run.tokens)
@@ -235,10 +235,10 @@ def _open(bundle: Bundle, provider: Provider, threads: int) -> ort.InferenceSess
 
 def _check_inputs(bundle: Bundle, session: ort.InferenceSession, inputs: Arrays) -> None:
     """Check that the service makes the inputs the graph takes, and that metadata columns have names."""
-    taken = {node.name for node in session.get_inputs()}
-    if unknown := taken - set(inputs):
+    graph_inputs = {node.name for node in session.get_inputs()}
+    if unknown := graph_inputs - set(inputs):
         raise BundleError(f"{bundle.path}: the graph takes {', '.join(sorted(unknown))}, which nobody gives it")
-    if ("metadata" in taken) != bool(bundle.manifest.metadata_columns):
+    if ("metadata" in graph_inputs) != bool(bundle.manifest.metadata_columns):
         raise BundleError(f"{bundle.path}: the graph and the manifest disagree on whether metadata are taken")
 
 

@@ -137,7 +137,7 @@ def widest(
         longest light curves, which take most memory: no batch that is met later takes more than one that was tried.
     """
     length = min(TYPICAL_LENGTH, program.most_points)
-    best, found = float("inf"), WIDTHS[0]
+    best, best_width = float("inf"), WIDTHS[0]
     for width in WIDTHS if room is None else DEVICE_WIDTHS:
         if room is not None and not _has_room(run, program, width, room):
             break
@@ -145,8 +145,8 @@ def widest(
         dearness = sample.seconds / (sample.batch * sample.length)
         if dearness > best * (SLACK if width <= USUAL_WIDTH else GAIN):
             break
-        best, found = min(best, dearness), width
-    return found
+        best, best_width = min(best, dearness), width
+    return best_width
 
 
 def _has_room(run: RunGraph, program: TaskProgram, width: int, room: Room) -> bool:
@@ -244,7 +244,7 @@ def candidates(wish: Layout, cores: int, on_gpu: bool) -> list[Layout]:
     granted = [
         layout
         for layout in dict.fromkeys(ideas)
-        if all(wanted in (0, given) for wanted, given in zip(wish, layout, strict=True)) and layout.threads <= cores
+        if all(wish_part in (0, part) for wish_part, part in zip(wish, layout, strict=True)) and layout.threads <= cores
     ]
     return granted or [usual(wish, cores)]
 
@@ -363,14 +363,14 @@ class Measurements:
         if self._path is None:
             return None
         try:
-            found = _File.model_validate_json(self._path.read_bytes())
+            stored = _File.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
             reason = str(error).partition("\n")[0]
             log.warning("measurements of an earlier start cannot be used", path=str(self._path), reason=reason)
             return None
-        return found.measured if found.circumstances == self._circumstances else None
+        return stored.measured if stored.circumstances == self._circumstances else None
 
     def keep(self, measured: Measured) -> None:
         """Remember for the next start."""
@@ -400,19 +400,19 @@ def processor(system: Path = Path("/proc")) -> str:
     system : folder in which Linux tells.
     """
     devices = [
-        name for file in sorted(system.glob("driver/nvidia/gpus/*/information")) for name in _told(file, "Model")
+        name for file in sorted(system.glob("driver/nvidia/gpus/*/information")) for name in _values(file, "Model")
     ]
-    names = [*_told(system / "cpuinfo", "model name")[:1], *devices]
+    names = [*_values(system / "cpuinfo", "model name")[:1], *devices]
     return ", ".join(names) or platform.processor() or platform.machine()
 
 
-def _told(file: Path, wanted: str) -> list[str]:
+def _values(file: Path, name: str) -> list[str]:
     """Values of a name in a file of lines ``name: value``."""
     try:
         lines = [line.partition(":") for line in file.read_text().splitlines()]
     except OSError:
         return []
-    return [value.strip() for name, _, value in lines if name.strip() == wanted]
+    return [value.strip() for key, _, value in lines if key.strip() == name]
 
 
 def _replace(path: Path, text: str) -> None:

@@ -25,7 +25,7 @@ from models.bundle import BundleError, Task
 from service.engine.load import LoadedModel
 from service.observe.metrics import Metrics
 from service.registry.live import Served, Shelf
-from service.registry.load import Found, Intake, LoadFailed, Refused
+from service.registry.load import BundleOnDisk, Intake, LoadFailed, Refused
 from service.registry.names import (
     CLASSIFIERS,
     DEFAULT,
@@ -65,48 +65,49 @@ class Steps:
         self.history: dict[str, list[Identity]] = {}
         self.left: dict[str, Identity] = {}
 
-    def left_for(self, found: Found) -> bool:
+    def was_left(self, on_disk: BundleOnDisk) -> bool:
         """Return True if this bundle, or a newer one, was left by hand, so that it is not taken up by itself."""
-        left = self.left.get(found.reference.name)
+        left = self.left.get(on_disk.reference.name)
         if left is None:
             return False
-        mine, other = version_key(found.reference.version), version_key(left.reference.version)
-        return mine < other or (mine == other and found.sha256 == left.sha256)
+        mine, other = version_key(on_disk.reference.version), version_key(left.reference.version)
+        return mine < other or (mine == other and on_disk.sha256 == left.sha256)
 
     def on_trial(self, reference: Reference) -> bool:
         """Return True if a version answers a canary's share."""
         canary = self.shelf.routes.canaries.get(reference.name)
         return canary is not None and canary.version == reference.version
 
-    async def put(self, found: Found) -> Served[Any]:
+    async def put(self, on_disk: BundleOnDisk) -> Served[Any]:
         """Serve a bundle under its exact name, unless it is that already. Raises LoadFailed."""
-        served = self.shelf.served.get(found.reference)
-        if served is not None and served.bundle.sha256 == found.sha256:
+        served = self.shelf.served.get(on_disk.reference)
+        if served is not None and served.bundle.sha256 == on_disk.sha256:
             return served
-        live = self.shelf.answering(found.reference.name)
+        live = self.shelf.answering(on_disk.reference.name)
         # A name stands for one task: whoever asks it today would get another kind of answer tomorrow.
-        if live is not None and live.task != found.task:
-            raise self.intake.refuse(found, f"{live.reference} is a model for {live.task}, this one for {found.task}")
-        return await self.shelf.put(await self.intake.load(found))
+        if live is not None and live.task != on_disk.task:
+            reason = f"{live.reference} is a model for {live.task}, this one for {on_disk.task}"
+            raise self.intake.refuse(on_disk, reason)
+        return await self.shelf.put(await self.intake.load(on_disk))
 
-    async def served(self, wanted: Reference) -> Served[Any]:
+    async def served(self, reference: Reference) -> Served[Any]:
         """Return the model that a reference means, loaded if it has to be. Raises UnknownModel, LoadFailed."""
-        served = self.shelf.served.get(wanted) if wanted.version else self.shelf.answering(wanted.name)
+        served = self.shelf.served.get(reference) if reference.version else self.shelf.answering(reference.name)
         if served is not None:
             return served
-        if not wanted.version:
-            raise UnknownModel(str(wanted))
-        return await self.put(await self.intake.find(wanted))
+        if not reference.version:
+            raise UnknownModel(str(reference))
+        return await self.put(await self.intake.find(reference))
 
     async def bring_back(self, before: Identity) -> None:
         """Serve a bundle that was served before. Raises Refused when it is not there any more, LoadFailed."""
         served = self.shelf.served.get(before.reference)
         if served is not None and identity(served) == before:
             return
-        found = (await self.intake.look()).bundles.get(before.reference)
-        if found is None or found.sha256 != before.sha256:
+        on_disk = (await self.intake.look()).bundles.get(before.reference)
+        if on_disk is None or on_disk.sha256 != before.sha256:
             raise Refused(f"{before.reference}, which answered before, is not in its folder any more")
-        await self.put(found)
+        await self.put(on_disk)
 
     def answering(self, name: str) -> Served[Any]:
         """Return the version that answers for a name. Raises UnknownModel."""
@@ -184,20 +185,20 @@ class Changes:
         """
         async with self._steps.one_at_a_time:
             await self._intake.look()
-            taken = []
-            for found in list(self._news()):  # a list, as each step changes what the generator walks over
-                if retry or not self._intake.failed_before(found):
+            loaded_references = []
+            for on_disk in list(self._news()):  # a list, as each step changes what the generator walks over
+                if retry or not self._intake.failed_before(on_disk):
                     try:
-                        await self._steps.put(found)
+                        await self._steps.put(on_disk)
                     except LoadFailed:  # noted where it was loaded; the others have no part in it
                         continue
-                    if not self._steps.on_trial(found.reference):
-                        self._steps.promote(found.reference)
+                    if not self._steps.on_trial(on_disk.reference):
+                        self._steps.promote(on_disk.reference)
                     await self._shelf.tidy()
-                    taken.append(found.reference)
-            return taken
+                    loaded_references.append(on_disk.reference)
+            return loaded_references
 
-    async def load(self, wanted: Reference) -> Reference:
+    async def load(self, reference: Reference) -> Reference:
         """Serve a version, the newest when none is named; returns which. It answers for its name unless it is older.
 
         Raises
@@ -206,20 +207,20 @@ class Changes:
             When there is no such bundle, or it cannot be served.
         """
         async with self._steps.one_at_a_time:
-            found = await self._intake.find(wanted)
-            await self._steps.put(found)
-            self._steps.left.pop(wanted.name, None)  # whoever loads by hand wants new versions again
-            if not self._steps.promote(found.reference):
-                self._shelf.kept.add(found.reference)
+            on_disk = await self._intake.find(reference)
+            await self._steps.put(on_disk)
+            self._steps.left.pop(reference.name, None)  # whoever loads by hand wants new versions again
+            if not self._steps.promote(on_disk.reference):
+                self._shelf.kept.add(on_disk.reference)
             await self._shelf.tidy()
-            return found.reference
+            return on_disk.reference
 
-    async def unload(self, wanted: Reference) -> None:
+    async def unload(self, reference: Reference) -> None:
         """Serve a version no more, or without one a model in all its versions. Raises UnknownModel, Refused."""
         async with self._steps.one_at_a_time:
-            live = self._steps.answering(wanted.name)
-            if wanted.version:
-                self._drop_version(wanted)
+            live = self._steps.answering(reference.name)
+            if reference.version:
+                self._drop_version(reference)
             else:
                 self._drop_model(live)
             await self._shelf.tidy()
@@ -250,10 +251,10 @@ class Changes:
             if alias in self._shelf.routes.current:
                 raise Refused(f"{alias} is the name of a model")
             served = await self._steps.served(target)
-            wanted = _task_of(alias)
-            if wanted is not None and served.task != wanted:
+            demanded = _task_of(alias)
+            if demanded is not None and served.task != demanded:
                 await self._shelf.tidy()  # it may have been loaded for this alone
-                raise Refused(f"{alias} needs a model for {wanted}, {target} is one for {served.task}")
+                raise Refused(f"{alias} needs a model for {demanded}, {target} is one for {served.task}")
             self._shelf.routes.aliases[alias] = target
             await self._shelf.tidy()
 
@@ -267,27 +268,27 @@ class Changes:
             del self._shelf.routes.aliases[alias]
             await self._shelf.tidy()
 
-    def _news(self) -> Iterator[Found]:
+    def _news(self) -> Iterator[BundleOnDisk]:
         """List bundles of the folders that should be served and are not."""
         contents, routes = self._intake.contents, self._shelf.routes
         for name, newest in contents.newest().items():
             current = routes.current.get(name)
-            if self._steps.on_trial(newest.reference) or self._steps.left_for(newest):
+            if self._steps.on_trial(newest.reference) or self._steps.was_left(newest):
                 continue
             if current is None or version_key(newest.reference.version) > version_key(current):
                 yield newest
         for reference, served in self._shelf.served.items():
-            found = contents.bundles.get(reference)
-            if found is not None and found.sha256 != served.bundle.sha256:
-                yield found
+            on_disk = contents.bundles.get(reference)
+            if on_disk is not None and on_disk.sha256 != served.bundle.sha256:
+                yield on_disk
 
-    def _drop_version(self, wanted: Reference) -> None:
+    def _drop_version(self, reference: Reference) -> None:
         routes = self._shelf.routes
-        if wanted not in self._shelf.served:
-            raise UnknownModel(str(wanted))
-        if wanted in routes.needed():
-            raise Refused(f"requests are led to {wanted}, by its name, an alias or as a canary")
-        self._shelf.kept.discard(wanted)
+        if reference not in self._shelf.served:
+            raise UnknownModel(str(reference))
+        if reference in routes.needed():
+            raise Refused(f"requests are led to {reference}, by its name, an alias or as a canary")
+        self._shelf.kept.discard(reference)
 
     def _drop_model(self, live: Served[Any]) -> None:
         name, routes = live.reference.name, self._shelf.routes
@@ -325,13 +326,13 @@ class Trials:
     async def set_canary(self, name: str, version: str, percent: float) -> None:
         """Let a version answer a percentage of what is asked of a name. Raises UnknownModel, Refused, LoadFailed."""
         async with self._steps.one_at_a_time:
-            live, wanted = self._steps.answering(name), Reference(name, version)
-            if wanted == live.reference:
-                raise Refused(f"{wanted} answers for {name} already")
-            served = await self._steps.served(wanted)
+            live, reference = self._steps.answering(name), Reference(name, version)
+            if reference == live.reference:
+                raise Refused(f"{reference} answers for {name} already")
+            served = await self._steps.served(reference)
             if _classes(served.loaded) != _classes(live.loaded):
                 await self._shelf.tidy()  # it may have been loaded for this alone
-                raise Refused(f"{wanted} has other classes than {live.reference}: one name cannot mean both")
+                raise Refused(f"{reference} has other classes than {live.reference}: one name cannot mean both")
             self._shelf.routes.canaries[name] = Canary(version, percent)
             await self._shelf.tidy()
 
@@ -342,17 +343,17 @@ class Trials:
                 raise UnknownModel(f"canary of {name}")
             await self._shelf.tidy()
 
-    async def set_shadow(self, name: str, wanted: Reference, share: float) -> None:
+    async def set_shadow(self, name: str, reference: Reference, share: float) -> None:
         """Ask another classifier a share of what is asked of a name. Raises UnknownModel, Refused, LoadFailed."""
         async with self._steps.one_at_a_time:
             live = self._steps.answering(name)
             if live.task != "classification":
                 raise Refused("only classifiers can be compared")
-            served = self._shelf.served.get(wanted)
+            served = self._shelf.served.get(reference)
             # Loaded before the present shadow is dropped: when it cannot be, that one goes on.
-            loaded = served.loaded if served else await self._intake.load(await self._intake.find(wanted))
+            loaded = served.loaded if served else await self._intake.load(await self._intake.find(reference))
             if set(_classes(loaded)) != set(_classes(live.loaded)):
-                raise Refused(f"{wanted} has other classes than {live.reference}: there is nothing to compare")
+                raise Refused(f"{reference} has other classes than {live.reference}: there is nothing to compare")
             await self._shelf.drop_shadow(name)
             shadow = Shadow(loaded, _classes(live.loaded), share, self._metrics, self._on_shadow_death(name))
             await shadow.start()

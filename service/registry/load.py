@@ -36,7 +36,7 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BundleOnDisk:
     """A bundle on disk: which one it says it is. ``sha256`` is that of the manifest, hence of everything."""
 
     reference: Reference
@@ -50,14 +50,14 @@ class Found:
 class Contents:
     """Every bundle that was found, and why others were not: reasons by folder."""
 
-    bundles: dict[Reference, Found] = field(default_factory=dict)
+    bundles: dict[Reference, BundleOnDisk] = field(default_factory=dict)
     unreadable: dict[Path, str] = field(default_factory=dict)
 
-    def newest(self) -> dict[str, Found]:
+    def newest(self) -> dict[str, BundleOnDisk]:
         """Return the newest version of every name."""
-        newest: dict[str, Found] = {}
-        for found in sorted(self.bundles.values(), key=lambda found: version_key(found.reference.version)):
-            newest[found.reference.name] = found
+        newest: dict[str, BundleOnDisk] = {}
+        for on_disk in sorted(self.bundles.values(), key=lambda on_disk: version_key(on_disk.reference.version)):
+            newest[on_disk.reference.name] = on_disk
         return newest
 
     def versions(self, name: str) -> list[str]:
@@ -75,13 +75,13 @@ def scan(root: Path | None, singles: Iterable[Path] = (), before: Contents | Non
     singles : folders that are bundles themselves; what is also under ``root`` counts from there.
     before : what was there the last time; manifests of folders that are as they were are not read again.
     """
-    known = {found.path: found for found in before.bundles.values()} if before is not None else {}
+    before_by_path = {on_disk.path: on_disk for on_disk in before.bundles.values()} if before is not None else {}
     contents = Contents()
     for path, expected in _candidates(root):
-        _add(contents, path, expected, known.get(path))
+        _add(contents, path, expected, before_by_path.get(path))
     for path in singles:
         if (path / MANIFEST).is_file():
-            _add(contents, path, None, known.get(path), optional=True)
+            _add(contents, path, None, before_by_path.get(path), optional=True)
     return contents
 
 
@@ -103,30 +103,30 @@ def _folders(path: Path | None) -> list[Path]:
 
 
 def _add(
-    contents: Contents, path: Path, expected: Reference | None, known: Found | None, optional: bool = False
+    contents: Contents, path: Path, expected: Reference | None, before: BundleOnDisk | None, optional: bool = False
 ) -> None:
     try:
-        found = _read(path, known)
+        on_disk = _read(path, before)
     except (OSError, ValidationError) as error:
         contents.unreadable[path] = f"no readable manifest: {error}"
         return
-    reference = found.reference
+    reference = on_disk.reference
     if expected is not None and expected != reference:
         contents.unreadable[path] = f"the manifest says {reference}, the folders say {expected}"
     elif reference not in contents.bundles:
-        contents.bundles[reference] = found
+        contents.bundles[reference] = on_disk
     elif not optional:
         contents.unreadable[path] = f"{reference} is also in {contents.bundles[reference].path}"
 
 
-def _read(path: Path, known: Found | None) -> Found:
+def _read(path: Path, before: BundleOnDisk | None) -> BundleOnDisk:
     fingerprint = _fingerprint(path)
-    if known is not None and known.fingerprint == fingerprint:
-        return known
+    if before is not None and before.fingerprint == fingerprint:
+        return before
     text = (path / MANIFEST).read_bytes()
     manifest = Manifest.model_validate_json(text)
     sha256 = hashlib.sha256(text).hexdigest()
-    return Found(Reference(manifest.name, manifest.version), manifest.task, path, sha256, fingerprint)
+    return BundleOnDisk(Reference(manifest.name, manifest.version), manifest.task, path, sha256, fingerprint)
 
 
 def _fingerprint(path: Path) -> Fingerprint:
@@ -254,7 +254,7 @@ class Intake:
     async def look(self) -> Contents:
         """See what is in the folders now."""
         self.contents = contents = await asyncio.to_thread(scan, self._root, self.singles, self.contents)
-        there = contents.unreadable.keys() | {found.path for found in contents.bundles.values()}
+        there = contents.unreadable.keys() | {on_disk.path for on_disk in contents.bundles.values()}
         # What was taken away has not failed any more.
         self.failures = {path: failure for path, failure in self.failures.items() if path in there}
         for path, reason in contents.unreadable.items():
@@ -262,37 +262,39 @@ class Intake:
                 self._fail(Failure(path, None, reason, time.time()))
         return contents
 
-    async def find(self, wanted: Reference) -> Found:
+    async def find(self, reference: Reference) -> BundleOnDisk:
         """Find a bundle in the folders, the newest of its name when no version is named. Raises UnknownModel."""
         contents = await self.look()
-        found = contents.bundles.get(wanted) if wanted.version else contents.newest().get(wanted.name)
-        if found is None:
-            raise UnknownModel(str(wanted))
-        return found
+        on_disk = contents.bundles.get(reference) if reference.version else contents.newest().get(reference.name)
+        if on_disk is None:
+            raise UnknownModel(str(reference))
+        return on_disk
 
-    def failed_before(self, found: Found) -> bool:
+    def failed_before(self, on_disk: BundleOnDisk) -> bool:
         """Return True if these very files could not be loaded."""
-        failure = self.failures.get(found.path)
-        return failure is not None and failure.fingerprint == found.fingerprint
+        failure = self.failures.get(on_disk.path)
+        return failure is not None and failure.fingerprint == on_disk.fingerprint
 
-    async def load(self, found: Found) -> LoadedModel:
+    async def load(self, on_disk: BundleOnDisk) -> LoadedModel:
         """Load, verify and warm up a bundle, off the event loop. Raises LoadFailed."""
         try:
-            loaded = await self._loader.load(found.path, found.task)
+            loaded = await self._loader.load(on_disk.path, on_disk.task)
             manifest = loaded.bundle.manifest
-            if (manifest.name, manifest.version) != found.reference:
-                raise BundleError(f"{found.path}: changed while it was being read")
+            if (manifest.name, manifest.version) != on_disk.reference:
+                raise BundleError(f"{on_disk.path}: changed while it was being read")
         except Exception as error:  # of the runtime as well, whose exceptions share no base class
             expected = isinstance(error, BundleError | ProviderError)
-            raise self.refuse(found, str(error) if expected else f"{type(error).__name__}: {error}") from error
-        self.failures.pop(found.path, None)
+            raise self.refuse(on_disk, str(error) if expected else f"{type(error).__name__}: {error}") from error
+        self.failures.pop(on_disk.path, None)
         self._metrics.model_loads.labels("loaded").inc()
-        log.info("model loaded", model=str(found.reference), sha256=found.sha256, seconds=round(loaded.load_seconds, 3))
+        log.info(
+            "model loaded", model=str(on_disk.reference), sha256=on_disk.sha256, seconds=round(loaded.load_seconds, 3)
+        )
         return loaded
 
-    def refuse(self, found: Found, reason: str) -> LoadFailed:
+    def refuse(self, on_disk: BundleOnDisk, reason: str) -> LoadFailed:
         """Note that a bundle is not served, without having tried."""
-        self._fail(Failure(found.path, found.reference, reason, time.time(), found.fingerprint))
+        self._fail(Failure(on_disk.path, on_disk.reference, reason, time.time(), on_disk.fingerprint))
         return LoadFailed(reason)
 
     def _fail(self, failure: Failure) -> None:
