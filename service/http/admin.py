@@ -197,8 +197,8 @@ class IndexEntry(Reply):
 
 def listing(repository: ModelRepository) -> Listing:
     """List all that the repository serves, could serve and failed to load."""
-    shelf, intake = repository.shelf, repository.intake
-    absent = [found for reference, found in intake.contents.bundles.items() if reference not in shelf.served]
+    shelf, folders = repository.shelf, repository.folders
+    absent = [found for reference, found in folders.contents.bundles.items() if reference not in shelf.served]
     return Listing(
         models=[
             *(_listed_model(shelf, served) for served in shelf.served.values()),
@@ -216,7 +216,7 @@ def listing(repository: ModelRepository) -> Listing:
                 reason=failure.reason,
                 since=failure.since,
             )
-            for failure in intake.failures.values()
+            for failure in folders.failures.values()
         ],
         aliases={alias: str(target) for alias, target in sorted(shelf.routes.aliases.items())},
         canaries={name: CanaryState(version=c.version, percent=c.percent) for name, c in shelf.routes.canaries.items()},

@@ -1,6 +1,6 @@
 """Changes of what is served: one after the other, and one that fails has changed nothing.
 
-A change is made of :class:`Steps`; whoever takes them holds :attr:`Steps.one_at_a_time`.
+A change is made of :class:`ChangeSteps`; whoever takes them holds :attr:`ChangeSteps.one_at_a_time`.
 
 The rules, whoever asks for a change, an administrator or the watch over the folder:
 
@@ -25,7 +25,7 @@ from models.bundle import BundleError, Task
 from service.engine.load import LoadedModel
 from service.observe.metrics import Metrics
 from service.registry.live import Served, Shelf
-from service.registry.load import BundleOnDisk, Intake, LoadFailed, Refused
+from service.registry.load import BundleFolders, BundleOnDisk, LoadFailed, Refused
 from service.registry.names import (
     CLASSIFIERS,
     DEFAULT,
@@ -42,14 +42,14 @@ MOST_REMEMBERED = 10
 """Earlier versions that a rollback can go back to, for each name."""
 
 
-class Identity(NamedTuple):
+class BundleIdentity(NamedTuple):
     """One bundle among all that ever had its name and version."""
 
     reference: Reference
     sha256: str
 
 
-class Steps:
+class ChangeSteps:
     """Undoable steps that changes are made of, and the history that they go back to.
 
     Attributes
@@ -59,11 +59,11 @@ class Steps:
     left : the bundle of each name that was left by a rollback or by unloading.
     """
 
-    def __init__(self, shelf: Shelf, intake: Intake) -> None:
-        self.shelf, self.intake = shelf, intake
+    def __init__(self, shelf: Shelf, folders: BundleFolders) -> None:
+        self.shelf, self.folders = shelf, folders
         self.one_at_a_time = asyncio.Lock()
-        self.history: dict[str, list[Identity]] = {}
-        self.left: dict[str, Identity] = {}
+        self.history: dict[str, list[BundleIdentity]] = {}
+        self.left: dict[str, BundleIdentity] = {}
 
     def was_left(self, on_disk: BundleOnDisk) -> bool:
         """Return True if this bundle, or a newer one, was left by hand, so that it is not taken up by itself."""
@@ -87,8 +87,8 @@ class Steps:
         # A name stands for one task: whoever asks it today would get another kind of answer tomorrow.
         if live is not None and live.task != on_disk.task:
             reason = f"{live.reference} is a model for {live.task}, this one for {on_disk.task}"
-            raise self.intake.refuse(on_disk, reason)
-        return await self.shelf.put(await self.intake.load(on_disk))
+            raise self.folders.refuse(on_disk, reason)
+        return await self.shelf.put(await self.folders.load(on_disk))
 
     async def served(self, reference: Reference) -> Served[Any]:
         """Return the model that a reference means, loaded if it has to be. Raises UnknownModel, LoadFailed."""
@@ -97,14 +97,14 @@ class Steps:
             return served
         if not reference.version:
             raise UnknownModel(str(reference))
-        return await self.put(await self.intake.find(reference))
+        return await self.put(await self.folders.find(reference))
 
-    async def bring_back(self, before: Identity) -> None:
+    async def bring_back(self, before: BundleIdentity) -> None:
         """Serve a bundle that was served before. Raises Refused when it is not there any more, LoadFailed."""
         served = self.shelf.served.get(before.reference)
         if served is not None and identity(served) == before:
             return
-        on_disk = (await self.intake.look()).bundles.get(before.reference)
+        on_disk = (await self.folders.look()).bundles.get(before.reference)
         if on_disk is None or on_disk.sha256 != before.sha256:
             raise Refused(f"{before.reference}, which answered before, is not in its folder any more")
         await self.put(on_disk)
@@ -140,22 +140,22 @@ class Steps:
         del history[:-MOST_REMEMBERED]
 
 
-def identity(served: Served[Any]) -> Identity:
+def identity(served: Served[Any]) -> BundleIdentity:
     """Identify the bundle of a served model."""
-    return Identity(served.reference, served.bundle.sha256)
+    return BundleIdentity(served.reference, served.bundle.sha256)
 
 
 class Changes:
     """Changes to what is served under which name; canaries and shadows are those of :class:`Trials`."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: ChangeSteps) -> None:
         self._steps = steps
-        self._shelf, self._intake = steps.shelf, steps.intake
+        self._shelf, self._folders = steps.shelf, steps.folders
 
     async def begin(self, loaded: LoadedModel, alias: str) -> None:
         """Serve what the settings name, under the alias too."""
         served = await self._shelf.put(loaded)
-        self._intake.singles.append(loaded.bundle.path)  # looked at from now on, as the folder is
+        self._folders.singles.append(loaded.bundle.path)  # looked at from now on, as the folder is
         self._steps.promote(served.reference)
         self._shelf.routes.aliases[alias] = Reference(served.reference.name)
 
@@ -184,10 +184,10 @@ class Changes:
         retry : also what failed before, although its files are the same.
         """
         async with self._steps.one_at_a_time:
-            await self._intake.look()
+            await self._folders.look()
             loaded_references = []
             for on_disk in list(self._news()):  # a list, as each step changes what the generator walks over
-                if retry or not self._intake.failed_before(on_disk):
+                if retry or not self._folders.failed_before(on_disk):
                     try:
                         await self._steps.put(on_disk)
                     except LoadFailed:  # noted where it was loaded; the others have no part in it
@@ -207,7 +207,7 @@ class Changes:
             When there is no such bundle, or it cannot be served.
         """
         async with self._steps.one_at_a_time:
-            on_disk = await self._intake.find(reference)
+            on_disk = await self._folders.find(reference)
             await self._steps.put(on_disk)
             self._steps.left.pop(reference.name, None)  # whoever loads by hand wants new versions again
             if not self._steps.promote(on_disk.reference):
@@ -270,7 +270,7 @@ class Changes:
 
     def _news(self) -> Iterator[BundleOnDisk]:
         """List bundles of the folders that should be served and are not."""
-        contents, routes = self._intake.contents, self._shelf.routes
+        contents, routes = self._folders.contents, self._shelf.routes
         for name, newest in contents.newest().items():
             current = routes.current.get(name)
             if self._steps.on_trial(newest.reference) or self._steps.was_left(newest):
@@ -296,8 +296,8 @@ class Changes:
         if aliases:
             raise Refused(f"aliases lead to {name}: {', '.join(aliases)}")
         # After a rollback the folder holds a newer version than the one that answers. Neither may come back by itself.
-        newest = self._intake.contents.newest().get(name)
-        on_disk = None if newest is None else Identity(newest.reference, newest.sha256)
+        newest = self._folders.contents.newest().get(name)
+        on_disk = None if newest is None else BundleIdentity(newest.reference, newest.sha256)
         self._steps.left[name] = max(
             filter(None, (identity(live), on_disk)), key=lambda each: version_key(each[0].version)
         )
@@ -319,9 +319,9 @@ log = structlog.get_logger(__name__)
 class Trials:
     """Canaries and shadows: begun and ended one at a time, in turn with all other changes."""
 
-    def __init__(self, steps: Steps, metrics: Metrics) -> None:
+    def __init__(self, steps: ChangeSteps, metrics: Metrics) -> None:
         self._steps, self._metrics = steps, metrics
-        self._shelf, self._intake = steps.shelf, steps.intake
+        self._shelf, self._folders = steps.shelf, steps.folders
 
     async def set_canary(self, name: str, version: str, percent: float) -> None:
         """Let a version answer a percentage of what is asked of a name. Raises UnknownModel, Refused, LoadFailed."""
@@ -351,7 +351,7 @@ class Trials:
                 raise Refused("only classifiers can be compared")
             served = self._shelf.served.get(reference)
             # Loaded before the present shadow is dropped: when it cannot be, that one goes on.
-            loaded = served.loaded if served else await self._intake.load(await self._intake.find(reference))
+            loaded = served.loaded if served else await self._folders.load(await self._folders.find(reference))
             if set(_classes(loaded)) != set(_classes(live.loaded)):
                 raise Refused(f"{reference} has other classes than {live.reference}: there is nothing to compare")
             await self._shelf.drop_shadow(name)

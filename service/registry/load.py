@@ -47,7 +47,7 @@ class BundleOnDisk:
 
 
 @dataclass(slots=True)
-class Contents:
+class FolderContents:
     """Every bundle that was found, and why others were not: reasons by folder."""
 
     bundles: dict[Reference, BundleOnDisk] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Contents:
         return sorted(versions, key=version_key)
 
 
-def scan(root: Path | None, singles: Iterable[Path] = (), before: Contents | None = None) -> Contents:
+def scan(root: Path | None, singles: Iterable[Path] = (), before: FolderContents | None = None) -> FolderContents:
     """Look for bundles.
 
     Parameters
@@ -76,7 +76,7 @@ def scan(root: Path | None, singles: Iterable[Path] = (), before: Contents | Non
     before : what was there the last time; manifests of folders that are as they were are not read again.
     """
     before_by_path = {on_disk.path: on_disk for on_disk in before.bundles.values()} if before is not None else {}
-    contents = Contents()
+    contents = FolderContents()
     for path, expected in _candidates(root):
         _add(contents, path, expected, before_by_path.get(path))
     for path in singles:
@@ -103,7 +103,11 @@ def _folders(path: Path | None) -> list[Path]:
 
 
 def _add(
-    contents: Contents, path: Path, expected: Reference | None, before: BundleOnDisk | None, optional: bool = False
+    contents: FolderContents,
+    path: Path,
+    expected: Reference | None,
+    before: BundleOnDisk | None,
+    optional: bool = False,
 ) -> None:
     try:
         on_disk = _read(path, before)
@@ -230,7 +234,7 @@ class Failure:
     fingerprint: Fingerprint = ()
 
 
-class Intake:
+class BundleFolders:
     """The folders, and the way from there.
 
     Parameters
@@ -247,11 +251,11 @@ class Intake:
     def __init__(self, root: Path | None, loader: QuietLoader, metrics: Metrics) -> None:
         self._root, self._loader, self._metrics = root, loader, metrics
         self.singles: list[Path] = []
-        self.contents = Contents()
+        self.contents = FolderContents()
         self.failures: dict[Path, Failure] = {}
         metrics.models_failing.set_function(lambda: len(self.failures))
 
-    async def look(self) -> Contents:
+    async def look(self) -> FolderContents:
         """See what is in the folders now."""
         self.contents = contents = await asyncio.to_thread(scan, self._root, self.singles, self.contents)
         there = contents.unreadable.keys() | {on_disk.path for on_disk in contents.bundles.values()}

@@ -31,9 +31,18 @@ from service.observe.metrics import Metrics
 from service.observe.model_statistics import ModelStatistics
 from service.observe.tracing import Tracer
 from service.registry.cache import RedisResults, ResultCache
-from service.registry.changes import Changes, Steps, Trials
+from service.registry.changes import Changes, ChangeSteps, Trials
 from service.registry.live import Lease, Served, ServedClassifier, Shelf
-from service.registry.load import Failure, Intake, LoadOne, Models, QuietLoader, Refused, load_configured, load_one
+from service.registry.load import (
+    BundleFolders,
+    Failure,
+    LoadOne,
+    Models,
+    QuietLoader,
+    Refused,
+    load_configured,
+    load_one,
+)
 from service.registry.names import DEFAULT, FORECAST, ZTF, Reference, UnknownModel
 from service.settings import Settings
 
@@ -136,7 +145,7 @@ class ModelRepository:
     changes : every way to change what is served under which name.
     trials : of new versions, beside those that answer.
     shelf : what is served, and under which names.
-    intake : what lies in the folders, and what could not be loaded.
+    folders : what lies in the folders, and what could not be loaded.
     """
 
     def __init__(
@@ -152,8 +161,8 @@ class ModelRepository:
         self._cache = _cache(settings, metrics)
         self._loader = QuietLoader(settings, load)
         self.shelf = Shelf(Opener(settings, metrics, tracer, self._cache, on_failure), settings.drain_timeout)
-        self.intake = Intake(settings.repository, self._loader, metrics)
-        steps = Steps(self.shelf, self.intake)
+        self.folders = BundleFolders(settings.repository, self._loader, metrics)
+        steps = ChangeSteps(self.shelf, self.folders)
         self.changes, self.trials = Changes(steps), Trials(steps, metrics)
         self.started = False
         self._watch: asyncio.Task[None] | None = None
@@ -250,7 +259,7 @@ class ModelRepository:
     @property
     def failures(self) -> Iterable[Failure]:
         """Bundles that cannot be served."""
-        return self.intake.failures.values()
+        return self.folders.failures.values()
 
     @property
     def engines(self) -> Iterable[Engine]:
