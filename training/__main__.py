@@ -27,13 +27,13 @@ from training.importers.commands import Import
 from training.sky.commands import Adapt, RealSky
 
 
-class Command(BaseModel):
+class TrainingCommand(BaseModel):
     """Base of the subcommands: their docstring is their help text."""
 
     model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
 
 
-class Simulate(Command):
+class Simulate(TrainingCommand):
     """Write simulated, labelled light curves to a Parquet file, all classes in equal numbers."""
 
     out: Path = Field(description="Parquet file to write")
@@ -54,7 +54,7 @@ class Simulate(Command):
         simulate(self.out, self.per_class, self.seed, self.workers, **options)
 
 
-class Train(Command):
+class Train(TrainingCommand):
     """Train a recipe; run the same command again to resume."""
 
     recipe: CliPositionalArg[str] = Field(description="name of a recipe, as `describe` knows it")
@@ -82,7 +82,7 @@ class Train(Command):
             _print({"run": str(folder), **result._asdict()})
 
 
-class Describe(Command):
+class Describe(TrainingCommand):
     """Print a recipe, resolved, and the size of its network as JSON."""
 
     recipe: CliPositionalArg[str] = Field(description="astro-moe-pe, astro-moe-tm, multiband-astromer, default ...")
@@ -96,7 +96,7 @@ class Describe(Command):
         _print({"recipe": recipe.model_dump(mode="json"), "parameters": parameters})
 
 
-class Throughput(Command):
+class Throughput(TrainingCommand):
     """Time training, in light curves per second, against a plain padded loop on the same curves; some minutes."""
 
     recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe, as `describe` knows it")
@@ -115,7 +115,7 @@ class Throughput(Command):
         _print(throughput(named.model_copy(update=changes), self.data, self.rounds, say))
 
 
-class Export(Command):
+class Export(TrainingCommand):
     """Calibrate a run's best weights and export them as a bundle."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `train`")
@@ -133,7 +133,7 @@ class Export(Command):
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256, "calibration": calibration})
 
 
-class Unpack(Command):
+class Unpack(TrainingCommand):
     """Read the weights of a bundle back into a run folder, for `train --pretrained`."""
 
     bundle: CliPositionalArg[Path] = Field(description="folder of a classifier's bundle")
@@ -146,7 +146,7 @@ class Unpack(Command):
         _print({"run": str(unpack(self.bundle, self.out))})
 
 
-class Evaluate(Command):
+class Evaluate(TrainingCommand):
     """Score a bundle, and run folders of other seeds beside it, on an untouched split."""
 
     models: CliPositionalArg[list[Path]] = Field(description="bundle to report on, then run folders for the spread")
@@ -171,7 +171,7 @@ class Evaluate(Command):
             write_page(self.html, report, beside)
 
 
-class Baseline(Command):
+class Baseline(TrainingCommand):
     """Train trees on features, from the same objects and views as a recipe, and score them on the same split."""
 
     data: Path = Field(description="Parquet file of `simulate`")
@@ -203,7 +203,7 @@ class Baseline(Command):
         _write_report(self.report, report)
 
 
-class CrossValidate(Command):
+class CrossValidate(TrainingCommand):
     """Train a recipe, and trees, on every fold of a real data set; score complete light curves. Resumable."""
 
     recipe: CliPositionalArg[str] = Field(description="name of a classifier's recipe, as `describe` knows it")
@@ -238,7 +238,7 @@ class CrossValidate(Command):
         print(table(report))
 
 
-class Card(Command):
+class Card(TrainingCommand):
     """Write the model card of a bundle from its manifest and the reports of `evaluate` and `baseline`."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is hashed anew")
@@ -253,7 +253,7 @@ class Card(Command):
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
 
 
-class Profile(Command):
+class Profile(TrainingCommand):
     """Say what each module of a bundle's network costs in onnxruntime, on one thread."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
@@ -269,7 +269,7 @@ class Profile(Command):
         _print(profile(self.bundle, self.batch, self.length, metadata=self.metadata, rounds=self.rounds))
 
 
-class ExportAgain(Command):
+class ExportAgain(TrainingCommand):
     """Copy a classifier's bundle, its weights traced again by the exporter of today, and compare golden vectors."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
@@ -282,7 +282,7 @@ class ExportAgain(Command):
         _print(export_again(self.bundle, self.out))
 
 
-class QuantizeTrial(Command):
+class QuantizeTrial(TrainingCommand):
     """Say what 8-bit weights would save of a bundle's time, and what they would cost of its scores."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder of a classifier")
@@ -296,7 +296,7 @@ class QuantizeTrial(Command):
         _print(trial(self.bundle, self.data, self.per_class))
 
 
-class Cuda(Command):
+class Cuda(TrainingCommand):
     """Copy a bundle with a graph that CUDA can run in it, which the service then takes on a GPU."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
@@ -309,7 +309,7 @@ class Cuda(Command):
         _print(add_cuda(self.bundle, self.out))
 
 
-class CudaKernels(Command):
+class CudaKernels(TrainingCommand):
     """Make the table of CUDA kernels anew from onnxruntime's documentation."""
 
     documentation: CliPositionalArg[Path] = Field(description="its docs/OperatorKernels.md")

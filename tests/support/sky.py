@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from models.photometry import BANDS
+from training.sky.readers import WAVELENGTH
 from training.sky.record import SkyObject
-from training.sky.surveys import WAVELENGTH
 
 
 def bump(

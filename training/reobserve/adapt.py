@@ -29,9 +29,9 @@ from training.reobserve.views import add_made_up, find_origins, make_views
 from training.score.confidence import fit_sets
 from training.simulate.generate import simulate_objects
 from training.sky.load import as_sent, load_sky
+from training.sky.readers import WAVELENGTH
 from training.sky.record import PARTS, Sky, SkyObject, collect, join
-from training.sky.scores import Answers, ask_bundle, summary
-from training.sky.surveys import WAVELENGTH
+from training.sky.scores import SkyAnswers, ask_bundle, summary
 
 SURVEY: Final = "yours"
 FALSE_ALARMS: Final = 0.05
@@ -155,7 +155,7 @@ def _origins(folder: Path | None, seed: int) -> tuple[Sky, str]:
     return collect(rows), "simulated objects: no real origins were given"
 
 
-def refit(bundle: Bundle, told: Answers, views: Sky) -> tuple[PredictionSets, Novelty | None]:
+def refit(bundle: Bundle, told: SkyAnswers, views: Sky) -> tuple[PredictionSets, Novelty | None]:
     """Thresholds of the sets, and the novelty that `FALSE_ALARMS` of the views exceed, never lower than it was."""
     detections_N = views.count(views.detected)
     object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
@@ -209,7 +209,7 @@ def _measured(path: Path, views: Sky) -> dict[str, Any]:
     return {**whole, "by detections": few}
 
 
-def _sets_only(told: Answers, label_N: NDArray[np.int64]) -> dict[str, Any]:
+def _sets_only(told: SkyAnswers, label_N: NDArray[np.int64]) -> dict[str, Any]:
     scores = summary(told, label_N)
     return {name: scores[name] for name in ("objects", "top_1", "coverage", "size", "withheld", "sure_and_wrong")}
 

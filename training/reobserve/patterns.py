@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.photometry import BANDS
+from training.sky.readers import MEASURE_ONLY
 from training.sky.record import Sky
-from training.sky.surveys import MEASURE_ONLY
 
 Float = NDArray[np.float64]
 

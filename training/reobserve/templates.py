@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from models.photometry import BANDS
 from training.simulate.photometry import distance_modulus, host_dust, planck
 from training.sky.load import part_of, plain
+from training.sky.readers import WAVELENGTH
 from training.sky.record import LABELS, Sky, SkyObject, collect
-from training.sky.surveys import WAVELENGTH
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator

@@ -28,8 +28,8 @@ from training.reobserve.pulses import PERIODIC, Flare, Pulse, made_up_pulses, pu
 from training.reobserve.templates import template_objects
 from training.simulate.photometry import distance_modulus
 from training.sky.load import part_of
+from training.sky.readers import MEASURE_ONLY
 from training.sky.record import PARTS, Sky, SkyObject, collect, join
-from training.sky.surveys import MEASURE_ONLY
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator

@@ -296,7 +296,7 @@ def fit_trees(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trees:
+class BaselineTrees:
     """Trees that answer light curves by one set of features."""
 
     fitted: FittedTrees
@@ -319,7 +319,7 @@ def train_trees(
     examples: int,
     classifier: Kind = "boosted",
     feature_set: FeatureSet = "summary",
-) -> Trees:
+) -> BaselineTrees:
     """Fit boosted trees, or a forest, on random views of training objects."""
     rng = np.random.default_rng(recipe.seed)
     parts = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
@@ -331,7 +331,7 @@ def train_trees(
     fitted = fit_trees(made, *train, len(dataset.classes), validation)
     if classifier == "forest":
         fitted.classifier.set_params(n_jobs=None)  # batches of answers are too small for threads
-    return Trees(fitted, feature_set)
+    return BaselineTrees(fitted, feature_set)
 
 
 def _boosting(seed: int) -> HistGradientBoostingClassifier:

@@ -23,13 +23,13 @@ from pydantic_settings import CliApp, CliImplicitFlag, CliPositionalArg, CliSubC
 SkyRecipe = Literal["sky-heads", "sky-heads-ztf"]
 
 
-class Step(BaseModel):
+class SkyStep(BaseModel):
     """Base of the subcommands: their docstring is their help text."""
 
     model_config = ConfigDict(use_attribute_docstrings=False, extra="forbid")
 
 
-class Command(Step):
+class SurveyCommand(SkyStep):
     """Base of those that read the sets of real surveys."""
 
     data: Path = Field(
@@ -38,7 +38,7 @@ class Command(Step):
     cache: Path | None = Field(default=None, description="folder that keeps what was read from one call to the next")
 
 
-class Views(Command):
+class Views(SurveyCommand):
     """Re-observe the objects of one part of the split through every survey's visits, bands and errors."""
 
     out: Path = Field(description="npz file to write")
@@ -75,7 +75,7 @@ class Views(Command):
         )
 
 
-class Ask(Step):
+class Ask(SkyStep):
     """Draw the light curves that heads are fitted and scored on from a mixture, and strangers of no known class."""
 
     tables: CliPositionalArg[Path] = Field(description="folder to write")
@@ -94,16 +94,16 @@ class Ask(Step):
     def cli_cmd(self) -> None:
         """Draw."""
         from training.sky.load import load_sky
-        from training.sky.told import ask_all, shown_whole
+        from training.sky.tables import ask_all, shown_whole
 
         sky, recipe = load_sky(self.data, self.cache), _recipe(self.recipe)
         recipe = shown_whole(recipe) if self.whole else recipe
-        shown = recipe.augmentation.model_copy(update={"shaken": self.shaken})
-        recipe = recipe.model_copy(update={"augmentation": shown})
+        augmentation = recipe.augmentation.model_copy(update={"shaken": self.shaken})
+        recipe = recipe.model_copy(update={"augmentation": augmentation})
         ask_all(self.mixture, sky, recipe, (self.train, self.validation), self.tables, self.seed)
 
 
-class Tell(Step):
+class Tell(SkyStep):
     """Work out statistics of the light curves of a folder, and what a body says of them."""
 
     tables: CliPositionalArg[Path] = Field(description="folder of `ask`")
@@ -114,7 +114,7 @@ class Tell(Step):
         """Tell."""
         from training.recipes.astro_moe import sky_heads
         from training.sky.heads import load_body
-        from training.sky.told import tell_embeddings, tell_statistics
+        from training.sky.tables import tell_embeddings, tell_statistics
 
         if self.what == "everything":
             tell_statistics(sky_heads(), self.tables)
@@ -122,7 +122,7 @@ class Tell(Step):
             tell_embeddings(load_body(self.body)[0], self.tables)
 
 
-class Heads(Step):
+class Heads(SkyStep):
     """Fit heads to the light curves of a folder; print the scores of the validation light curves as JSON."""
 
     tables: CliPositionalArg[Path] = Field(description="folder of `ask` and `tell`")
@@ -140,7 +140,7 @@ class Heads(Step):
     def cli_cmd(self) -> None:
         """Fit."""
         from training.sky.heads import HeadsConfig
-        from training.sky.told import fit_run
+        from training.sky.tables import fit_run
 
         recipe, config = _recipe(self.recipe).model_copy(update={"seed": self.seed}), HeadsConfig(steps=self.steps)
         if self.go_on:
@@ -148,7 +148,7 @@ class Heads(Step):
         _print(fit_run([self.tables, *self.more], self.body, self.out, recipe, config, trees=self.trees))
 
 
-class Boost(Step):
+class Boost(SkyStep):
     """Fit boosted trees to the same light curves, for `ship`; print their scores of the validation light curves."""
 
     tables: CliPositionalArg[Path] = Field(description="folder of `ask` and `tell`")
@@ -167,12 +167,12 @@ class Boost(Step):
 
     def cli_cmd(self) -> None:
         """Fit."""
-        from training.sky.told import fit_trees
+        from training.sky.tables import fit_trees
 
         changes = {"learning_rate": self.rate, "num_leaves": self.leaves, "feature_fraction": self.share}
         changes["bagging_fraction"] = self.rows
         folders = [self.tables, *self.more]
-        told = fit_trees(
+        scores = fit_trees(
             folders,
             self.out,
             seed=self.seed,
@@ -181,10 +181,10 @@ class Boost(Step):
             statistics=self.statistics,
             **changes,
         )
-        _print(told)
+        _print(scores)
 
 
-class Ship(Step):
+class Ship(SkyStep):
     """Calibrate fitted heads, fit their sets and their novelty, and export all of it as a bundle."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `heads`")
@@ -214,7 +214,7 @@ class Ship(Step):
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
 
 
-class SkyCard(Step):
+class SkyCard(SkyStep):
     """Write the model card of a bundle of `ship`, with the table of `measure` when there is one."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder; its manifest is hashed anew")
@@ -222,13 +222,13 @@ class SkyCard(Step):
 
     def cli_cmd(self) -> None:
         """Write the card and print the bundle's new hash."""
-        from training.sky.page import write_sky_card
+        from training.sky.table_page import write_sky_card
 
         report = None if self.report is None else json.loads(self.report.read_text(encoding="utf-8"))
         _print({"bundle": str(self.bundle), "sha256": write_sky_card(self.bundle, report).sha256})
 
 
-class Measure(Command):
+class Measure(SurveyCommand):
     """Score bundles, and trees beside them, on every set, and write the whole table to one JSON file."""
 
     bundles: CliPositionalArg[list[Path]] = Field(default=[], description="bundle folders, scored as `seen`")
@@ -259,7 +259,7 @@ class Measure(Command):
             sky,
             {"seen": self.bundles, "left out": self.unseen},
             views=views if views is not None or not self.view_number else self._draw(sky),
-            told=self.reports,
+            report_files=self.reports,
             simulated=self.simulated,
             six=self.six,
             seeds=self.seeds,
@@ -274,7 +274,7 @@ class Measure(Command):
         return views_of(sky, self.part, self.view_number, data=self.data)
 
 
-class Trees(Command):
+class TrainTrees(SurveyCommand):
     """Train boosted trees on features of real objects and views: seen, surveys left out in groups, and adapted."""
 
     out: Path = Field(description="JSON file to write")
@@ -307,16 +307,16 @@ class Trees(Command):
         }
         features = self._twin_features()
         parts = {part: self._rows(sky, part, views[part], features) for part in views}
-        scored, seen = sky, join([read_sky(path) for path in self.test_views])
+        scored, scored_views = sky, join([read_sky(path) for path in self.test_views])
         if self.inner:
-            scored, seen = sky.take(sky.part == PARTS.index("valid")), views["valid"]
+            scored, scored_views = sky.take(sky.part == PARTS.index("valid")), views["valid"]
             scored.part[:] = PARTS.index("test")
         say = partial(print, file=sys.stderr, flush=True)
         twin = {"name": TWIN, "features": features, "learn": partial(train_twin, features)}
         report = trees_report(
             parts,
             scored,
-            seen,
+            scored_views,
             seeds=range(self.seeds),
             left_out=self.left_out,
             rounds=self.rounds,
@@ -338,14 +338,14 @@ class Trees(Command):
         from training.sky.record import PARTS
         from training.sky.trees import features_of, read_rows, rows_of
 
-        held = self.rows / f"rows-{part}-{len(views)}{'-twin' if features else ''}.npz"
-        if not held.exists():
+        path = self.rows / f"rows-{part}-{len(views)}{'-twin' if features else ''}.npz"
+        if not path.exists():
             raw = sky.take(sky.part == PARTS.index(part))
-            rows_of(raw, views, most=self.most, features=features or features_of).save(held)
-        return read_rows(held)
+            rows_of(raw, views, most=self.most, features=features or features_of).save(path)
+        return read_rows(path)
 
 
-class Apart(Command):
+class MeasureApart(SurveyCommand):
     """Measure networks that were trained without a group of surveys, each on its group: a column for `measure`."""
 
     out: Path = Field(description="JSON file to write, for `measure --reports`")
@@ -361,7 +361,7 @@ class Apart(Command):
     def cli_cmd(self) -> None:
         """Calibrate, ask, score and write."""
         from training.recipes.astro_moe import sky_heads
-        from training.sky.left_out import WHOLE, Fitting, Part, asker_apart, shower
+        from training.sky.left_out import WHOLE, Fitting, Part, asker_of_left_out, shower
         from training.sky.load import load_sky
         from training.sky.measure import measure
         from training.sky.record import join, read_sky
@@ -375,11 +375,11 @@ class Apart(Command):
         views: dict[Part, Any] = {"train": train, "valid": valid}
         fitting = Fitting(sky, views, self.column, recipe, show, self.strangers, self.seed)
         models = {group: fitting(group, run, self.trees.get(group)) for group, run in self.networks.items()}
-        report = measure(WHOLE, asker_apart(models, show), sky, test)
+        report = measure(WHOLE, asker_of_left_out(models, show), sky, test)
         _write(self.out, {"reports": {WHOLE: {self.column: rounded(report)}}})
 
 
-class Fingerprint(Command):
+class Fingerprint(SurveyCommand):
     """Tell the source of SNe Ia by a forest and by boosted trees, before re-observation and after."""
 
     out: Path = Field(description="JSON file to write")
@@ -396,12 +396,12 @@ class Fingerprint(Command):
         from training.sky.trees import fingerprint
 
         sky = load_sky(self.data, self.cache)
-        known = sky.take(np.isin(sky.part, (0, 1)) & (sky.label >= 0))
-        found = rounded(fingerprint(known, join([read_sky(path) for path in self.views])))
-        _write(self.out, {"fingerprint": {"about": self.about, **found}})
+        objects = sky.take(np.isin(sky.part, (0, 1)) & (sky.label >= 0))
+        accuracies = rounded(fingerprint(objects, join([read_sky(path) for path in self.views])))
+        _write(self.out, {"fingerprint": {"about": self.about, **accuracies}})
 
 
-class Six(Command):
+class Six(SurveyCommand):
     """Score bundles of ZTF's six supernova classes and trees on the same objects, paired."""
 
     bundles: CliPositionalArg[list[Path]] = Field(description="bundle folders")
@@ -416,7 +416,7 @@ class Six(Command):
         _write(self.out, rounded(six_report(load_sky(self.data, self.cache), self.bundles)))
 
 
-class FitSix(Command):
+class FitSix(SurveyCommand):
     """Put ZTF's six classes of supernovae on a network of 20 classes, with trees beside its heads, for `ship`."""
 
     run: CliPositionalArg[Path] = Field(description="run folder of `heads`, or a bundle unpacked")
@@ -439,7 +439,7 @@ class FitSix(Command):
             _write(self.folds, rounded(folds(drawn)))
 
 
-class Population(Command):
+class ComparePopulation(SurveyCommand):
     """Compare views, and simulated objects, with the real ones; tell which inputs each survey lacks."""
 
     out: Path = Field(description="folder for population.json and a figure of every class")
@@ -469,7 +469,7 @@ class Population(Command):
         _write(self.out / "population.json", rounded(report))
 
 
-class Page(Step):
+class Page(SkyStep):
     """Write the page of the table from the JSON file of `measure`."""
 
     report: CliPositionalArg[Path] = Field(description="JSON file of `measure`")
@@ -477,13 +477,13 @@ class Page(Step):
 
     def cli_cmd(self) -> None:
         """Read and write."""
-        from training.sky.page import write_page
+        from training.sky.table_page import write_page
 
         text = write_page(json.loads(self.report.read_text(encoding="utf-8")), self.report.name)
         self.out.write_text(text, encoding="utf-8")
 
 
-class Adapt(Step):
+class Adapt(SkyStep):
     """Adapt a bundle to a survey of yours by some of its unlabelled light curves, and report what that changes."""
 
     bundle: CliPositionalArg[Path] = Field(description="bundle folder")
@@ -515,7 +515,7 @@ class Adapt(Step):
         sys.stdout.write(json.dumps(report, indent=1) + "\n")
 
 
-class RealSky(Step):
+class RealSky(SkyStep):
     """Real surveys: re-observe their objects, measure bundles and trees on them."""
 
     views: CliSubCommand[Views]
@@ -526,9 +526,9 @@ class RealSky(Step):
     ship: CliSubCommand[Ship]
     card: CliSubCommand[SkyCard]
     measure: CliSubCommand[Measure]
-    trees: CliSubCommand[Trees]
-    apart: CliSubCommand[Apart]
-    population: CliSubCommand[Population]
+    trees: CliSubCommand[TrainTrees]
+    apart: CliSubCommand[MeasureApart]
+    population: CliSubCommand[ComparePopulation]
     six: CliSubCommand[Six]
     fit_six: CliSubCommand[FitSix]
     fingerprint: CliSubCommand[Fingerprint]

@@ -32,38 +32,38 @@ SMOOTHING: Final = 0.01
 SURE: Final = 0.8
 LEAST_SPREAD: Final = 0.2  # of a statistic: below, what a runtime rounds otherwise would be made large
 WARMUP: Final = 50
-ASKED: Final = 4096  # rows at a time where nothing is learned
+ROWS_AT_ONCE: Final = 4096  # rows at a time where nothing is learned
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """Inputs of the heads: ``embedding`` f32[N, E], ``value`` f32[N, K], ``known`` bool[N, K]."""
+class HeadInputs:
+    """Inputs of the heads: ``embedding`` f32[N, E], ``value`` f32[N, K], ``is_known`` bool[N, K]."""
 
     embedding: Float32
     value: Float32
-    known: Bool
+    is_known: Bool
 
     @property
     def columns(self) -> Float32:
         """Statistics, NaN where they are not known, beside what the branches say, [N, K + E]."""
-        return np.concatenate([np.where(self.known, self.value, np.float32(np.nan)), self.embedding], axis=1)
+        return np.concatenate([np.where(self.is_known, self.value, np.float32(np.nan)), self.embedding], axis=1)
 
-    def take(self, rows: Any) -> "Told":
+    def take(self, rows: Any) -> "HeadInputs":
         """Return some of the light curves."""
-        return Told(self.embedding[rows], self.value[rows], self.known[rows])
+        return HeadInputs(self.embedding[rows], self.value[rows], self.is_known[rows])
 
     def rows(self, rows: Any) -> tuple[Tensor, Statistics]:
         """Return some of the light curves as tensors."""
-        value, known = torch.from_numpy(self.value[rows]), torch.from_numpy(self.known[rows])
-        return torch.from_numpy(self.embedding[rows]), Statistics(value, known)
+        value, is_known = torch.from_numpy(self.value[rows]), torch.from_numpy(self.is_known[rows])
+        return torch.from_numpy(self.embedding[rows]), Statistics(value, is_known)
 
 
-def all_told(parts: Sequence[Told]) -> Told:
+def join_inputs(parts: Sequence[HeadInputs]) -> HeadInputs:
     """Join what is known of the light curves of several folders."""
     if len(parts) == 1:
         return parts[0]
     columns = ("embedding", "value", "known")
-    return Told(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+    return HeadInputs(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
 
 class HeadsConfig(NamedTuple):
@@ -85,7 +85,7 @@ class HeadsConfig(NamedTuple):
 def fit_heads(
     body: AstroMoE,
     recipe: Recipe,
-    told: Told,
+    inputs: HeadInputs,
     label_N: Int64,
     config: HeadsConfig,
     *,
@@ -103,7 +103,7 @@ def fit_heads(
     if config.go_on:
         network.load_state_dict(body.state_dict())
     else:
-        _begin(network, body, told, seed)
+        _begin(network, body, inputs, seed)
     average = build(recipe.network)
     average.load_state_dict(network.state_dict())
     parts = [name for name, _ in network.named_parameters() if name.startswith(("head", "statistics"))]
@@ -118,7 +118,7 @@ def fit_heads(
             group["lr"] = config.rate * max(rate, 1e-3)
         rows = rng.integers(0, len(label_N), config.batch)
         network.train()
-        loss = _loss(network, *told.rows(rows), torch.from_numpy(target_NC[rows]), torch.from_numpy(weight_NH[rows]))
+        loss = _loss(network, *inputs.rows(rows), torch.from_numpy(target_NC[rows]), torch.from_numpy(weight_NH[rows]))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -127,12 +127,12 @@ def fit_heads(
     return average.eval()
 
 
-def _begin(network: AstroMoE, body: AstroMoE, told: Told, seed: int) -> None:
+def _begin(network: AstroMoE, body: AstroMoE, inputs: HeadInputs, seed: int) -> None:
     """Take over the branches of a body, and learn the scales of the statistics."""
     transfer(body.state_dict(), network)
     assert network.statistics is not None
-    sample = np.random.default_rng(seed).permutation(len(told.value))[:20_000]
-    network.statistics.fit(told.rows(sample)[1])
+    sample = np.random.default_rng(seed).permutation(len(inputs.value))[:20_000]
+    network.statistics.fit(inputs.rows(sample)[1])
     network.statistics.spread_K.clamp_(min=LEAST_SPREAD)
 
 
@@ -142,11 +142,11 @@ def _targets(label_N: Int64, classes: int, teacher_NC: Float32 | None, taught: f
     return target_NC if teacher_NC is None else (1 - taught) * target_NC + taught * teacher_NC
 
 
-def _loss(network: AstroMoE, body_ME: Tensor, told: Statistics, target_MC: Tensor, weight_MH: Tensor) -> Tensor:
+def _loss(network: AstroMoE, body_ME: Tensor, statistics: Statistics, target_MC: Tensor, weight_MH: Tensor) -> Tensor:
     """Mean cross-entropy over the copies of the mixed head, each with its own weights, and of the statistics' head."""
     assert network.statistics is not None
     assert network.head_statistics is not None
-    vector_MD = network.statistics(told)
+    vector_MD = network.statistics(statistics)
     joined_ME = torch.cat([body_ME, vector_MD], dim=1)
     losses = [cross_entropy(network.head_statistics(vector_MD), target_MC)]
     for place, head in enumerate((network.head_mix, *network.head_more)):
@@ -156,12 +156,12 @@ def _loss(network: AstroMoE, body_ME: Tensor, told: Statistics, target_MC: Tenso
 
 
 @torch.inference_mode()
-def answers(network: AstroMoE, told: Told) -> tuple[Float32, Float32]:
+def answers(network: AstroMoE, inputs: HeadInputs) -> tuple[Float32, Float32]:
     """Logits [N, C] and whole embeddings [N, E + D] of light curves of which the branches' words are known."""
     logits, embeddings = [], []
     assert network.statistics is not None
-    for start in range(0, len(told.embedding), ASKED):
-        body_ME, statistics = told.rows(slice(start, start + ASKED))
+    for start in range(0, len(inputs.embedding), ROWS_AT_ONCE):
+        body_ME, statistics = inputs.rows(slice(start, start + ROWS_AT_ONCE))
         joined_ME = torch.cat([body_ME, network.statistics(statistics)], dim=1)
         mixed = [head(joined_ME) for head in (network.head_mix, *network.head_more)]
         logits_MC = mixed[0] if len(mixed) == 1 else log_softmax(torch.stack(mixed), -1).mean(0)

@@ -33,12 +33,12 @@ from models.taxonomy import ELASTICC
 from training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
 from training.recipes.schema import Recipe
 from training.score.calibrate import softmax
-from training.sky.heads import HeadsConfig, Told, answers, fit_heads, load_whole
+from training.sky.heads import HeadInputs, HeadsConfig, answers, fit_heads, load_whole
 from training.sky.load import as_sent
 from training.sky.measure import Column
 from training.sky.novelty import (
     THRESHOLD,
-    Asked,
+    CurveSet,
     StrangerFit,
     embeddings_of,
     fit_strangers,
@@ -47,9 +47,9 @@ from training.sky.novelty import (
     statistics_of,
 )
 from training.sky.record import PARTS, Reveal, Sky, join
-from training.sky.scores import Answers
-from training.sky.told import real_strangers
-from training.sky.trees import GROUPS, LABELS_TO_MEASURE, Rows, sources_of, threshold_of, weights_of
+from training.sky.scores import SkyAnswers
+from training.sky.tables import real_strangers
+from training.sky.trees import GROUPS, LABELS_TO_MEASURE, FeatureRows, sources_of, threshold_of, weights_of
 
 TWIN: Final = "heads on 1.2.0's branches"
 REDSHIFTS: Final = ("z_final", "z_final_err")
@@ -77,13 +77,13 @@ class TwinFeatures:
         for row in range(len(sky)):
             curve = sky.curve(row, reveal)
             if len(curve):
-                told = {name: value for name, value in curve.metadata.items() if name in REDSHIFTS}
-                curve = replace(curve, metadata=told)
+                redshifts = {name: value for name, value in curve.metadata.items() if name in REDSHIFTS}
+                curve = replace(curve, metadata=redshifts)
                 tokens.append(featurise(curve, data.limits, data.flux_unit, METADATA_COLUMNS, data.bands))
                 rows.append(row)
-        found = np.array(rows, dtype=np.intp)
-        asked = Asked(RaggedBatch.collate(tokens), sky.label[found], sky.source[found], found.astype(np.int64))
-        return Told(embeddings_of(self.body, asked), *statistics_of(network.eval(), asked)).columns, found
+        row_N = np.array(rows, dtype=np.intp)
+        curve_set = CurveSet(RaggedBatch.collate(tokens), sky.label[row_N], sky.source[row_N], row_N.astype(np.int64))
+        return HeadInputs(embeddings_of(self.body, curve_set), *statistics_of(network.eval(), curve_set)).columns, row_N
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,24 +96,26 @@ class Twin:
 
     def probabilities(self, value_NF: Float32) -> NDArray[np.float64]:
         """Shape (N, C)."""
-        logits_NC, _ = answers(self.network, told_of(value_NF, self.width))
+        logits_NC, _ = answers(self.network, head_inputs_of(value_NF, self.width))
         return softmax(logits_NC).astype(np.float64)
 
 
-def told_of(value_NF: Float32, width: int) -> Told:
+def head_inputs_of(value_NF: Float32, width: int) -> HeadInputs:
     """Rows as heads take them."""
     value, embedding = value_NF[:, :-width], value_NF[:, -width:]
-    known = np.isfinite(value)
-    return Told(np.ascontiguousarray(embedding), np.where(known, value, np.float32(0.0)), known)
+    is_known = np.isfinite(value)
+    return HeadInputs(np.ascontiguousarray(embedding), np.where(is_known, value, np.float32(0.0)), is_known)
 
 
-def train_twin(features: TwinFeatures, rows: Rows, calibration: Rows, seed: int, config: HeadsConfig = CONFIG) -> Twin:
+def train_twin(
+    features: TwinFeatures, rows: FeatureRows, calibration: FeatureRows, seed: int, config: HeadsConfig = CONFIG
+) -> Twin:
     """Fit heads to rows, drawn by the weights that they have for trees, and the threshold of sets to others."""
     weight = weights_of(rows)
     drawn = np.random.default_rng(seed).choice(len(weight), DRAWN, p=weight / weight.sum())
-    told = told_of(rows.value_NF[drawn], features.width)
+    inputs = head_inputs_of(rows.value_NF[drawn], features.width)
     twin = Twin(
-        fit_heads(features.body, features.recipe, told, rows.label_N[drawn], config, seed=seed), features.width, 1.0
+        fit_heads(features.body, features.recipe, inputs, rows.label_N[drawn], config, seed=seed), features.width, 1.0
     )
     return replace(twin, threshold=threshold_of(twin.probabilities(calibration.value_NF), calibration.label_N))
 
@@ -125,21 +127,21 @@ KNOWN: Final = 6_000  # objects that strangers are told from
 CALIBRATING: Final = 8_000
 
 
-class Shown(NamedTuple):
+class ShownObjects(NamedTuple):
     """Objects as networks see them: light curves, their statistics [N, K], and which rows of a record they are."""
 
-    asked: Asked
+    curve_set: CurveSet
     value: Float32
-    known: Bool
+    is_known: Bool
     rows: NDArray[np.intp]
 
     @property
     def columns(self) -> Float32:
         """Statistics, NaN where they are not known: what trees look at."""
-        return np.where(self.known, self.value, np.float32(np.nan)).astype(np.float32)
+        return np.where(self.is_known, self.value, np.float32(np.nan)).astype(np.float32)
 
 
-Show = Callable[[Sky, Reveal], Shown]
+Show = Callable[[Sky, Reveal], ShownObjects]
 
 
 def statistician(recipe: Recipe) -> AstroMoE:
@@ -153,22 +155,22 @@ def shower(recipe: Recipe) -> Show:
     """Return what shows objects of a record as a recipe's networks see them; those without a point are left out."""
     network = statistician(recipe)
 
-    def show(sky: Sky, reveal: Reveal) -> Shown:
+    def show(sky: Sky, reveal: Reveal) -> ShownObjects:
         data, tokens, rows = recipe.data, [], []
         for row in range(len(sky)):
             curve = sky.curve(row, reveal)
             if len(curve):
                 tokens.append(featurise(curve, data.limits, data.flux_unit, METADATA_COLUMNS, data.bands))
                 rows.append(row)
-        found = np.array(rows, dtype=np.intp)
-        asked = Asked(RaggedBatch.collate(tokens), sky.label[found], sky.source[found], found.astype(np.int64))
-        return Shown(asked, *statistics_of(network, asked), found)
+        row_N = np.array(rows, dtype=np.intp)
+        curve_set = CurveSet(RaggedBatch.collate(tokens), sky.label[row_N], sky.source[row_N], row_N.astype(np.int64))
+        return ShownObjects(curve_set, *statistics_of(network, curve_set), row_N)
 
     return show
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Apart:
+class LeftOutModel:
     """A network without a group of surveys, perhaps with trees beside it, and when it calls a light curve unusual."""
 
     network: AstroMoE
@@ -177,11 +179,11 @@ class Apart:
     threshold: float
     trees: tuple[Forest, Ensemble] | None
 
-    def answers(self, shown: Shown) -> tuple[Float64, Float64]:
+    def answers(self, objects: ShownObjects) -> tuple[Float64, Float64]:
         """Probabilities [N, C] and novelty [N]."""
-        logits_NC, embedding_NE = _say(self.network, self.body, shown)
+        logits_NC, embedding_NE = _say(self.network, self.body, objects)
         if self.trees is not None:
-            logits_NC = _pooled(*self.trees, shown, logits_NC)
+            logits_NC = _pooled(*self.trees, objects, logits_NC)
         return softmax(logits_NC).astype(np.float64), self.strange.novelty(embedding_NE)
 
 
@@ -191,11 +193,11 @@ def allowed(sky: Sky, views: Sky, part: Part, group: str, most: int, column: Col
     For the column ``left out`` nothing is seen through the group's patterns either.
     """
     foreign = [*GROUPS[group], *sorted(LABELS_TO_MEASURE)]
-    known = as_sent(sky.take((sky.part == PARTS.index(part)) & (sky.label >= 0)))
-    seen = as_sent(views.take(~np.isin(views.raw_label, foreign)))
+    real = as_sent(sky.take((sky.part == PARTS.index(part)) & (sky.label >= 0)))
+    allowed_views = as_sent(views.take(~np.isin(views.raw_label, foreign)))
     if column == "left out":
-        seen = seen.take(~np.isin(seen.source, sources_of(group)))
-    return join([_some(side, most // 2) for side in (known.take(~np.isin(known.source, foreign)), seen)])
+        allowed_views = allowed_views.take(~np.isin(allowed_views.source, sources_of(group)))
+    return join([_some(side, most // 2) for side in (real.take(~np.isin(real.source, foreign)), allowed_views)])
 
 
 def _some(sky: Sky, most: int) -> Sky:
@@ -210,14 +212,14 @@ def _drawn(sky: Sky) -> NDArray[np.int64]:
     )
 
 
-def fit_apart(
+def fit_left_out(
     network: AstroMoE,
-    calibration: Shown,
-    training: Shown,
-    strangers: Shown,
+    calibration: ShownObjects,
+    training: ShownObjects,
+    strangers: ShownObjects,
     forest: Forest | None = None,
     seed: int = 0,
-) -> Apart:
+) -> LeftOutModel:
     """Fit thresholds, novelty and the weight of trees of a network.
 
     Parameters
@@ -227,15 +229,15 @@ def fit_apart(
     """
     body = _branches(network)
     logits_NC, usual_NE = _say(network, body, calibration)
-    label_N, trees = calibration.asked.label, None
+    label_N, trees = calibration.curve_set.label, None
     if forest is not None:
-        told_NC, length_N = tree_logits(forest, calibration.columns), calibration.asked.length.astype(np.int64)
-        weights = fit_ensemble(forest, told_NC, logits_NC, label_N, length_N, calibration.asked.has_redshift)
+        told_NC, length_N = tree_logits(forest, calibration.columns), calibration.curve_set.length.astype(np.int64)
+        weights = fit_ensemble(forest, told_NC, logits_NC, label_N, length_N, calibration.curve_set.has_redshift)
         trees = forest, weights
         logits_NC = _pooled(forest, weights, calibration, logits_NC)
-    known_NE, strange_NE = (_say(network, body, shown)[1] for shown in (training, strangers))
-    strange = fit_strangers(known_NE, training.asked.label, strange_NE, usual_NE, seed=seed)
-    return Apart(network, body, strange, threshold_of(softmax(logits_NC).astype(np.float64), label_N), trees)
+    known_NE, strange_NE = (_say(network, body, objects)[1] for objects in (training, strangers))
+    strange = fit_strangers(known_NE, training.curve_set.label, strange_NE, usual_NE, seed=seed)
+    return LeftOutModel(network, body, strange, threshold_of(softmax(logits_NC).astype(np.float64), label_N), trees)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,68 +252,68 @@ class Fitting:
     strangers: int
     seed: int
 
-    def __call__(self, group: str, run: Path, trees: Path | None) -> Apart:
+    def __call__(self, group: str, run: Path, trees: Path | None) -> LeftOutModel:
         """Return the network of a run folder that does not know a group of surveys."""
-        calibration = self._shown(self._allowed("valid", group, CALIBRATING))
-        training = self._shown(self._allowed("train", group, KNOWN))
+        calibration = self._show_objects(self._allowed("valid", group, CALIBRATING))
+        training = self._show_objects(self._allowed("train", group, KNOWN))
         forest = None if trees is None else read_forest(trees)
         network = load_whole(run)[0].eval()
-        return fit_apart(network, calibration, training, self._strange(group, training), forest, self.seed)
+        return fit_left_out(network, calibration, training, self._strange(group, training), forest, self.seed)
 
     def _allowed(self, part: Part, group: str, most: int) -> Sky:
         return allowed(self.sky, self.views[part], part, group, most, self.column)
 
-    def _shown(self, sky: Sky) -> Shown:
+    def _show_objects(self, sky: Sky) -> ShownObjects:
         """Half of the objects are told their redshift, where they have one."""
-        told: tuple[Reveal, Reveal] = ("nothing", "redshift")
+        reveals: tuple[Reveal, Reveal] = ("nothing", "redshift")
         half_N = _drawn(sky) // 2 % 2
-        parts = [self.show(sky.take(half_N == half), reveal) for half, reveal in enumerate(told)]
-        return Shown(
-            joined([part.asked for part in parts]),
+        parts = [self.show(sky.take(half_N == half), reveal) for half, reveal in enumerate(reveals)]
+        return ShownObjects(
+            joined([part.curve_set for part in parts]),
             np.concatenate([part.value for part in parts]),
-            np.concatenate([part.known for part in parts]),
+            np.concatenate([part.is_known for part in parts]),
             np.concatenate([part.rows for part in parts]),
         )
 
-    def _strange(self, group: str, training: Shown) -> Shown:
+    def _strange(self, group: str, training: ShownObjects) -> ShownObjects:
         """Oddities of the other surveys, and what no survey ever sees."""
         others = self.sky.take(~np.isin(self.sky.source, sources_of(group)))
         odd = real_strangers(others, self.recipe, ELASTICC.names, self.seed)
         odd.curves.metadata[:] = np.nan  # else who is told something would be strange
-        both = joined([odd, impossible(training.asked, self.seed)])
+        both = joined([odd, impossible(training.curve_set, self.seed)])
         rows = np.sort(np.random.default_rng(self.seed).permutation(len(both))[: self.strangers])
-        asked = both.take(rows.astype(np.int64))
-        return Shown(asked, *statistics_of(statistician(self.recipe), asked), rows)
+        curve_set = both.take(rows.astype(np.int64))
+        return ShownObjects(curve_set, *statistics_of(statistician(self.recipe), curve_set), rows)
 
 
-def asker_apart(models: Mapping[str, Apart], show: Show) -> Callable[[Sky, Reveal], Answers]:
+def asker_of_left_out(models: Mapping[str, LeftOutModel], show: Show) -> Callable[[Sky, Reveal], SkyAnswers]:
     """Ask the network that does not know the surveys of an object's group; ``models`` by group of `GROUPS`."""
 
-    def ask(sky: Sky, reveal: Reveal) -> Answers:
+    def ask(sky: Sky, reveal: Reveal) -> SkyAnswers:
         p_NC = np.full((len(sky), len(ELASTICC.names)), np.nan)
         threshold_N, novelty_N = np.ones(len(sky)), np.full(len(sky), np.nan)
         for group, model in models.items():
             mine = np.flatnonzero(np.isin(sky.source, sources_of(group)))
             if len(mine):
-                shown = show(sky.take(mine), reveal)
-                place = mine[shown.rows]
-                p_NC[place], novelty_N[place] = model.answers(shown)
+                objects = show(sky.take(mine), reveal)
+                place = mine[objects.rows]
+                p_NC[place], novelty_N[place] = model.answers(objects)
                 threshold_N[place] = model.threshold
         rows: NDArray[np.intp] = np.flatnonzero(np.isfinite(p_NC[:, 0]))
         inside_NC = 1.0 - p_NC[rows] <= threshold_N[rows, None]
         inside_NC[np.arange(len(rows)), p_NC[rows].argmax(axis=1)] = True
-        return Answers(rows, p_NC[rows], inside_NC, novelty_N[rows], novelty_N[rows] > THRESHOLD)
+        return SkyAnswers(rows, p_NC[rows], inside_NC, novelty_N[rows], novelty_N[rows] > THRESHOLD)
 
     return ask
 
 
-def _say(network: AstroMoE, body: AstroMoE, shown: Shown) -> tuple[Float32, Float32]:
-    return answers(network, Told(embeddings_of(body, shown.asked), shown.value, shown.known))
+def _say(network: AstroMoE, body: AstroMoE, objects: ShownObjects) -> tuple[Float32, Float32]:
+    return answers(network, HeadInputs(embeddings_of(body, objects.curve_set), objects.value, objects.is_known))
 
 
-def _pooled(forest: Forest, weights: Ensemble, shown: Shown, logits_NC: Float32) -> Float32:
-    length_N: Int64 = shown.asked.length.astype(np.int64)
-    return pooled(weights, tree_logits(forest, shown.columns), logits_NC, length_N, shown.asked.has_redshift)
+def _pooled(forest: Forest, weights: Ensemble, objects: ShownObjects, logits_NC: Float32) -> Float32:
+    length_N: Int64 = objects.curve_set.length.astype(np.int64)
+    return pooled(weights, tree_logits(forest, objects.columns), logits_NC, length_N, objects.curve_set.has_redshift)
 
 
 def _branches(network: AstroMoE) -> AstroMoE:

@@ -12,8 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from training.sky.record import PARTS, Sky, SkyObject, collect, read_sky
-from training.sky.surveys import (
+from training.sky.readers import (
     CONFLICTS,
     MEASURE_ONLY,
     read_catalina,
@@ -24,6 +23,7 @@ from training.sky.surveys import (
     read_ztf_periodic,
     read_ztf_supernovae,
 )
+from training.sky.record import PARTS, Sky, SkyObject, collect, read_sky
 
 VERSION: Final = 1
 """Of the record and of the rules that fill it: a cache of another one is not read."""
@@ -150,9 +150,9 @@ def merge_duplicates(row: SkyObject) -> SkyObject:
     order = np.lexsort((row.flux_err, row.band, row.mjd))
     same = (np.diff(row.mjd[order]) == 0) & (np.diff(row.band[order]) == 0)
     if same.any():
-        kept = np.sort(order[np.concatenate(([True], ~same))])
+        points = np.sort(order[np.concatenate(([True], ~same))])
         for name in ("mjd", "flux", "flux_err", "band", "detected", "foreign", "wavelength", "total_flux"):
             value = getattr(row, name)
             if value is not None:
-                setattr(row, name, value[kept])
+                setattr(row, name, value[points])
     return row

@@ -17,17 +17,17 @@ from models.bundle import load_bundle
 from models.posterior import class_shares
 from models.taxonomy import ELASTICC
 from training.sky.load import as_sent
+from training.sky.readers import MEASURE_ONLY
 from training.sky.record import PARTS, Reveal, Sky
-from training.sky.rows import FEWEST_DETECTIONS, ROWS, Asked, Measured, brightest
-from training.sky.scores import BRIGHTNESS, Answers, ask_bundle, by_detections, novelty_auroc, rounded, summary
-from training.sky.surveys import MEASURE_ONLY
+from training.sky.rows import FEWEST_DETECTIONS, ROWS, AnsweredSky, ScoredParts, brightest
+from training.sky.scores import BRIGHTNESS, SkyAnswers, ask_bundle, by_detections, novelty_auroc, rounded, summary
 
 Column = Literal["seen", "left out", "adapted"]
 Part = Literal["valid", "test"]
 COLUMNS: Final[tuple[Column, ...]] = ("seen", "left out", "adapted")
 REVEALS: Final[tuple[Reveal, ...]] = ("nothing", "redshift", "everything")
 VIEW_REVEALS: Final[tuple[Reveal, ...]] = ("nothing", "redshift")
-Ask = Callable[[Sky, Reveal], Answers]
+Ask = Callable[[Sky, Reveal], SkyAnswers]
 PRIOR: Final = "as each model was trained (`training`), never reweighted"
 SIMULATED: Final = ("simulated", "simulated test set, macro-F1", "0.80", "not below 0.80")
 
@@ -61,20 +61,20 @@ def measure(
     ----------
     sky : the whole record; ``part`` of it is scored. views : views of that part, where there are some.
     """
-    known, strange = scored_part(sky, part)
-    real = _asked(ask, known, reveals)
-    seen = None if views is None else _asked(ask, as_sent(views), VIEW_REVEALS)
-    measured = Measured(real, seen)
-    report: dict[str, Any] = {"name": name, "objects": len(known), "views": 0 if views is None else len(views)}
+    objects, strange = scored_part(sky, part)
+    real = _answer_all(ask, objects, reveals)
+    answered_views = None if views is None else _answer_all(ask, as_sent(views), VIEW_REVEALS)
+    measured = ScoredParts(real, answered_views)
+    report: dict[str, Any] = {"name": name, "objects": len(objects), "views": 0 if views is None else len(views)}
     report["rows"] = {row.key: row.score(measured) for row in ROWS}
     report["sets"] = {source: _of_source(real, source, reveals) for source in sorted(set(real.sky.source.tolist()))}
-    if seen is not None:
-        report["patterns"] = {s: _briefly(seen, s) for s in sorted(set(seen.sky.source.tolist()))}
+    if answered_views is not None:
+        report["patterns"] = {s: _briefly(answered_views, s) for s in sorted(set(answered_views.sky.source.tolist()))}
     report["detections"] = by_detections(real.answers["nothing"], real.sky.label, real.detections_N)
     report["brightness"] = _by_brightness(real)
     report["novelty"] = _novelty(ask, real, strange)
-    found: dict[str, Any] = rounded(report)
-    return found
+    rounded_report: dict[str, Any] = rounded(report)
+    return rounded_report
 
 
 def measure_bundle(path: Path, sky: Sky, views: Sky | None = None, part: Part = "test") -> dict[str, Any]:
@@ -89,10 +89,10 @@ def measure_bundle(path: Path, sky: Sky, views: Sky | None = None, part: Part = 
     if bundle.manifest.task != "classification" or bundle.manifest.classes.names != ELASTICC.names:
         raise ValueError(f"{path} does not tell the {len(ELASTICC.names)} classes of the table apart")
     name = f"{bundle.manifest.name} {bundle.manifest.version}"
-    report = measure(name, lambda asked, reveal: ask_bundle(path, asked, reveal), sky, views, part=part)
-    known, _ = scored_part(sky, part)
-    priors = {prior: _under(path, known, prior) for prior in bundle.manifest.priors}
-    report["priors"] = rounded({prior: told for prior, told in priors.items() if told["objects"]})
+    report = measure(name, lambda objects, reveal: ask_bundle(path, objects, reveal), sky, views, part=part)
+    objects, _ = scored_part(sky, part)
+    priors = {prior: _under(path, objects, prior) for prior in bundle.manifest.priors}
+    report["priors"] = rounded({prior: scores for prior, scores in priors.items() if scores["objects"]})
     return report
 
 
@@ -100,50 +100,50 @@ def _under(path: Path, sky: Sky, prior: str) -> dict[str, Any]:
     """Score sets under other class shares: objects weigh so that classes have those shares among them."""
     shares = class_shares(prior, ELASTICC.names) or {}
     share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
-    wanted = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= FEWEST_DETECTIONS))
-    answers = ask_bundle(path, wanted, "nothing", prior)
-    label_N, given_N = wanted.label[answers.rows_N], ~answers.unusual_N
+    objects = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= FEWEST_DETECTIONS))
+    answers = ask_bundle(path, objects, "nothing", prior)
+    label_N, given_N = objects.label[answers.rows_N], ~answers.unusual_N
     weight_N = (share_C / np.maximum(np.bincount(label_N, minlength=len(share_C)), 1))[label_N]
     held_N, size_N = answers.inside_NC[np.arange(len(label_N)), label_N], answers.inside_NC.sum(axis=1)
-    told = weight_N * given_N
-    total = max(float(told.sum()), 1e-300)
+    given_weight_N = weight_N * given_N
+    total = max(float(given_weight_N.sum()), 1e-300)
     return {
         "objects": len(label_N),
         "classes": len(np.unique(label_N)),
-        "coverage": float(told @ held_N / total),
-        "size": float(told @ size_N / total),
+        "coverage": float(given_weight_N @ held_N / total),
+        "size": float(given_weight_N @ size_N / total),
         "withheld": float(weight_N @ ~given_N / max(float(weight_N.sum()), 1e-300)),
     }
 
 
-def _asked(ask: Ask, sky: Sky, reveals: tuple[Reveal, ...]) -> Asked:
+def _answer_all(ask: Ask, sky: Sky, reveals: tuple[Reveal, ...]) -> AnsweredSky:
     """Answers to every question about the objects that a model can answer.
 
     Where a question reveals nothing more than one before, its answer stands: asking costs the most here.
     """
     first = ask(sky, reveals[0])
-    kept = sky.take(first.rows_N)
-    answers: dict[Reveal, Answers] = {reveals[0]: _renumbered(first)}
-    before = [kept.metadata_of(row, reveals[0]) for row in range(len(kept))]
+    answerable = sky.take(first.rows_N)
+    answers: dict[Reveal, SkyAnswers] = {reveals[0]: _renumbered(first)}
+    before = [answerable.metadata_of(row, reveals[0]) for row in range(len(answerable))]
     for reveal in reveals[1:]:
-        told = [kept.metadata_of(row, reveal) for row in range(len(kept))]
-        news = np.array([new != old for new, old in zip(told, before, strict=True)], dtype=np.bool_)
-        known = answers[list(answers)[-1]]
-        answers[reveal] = _overlaid(known, ask(kept.take(news), reveal), news) if news.any() else known
-        before = told
-    return Asked(kept, answers, brightest(kept), kept.count(kept.detected))
+        metadata = [answerable.metadata_of(row, reveal) for row in range(len(answerable))]
+        news = np.array([new != old for new, old in zip(metadata, before, strict=True)], dtype=np.bool_)
+        previous = answers[list(answers)[-1]]
+        answers[reveal] = _overlaid(previous, ask(answerable.take(news), reveal), news) if news.any() else previous
+        before = metadata
+    return AnsweredSky(answerable, answers, brightest(answerable), answerable.count(answerable.detected))
 
 
-def _overlaid(old: Answers, new: Answers, news_N: NDArray[np.bool_]) -> Answers:
+def _overlaid(old: SkyAnswers, new: SkyAnswers, news_N: NDArray[np.bool_]) -> SkyAnswers:
     """Return the old answers with the new ones in their places."""
     places = np.flatnonzero(news_N)[new.rows_N]
 
-    def laid(over: NDArray[Any], told: NDArray[Any]) -> NDArray[Any]:
+    def laid(over: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
         both = over.copy()
-        both[places] = told
+        both[places] = values
         return both
 
-    return Answers(
+    return SkyAnswers(
         old.rows_N,
         laid(old.probabilities_NC, new.probabilities_NC),
         laid(old.inside_NC, new.inside_NC),
@@ -152,55 +152,56 @@ def _overlaid(old: Answers, new: Answers, news_N: NDArray[np.bool_]) -> Answers:
     )
 
 
-def _renumbered(answers: Answers) -> Answers:
-    return Answers(
+def _renumbered(answers: SkyAnswers) -> SkyAnswers:
+    return SkyAnswers(
         np.arange(len(answers)), answers.probabilities_NC, answers.inside_NC, answers.novelty_N, answers.unusual_N
     )
 
 
-def _of_source(asked: Asked, source: str, reveals: tuple[Reveal, ...]) -> dict[str, Any]:
+def _of_source(part: AnsweredSky, source: str, reveals: tuple[Reveal, ...]) -> dict[str, Any]:
     """Scores of one set by what was revealed."""
-    chosen = asked.sky.source == source
-    return {reveal: summary(*asked.pick(chosen, reveal)) for reveal in reveals}
+    chosen = part.sky.source == source
+    return {reveal: summary(*part.pick(chosen, reveal)) for reveal in reveals}
 
 
-def _briefly(asked: Asked, source: str) -> dict[str, Any]:
+def _briefly(part: AnsweredSky, source: str) -> dict[str, Any]:
     """Shorten a report of views, without the recall of every class: classes are made as many as wanted there."""
-    found = _of_source(asked, source, VIEW_REVEALS)
+    scores_by_reveal = _of_source(part, source, VIEW_REVEALS)
     return {
-        reveal: {name: value for name, value in scores.items() if name != "recall"} for reveal, scores in found.items()
+        reveal: {name: value for name, value in scores.items() if name != "recall"}
+        for reveal, scores in scores_by_reveal.items()
     }
 
 
-def _by_brightness(asked: Asked) -> list[dict[str, Any]]:
+def _by_brightness(part: AnsweredSky) -> list[dict[str, Any]]:
     """Scores of all objects by the magnitude of the brightest detection, the brightest bin first."""
-    place_N: NDArray[np.intp] = np.digitize(asked.magnitude_N, BRIGHTNESS)
-    found = []
+    place_N: NDArray[np.intp] = np.digitize(part.magnitude_N, BRIGHTNESS)
+    rows = []
     for place in range(len(BRIGHTNESS) + 1):
-        scores = summary(*asked.pick((place_N == place) & np.isfinite(asked.magnitude_N)))
+        scores = summary(*part.pick((place_N == place) & np.isfinite(part.magnitude_N)))
         scores.pop("recall", None)
-        found.append({"fainter than": BRIGHTNESS[place - 1] if place else None, **scores})
-    return found
+        rows.append({"fainter than": BRIGHTNESS[place - 1] if place else None, **scores})
+    return rows
 
 
-def _novelty(ask: Ask, real: Asked, strange: Sky) -> dict[str, Any]:
+def _novelty(ask: Ask, real: AnsweredSky, strange: Sky) -> dict[str, Any]:
     """AUROC of novelty against known classes of the same surveys, and how many oddities are withheld."""
     if not len(strange):
         return {}
     answers = ask(strange, "nothing")
     sources = strange.source[answers.rows_N]
-    known = real.answers["nothing"]
-    found: dict[str, Any] = {
-        "against all known": novelty_auroc(known, answers),
+    usual = real.answers["nothing"]
+    figures: dict[str, Any] = {
+        "against all known": novelty_auroc(usual, answers),
         "oddities": len(answers),
         "withheld oddities": float(answers.unusual_N.mean()),
-        "withheld known": float(known.unusual_N.mean()),
+        "withheld known": float(usual.unusual_N.mean()),
     }
     for source in sorted(set(sources.tolist())):
         mine, theirs = real.sky.source == source, sources == source
         if mine.sum() >= 20 and theirs.sum() >= 5:
-            found[source] = novelty_auroc(known.take(mine), answers.take(theirs))
-    return found
+            figures[source] = novelty_auroc(usual.take(mine), answers.take(theirs))
+    return figures
 
 
 def measure_all(
@@ -208,7 +209,7 @@ def measure_all(
     bundles: Mapping[str, Sequence[Path]],
     *,
     views: Sky | None,
-    told: Sequence[Path] = (),
+    report_files: Sequence[Path] = (),
     simulated: Sequence[Path] = (),
     six: Path | None = None,
     seeds: Sequence[Path] = (),
@@ -219,7 +220,7 @@ def measure_all(
 
     Parameters
     ----------
-    bundles : bundle folders by column. views : views of ``part``, which is scored. told : reports of
+    bundles : bundle folders by column. views : views of ``part``, which is scored. report_files : reports of
     ``sky trees``, of ``sky fingerprint`` and of an earlier measurement: their models are taken over.
     simulated : reports of ``evaluate``. six : report of ``sky six``. seeds : measurements of the validation part,
     each of one bundle, which differ in seeds alone.
@@ -237,7 +238,7 @@ def measure_all(
         for path in paths:
             report = measure_bundle(path, sky, views, part)
             reports.setdefault(report["name"], {})[column] = report
-    earlier = [json.loads(path.read_text(encoding="utf-8")) for path in told]
+    earlier = [json.loads(path.read_text(encoding="utf-8")) for path in report_files]
     for one in earlier:
         for name, columns in one.get("reports", {}).items():
             for column, report in columns.items():
@@ -261,25 +262,25 @@ def spread(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     if len(measured) < 2:
         return []
-    found = []
+    rows = []
     for places in zip(*(one["table"] for one in measured), strict=True):
         each = [figures["seen"] for place in places for figures in place["figures"].values() if "seen" in figures]
         if len(each) < len(places):
             continue
         values = {name: [figures.get(name) for figures in each] for name in each[0]}
-        told = {
+        statistics = {
             name: [float(np.mean(column)), float(np.std(column, ddof=1))]
             for name, column in values.items()
             if all(isinstance(value, float) for value in column)
         }
-        found.append({"key": places[0]["key"], "title": places[0]["title"], "seeds": len(each), "figures": told})
-    spreads: list[dict[str, Any]] = rounded(found)
+        rows.append({"key": places[0]["key"], "title": places[0]["title"], "seeds": len(each), "figures": statistics})
+    spreads: list[dict[str, Any]] = rounded(rows)
     return spreads
 
 
-def _listed(found: Any) -> list[Any]:
+def _listed(fingerprints: Any) -> list[Any]:
     """Return a fingerprint, or the list of them that an earlier measurement has."""
-    return found if isinstance(found, list) else [found] if found else []
+    return fingerprints if isinstance(fingerprints, list) else [fingerprints] if fingerprints else []
 
 
 def _add_simulated(reports: Mapping[str, Mapping[str, Any]], evaluated: Sequence[Mapping[str, Any]]) -> None:
@@ -295,10 +296,10 @@ def _add_simulated(reports: Mapping[str, Mapping[str, Any]], evaluated: Sequence
 
 def table(reports: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Rows of the table: what was wanted, and the figures of every model and column."""
-    named = [(row.key, row.title, row.before, row.wanted) for row in ROWS]
+    named = [(row.key, row.title, row.before, row.goal) for row in ROWS]
     return [
-        {"key": key, "title": title, "before": before, "wanted": wanted, "figures": _figures(reports, key)}
-        for key, title, before, wanted in (*named, SIMULATED)
+        {"key": key, "title": title, "before": before, "wanted": goal, "figures": _figures(reports, key)}
+        for key, title, before, goal in (*named, SIMULATED)
     ]
 
 

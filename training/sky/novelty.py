@@ -1,4 +1,4 @@
-"""Light curves that heads and novelty are fitted on (`Asked`), and a score of how unusual a light curve is.
+"""Light curves that heads and novelty are fitted on (`CurveSet`), and a score of how unusual a light curve is.
 
 Light curves are drawn once from a mixture, each as often as its weight says and as another survey might have seen it,
 and written to a file: statistics are worked out while the body still learns, its embeddings when it is done.
@@ -36,13 +36,13 @@ from training.recipes.schema import Recipe
 from training.score.confidence import fit_reference
 from training.score.metrics import area_under_roc
 
-ASKED_AT_ONCE: Final = 64
+CURVES_AT_ONCE: Final = 64
 _REDSHIFT: Final = METADATA_COLUMNS.index("z_final")
 _POINTS: Final = ("time", "flux", "flux_err", "band", "detected")
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class CurveSet:
     """Light curves as a network sees them, and what they are of.
 
     ``curves`` as `models.lightcurve.RaggedBatch`; ``label`` i64[N], -1 of no known class; ``source`` the survey that a
@@ -67,28 +67,28 @@ class Asked:
     def detections(self) -> Int64:
         """Number of detections, [N]."""
         total = np.concatenate(([0], np.cumsum(self.curves.detected)))
-        found: Int64 = total[self.curves.offsets[1:]] - total[self.curves.offsets[:-1]]
-        return found
+        counts: Int64 = total[self.curves.offsets[1:]] - total[self.curves.offsets[:-1]]
+        return counts
 
     @property
     def bands(self) -> Int64:
         """Bands with a point, [N]."""
-        seen = np.zeros((len(self), 8), dtype=np.bool_)
-        seen[np.repeat(np.arange(len(self)), self.length), self.curves.band] = True
-        count: Int64 = seen.sum(1).astype(np.int64)
+        has_point = np.zeros((len(self), 8), dtype=np.bool_)
+        has_point[np.repeat(np.arange(len(self)), self.length), self.curves.band] = True
+        count: Int64 = has_point.sum(1).astype(np.int64)
         return count
 
     @property
     def has_redshift(self) -> Bool:
         """True where a redshift is told, [N]."""
-        known: Bool = np.isfinite(self.curves.metadata[:, _REDSHIFT])
-        return known
+        flags: Bool = np.isfinite(self.curves.metadata[:, _REDSHIFT])
+        return flags
 
-    def take(self, rows: Int64) -> "Asked":
+    def take(self, rows: Int64) -> "CurveSet":
         """Return some of the light curves, in that order."""
-        return Asked(take(self.curves, rows), self.label[rows], self.source[rows], self.owner[rows])
+        return CurveSet(take(self.curves, rows), self.label[rows], self.source[rows], self.owner[rows])
 
-    def batches(self, size: int = ASKED_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
+    def batches(self, size: int = CURVES_AT_ONCE) -> Iterator[tuple[Int64, dict[str, torch.Tensor]]]:
         """Rows and padded inputs of all light curves, of like lengths together."""
         order = np.argsort(self.length, kind="stable")
         for start in range(0, len(order), size):
@@ -104,11 +104,11 @@ class Asked:
         np.savez(path, allow_pickle=False, **arrays)
 
 
-def read_asked(path: Path) -> Asked:
-    """Read what `Asked.save` wrote."""
-    with np.load(path, allow_pickle=False) as found:
-        curves = RaggedBatch(**{name: found[name] for name in ("offsets", *_POINTS, "metadata")})
-        return Asked(curves, found["label"], found["source"], found["owner"])
+def read_curve_set(path: Path) -> CurveSet:
+    """Read what `CurveSet.save` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        curves = RaggedBatch(**{name: arrays[name] for name in ("offsets", *_POINTS, "metadata")})
+        return CurveSet(curves, arrays["label"], arrays["source"], arrays["owner"])
 
 
 def take(curves: RaggedBatch, rows: Int64) -> RaggedBatch:
@@ -120,12 +120,12 @@ def take(curves: RaggedBatch, rows: Int64) -> RaggedBatch:
     return RaggedBatch(offsets=offsets, **points, metadata=curves.metadata[rows])
 
 
-def joined(parts: Sequence[Asked]) -> Asked:
+def joined(parts: Sequence[CurveSet]) -> CurveSet:
     """Several files as one; owners stay apart."""
     lengths = np.concatenate([part.length for part in parts])
     points = {name: np.concatenate([getattr(part.curves, name) for part in parts]) for name in (*_POINTS, "metadata")}
     shifts = np.cumsum([0, *(int(part.owner.max(initial=-1)) + 1 for part in parts)])
-    return Asked(
+    return CurveSet(
         RaggedBatch(offsets=np.concatenate(([0], np.cumsum(lengths))), **points),
         np.concatenate([part.label for part in parts]),
         np.concatenate([part.source for part in parts]),
@@ -133,49 +133,49 @@ def joined(parts: Sequence[Asked]) -> Asked:
     )
 
 
-def ask(dataset: Dataset, recipe: Recipe, part: str, number: int, seed: int) -> Asked:
+def ask(dataset: Dataset, recipe: Recipe, part: str, number: int, seed: int) -> CurveSet:
     """Draw light curves of one part of a mixture, each as the recipe's augmentation shows it."""
     rng = np.random.default_rng((seed, SPLITS.index(part)))
     rows = draw_weighted(dataset, split_indices(dataset, recipe.data.fractions)[part], number, recipe, rng)
-    return seen(dataset, rows, recipe, rng)
+    return show_objects(dataset, rows, recipe, rng)
 
 
-def seen(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> Asked:
+def show_objects(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generator) -> CurveSet:
     """Chosen objects of a dataset, each as the recipe's augmentation shows it; those that show nothing are left out."""
     examples = [
         draw_examples(dataset, rows[n : n + 1], recipe.data, recipe.augmentation, rng) for n in range(len(rows))
     ]
-    kept = [place for place, found in enumerate(examples) if found]
-    told = [dataset.object_id[int(rows[place])].partition(":") for place in kept]
-    return Asked(
-        RaggedBatch.collate([examples[place][0].tokens for place in kept]),
-        np.array([examples[place][0].label for place in kept], dtype=np.int64),
-        np.array([source if colon else "simulated" for source, colon, _ in told], dtype=np.str_),
-        rows[kept],
+    places = [place for place, drawn in enumerate(examples) if drawn]
+    names = [dataset.object_id[int(rows[place])].partition(":") for place in places]
+    return CurveSet(
+        RaggedBatch.collate([examples[place][0].tokens for place in places]),
+        np.array([examples[place][0].label for place in places], dtype=np.int64),
+        np.array([source if colon else "simulated" for source, colon, _ in names], dtype=np.str_),
+        rows[places],
     )
 
 
 @torch.inference_mode()
-def statistics_of(network: AstroMoE, asked: Asked) -> tuple[Float32, Bool]:
+def statistics_of(network: AstroMoE, curve_set: CurveSet) -> tuple[Float32, Bool]:
     """Values and whether they are known, both [N, K], in the order of the rows."""
-    value_NK, known_NK = _empty(len(asked)), _empty(len(asked), np.bool_)
-    for rows, inputs in asked.batches():
-        told = network.statistics_of(*(inputs[name] for name in network.input_names))
+    value_NK, known_NK = _empty(len(curve_set)), _empty(len(curve_set), np.bool_)
+    for rows, inputs in curve_set.batches():
+        statistics = network.statistics_of(*(inputs[name] for name in network.input_names))
         if not value_NK.shape[1]:
-            value_NK = np.zeros((len(asked), told.value_BK.shape[1]), np.float32)
+            value_NK = np.zeros((len(curve_set), statistics.value_BK.shape[1]), np.float32)
             known_NK = np.zeros(value_NK.shape, np.bool_)
-        value_NK[rows], known_NK[rows] = told.value_BK.numpy(), told.known_BK.numpy()
+        value_NK[rows], known_NK[rows] = statistics.value_BK.numpy(), statistics.known_BK.numpy()
     return value_NK, known_NK
 
 
 @torch.inference_mode()
-def embeddings_of(network: AstroMoE, asked: Asked) -> Float32:
+def embeddings_of(network: AstroMoE, curve_set: CurveSet) -> Float32:
     """Return the branches' embeddings [N, E]."""
-    embedding_NE = _empty(len(asked))
-    for rows, inputs in asked.batches():
+    embedding_NE = _empty(len(curve_set))
+    for rows, inputs in curve_set.batches():
         told_BE = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
         if not embedding_NE.shape[1]:
-            embedding_NE = np.zeros((len(asked), told_BE.shape[1]), np.float32)
+            embedding_NE = np.zeros((len(curve_set), told_BE.shape[1]), np.float32)
         embedding_NE[rows] = told_BE
     return embedding_NE
 
@@ -252,41 +252,41 @@ def _usual(odds_V: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
     share_Q = np.concatenate([np.linspace(0, 0.9, 19), [0.93, 0.95, 0.97, 0.98, 0.99, 1.0]])
     odds_Q = np.quantile(odds_V, share_Q)
     least = LEAST_STEP * float(odds_Q[18] - odds_Q[2])
-    kept = [0]
+    places = [0]
     for place in range(1, len(odds_Q)):
-        if odds_Q[place] - odds_Q[kept[-1]] >= least:
-            kept.append(place)
-    return odds_Q[kept], share_Q[kept] / share_Q[kept[-1]]
+        if odds_Q[place] - odds_Q[places[-1]] >= least:
+            places.append(place)
+    return odds_Q[places], share_Q[places] / share_Q[places[-1]]
 
 
 def judge(
     known_NE: Float32, label_N: Int64, usual_VE: Float32, strangers_ME: Float32, kind_M: NDArray[np.str_], *, seed: int
 ) -> dict[str, float]:
     """AUROC of every kind of stranger against validation objects, fitted without that kind."""
-    found = {}
+    areas = {}
     for kind in np.unique(kind_M):
         fit = fit_strangers(known_NE, label_N, strangers_ME[kind_M != kind], usual_VE, seed=seed, steps=STEPS // 4)
         strange_M, usual_V = fit.novelty(strangers_ME[kind_M == kind]), fit.novelty(usual_VE)
         new = np.concatenate([np.ones(len(strange_M), np.bool_), np.zeros(len(usual_V), np.bool_)])
-        found[str(kind)] = float(area_under_roc(np.concatenate([strange_M, usual_V]), new))
-    return found
+        areas[str(kind)] = float(area_under_roc(np.concatenate([strange_M, usual_V]), new))
+    return areas
 
 
-def impossible(asked: Asked, seed: int) -> Asked:
+def impossible(curve_set: CurveSet, seed: int) -> CurveSet:
     """Light curves that nothing makes, from those that something does: fluxes shuffled, two laid over each other.
 
     Only what has signal beyond its noise in five points can be told from anything.
     """
     rng = np.random.default_rng(seed)
-    good = np.flatnonzero(asked.detections >= 5)
+    good = np.flatnonzero(curve_set.detections >= 5)
     half = len(good) // 2
     shuffled, mixed = rng.permutation(good)[:half], rng.permutation(good)[:half]
-    return joined([_shuffled(asked, shuffled, rng), _doubled(asked, mixed, rng)])
+    return joined([_shuffled(curve_set, shuffled, rng), _doubled(curve_set, mixed, rng)])
 
 
-def _shuffled(asked: Asked, rows: Int64, rng: np.random.Generator) -> Asked:
+def _shuffled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> CurveSet:
     """Fluxes and errors that have lost their times."""
-    curves = take(asked.curves, rows)
+    curves = take(curve_set.curves, rows)
     order = np.arange(int(curves.offsets[-1]))
     for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):
         order[start:stop] = start + rng.permutation(int(stop - start))
@@ -302,9 +302,9 @@ def _shuffled(asked: Asked, rows: Int64, rng: np.random.Generator) -> Asked:
     return _strangers(changed, "shuffled", rows)
 
 
-def _doubled(asked: Asked, rows: Int64, rng: np.random.Generator) -> Asked:
+def _doubled(curve_set: CurveSet, rows: Int64, rng: np.random.Generator) -> CurveSet:
     """Light curves whose second half is the first half backwards, made brighter or fainter by up to four times."""
-    curves = take(asked.curves, rows)
+    curves = take(curve_set.curves, rows)
     flux = curves.flux.copy()
     for start, stop in zip(curves.offsets[:-1], curves.offsets[1:], strict=True):
         half = (int(stop) - int(start)) // 2
@@ -322,5 +322,5 @@ def _doubled(asked: Asked, rows: Int64, rng: np.random.Generator) -> Asked:
     return _strangers(changed, "doubled", rows)
 
 
-def _strangers(curves: RaggedBatch, kind: str, rows: Int64) -> Asked:
-    return Asked(curves, np.full(len(rows), -1, np.int64), np.full(len(rows), kind), rows)
+def _strangers(curves: RaggedBatch, kind: str, rows: Int64) -> CurveSet:
+    return CurveSet(curves, np.full(len(rows), -1, np.int64), np.full(len(rows), kind), rows)

@@ -18,8 +18,8 @@ from models.photometry import BANDS
 from models.taxonomy import ELASTICC
 from training.data.dataset import read_dataset
 from training.sky.load import as_sent
+from training.sky.readers import WAVELENGTH
 from training.sky.record import Sky
-from training.sky.surveys import WAVELENGTH
 
 Float = NDArray[np.float64]
 
@@ -89,21 +89,21 @@ def compare(real: Sky, other: Sky, of_a_cell: int = 300) -> dict[str, dict[str, 
     other : views, or simulated objects; ``source`` says which survey an object looks like.
     of_a_cell : objects of a class and survey that are looked at.
     """
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    table: dict[str, dict[str, dict[str, Any]]] = {}
     for label in np.unique(real.label[real.label >= 0]):
         for source in np.unique(other.source[other.label == label]):
             sides = [sky.take(_some(sky, int(label), str(source), of_a_cell)) for sky in (real, other)]
             if min(map(len, sides)) >= FEWEST:
                 cell = _cell(*(measures(side) for side in sides))
-                found.setdefault(ELASTICC.names[label], {})[str(source)] = {
+                table.setdefault(ELASTICC.names[label], {})[str(source)] = {
                     "real": len(sides[0]), "other": len(sides[1]), **cell,
                 }  # fmt: skip
-    return found
+    return table
 
 
 def compare_classes(real: Sky, other: Sky, of_a_cell: int = 60) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the same for every class over all its surveys, at most ``of_a_cell`` real objects of each."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    table: dict[str, dict[str, dict[str, Any]]] = {}
     for label in np.unique(other.label):
         sources = np.unique(real.source[real.label == label])
         rows = [_some(real, int(label), str(source), of_a_cell) for source in sources]
@@ -111,8 +111,8 @@ def compare_classes(real: Sky, other: Sky, of_a_cell: int = 60) -> dict[str, dic
         if sum(map(len, rows)) >= FEWEST:
             side = real.take(np.concatenate(rows))
             cell = _cell(measures(side), measures(other.take(mine)))
-            found[ELASTICC.names[label]] = {EVERYWHERE: {"real": len(side), "other": len(mine), **cell}}
-    return found
+            table[ELASTICC.names[label]] = {EVERYWHERE: {"real": len(side), "other": len(mine), **cell}}
+    return table
 
 
 def read_simulated(path: Path) -> Sky:
@@ -140,14 +140,14 @@ def _some(sky: Sky, label: int, source: str, most: int) -> NDArray[np.intp]:
 
 def _cell(real_NM: Float, other_NM: Float) -> dict[str, Any]:
     """Median of both sides and KS distance of every measure that both have."""
-    found = {}
+    cell = {}
     for place, name in enumerate(MEASURES):
         left, right = (side[:, place][np.isfinite(side[:, place])] for side in (real_NM, other_NM))
         if min(len(left), len(right)) >= FEWEST:
-            found[name] = {
+            cell[name] = {
                 "real": float(np.median(left)), "other": float(np.median(right)), "distance": _distance(left, right),
             }  # fmt: skip
-    return found
+    return cell
 
 
 def _distance(left: Float, right: Float) -> float:
@@ -165,11 +165,15 @@ def draw(real: Sky, others: Mapping[str, Sky], folder: Path, of_a_class: int = 4
     written = []
     for label in np.unique(real.label[real.label >= 0]):
         sides = {"real": real, **others}
-        told = {name: measures(sky.take(_evenly(sky, int(label), of_a_class))) for name, sky in sides.items()}
+        measures_by_side = {
+            name: measures(sky.take(_evenly(sky, int(label), of_a_class))) for name, sky in sides.items()
+        }
         figure = Figure(figsize=(20, 7), dpi=60, layout="constrained")
         for axes, place in zip(figure.subplots(2, 6).ravel(), range(len(MEASURES)), strict=False):
-            _histogram(axes, MEASURES[place], {name: values[:, place] for name, values in told.items()})
-        figure.suptitle(f"{ELASTICC.names[label]}: " + ", ".join(f"{len(v)} {name}" for name, v in told.items()))
+            _histogram(axes, MEASURES[place], {name: values[:, place] for name, values in measures_by_side.items()})
+        figure.suptitle(
+            f"{ELASTICC.names[label]}: " + ", ".join(f"{len(v)} {name}" for name, v in measures_by_side.items())
+        )
         written.append(folder / f"{ELASTICC.names[label].replace('/', '-').replace(' ', '-')}.png")
         figure.savefig(written[-1])
     return written
@@ -213,7 +217,7 @@ def missing(sky: Sky) -> dict[str, dict[str, float]]:
     for source in np.unique(sky.source):
         mine = sky.source == source
         row = {"objects": float(mine.sum()), **{name: float(flags[mine].mean()) for name, flags in have.items()}}
-        seen = sent.take(sent.source == source)
-        row |= {band: float((seen.count(seen.band == number) > 0).mean()) for number, band in enumerate(BANDS)}
+        objects = sent.take(sent.source == source)
+        row |= {band: float((objects.count(objects.band == number) > 0).mean()) for number, band in enumerate(BANDS)}
         table[str(source)] = row
     return table

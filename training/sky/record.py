@@ -2,7 +2,7 @@
 
 Notable:
 
-- only points in a band the networks know are here; `training.sky.surveys` decides which filters count as which band;
+- only points in a band the networks know are here; `training.sky.readers` decides which filters count as which band;
 - ``flux`` is difference flux or, for variables, total flux minus a baseline, in nJy; ``total_flux`` is NaN where it is
   not known. A published upper limit has flux 0 and is not detected (`Sky.limit`);
 - a missing number is NaN, a missing label -1. Nothing but the points, and what `Sky.metadata_of` is told to reveal,
@@ -119,13 +119,13 @@ class Sky:
     @property
     def limit(self) -> NDArray[np.bool_]:
         """Points that are published upper limits, bool (P,)."""
-        found: NDArray[np.bool_] = (self.flux == 0) & ~self.detected
-        return found
+        flags: NDArray[np.bool_] = (self.flux == 0) & ~self.detected
+        return flags
 
     def limit_at(self, at: slice) -> NDArray[np.bool_]:
         """`limit` of some points alone: of all of them it costs more than a fit."""
-        found: NDArray[np.bool_] = (self.flux[at] == 0) & ~self.detected[at]
-        return found
+        flags: NDArray[np.bool_] = (self.flux[at] == 0) & ~self.detected[at]
+        return flags
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -155,8 +155,8 @@ class Sky:
         """Only the flagged points; objects left without any disappear."""
         counts = self.count(flags_P)
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "offsets"}
-        kept = {name: v[flags_P] if name in _POINTS else v[counts > 0] for name, v in values.items()}
-        return Sky(np.concatenate(([0], np.cumsum(counts[counts > 0]))), **kept)
+        remaining = {name: v[flags_P] if name in _POINTS else v[counts > 0] for name, v in values.items()}
+        return Sky(np.concatenate(([0], np.cumsum(counts[counts > 0]))), **remaining)
 
     def metadata_of(self, index: int, reveal: Reveal) -> dict[str, float]:
         """Metadata of an object: nothing, its redshift and dust, or everything that its survey would have sent.

@@ -18,7 +18,7 @@ from training.sky.record import Reveal, Sky
 from training.sky.scores import (
     SURE,
     THREE,
-    Answers,
+    SkyAnswers,
     balanced_of,
     broad_scores,
     recall_of,
@@ -38,18 +38,18 @@ FEWEST_POINTS, FEWEST_DETECTIONS = 5, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class AnsweredSky:
     """Labelled objects of a record, and a model's answers about them by what was revealed.
 
     Every answer is about every object: those that a model cannot answer were left out of ``sky`` before.
     """
 
     sky: Sky
-    answers: Mapping[Reveal, Answers]
+    answers: Mapping[Reveal, SkyAnswers]
     magnitude_N: NDArray[np.float64]
     detections_N: NDArray[np.int64]
 
-    def pick(self, chosen: NDArray[np.bool_], reveal: Reveal = "nothing") -> tuple[Answers, NDArray[np.int64]]:
+    def pick(self, chosen: NDArray[np.bool_], reveal: Reveal = "nothing") -> tuple[SkyAnswers, NDArray[np.int64]]:
         """Answers and labels of the chosen objects."""
         return self.answers[reveal].take(chosen), self.sky.label[chosen]
 
@@ -60,22 +60,22 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class ScoredParts:
     """The test parts of all sets, and (``views``) the same objects through other surveys' patterns."""
 
-    real: Asked
-    views: Asked | None
+    real: AnsweredSky
+    views: AnsweredSky | None
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScoreRow:
     """A row of the table; ``score`` gives its figures by name, the first being the headline."""
 
     key: str
     title: str
     before: str
-    wanted: str
-    score: Callable[[Measured], dict[str, Any]]
+    goal: str
+    score: Callable[[ScoredParts], dict[str, Any]]
 
 
 def brightest(sky: Sky) -> NDArray[np.float64]:
@@ -85,14 +85,14 @@ def brightest(sky: Sky) -> NDArray[np.float64]:
     return np.asarray(np.where(top > 0, 31.4 - 2.5 * np.log10(np.maximum(top, 1e-3)), np.nan))
 
 
-def _beside(answers: Answers, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
+def _beside(answers: SkyAnswers, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:
     """Return what stands beside every figure, and the number of objects."""
     scores = summary(answers, label_N)
-    found = {"top-1": scores.get("top_1", np.nan), "withheld": scores.get("withheld", np.nan)}
-    return {f"{name}{suffix}": value for name, value in (found | {"objects": scores["objects"]}).items()}
+    shares = {"top-1": scores.get("top_1", np.nan), "withheld": scores.get("withheld", np.nan)}
+    return {f"{name}{suffix}": value for name, value in (shares | {"objects": scores["objects"]}).items()}
 
 
-def _broad(measured: Measured) -> dict[str, Any]:
+def _broad(measured: ScoredParts) -> dict[str, Any]:
     real = measured.real
     chosen = real.of(*REAL_IN_LSST_BANDS)
     answers, label = real.pick(chosen)
@@ -108,39 +108,41 @@ def _broad(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _three(source: str, revealed: Reveal) -> Callable[[Measured], dict[str, Any]]:
-    def score(measured: Measured) -> dict[str, Any]:
+def _three(source: str, revealed: Reveal) -> Callable[[ScoredParts], dict[str, Any]]:
+    def score(measured: ScoredParts) -> dict[str, Any]:
         chosen = measured.real.of(source)
-        found: dict[str, Any] = {"objects": int(chosen.sum())}
-        asked: dict[str, Reveal] = {"no z": "nothing", revealed: revealed}
-        for name, reveal in asked.items():
+        figures: dict[str, Any] = {"objects": int(chosen.sum())}
+        reveals: dict[str, Reveal] = {"no z": "nothing", revealed: revealed}
+        for name, reveal in reveals.items():
             answers, label = measured.real.pick(chosen, reveal)
-            found[f"top-1, {name}"] = summary(answers, label).get("top_1", np.nan)
-            found[f"among three, {name}"] = restricted(answers, label)["top_1"]
-            found[f"withheld, {name}"] = summary(answers, label).get("withheld", np.nan)
-        return found
+            figures[f"top-1, {name}"] = summary(answers, label).get("top_1", np.nan)
+            figures[f"among three, {name}"] = restricted(answers, label)["top_1"]
+            figures[f"withheld, {name}"] = summary(answers, label).get("withheld", np.nan)
+        return figures
 
     return score
 
 
-def _balanced(source: str) -> Callable[[Measured], dict[str, Any]]:
-    def score(measured: Measured) -> dict[str, Any]:
+def _balanced(source: str) -> Callable[[ScoredParts], dict[str, Any]]:
+    def score(measured: ScoredParts) -> dict[str, Any]:
         answers, label = measured.real.pick(measured.real.of(source))
-        found = {"balanced": balanced_of(answers, label), "among three": restricted(answers, label)["balanced"]}
+        figures = {"balanced": balanced_of(answers, label), "among three": restricted(answers, label)["balanced"]}
         recalls = {ELASTICC.names[c]: recall_of(answers, label, c) for c in THREE}
-        return {**found, **recalls, **_beside(answers, label)}
+        return {**figures, **recalls, **_beside(answers, label)}
 
     return score
 
 
-def _mallorn(measured: Measured) -> dict[str, Any]:
+def _mallorn(measured: ScoredParts) -> dict[str, Any]:
     chosen = measured.real.of("mallorn")
     answers, label = measured.real.pick(chosen, "redshift")
     if not len(label):
         return {"macro-F1": np.nan, **_beside(answers, label)}
     five = np.array([MALLORN_FIVE.get(name, -1) for name in ELASTICC.names])
-    kept = five >= 0
-    gathered = np.stack([answers.probabilities_NC[:, kept][:, five[kept] == k].sum(axis=1) for k in range(5)], axis=1)
+    in_five = five >= 0
+    gathered = np.stack(
+        [answers.probabilities_NC[:, in_five][:, five[in_five] == k].sum(axis=1) for k in range(5)], axis=1
+    )
     named, truth = gathered.argmax(axis=1), five[label]
     scores = []
     for k in np.unique(truth):
@@ -149,57 +151,57 @@ def _mallorn(measured: Measured) -> dict[str, Any]:
     return {"macro-F1": float(np.mean(scores)), **_beside(answers, label)}
 
 
-def _recalls(**wanted: tuple[str, tuple[str, ...]]) -> Callable[[Measured], dict[str, Any]]:
+def _recalls(**classes: tuple[str, tuple[str, ...]]) -> Callable[[ScoredParts], dict[str, Any]]:
     """Recall of one class in some sources, for each name; beside it, what holds of all these objects together."""
 
-    def score(measured: Measured) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def score(measured: ScoredParts) -> dict[str, Any]:
+        figures: dict[str, Any] = {}
         every = np.zeros(len(measured.real.sky), dtype=np.bool_)
-        for name, (label, sources) in wanted.items():
+        for name, (label, sources) in classes.items():
             chosen = measured.real.of(*sources) & (measured.real.sky.label == CLASS[label])
             answers, labels = measured.real.pick(chosen)
-            found[f"{name.replace('_', ' ')} ({len(labels)})"] = recall_of(answers, labels, CLASS[label])
+            figures[f"{name.replace('_', ' ')} ({len(labels)})"] = recall_of(answers, labels, CLASS[label])
             every |= chosen
-        return found | _beside(*measured.real.pick(every))
+        return figures | _beside(*measured.real.pick(every))
 
     return score
 
 
-def _deep_ia(measured: Measured) -> dict[str, Any]:
+def _deep_ia(measured: ScoredParts) -> dict[str, Any]:
     surveys = {"DES": "des3yr", "SNLS": "snls", "PS1": "ps1md", "Foundation": "foundation_dr1"}
-    found = _recalls(**{name: ("Ia", (source,)) for name, source in surveys.items()})(measured)
+    figures = _recalls(**{name: ("Ia", (source,)) for name, source in surveys.items()})(measured)
     if measured.views is not None:
-        seen = measured.views.of(*surveys.values())
-        answers, label = measured.views.pick(seen)
+        chosen = measured.views.of(*surveys.values())
+        answers, label = measured.views.pick(chosen)
         others = np.isin(label, THREE[1:])
         named = answers.probabilities_NC.argmax(axis=1) == CLASS["Ia"]
         called = float(named[others].mean()) if others.any() else np.nan
-        found["II and Ib/c called Ia, as these surveys see them"] = called
-    return found
+        figures["II and Ib/c called Ia, as these surveys see them"] = called
+    return figures
 
 
-def _ztf_periodic(measured: Measured) -> dict[str, Any]:
+def _ztf_periodic(measured: ScoredParts) -> dict[str, Any]:
     answers, label = measured.real.pick(measured.real.of("ztf_dr"))
     kinds = [CLASS[name] for name in ("RR Lyrae", "Cepheid", "Delta Scuti")]
     return {"macro recall": balanced_of(answers, label, kinds), **_beside(answers, label)}
 
 
-def _views(measured: Measured) -> dict[str, Any]:
+def _views(measured: ScoredParts) -> dict[str, Any]:
     if measured.views is None:
         return {}
     chosen = np.isin(measured.views.sky.label, THREE)
-    found: dict[str, Any] = {}
-    asked: dict[str, Reveal] = {"no z": "nothing", "z": "redshift"}
-    for name, reveal in asked.items():
+    figures: dict[str, Any] = {}
+    reveals: dict[str, Reveal] = {"no z": "nothing", "z": "redshift"}
+    for name, reveal in reveals.items():
         answers, label = measured.views.pick(chosen, reveal)
-        found[f"balanced, {name}"] = balanced_of(answers, label)
-        found[f"among three, {name}"] = restricted(answers, label)["balanced"]
+        figures[f"balanced, {name}"] = balanced_of(answers, label)
+        figures[f"among three, {name}"] = restricted(answers, label)["balanced"]
     scores = summary(*measured.views.pick(chosen))
     named = ("coverage", "size", "sure_and_wrong")
-    return found | {name: scores.get(name, np.nan) for name in named} | _beside(*measured.views.pick(chosen))
+    return figures | {name: scores.get(name, np.nan) for name in named} | _beside(*measured.views.pick(chosen))
 
 
-def _rubin(measured: Measured) -> dict[str, Any]:
+def _rubin(measured: ScoredParts) -> dict[str, Any]:
     chosen = measured.real.of("rubin")
     answers, label = measured.real.pick(chosen)
     scores = summary(answers, label)
@@ -208,52 +210,56 @@ def _rubin(measured: Measured) -> dict[str, Any]:
     return {"AGN named": named, "one-class sets that miss": missing, **_beside(answers, label)}
 
 
-def _coverage(measured: Measured) -> dict[str, Any]:
+def _coverage(measured: ScoredParts) -> dict[str, Any]:
     """Real and simulated sets alike, each with the same weight whatever its size."""
-    found: dict[str, Any] = {}
-    asked = {"raw": measured.real} | ({"views": measured.views} if measured.views is not None else {})
-    for name, part in asked.items():
+    figures: dict[str, Any] = {}
+    parts = {"raw": measured.real} | ({"views": measured.views} if measured.views is not None else {})
+    for name, part in parts.items():
         sources = [str(source) for source in np.unique(part.sky.source) if part.of(str(source)).sum() >= 5]
         scores = [summary(*part.pick(part.of(source))) for source in sources]
         for key in ("coverage", "size", "top_1", "withheld"):
             mean = float(np.nanmean([row[key] for row in scores])) if scores else np.nan
-            found[f"{key.replace('_', '-')}, {name}"] = mean
-    return found
+            figures[f"{key.replace('_', '-')}, {name}"] = mean
+    return figures
 
 
-def _sure(measured: Measured) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    asked = {"raw": measured.real} | ({"views": measured.views} if measured.views is not None else {})
-    for name, part in asked.items():
+def _sure(measured: ScoredParts) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    parts = {"raw": measured.real} | ({"views": measured.views} if measured.views is not None else {})
+    for name, part in parts.items():
         chosen = part.of(*np.unique(part.sky.source).tolist())
         scores = summary(*part.pick(chosen))
-        found |= {f"p >= {SURE}, {name}": scores.get("sure_and_wrong", np.nan)}
-        found |= _beside(*part.pick(chosen), f", {name}")
-    return found
+        figures |= {f"p >= {SURE}, {name}": scores.get("sure_and_wrong", np.nan)}
+        figures |= _beside(*part.pick(chosen), f", {name}")
+    return figures
 
 
 ROWS: Final = (
-    Row(
+    ScoreRow(
         "broad", "real objects in broad classes, no z", "CATS 0.97 / 0.20 / 0.67",
         "0.98 / 0.80 / 0.98, no brightness bin below 0.95 for SN-like, precision 0.97", _broad,
     ),
-    Row("spcc", "SPCC, three types, no z / z", "0.81 / 0.85", "0.84 / 0.88", _three("spcc", "redshift")),
-    Row(
+    ScoreRow("spcc", "SPCC, three types, no z / z", "0.81 / 0.85", "0.84 / 0.88", _three("spcc", "redshift")),
+    ScoreRow(
         "elasticc", "ELAsTiCC, top class, none / metadata", "0.67 / 0.72", "0.70 / 0.76",
         _three("elasticc", "everything"),
     ),
-    Row("mallorn", "MALLORN five classes, with z", "0.708 (five folds)", "above its trees", _mallorn),
-    Row("ztf3", "ZTF: Ia, II, Ib/c balanced among 20", "0.07; with views 0.49", "left out 0.60", _balanced("ztf_sn")),
-    Row("spcc3", "SPCC: Ia, II, Ib/c balanced among 20", "0.36; with views 0.36", "left out 0.50", _balanced("spcc")),
-    Row(
+    ScoreRow("mallorn", "MALLORN five classes, with z", "0.708 (five folds)", "above its trees", _mallorn),
+    ScoreRow(
+        "ztf3", "ZTF: Ia, II, Ib/c balanced among 20", "0.07; with views 0.49", "left out 0.60", _balanced("ztf_sn")
+    ),
+    ScoreRow(
+        "spcc3", "SPCC: Ia, II, Ib/c balanced among 20", "0.36; with views 0.36", "left out 0.50", _balanced("spcc")
+    ),
+    ScoreRow(
         "elasticc3", "ELAsTiCC: Ia, II balanced among 20", "0.26; with views 0.44", "left out 0.55",
         _balanced("elasticc"),
     ),
-    Row(
+    ScoreRow(
         "deep", "SNe Ia of DES, SNLS, PS1, Foundation", "0.92, 0.93, 0.82, 0.95; II and Ib/c called Ia 0.1 to 0.9",
         "left out 0.93, 0.93, 0.85, 0.93; below 0.12", _deep_ia,
     ),
-    Row(
+    ScoreRow(
         "poor", "SNe Ia of the nearby group, SLSN, TDE", "0.39, 0.06, 0.0; with views 0.75, 0.12, 0.25",
         "left out 0.8, 0.4, 0.5; seen 0.93, 0.8, 0.8",
         _recalls(
@@ -261,26 +267,26 @@ ROWS: Final = (
             TDE_of_TDECat=("TDE", ("tdecat",)),
         ),
     ),
-    Row(
+    ScoreRow(
         "yse", "YSE Ia / II", "-", "left out 0.85 / 0.6",
         _recalls(Ia=("Ia", ("yse_dr1",)), II=("II", ("yse_dr1",))),
     ),
-    Row(
+    ScoreRow(
         "stars", "RR Lyrae of Stripe 82, OGLE dwarf novae", "0.68, 0.44", "left out 0.85, 0.6; seen 0.98, 0.95",
         _recalls(RR_Lyrae=("RR Lyrae", ("s82_rrlyrae",)), Dwarf_Novae=("Dwarf Novae", ("ogle_dn",))),
     ),
-    Row(
+    ScoreRow(
         "periodic", "periodic variables of ZTF (RR Lyrae, Cepheid, Delta Scuti)", "-", "left out 0.7 macro",
         _ztf_periodic,
     ),
-    Row(
+    ScoreRow(
         "views", "the test part through every survey's pattern: Ia, II, Ib/c balanced among 20",
         "0.66 among the three; 1.2.0 on kept objects 0.09 / 0.16 with z", "0.5 / 0.6 with z", _views,
     ),
-    Row("rubin", "real Rubin AGN named; one-class sets that miss", "1.2.0 5 of 43", "0.80; at most 0.05", _rubin),
-    Row(
+    ScoreRow("rubin", "real Rubin AGN named; one-class sets that miss", "1.2.0 5 of 43", "0.80; at most 0.05", _rubin),
+    ScoreRow(
         "coverage", "coverage of 0.9 sets, mean over sets", "0.97 seen, 0.66 unseen; on views 0.85 with 3 to 5 classes",
         "0.87 to 0.95 seen; unseen and views 0.85 with at most 4 classes", _coverage,
     ),
-    Row("sure", "sure and wrong (p >= 0.8)", "-", "0.03 seen, 0.05 unseen", _sure),
+    ScoreRow("sure", "sure and wrong (p >= 0.8)", "-", "0.03 seen, 0.05 unseen", _sure),
 )  # fmt: skip

@@ -32,7 +32,7 @@ COVERAGE: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answers:
+class SkyAnswers:
     """Answers about the objects ``rows_N`` of a record.
 
     ``probabilities_NC`` sum to 1; ``inside_NC`` which classes the 0.9 set holds; ``novelty_N`` larger where stranger,
@@ -48,18 +48,20 @@ class Answers:
     def __len__(self) -> int:
         return len(self.rows_N)
 
-    def take(self, chosen: NDArray[np.bool_]) -> "Answers":
+    def take(self, chosen: NDArray[np.bool_]) -> "SkyAnswers":
         """Return the chosen answers."""
-        return Answers(*(getattr(self, part.name)[chosen] for part in fields(self)))
+        return SkyAnswers(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
-    def with_prior(self, weight_C: NDArray[np.float64]) -> "Answers":
+    def with_prior(self, weight_C: NDArray[np.float64]) -> "SkyAnswers":
         """Return the answers with probabilities reweighted; sets stay what they were."""
         weighted = self.probabilities_NC * weight_C
         total = weighted.sum(axis=1, keepdims=True)
-        return Answers(self.rows_N, weighted / np.maximum(total, 1e-30), self.inside_NC, self.novelty_N, self.unusual_N)
+        return SkyAnswers(
+            self.rows_N, weighted / np.maximum(total, 1e-30), self.inside_NC, self.novelty_N, self.unusual_N
+        )
 
 
-def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -> Answers:
+def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -> SkyAnswers:
     """Return a bundle's answers about the objects of ``sky`` that it can take; those without a usable point have none.
 
     They are what the service concludes: class shares, what is known of the object, and whether it is unusual, included.
@@ -78,43 +80,43 @@ def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -
     bundle = load_bundle(path)
     session, posterior = open_session(bundle.model), Posterior(bundle.manifest)
     shares = posterior.prior(prior)
-    shown = _shown(bundle.manifest, sky, reveal)
-    order = sorted(range(len(shown)), key=lambda place: len(shown[place][1]))
+    inputs = _inputs_of(bundle.manifest, sky, reveal)
+    order = sorted(range(len(inputs)), key=lambda place: len(inputs[place][1]))
     classes = len(bundle.manifest.classes.classes)
-    probabilities, inside = np.zeros((len(shown), classes)), np.zeros((len(shown), classes), dtype=np.bool_)
-    novelty, unusual = np.full(len(shown), np.nan), np.zeros(len(shown), dtype=np.bool_)
+    probabilities, inside = np.zeros((len(inputs), classes)), np.zeros((len(inputs), classes), dtype=np.bool_)
+    novelty, unusual = np.full(len(inputs), np.nan), np.zeros(len(inputs), dtype=np.bool_)
     for start in range(0, len(order), BATCH):
         places = order[start : start + BATCH]
-        outputs = run(session, RaggedBatch.collate([shown[place][1] for place in places]).padded())
+        outputs = run(session, RaggedBatch.collate([inputs[place][1] for place in places]).padded())
         for number, place in enumerate(places):
-            row, tokens = shown[place]
-            told = float(outputs["novelty"][number]) if "novelty" in outputs else None
-            said = posterior.conclude(
+            row, tokens = inputs[place]
+            score = float(outputs["novelty"][number]) if "novelty" in outputs else None
+            conclusion = posterior.conclude(
                 outputs["probabilities"][number],
                 detections=int(np.count_nonzero(tokens.detected)),
                 bands=int(np.count_nonzero(tokens.points_per_band)),
-                novelty=told,
+                novelty=score,
                 known=sky.metadata_of(row, reveal),
                 prior=shares,
                 coverage=COVERAGE,
             )
-            probabilities[place], unusual[place] = said.probabilities, bool(said.unusual)
-            novelty[place] = np.nan if told is None else told
-            inside[place, list(said.classes or [int(said.probabilities.argmax())])] = True
-    return Answers(np.array([row for row, _ in shown], dtype=np.intp), probabilities, inside, novelty, unusual)
+            probabilities[place], unusual[place] = conclusion.probabilities, bool(conclusion.unusual)
+            novelty[place] = np.nan if score is None else score
+            inside[place, list(conclusion.classes or [int(conclusion.probabilities.argmax())])] = True
+    return SkyAnswers(np.array([row for row, _ in inputs], dtype=np.intp), probabilities, inside, novelty, unusual)
 
 
-def _shown(manifest: Manifest, sky: Sky, reveal: Reveal) -> list[tuple[int, Tokens]]:
+def _inputs_of(manifest: Manifest, sky: Sky, reveal: Reveal) -> list[tuple[int, Tokens]]:
     """Return the tokens of every object that has a point for the network."""
-    shown: list[tuple[int, Tokens]] = []
+    inputs: list[tuple[int, Tokens]] = []
     for row in range(len(sky)):
         try:
             curve = sky.curve(row, reveal)
             tokens = featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.bands)
         except LightCurveError:
             continue
-        shown.append((row, tokens))
-    return shown
+        inputs.append((row, tokens))
+    return inputs
 
 
 SURE: Final = 0.8
@@ -143,7 +145,7 @@ def to_broad(probabilities_NC: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(probabilities_NC @ np.eye(len(BROAD))[broad_of_class()])
 
 
-def summary(answers: Answers, label_N: Int) -> dict[str, Any]:
+def summary(answers: SkyAnswers, label_N: Int) -> dict[str, Any]:
     """Every score of one set of labelled objects; ``objects`` alone where there are none."""
     if not len(answers):
         return {"objects": 0}
@@ -151,7 +153,7 @@ def summary(answers: Answers, label_N: Int) -> dict[str, Any]:
     counts = confusion(label_N, top_N.astype(np.int64), answers.probabilities_NC.shape[1])
     present = counts.sum(axis=1) > 0
     broad_N = broad_of_class()[label_N]
-    told = ~answers.unusual_N
+    given_N = ~answers.unusual_N
     covered_N = answers.inside_NC[np.arange(len(label_N)), label_N]
     wrong_N = top_N != label_N
     return {
@@ -164,11 +166,11 @@ def summary(answers: Answers, label_N: Int) -> dict[str, Any]:
         "recall": {ELASTICC.names[c]: float(counts[c, c] / counts[c].sum()) for c in np.flatnonzero(present)},
         "ece": ece(answers.probabilities_NC, label_N),
         "log_loss": log_loss(answers.probabilities_NC, label_N),
-        "coverage": float(covered_N[told].mean()) if told.any() else float("nan"),
-        "size": float(answers.inside_NC[told].sum(axis=1).mean()) if told.any() else float("nan"),
+        "coverage": float(covered_N[given_N].mean()) if given_N.any() else float("nan"),
+        "size": float(answers.inside_NC[given_N].sum(axis=1).mean()) if given_N.any() else float("nan"),
         "withheld": float(answers.unusual_N.mean()),
         "sure_and_wrong": float((wrong_N & (answers.probabilities_NC.max(axis=1) >= SURE)).mean()),
-        "single_and_missing": float((told & (answers.inside_NC.sum(axis=1) == 1) & ~covered_N).mean()),
+        "single_and_missing": float((given_N & (answers.inside_NC.sum(axis=1) == 1) & ~covered_N).mean()),
     }
 
 
@@ -177,31 +179,31 @@ def _recurs(probabilities_NC: NDArray[np.float64]) -> Bool:
     return np.asarray(probabilities_NC[:, recurring_of_class()].sum(axis=1) > 0.5)
 
 
-def restricted(answers: Answers, label_N: Int, among: Sequence[int] = THREE) -> dict[str, float]:
+def restricted(answers: SkyAnswers, label_N: Int, among: Sequence[int] = THREE) -> dict[str, float]:
     """Accuracy and balanced recall when only some classes may be chosen (objects of other classes left out)."""
-    kept = np.isin(label_N, among)
-    if not kept.any():
+    matches = np.isin(label_N, among)
+    if not matches.any():
         return {"top_1": float("nan"), "balanced": float("nan")}
-    chosen_N = np.asarray(among)[answers.probabilities_NC[kept][:, list(among)].argmax(axis=1)]
-    right_N, truth_N = chosen_N == label_N[kept], label_N[kept]
+    chosen_N = np.asarray(among)[answers.probabilities_NC[matches][:, list(among)].argmax(axis=1)]
+    right_N, truth_N = chosen_N == label_N[matches], label_N[matches]
     recalls = [right_N[truth_N == label].mean() for label in np.unique(truth_N)]
     return {"top_1": float(right_N.mean()), "balanced": float(np.mean(recalls))}
 
 
-def balanced_of(answers: Answers, label_N: Int, among: Sequence[int] = THREE) -> float:
+def balanced_of(answers: SkyAnswers, label_N: Int, among: Sequence[int] = THREE) -> float:
     """Mean recall of the classes ``among`` that occur, each answer chosen among all classes."""
     top_N = answers.probabilities_NC.argmax(axis=1)
     recalls = [float((top_N[label_N == label] == label).mean()) for label in among if (label_N == label).any()]
     return float(np.mean(recalls)) if recalls else float("nan")
 
 
-def recall_of(answers: Answers, label_N: Int, label: int) -> float:
+def recall_of(answers: SkyAnswers, label_N: Int, label: int) -> float:
     """Share of a class that is named so; NaN without one."""
     mine = label_N == label
     return float((answers.probabilities_NC[mine].argmax(axis=1) == label).mean()) if mine.any() else float("nan")
 
 
-def broad_scores(answers: Answers, label_N: Int, magnitude_N: NDArray[np.float64]) -> dict[str, Any]:
+def broad_scores(answers: SkyAnswers, label_N: Int, magnitude_N: NDArray[np.float64]) -> dict[str, Any]:
     """Recall of the broad classes, precision of SN-like, and recall of SN-like by brightness."""
     truth_N = broad_of_class()[label_N]
     named_N = to_broad(answers.probabilities_NC).argmax(axis=1)
@@ -213,38 +215,38 @@ def broad_scores(answers: Answers, label_N: Int, magnitude_N: NDArray[np.float64
         for number, name in enumerate(BROAD)
         if (truth_N == number).any()
     }
-    said, supernova = named_N == 0, truth_N == 0
+    called_supernova, supernova = named_N == 0, truth_N == 0
     bins = np.digitize(magnitude_N, BRIGHTNESS)
     by_brightness = [
-        {"bin": place, "objects": int(here.sum()), "recall": float(said[here].mean())}
+        {"bin": place, "objects": int(here.sum()), "recall": float(called_supernova[here].mean())}
         for place in range(len(BRIGHTNESS) + 1)
         if (here := supernova & (bins == place)).any()
     ]
     return {
         "recall": recall,
-        "precision_sn_like": float(supernova[said].mean()) if said.any() else float("nan"),
+        "precision_sn_like": float(supernova[called_supernova].mean()) if called_supernova.any() else float("nan"),
         "sn_like_by_brightness": by_brightness,
         "worst_bin": min((row["recall"] for row in by_brightness if row["objects"] >= 10), default=float("nan")),
     }
 
 
-def by_detections(answers: Answers, label_N: Int, detections_N: Int) -> list[dict[str, Any]]:
+def by_detections(answers: SkyAnswers, label_N: Int, detections_N: Int) -> list[dict[str, Any]]:
     """`summary` without its recalls, for objects of few to many detections."""
-    found = []
+    rows = []
     for low, high in DETECTIONS:
         here = (detections_N >= low) & (detections_N <= high)
         scores = summary(answers.take(here), label_N[here])
         scores.pop("recall", None)
-        found.append({"from": low, **scores})
-    return found
+        rows.append({"from": low, **scores})
+    return rows
 
 
-def novelty_auroc(known: Answers, strange: Answers) -> float:
+def novelty_auroc(usual: SkyAnswers, strange: SkyAnswers) -> float:
     """Probability that an object of no known class is stranger than one of a known class; NaN without novelty."""
-    score = np.concatenate([known.novelty_N, strange.novelty_N])
+    score = np.concatenate([usual.novelty_N, strange.novelty_N])
     if not np.isfinite(score).all():
         return float("nan")
-    return area_under_roc(score, np.arange(len(score)) >= len(known))
+    return area_under_roc(score, np.arange(len(score)) >= len(usual))
 
 
 def rounded(value: Any, digits: int = 4) -> Any:

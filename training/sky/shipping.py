@@ -1,6 +1,6 @@
 """From fitted heads, alone or beside boosted trees, to a bundle: calibrated, with sets by stratum and a novelty.
 
-Everything is fitted on the validation light curves of some folders (`training.sky.told`); class shares are those of
+Everything is fitted on the validation light curves of some folders (`training.sky.tables`); class shares are those of
 their training light curves, which calibration and thresholds assume.
 """
 
@@ -31,11 +31,11 @@ from training.fit.checkpoints import RunConfig, RunError, load_network
 from training.recipes.schema import Recipe
 from training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
 from training.score.confidence import Strata, coverage_and_size, fit_strata, reweighted
-from training.sky.heads import Told, answers, scores, shares
-from training.sky.novelty import Asked, StrangerFit, fit_strangers, joined, judge, read_asked
-from training.sky.page import write_sky_card
-from training.sky.surveys import STAND_INS
-from training.sky.told import classes_of, read_part, read_told
+from training.sky.heads import HeadInputs, answers, scores, shares
+from training.sky.novelty import CurveSet, StrangerFit, fit_strangers, joined, judge, read_curve_set
+from training.sky.readers import STAND_INS
+from training.sky.table_page import write_sky_card
+from training.sky.tables import classes_of, read_head_inputs, read_part
 
 PARITY_CURVES: Final = 500
 DECIDED: Final = 1e-3  # spreads of a statistic
@@ -101,7 +101,7 @@ def ship(
     network, config = load_network(run)
     assert isinstance(network, AstroMoE)
     folders = (folder, *more)
-    asked = joined([read_asked(each / "validation.npz") for each in folders])
+    curve_set = joined([read_curve_set(each / "validation.npz") for each in folders])
     forest = None if trees is None else read_forest(trees)
     fitted = fit_all(network, folders, config.recipe, forest)
     ensemble = Ensembled(BoostedTrees(forest), fitted.ensemble) if forest and fitted.ensemble else None
@@ -116,21 +116,21 @@ def ship(
         prediction_sets=fitted.sets,
         ensemble=ensemble,
     )
-    export_bundle(network, config, parity_tokens(network, asked, config, ensemble), out, release)
+    export_bundle(network, config, parity_tokens(network, curve_set, config, ensemble), out, release)
     return _complete(out, fitted)
 
 
 def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: Forest | None = None) -> Fitted:
     """Weigh trees beside a network where there are some, calibrate, fit novelty and sets, and measure them."""
-    (told, asked), known = (read_part(folders, part) for part in ("validation", "train"))
-    training = known[1]
-    sample, ensemble, parts = served_sample(network, told, asked), None, dict[str, Any]()
+    (inputs, curve_set), training_part = (read_part(folders, part) for part in ("validation", "train"))
+    training = training_part[1]
+    sample, ensemble, parts = served_sample(network, inputs, curve_set), None, dict[str, Any]()
     if forest is not None:
-        sample, ensemble, parts = beside(forest, told, asked, sample)
+        sample, ensemble, parts = beside(forest, inputs, curve_set, sample)
     fit = fit_calibration(sample)
     p_NC = calibrated(sample.logits_NC, sample.length_N, fit.calibration)
-    novelty, auroc = _novelty(network, known, folders[0], sample, recipe.seed)
-    strata = Strata(asked.detections, asked.bands, novelty.novelty(sample.embedding_NE), asked.source)
+    novelty, auroc = _novelty(network, training_part, folders[0], sample, recipe.seed)
+    strata = Strata(curve_set.detections, curve_set.bands, novelty.novelty(sample.embedding_NE), curve_set.source)
     usual = strata.novelty <= novelty.described.threshold
     measured = _without(p_NC, sample.label_N, strata, usual)
     classes = classes_of(folders[0])
@@ -156,52 +156,57 @@ def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: 
 
 
 def beside(
-    forest: Forest, told: Told, asked: Asked, sample: ServedSample
+    forest: Forest, inputs: HeadInputs, curve_set: CurveSet, sample: ServedSample
 ) -> tuple[ServedSample, Ensemble, dict[str, Any]]:
     """Return the sample as trees and network answer together, their weights, and the scores of each and of both.
 
     Scores of both are of objects that the weight was not fitted to: each half is weighed as the other half says.
     """
-    known_N, trees_NC = asked.has_redshift, tree_logits(forest, told.columns)
+    known_N, trees_NC = curve_set.has_redshift, tree_logits(forest, inputs.columns)
     columns = trees_NC, sample.logits_NC, sample.length_N, known_N
     half_N = np.random.default_rng(0).permutation(int(sample.object_N.max()) + 1)[sample.object_N] % 2
     crossed_NC = np.zeros_like(trees_NC)
     for half in (0, 1):
         mine, rest = half_N == half, half_N != half
-        trees, network, length, known = (column[rest] for column in columns)
-        fitted = fit_ensemble(forest, trees, network, sample.label_N[rest], length, known)
-        trees, network, length, known = (column[mine] for column in columns)
-        crossed_NC[mine] = pooled(fitted, trees, network, length, known)
+        trees, network, length, has_redshift = (column[rest] for column in columns)
+        fitted = fit_ensemble(forest, trees, network, sample.label_N[rest], length, has_redshift)
+        trees, network, length, has_redshift = (column[mine] for column in columns)
+        crossed_NC[mine] = pooled(fitted, trees, network, length, has_redshift)
     ensemble = fit_ensemble(forest, trees_NC, sample.logits_NC, sample.label_N, sample.length_N, known_N)
     each = {"network": sample.logits_NC, "trees": trees_NC, "both": crossed_NC}
-    found = {name: scores(softmax(logits_NC), sample.label_N) for name, logits_NC in each.items()}
-    return sample._replace(logits_NC=pooled(ensemble, *columns)), ensemble, {"network_and_trees": found}
+    scores_by_model = {name: scores(softmax(logits_NC), sample.label_N) for name, logits_NC in each.items()}
+    return sample._replace(logits_NC=pooled(ensemble, *columns)), ensemble, {"network_and_trees": scores_by_model}
 
 
 def _measured_on(classes: Sequence[str]) -> str:
     return MEASURED_ON if tuple(classes) == ELASTICC.names else MEASURED_ON_ZTF
 
 
-def served_sample(network: AstroMoE, told: Told, asked: Asked) -> ServedSample:
+def served_sample(network: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) -> ServedSample:
     """Answers of the network about light curves, as `training.score` reads them."""
-    logits_NC, embedding_NE = answers(network, told)
+    logits_NC, embedding_NE = answers(network, inputs)
     return ServedSample(
-        logits_NC, embedding_NE, asked.label, asked.owner, asked.length.astype(np.int64), asked.detections
+        logits_NC,
+        embedding_NE,
+        curve_set.label,
+        curve_set.owner,
+        curve_set.length.astype(np.int64),
+        curve_set.detections,
     )
 
 
 def _novelty(
-    network: AstroMoE, seen: tuple[Told, Asked], folder: Path, usual: ServedSample, seed: int
+    network: AstroMoE, part: tuple[HeadInputs, CurveSet], folder: Path, usual: ServedSample, seed: int
 ) -> tuple[StrangerFit, dict[str, float]]:
-    (known, training), strangers = seen, read_asked(folder / "strangers.npz")
+    (inputs, training), strangers = part, read_curve_set(folder / "strangers.npz")
     rng = np.random.default_rng(seed)
-    rows = rng.permutation(len(known.embedding))[:REFERENCE]
+    rows = rng.permutation(len(inputs.embedding))[:REFERENCE]
     # else the surveys of the strangers would be strange, not the strangers
     alike = np.flatnonzero(np.isin(training.source, SURVEYS_OF_STRANGERS))
     rows = np.concatenate([rows, rng.choice(alike, REFERENCE)]) if len(alike) else rows
-    some = Told(known.embedding[rows], known.value[rows], known.known[rows])
+    some = HeadInputs(inputs.embedding[rows], inputs.value[rows], inputs.is_known[rows])
     known_NE = answers(network, some)[1]
-    strange_NE = answers(network, read_told(folder, "strangers"))[1]
+    strange_NE = answers(network, read_head_inputs(folder, "strangers"))[1]
     label_N = training.label[rows]
     fit = fit_strangers(known_NE, label_N, strange_NE, usual.embedding_NE, seed=seed)
     kinds, count = np.unique(strangers.source, return_counts=True)
@@ -210,13 +215,13 @@ def _novelty(
     return fit, judge(known_NE, label_N, usual.embedding_NE, strange_NE, kind_N, seed=seed)
 
 
-def _without(p_NC: Float64, label_N: Any, strata: Strata, kept: Any) -> tuple[Float64, Any, Strata]:
-    return p_NC[kept], label_N[kept], strata.take(kept)
+def _without(p_NC: Float64, label_N: Any, strata: Strata, rows: Any) -> tuple[Float64, Any, Strata]:
+    return p_NC[rows], label_N[rows], strata.take(rows)
 
 
 def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strata, share_C: Float64) -> dict[str, Any]:
     """For every named prior its thresholds and what they cover, were its shares the survey's."""
-    found = {}
+    reports = {}
     for name in (UNIFORM, LSST_ALERTS, ZTF_BRIGHT):
         rates = named_rates(name, classes)
         if rates is None:
@@ -224,11 +229,11 @@ def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strat
         new_C = np.array([max(rates.shares.get(label, 0.0), 0.0) for label in classes])
         ratio_C = np.maximum(new_C / new_C.sum(), 0.0) / share_C
         told_NC, weight_N = reweighted(p_NC, ratio_C), ratio_C[label_N]
-        kept = weight_N > 0
-        own = told_NC[kept], label_N[kept], strata.take(kept)
-        sets = fit_strata(*own, _measured_on(classes), weight_N[kept])
-        measured = coverage_and_size(sets, *own, weight_N[kept])
-        found[name] = {
+        present = weight_N > 0
+        own = told_NC[present], label_N[present], strata.take(present)
+        sets = fit_strata(*own, _measured_on(classes), weight_N[present])
+        measured = coverage_and_size(sets, *own, weight_N[present])
+        reports[name] = {
             "shares": None,
             "source": rates.source if name != UNIFORM else "",
             "coverage": {"0.9": measured["coverage"]},
@@ -236,31 +241,33 @@ def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strat
             "measured_on": _measured_on(classes),
             "prediction_sets": sets.model_dump(mode="json"),
         }
-    return found
+    return reports
 
 
 def _by_survey(p_NC: Float64, label_N: Any, strata: Strata, sets: PredictionSets, usual: Any) -> dict[str, Any]:
-    found = {}
+    reports = {}
     for source in np.unique(strata.source):
         rows = strata.source == source
-        told = coverage_and_size(sets, *_without(p_NC, label_N, strata, rows & usual)) if (rows & usual).any() else {}
-        found[str(source)] = {
+        coverage = (
+            coverage_and_size(sets, *_without(p_NC, label_N, strata, rows & usual)) if (rows & usual).any() else {}
+        )
+        reports[str(source)] = {
             **scores(p_NC[rows], label_N[rows]),
             "withheld": float(1 - usual[rows].mean()),
-            **told,
+            **coverage,
         }
-    return found
+    return reports
 
 
 def counts(folders: Sequence[Path]) -> dict[str, int]:
     """Count the training light curves of each class in some folders of the same classes."""
     classes = classes_of(folders[0])
-    label_N = np.concatenate([read_asked(folder / "train.npz").label for folder in folders])
+    label_N = np.concatenate([read_curve_set(folder / "train.npz").label for folder in folders])
     return dict(zip(classes, np.bincount(label_N, minlength=len(classes)).tolist(), strict=True))
 
 
 def parity_tokens(
-    network: AstroMoE, asked: Asked, config: RunConfig, ensemble: Ensembled | None = None
+    network: AstroMoE, curve_set: CurveSet, config: RunConfig, ensemble: Ensembled | None = None
 ) -> list[Tokens]:
     """Light curves of every length, and noise of every brightness that reaches the rarer experts.
 
@@ -268,10 +275,10 @@ def parity_tokens(
     that rounding chooses: what it chooses proves nothing of the graph, and such light curves are left out.
     """
     rng = np.random.default_rng(config.recipe.seed)
-    rows = rng.permutation(len(asked))[:PARITY_CURVES]
+    rows = rng.permutation(len(curve_set))[:PARITY_CURVES]
     drawn = (usable_tokens(noise(rng), config.recipe.data) for _ in range(PARITY_NOISE))
-    found = [_tokens(asked, int(row)) for row in rows] + [tokens for tokens in drawn if tokens is not None]
-    decided = [tokens for tokens in found if _is_decided(network, tokens)]
+    candidates = [_tokens(curve_set, int(row)) for row in rows] + [tokens for tokens in drawn if tokens is not None]
+    decided = [tokens for tokens in candidates if _is_decided(network, tokens)]
     if ensemble is None:
         return decided
     exact = deepcopy(network).double()
@@ -288,11 +295,11 @@ def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
     inputs = RaggedBatch.collate([tokens]).padded()
     single = [torch.from_numpy(inputs[name]) for name in network.input_names]
     exact = network.statistics_of(*(part.double() if part.is_floating_point() else part for part in single))
-    for shown in (single, *(_jittered(single, seed) for seed in range(JITTERED))):
-        told = network.statistics_of(*shown)
+    for points in (single, *(_jittered(single, seed) for seed in range(JITTERED))):
+        statistics = network.statistics_of(*points)
         own = len(network.statistics.spread_K)
-        away_BK = ((told.value_BK - exact.value_BK)[:, :own] / network.statistics.spread_K).abs()
-        if not (told.known_BK == exact.known_BK).all() or away_BK[told.known_BK[:, :own]].max() > DECIDED:
+        away_BK = ((statistics.value_BK - exact.value_BK)[:, :own] / network.statistics.spread_K).abs()
+        if not (statistics.known_BK == exact.known_BK).all() or away_BK[statistics.known_BK[:, :own]].max() > DECIDED:
             return False
     return True
 
@@ -325,8 +332,8 @@ def _jittered(inputs: Sequence[torch.Tensor], seed: int, digits: float = LAST_DI
     ]
 
 
-def _tokens(asked: Asked, row: int) -> Tokens:
-    curves = asked.curves
+def _tokens(curve_set: CurveSet, row: int) -> Tokens:
+    curves = curve_set.curves
     at = slice(int(curves.offsets[row]), int(curves.offsets[row + 1]))
     return Tokens(
         time=curves.time[at],
@@ -343,10 +350,10 @@ def _tokens(asked: Asked, row: int) -> Tokens:
 
 def _complete(out: Path, fitted: Fitted) -> Bundle:
     """Add to the manifest what only bundles of the second format have, then write the card."""
-    told = load_bundle(out).manifest.model_dump(mode="json")
-    told["recipe"]["data"].pop("fractions", None)  # parts came with the data
+    contents = load_bundle(out).manifest.model_dump(mode="json")
+    contents["recipe"]["data"].pop("fractions", None)  # parts came with the data
     everything = tuple(fitted.shares) == ELASTICC.names
-    told |= {
+    contents |= {
         "format_version": 2,
         "band_groups": STAND_INS if everything else {},
         "prior": {
@@ -355,10 +362,10 @@ def _complete(out: Path, fitted: Fitted) -> Bundle:
             "source": "class shares of the light curves that heads, calibration and sets were fitted to",
         },
         "priors": fitted.priors,
-        "domain": _domain(told["bands"]) if everything else None,
+        "domain": _domain(contents["bands"]) if everything else None,
         "context": {"learned": ["redshift"]},
     }
-    write_manifest(out, Manifest.model_validate_json(json.dumps(told)))
+    write_manifest(out, Manifest.model_validate_json(json.dumps(contents)))
     return write_sky_card(out)
 
 

@@ -45,13 +45,13 @@ from training.importers.surveys import ZTF_CLASSES
 from training.recipes.schema import Recipe
 from training.score.calibrate import softmax
 from training.score.metrics import confusion, macro_f1
-from training.sky.heads import Told, load_body, load_whole, save_run
+from training.sky.heads import HeadInputs, load_body, load_whole, save_run
 from training.sky.load import as_sent
-from training.sky.novelty import Asked, embeddings_of, impossible, joined, statistics_of
-from training.sky.page import EVERY_PART
+from training.sky.novelty import CurveSet, embeddings_of, impossible, joined, statistics_of
 from training.sky.record import PARTS, Sky
 from training.sky.scores import ask_bundle
-from training.sky.told import CLASSES, IMPOSSIBLE, real_strangers
+from training.sky.table_page import EVERY_PART
+from training.sky.tables import CLASSES, IMPOSSIBLE, real_strangers
 from training.sky.trees import features_of
 
 Int = NDArray[np.int64]
@@ -77,9 +77,9 @@ def six_report(sky: Sky, bundles: Sequence[Path], *, seeds: Sequence[int] = (0, 
         For a bundle of other classes.
     """
     six, label = typed(sky)
-    learns, asked = six.part == PARTS.index("train"), six.part == PARTS.index("test")
-    named = _trees(six, label, learns, asked, seeds)
-    truth, test = label[asked], six.take(asked)
+    learns, in_test = six.part == PARTS.index("train"), six.part == PARTS.index("test")
+    named = _trees(six, label, learns, in_test, seeds)
+    truth, test = label[in_test], six.take(in_test)
     scores = [_score(truth, row) for row in named]
     report: dict[str, Any] = {
         "objects": len(truth),
@@ -102,13 +102,13 @@ def typed(sky: Sky) -> tuple[Sky, Int]:
 
 
 def _trees(
-    six: Sky, label: Int, learns: NDArray[np.bool_], asked: NDArray[np.bool_], seeds: Sequence[int]
+    six: Sky, label: Int, learns: NDArray[np.bool_], in_test: NDArray[np.bool_], seeds: Sequence[int]
 ) -> list[Int]:
     """Return the classes that trees of every seed name for the asked objects."""
     value_NF, rows = features_of(six)
     if len(rows) != len(six):
         raise ValueError("every object has a point, so every one has features")
-    return _boosted(value_NF[learns], label[learns], value_NF[asked], seeds)
+    return _boosted(value_NF[learns], label[learns], value_NF[in_test], seeds)
 
 
 def _boosted(
@@ -118,8 +118,8 @@ def _boosted(
     weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
     named = []
     for seed in seeds:
-        wanted = {**PARAMETERS, **changes}
-        booster = boost(value_NF, label_N, wanted, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
+        parameters = {**PARAMETERS, **changes}
+        booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
         named.append(np.asarray(booster.predict(asked_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
     return named
 
@@ -193,15 +193,15 @@ class Drawn:
 
     Attributes
     ----------
-    asked : the light curves; ``owner`` is the number of the object.
-    told : statistics, shapes among them, and the branches' embedding.
+    curve_set : the light curves; ``owner`` is the number of the object.
+    inputs : statistics, shapes among them, and the branches' embedding.
     heads_NHC : logits of every copy of the network's heads.
     held_O : objects that the network's branches have not learned from.
     group_O : objects that are one by another name have the same number.
     """
 
-    asked: Asked
-    told: Told
+    curve_set: CurveSet
+    inputs: HeadInputs
     heads_NHC: Float32
     held_O: Bool
     group_O: Int
@@ -209,22 +209,22 @@ class Drawn:
     @property
     def values(self) -> Float32:
         """Statistics and shapes, NaN where unknown, [N, F]: the numbers that trees look at."""
-        return np.where(self.told.known, self.told.value, np.float32(np.nan)).astype(np.float32)
+        return np.where(self.inputs.is_known, self.inputs.value, np.float32(np.nan)).astype(np.float32)
 
     @property
     def label_O(self) -> Int:
         """Class of every object."""
-        return self.asked.label[: len(self.held_O)]
+        return self.curve_set.label[: len(self.held_O)]
 
     def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
         """Light curves of some objects."""
-        return np.flatnonzero(chosen_O[self.asked.owner])
+        return np.flatnonzero(chosen_O[self.curve_set.owner])
 
     def weights(self, rows: NDArray[np.intp]) -> Float32:
         """Weights of light curves: rare classes weigh more, and all draws of an object less than the complete one."""
-        asked, objects = self.asked, len(self.held_O)
-        weight = np.bincount(self.label_O)[asked.label[rows]].astype(np.float64) ** (POWER - 1.0)
-        owner = asked.owner[rows]
+        curve_set, objects = self.curve_set, len(self.held_O)
+        weight = np.bincount(self.label_O)[curve_set.label[rows]].astype(np.float64) ** (POWER - 1.0)
+        owner = curve_set.owner[rows]
         times = np.maximum(np.bincount(owner, minlength=objects)[owner] - 1, 1)
         weight *= np.where(rows < objects, 1.0, DRAWN_WEIGHT / times)
         relative: Float32 = (weight / weight.mean()).astype(np.float32)
@@ -243,7 +243,7 @@ class SixFit(NamedTuple):
         """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
         trees_NC = tree_logits(self.forest, drawn.values[rows])
         heads_NC = folded(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
-        length_N, unknown_N = drawn.asked.length[rows], np.zeros(len(rows), np.bool_)
+        length_N, unknown_N = drawn.curve_set.length[rows], np.zeros(len(rows), np.bool_)
         both_NC = pooled(self.ensemble, trees_NC, heads_NC, length_N, unknown_N)
         named = {"trees inside": trees_NC, "heads": heads_NC, "both": both_NC}
         return {name: softmax(logits_NC) for name, logits_NC in named.items()}
@@ -265,11 +265,11 @@ def draw_six(sky: Sky, run: Path, recipe: Recipe, *, seed: int) -> Drawn:
                 tokens.append(example.tokens)
                 owners.append(row)
     owner_N = np.array(owners, dtype=np.int64)
-    asked = Asked(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
+    curve_set = CurveSet(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
     network, body = load_whole(run)[0].eval(), load_body(run)[0]
-    told = Told(embeddings_of(body, asked), *statistics_of(_with_shapes(recipe), asked))
+    inputs = HeadInputs(embeddings_of(body, curve_set), *statistics_of(_with_shapes(recipe), curve_set))
     group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
-    return Drawn(asked, told, logits_of_copies(network, told), six.part != PARTS.index("train"), group_O)
+    return Drawn(curve_set, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O)
 
 
 def _with_shapes(recipe: Recipe) -> AstroMoE:
@@ -279,20 +279,20 @@ def _with_shapes(recipe: Recipe) -> AstroMoE:
 
 
 @torch.inference_mode()
-def logits_of_copies(network: AstroMoE, told: Told) -> Float32:
+def logits_of_copies(network: AstroMoE, inputs: HeadInputs) -> Float32:
     """Logits of every copy of the heads, [N, H, C]."""
     assert network.statistics is not None
-    found = []
-    for start in range(0, len(told.embedding), 2048):
-        body_ME, statistics = told.rows(slice(start, start + 2048))
+    logits = []
+    for start in range(0, len(inputs.embedding), 2048):
+        body_ME, statistics = inputs.rows(slice(start, start + 2048))
         joined_ME = torch.cat([body_ME, network.statistics(statistics)], dim=1)
-        found.append(torch.stack([head(joined_ME) for head in (network.head_mix, *network.head_more)], dim=1).numpy())
-    return np.concatenate(found)
+        logits.append(torch.stack([head(joined_ME) for head in (network.head_mix, *network.head_more)], dim=1).numpy())
+    return np.concatenate(logits)
 
 
 def fit_six(drawn: Drawn, learns_O: Bool, weighs_O: Bool, *, seed: int) -> SixFit:
     """Fit trees and heads to some objects, and the weight of both to others."""
-    label_N, rows = drawn.asked.label, drawn.rows(learns_O)
+    label_N, rows = drawn.curve_set.label, drawn.rows(learns_O)
     forest = fit_forest(
         drawn.values[rows], label_N[rows], len(NUMBER),
         seed=seed, rounds=TREE_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
@@ -302,7 +302,7 @@ def fit_six(drawn: Drawn, learns_O: Bool, weighs_O: Bool, *, seed: int) -> SixFi
     rows = drawn.rows(weighs_O)
     trees_NC, heads_NC = tree_logits(forest, drawn.values[rows]), folded(drawn.heads_NHC[rows], map_6C, bias_6)
     unknown_N = np.zeros(len(rows), np.bool_)
-    ensemble = fit_ensemble(forest, trees_NC, heads_NC, label_N[rows], drawn.asked.length[rows], unknown_N)
+    ensemble = fit_ensemble(forest, trees_NC, heads_NC, label_N[rows], drawn.curve_set.length[rows], unknown_N)
     return SixFit(forest, map_6C, bias_6, ensemble)
 
 
@@ -353,11 +353,11 @@ def folds(drawn: Drawn, *, draws: Sequence[int] = (0, 1, 2), seeds: Sequence[int
     ----------
     draws : seeds of the folds, and of the trees inside. seeds : of the trees alone, of both kinds in `ALONE`.
     """
-    held, truth = np.flatnonzero(drawn.held_O), drawn.label_O
-    report: dict[str, Any] = {"objects": len(held), "classes": np.bincount(truth[held]).tolist(), "draws": {}}
+    rows, truth = np.flatnonzero(drawn.held_O), drawn.label_O
+    report: dict[str, Any] = {"objects": len(rows), "classes": np.bincount(truth[rows]).tolist(), "draws": {}}
     for draw in draws:
         named = _folded(drawn, draw, seeds)
-        report["draws"][str(draw)] = compared(truth[held], {name: top[held] for name, top in named.items()}, seeds)
+        report["draws"][str(draw)] = compared(truth[rows], {name: top[rows] for name, top in named.items()}, seeds)
     return report
 
 
@@ -367,7 +367,9 @@ def compared(truth: Int, named: Mapping[str, Int], seeds: Sequence[int]) -> dict
     return {
         "macro-F1": {name: _score(truth, top) for name, top in named.items()},
         "F1": {name: _each(truth, top) for name, top in named.items()},
-        "difference": {kind: [float(value) for value in np.mean(told, axis=0)] for kind, told in pairs.items()},
+        "difference": {
+            kind: [float(value) for value in np.mean(differences, axis=0)] for kind, differences in pairs.items()
+        },
     }
 
 
@@ -414,16 +416,16 @@ def prepare(sky: Sky, drawn: Drawn, run: Path, recipe: Recipe, out: Path, *, see
     body = load_body(run)[0]
     for part, chosen_O in (("train", ~weighs_O), ("validation", weighs_O)):
         rows = drawn.rows(chosen_O)
-        _write(tables, part, drawn.asked.take(rows), drawn.told.take(rows))
-    some = drawn.asked.take(np.random.default_rng(seed).permutation(len(drawn.asked))[:IMPOSSIBLE])
+        _write(tables, part, drawn.curve_set.take(rows), drawn.inputs.take(rows))
+    some = drawn.curve_set.take(np.random.default_rng(seed).permutation(len(drawn.curve_set))[:IMPOSSIBLE])
     strange = joined([real_strangers(sky, recipe, tuple(NUMBER), seed), impossible(some, seed)])
-    told = Told(embeddings_of(body, strange), *statistics_of(_with_shapes(recipe), strange))
-    _write(tables, "strangers", strange, told)
+    inputs = HeadInputs(embeddings_of(body, strange), *statistics_of(_with_shapes(recipe), strange))
+    _write(tables, "strangers", strange, inputs)
     save_forest(fit.forest, out / "trees.npz")
     save_run(with_six_heads(network, fit, recipe), recipe, run, config.data, out / "run")
 
 
-def _write(folder: Path, part: str, asked: Asked, told: Told) -> None:
-    asked.save(folder / f"{part}.npz")
-    np.savez(folder / f"{part}.statistics.npz", value=told.value, known=told.known)
-    np.savez(folder / f"{part}.embedding.npz", embedding=told.embedding)
+def _write(folder: Path, part: str, curve_set: CurveSet, inputs: HeadInputs) -> None:
+    curve_set.save(folder / f"{part}.npz")
+    np.savez(folder / f"{part}.statistics.npz", value=inputs.value, known=inputs.is_known)
+    np.savez(folder / f"{part}.embedding.npz", embedding=inputs.embedding)

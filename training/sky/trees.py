@@ -43,9 +43,9 @@ from training.reobserve.patterns import family
 from training.score.confidence import conformal_quantile
 from training.sky.load import as_sent
 from training.sky.measure import Column, measure
+from training.sky.readers import MEASURE_ONLY
 from training.sky.record import PARTS, Reveal, Sky, join
-from training.sky.scores import COVERAGE, Answers
-from training.sky.surveys import MEASURE_ONLY
+from training.sky.scores import COVERAGE, SkyAnswers
 
 Float32 = NDArray[np.float32]
 FeaturesOf = Callable[[Sky, Reveal], tuple[Float32, NDArray[np.intp]]]
@@ -59,17 +59,17 @@ COLUMNS: Final = ("z_final", "z_final_err")
 
 def features_of(sky: Sky, reveal: Reveal = "nothing") -> tuple[Float32, NDArray[np.intp]]:
     """Features (M, F) and the rows of ``sky`` that they belong to: objects without a usable point have none."""
-    shown = [(row, tokens) for row in range(len(sky)) if (tokens := tokens_of(sky, row, reveal)) is not None]
-    order = sorted(range(len(shown)), key=lambda place: len(shown[place][1]))
-    values: list[Float32 | None] = [None] * len(shown)
+    inputs = [(row, tokens) for row in range(len(sky)) if (tokens := tokens_of(sky, row, reveal)) is not None]
+    order = sorted(range(len(inputs)), key=lambda place: len(inputs[place][1]))
+    values: list[Float32 | None] = [None] * len(inputs)
     for start in range(0, len(order), BATCH):
         places = order[start : start + BATCH]
-        block = _in_graph([shown[place][1] for place in places])
+        block = _in_graph([inputs[place][1] for place in places])
         for place, row in zip(places, block, strict=True):
             values[place] = row
-    rows = np.array([row for row, _ in shown], dtype=np.intp)
-    found = [value for value in values if value is not None]
-    return (np.stack(found) if found else np.zeros((0, 0), np.float32)), rows
+    rows = np.array([row for row, _ in inputs], dtype=np.intp)
+    vectors = [value for value in values if value is not None]
+    return (np.stack(vectors) if vectors else np.zeros((0, 0), np.float32)), rows
 
 
 def tokens_of(sky: Sky, row: int, reveal: Reveal, limits: Limits = LIMITS) -> Tokens | None:
@@ -86,14 +86,14 @@ def _in_graph(tokens: Sequence[Tokens]) -> Float32:
     metadata = padded["metadata"]
     redshift = torch.from_numpy(metadata[:, 0].copy())
     with torch.no_grad():
-        seen = points(flux, flux_err, time, band, mask, len(BANDS))
-        told = [
-            curve_statistics.statistics(seen, redshift),
-            lag_statistics(seen),
-            period_statistics.period_statistics(seen),
-            shape_statistics(seen, redshift),
+        curves = points(flux, flux_err, time, band, mask, len(BANDS))
+        statistics = [
+            curve_statistics.statistics(curves, redshift),
+            lag_statistics(curves),
+            period_statistics.period_statistics(curves),
+            shape_statistics(curves, redshift),
         ]
-    *blocks, shapes = (torch.where(part.known_BK, part.value_BK, torch.nan).numpy() for part in told)
+    *blocks, shapes = (torch.where(part.known_BK, part.value_BK, torch.nan).numpy() for part in statistics)
     return np.concatenate([*blocks, metadata, shapes], axis=1, dtype=np.float32)
 
 
@@ -117,7 +117,7 @@ PARAMETERS: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class FeatureRows:
     """Features of labelled rows and what decides who may train on them.
 
     ``value_NF``; ``label_N``; ``looks_N`` the survey that a row looks like; ``origin_N`` the source of its object;
@@ -135,9 +135,9 @@ class Rows:
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez(path, allow_pickle=False, **{name: getattr(self, name) for name in self.__slots__})
 
-    def take(self, chosen: NDArray[np.bool_]) -> "Rows":
+    def take(self, chosen: NDArray[np.bool_]) -> "FeatureRows":
         """Return the chosen rows."""
-        return Rows(*(getattr(self, name)[chosen] for name in self.__slots__))
+        return FeatureRows(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     def allowed(self, column: Column, group: Sequence[str]) -> NDArray[np.bool_]:
         """Rows that a model of a column may see when the surveys of ``group`` are left out, (N,)."""
@@ -148,15 +148,15 @@ class Rows:
         return np.asarray(~own & (~np.isin(self.looks_N, families) if column == "left out" else self.view_N | ~own))
 
 
-def read_rows(path: Path) -> Rows:
-    """Read what `Rows.save` wrote."""
+def read_rows(path: Path) -> FeatureRows:
+    """Read what `FeatureRows.save` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
-        return Rows(**{name: arrays[name] for name in Rows.__slots__})
+        return FeatureRows(**{name: arrays[name] for name in FeatureRows.__slots__})
 
 
 def rows_of(
     raw: Sky, views: Sky, *, most: int = OF_A_SOURCE, seed: int = 0, features: FeaturesOf = features_of
-) -> Rows:
+) -> FeatureRows:
     """Rows of one part: raw objects with a class and views; every second one is told its redshift, by chance.
 
     Parameters
@@ -166,12 +166,12 @@ def rows_of(
     rng = np.random.default_rng(seed)
     raw = as_sent(raw.take((raw.label >= 0) & ~np.isin(raw.source, sorted(LABELS_TO_MEASURE))))
     raw = raw.take(_at_most(raw, most, rng))
-    seen = as_sent(views.take(~np.isin(views.raw_label, sorted(LABELS_TO_MEASURE))))
-    both = join([raw, seen])
+    sent_views = as_sent(views.take(~np.isin(views.raw_label, sorted(LABELS_TO_MEASURE))))
+    both = join([raw, sent_views])
     is_view = np.arange(len(both)) >= len(raw)
-    told = rng.random(len(both)) < 0.5
+    has_redshift = rng.random(len(both)) < 0.5
     blocks, order = [], []
-    shares: dict[Reveal, NDArray[np.bool_]] = {"nothing": ~told, "redshift": told}
+    shares: dict[Reveal, NDArray[np.bool_]] = {"nothing": ~has_redshift, "redshift": has_redshift}
     for reveal, chosen in shares.items():
         values, rows = features(both.take(chosen), reveal)
         blocks.append(values)
@@ -179,19 +179,19 @@ def rows_of(
     place = np.concatenate(order)
     origin = np.where(is_view, both.raw_label, both.source)[place]
     looks = np.array([family(str(source)) for source in both.source[place]])
-    return Rows(np.concatenate(blocks), both.label[place], looks, origin, is_view[place])
+    return FeatureRows(np.concatenate(blocks), both.label[place], looks, origin, is_view[place])
 
 
 def _at_most(sky: Sky, most: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """Objects, at most so many of one class and source."""
-    kept = []
+    chosen = []
     for label in np.unique(sky.label):
         for source in np.unique(sky.source[sky.label == label]):
-            kept.append(rng.permutation(np.flatnonzero((sky.label == label) & (sky.source == source)))[:most])
-    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.intp)
+            chosen.append(rng.permutation(np.flatnonzero((sky.label == label) & (sky.source == source)))[:most])
+    return np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.intp)
 
 
-def weights_of(rows: Rows) -> NDArray[np.float64]:
+def weights_of(rows: FeatureRows) -> NDArray[np.float64]:
     """Weight of every row: its class softly, its survey within the class evenly; mean 1, (N,)."""
     weight = np.zeros(len(rows.label_N))
     for label in np.unique(rows.label_N):
@@ -203,7 +203,7 @@ def weights_of(rows: Rows) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trees:
+class CalibratedTrees:
     """Boosted trees, and the largest 1 - p within a 0.9 set."""
 
     booster: lightgbm.Booster
@@ -214,11 +214,11 @@ class Trees:
         return np.asarray(self.booster.predict(value_NF, num_threads=1), dtype=np.float64)
 
 
-def train(rows: Rows, calibration: Rows, *, seed: int = 0, rounds: int = ROUNDS) -> Trees:
+def train(rows: FeatureRows, calibration: FeatureRows, *, seed: int = 0, rounds: int = ROUNDS) -> CalibratedTrees:
     """Boost trees on ``rows`` and fit the threshold of their sets on ``calibration``."""
     booster = boost(rows.value_NF, rows.label_N, PARAMETERS, seed=seed, rounds=rounds, weight_N=weights_of(rows))
     probabilities = np.asarray(booster.predict(calibration.value_NF, num_threads=1))
-    return Trees(booster, threshold_of(probabilities, calibration.label_N))
+    return CalibratedTrees(booster, threshold_of(probabilities, calibration.label_N))
 
 
 def threshold_of(p_NC: NDArray[np.float64], label_N: NDArray[np.int64]) -> float:
@@ -244,17 +244,17 @@ class FeatureCache:
     """Features of the objects that are asked about, worked out once for all models."""
 
     of: FeaturesOf = features_of
-    held: dict[tuple[str, str], tuple[Float32, NDArray[np.intp]]] = field(default_factory=dict)
+    features_by_key: dict[tuple[str, str], tuple[Float32, NDArray[np.intp]]] = field(default_factory=dict)
 
     def features(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
         """Return features of the objects of a sky, and which objects they are, as `features_of` does."""
         digest = sha256(sky.object_id.tobytes() + sky.source.tobytes() + sky.offsets.tobytes()).hexdigest()
-        if (digest, reveal) not in self.held:
-            self.held[digest, reveal] = self.of(sky, reveal)
-        return self.held[digest, reveal]
+        if (digest, reveal) not in self.features_by_key:
+            self.features_by_key[digest, reveal] = self.of(sky, reveal)
+        return self.features_by_key[digest, reveal]
 
 
-def asker(models: Mapping[str, FittedModel], cache: FeatureCache) -> Callable[[Sky, Reveal], Answers]:
+def asker(models: Mapping[str, FittedModel], cache: FeatureCache) -> Callable[[Sky, Reveal], SkyAnswers]:
     """Ask the model that is responsible for the source of an object.
 
     Parameters
@@ -262,7 +262,7 @@ def asker(models: Mapping[str, FittedModel], cache: FeatureCache) -> Callable[[S
     models : by group of `GROUPS`, for the objects of its surveys alone; the one named "" answers about all.
     """
 
-    def ask(sky: Sky, reveal: Reveal) -> Answers:
+    def ask(sky: Sky, reveal: Reveal) -> SkyAnswers:
         values, rows = cache.features(sky, reveal)
         probabilities = np.full((len(rows), len(ELASTICC.names)), np.nan)
         threshold = np.ones(len(rows))
@@ -270,11 +270,11 @@ def asker(models: Mapping[str, FittedModel], cache: FeatureCache) -> Callable[[S
             mine = np.ones(len(rows), np.bool_) if not group else np.isin(sky.source[rows], sources_of(group))
             if mine.any():
                 probabilities[mine], threshold[mine] = trees.probabilities(values[mine]), trees.threshold
-        known = np.isfinite(probabilities[:, 0])
+        is_answered = np.isfinite(probabilities[:, 0])
         inside = 1.0 - probabilities <= threshold[:, None]
         inside[np.arange(len(rows)), np.nan_to_num(probabilities).argmax(axis=1)] = True
         nothing = np.full(len(rows), np.nan)
-        return Answers(rows, probabilities, inside, nothing, np.zeros(len(rows), np.bool_)).take(known)
+        return SkyAnswers(rows, probabilities, inside, nothing, np.zeros(len(rows), np.bool_)).take(is_answered)
 
     return ask
 
@@ -285,7 +285,7 @@ def sources_of(group: str) -> list[str]:
 
 
 def trees_report(
-    parts: Mapping[str, Rows],
+    parts: Mapping[str, FeatureRows],
     sky: Sky,
     views: Sky,
     *,
@@ -295,7 +295,7 @@ def trees_report(
     say: Callable[[str], None] = lambda _: None,
     keep: Callable[[dict[str, Any]], None] = lambda _: None,
     name: str = "boosted trees",
-    learn: Callable[[Rows, Rows, int], FittedModel] | None = None,
+    learn: Callable[[FeatureRows, FeatureRows, int], FittedModel] | None = None,
     features: FeaturesOf = features_of,
 ) -> dict[str, Any]:
     """Train and score every column; the report that ``measure --reports`` reads.
@@ -310,7 +310,7 @@ def trees_report(
     features : makes rows of objects.
     """
 
-    def boosted(rows: Rows, calibration: Rows, seed: int) -> FittedModel:
+    def boosted(rows: FeatureRows, calibration: FeatureRows, seed: int) -> FittedModel:
         return train(rows, calibration, seed=seed, rounds=rounds)
 
     learn = learn or boosted
@@ -344,16 +344,16 @@ def fingerprint(raw: Sky, views: Sky, *, most: int = 250, seed: int = 0) -> dict
     from sklearn.ensemble import RandomForestClassifier
 
     label = ELASTICC.names.index("Ia")
-    found: dict[str, float] = {}
+    accuracies: dict[str, float] = {}
     for name, sky in (("before", as_sent(raw)), ("after", as_sent(views))):
         source = sky.source if name == "before" else sky.raw_label
         counts = {str(key): int(((source == key) & (sky.label == label)).sum()) for key in np.unique(source)}
-        kept = [
+        samples = [
             np.random.default_rng(seed).permutation(np.flatnonzero((source == key) & (sky.label == label)))[:most]
             for key, number in counts.items()
             if number >= 80
         ]
-        chosen = sky.take(np.concatenate(kept))
+        chosen = sky.take(np.concatenate(samples))
         value_NF, rows = features_of(chosen, "nothing")
         answer = (chosen.source if name == "before" else chosen.raw_label)[rows]
         learns = chosen.part[rows] == PARTS.index("train")
@@ -365,6 +365,6 @@ def fingerprint(raw: Sky, views: Sky, *, most: int = 250, seed: int = 0) -> dict
         for kind, trees in (("forest", forest), ("boosted trees", boosted)):
             named = trees.fit(filled[learns], answer[learns]).predict(filled[~learns])
             recalls = [float((named[answer[~learns] == k] == k).mean()) for k in np.unique(answer[~learns])]
-            found[f"{name}, {kind}"] = float(np.mean(recalls))
-        found[f"{name}, sources"] = len(np.unique(answer))
-    return found
+            accuracies[f"{name}, {kind}"] = float(np.mean(recalls))
+        accuracies[f"{name}, sources"] = len(np.unique(answer))
+    return accuracies

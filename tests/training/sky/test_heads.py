@@ -22,24 +22,34 @@ from training.recipes.astro_moe import debug, sky_heads, with_network
 from training.recipes.schema import Recipe
 from training.score.confidence import fit_reference
 from training.simulate.generate import simulate
-from training.sky.heads import HeadsConfig, Told, answers, fit_heads, load_body, load_whole, save_run, scores, shares
+from training.sky.heads import (
+    HeadInputs,
+    HeadsConfig,
+    answers,
+    fit_heads,
+    load_body,
+    load_whole,
+    save_run,
+    scores,
+    shares,
+)
 from training.sky.novelty import (
-    Asked,
+    CurveSet,
     ask,
     embeddings_of,
     fit_strangers,
     impossible,
     joined,
     judge,
-    read_asked,
+    read_curve_set,
     statistics_of,
 )
 from training.sky.shipping import ship
-from training.sky.told import fit_trees, read_told, shown_whole, tell_embeddings, tell_statistics
+from training.sky.tables import fit_trees, read_head_inputs, shown_whole, tell_embeddings, tell_statistics
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def curve_set(tmp_path_factory: pytest.TempPathFactory) -> CurveSet:
     path = simulate(
         tmp_path_factory.mktemp("sim") / "s.parquet", 30, seed=2, classes=["RR Lyrae", "Ia"], workers=1, progress=False
     )
@@ -67,41 +77,41 @@ def recipe() -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def told(asked: Asked, body: AstroMoE, recipe: Recipe) -> Told:
+def inputs(curve_set: CurveSet, body: AstroMoE, recipe: Recipe) -> HeadInputs:
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
-    return Told(embeddings_of(body, asked), *statistics_of(network.eval(), asked))
+    return HeadInputs(embeddings_of(body, curve_set), *statistics_of(network.eval(), curve_set))
 
 
 @pytest.fixture(scope="module")
-def fitted(asked: Asked, body: AstroMoE, recipe: Recipe, told: Told) -> AstroMoE:
-    return fit_heads(body, recipe, told, asked.label, HeadsConfig(steps=250, batch=64), seed=0)
+def fitted(curve_set: CurveSet, body: AstroMoE, recipe: Recipe, inputs: HeadInputs) -> AstroMoE:
+    return fit_heads(body, recipe, inputs, curve_set.label, HeadsConfig(steps=250, batch=64), seed=0)
 
 
-def test_light_curves_come_back_from_their_file(asked: Asked, tmp_path: Path) -> None:
-    asked.save(tmp_path / "asked.npz")
-    read = read_asked(tmp_path / "asked.npz")
-    assert np.array_equal(read.curves.flux, asked.curves.flux)
-    assert np.array_equal(read.detections, asked.detections)
-    assert (asked.bands <= 6).all()
-    assert (asked.detections <= asked.length).all()
-    assert len(joined([asked, read])) == 2 * len(asked)
+def test_light_curves_come_back_from_their_file(curve_set: CurveSet, tmp_path: Path) -> None:
+    curve_set.save(tmp_path / "asked.npz")
+    read = read_curve_set(tmp_path / "asked.npz")
+    assert np.array_equal(read.curves.flux, curve_set.curves.flux)
+    assert np.array_equal(read.detections, curve_set.detections)
+    assert (curve_set.bands <= 6).all()
+    assert (curve_set.detections <= curve_set.length).all()
+    assert len(joined([curve_set, read])) == 2 * len(curve_set)
 
 
-def test_heads_learn_what_tables_tell(fitted: AstroMoE, told: Told, asked: Asked) -> None:
-    logits, _ = answers(fitted, told)
+def test_heads_learn_what_tables_tell(fitted: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) -> None:
+    logits, _ = answers(fitted, inputs)
     p = torch.from_numpy(logits).double().softmax(1).numpy()
-    assert scores(p, asked.label)["top_1"] > 0.9
-    share = shares(asked.label, 20)
+    assert scores(p, curve_set.label)["top_1"] > 0.9
+    share = shares(curve_set.label, 20)
     assert share.sum() == pytest.approx(1)
     assert (share > 0).all()
 
 
-def test_the_whole_network_answers_what_its_heads_do(fitted: AstroMoE, told: Told, asked: Asked) -> None:
-    logits, embedding = answers(fitted, told)
-    rows, inputs = next(asked.batches(8))
+def test_the_whole_network_answers_what_its_heads_do(fitted: AstroMoE, inputs: HeadInputs, curve_set: CurveSet) -> None:
+    logits, embedding = answers(fitted, inputs)
+    rows, batch = next(curve_set.batches(8))
     with torch.no_grad():
-        whole = fitted(*(inputs[name] for name in fitted.input_names))
+        whole = fitted(*(batch[name] for name in fitted.input_names))
     np.testing.assert_allclose(whole.logits_BC.numpy(), logits[rows], atol=1e-4)
     np.testing.assert_allclose(whole.embedding_BE.numpy(), embedding[rows], atol=1e-4)
 
@@ -114,38 +124,38 @@ def test_fitted_heads_are_a_run(fitted: AstroMoE, recipe: Recipe, tmp_path: Path
         assert torch.equal(network.state_dict()[name], value)
 
 
-def test_strangers_are_told_and_their_share_of_usual_ones_is_even(asked: Asked) -> None:
+def test_strangers_are_told_and_their_share_of_usual_ones_is_even(curve_set: CurveSet) -> None:
     rng = np.random.default_rng(0)
-    known = rng.standard_normal((600, 12)).astype(np.float32)
-    label = (known[:, 0] > 0).astype(np.int64)
+    usual_curves = rng.standard_normal((600, 12)).astype(np.float32)
+    label = (usual_curves[:, 0] > 0).astype(np.int64)
     strange = (rng.standard_normal((200, 12)) + np.r_[np.zeros(6), 3 * np.ones(6)]).astype(np.float32)
     usual = rng.standard_normal((500, 12)).astype(np.float32)
-    fit = fit_strangers(known, label, strange, usual, seed=0)
+    fit = fit_strangers(usual_curves, label, strange, usual, seed=0)
     assert np.median(fit.novelty(strange)) > 0.95
     assert fit.novelty(usual).mean() == pytest.approx(0.5, abs=0.03)
     assert fit.described.false_alarm_rate < 0.05
     kinds = np.array(["a", "b"] * 100)
-    assert min(judge(known, label, usual, strange, kinds, seed=0).values()) > 0.9
+    assert min(judge(usual_curves, label, usual, strange, kinds, seed=0).values()) > 0.9
     assert isinstance(fit.module(), StrangerScore)
-    assert fit_reference(known, label).mean_KE.shape == (2, 12)
+    assert fit_reference(usual_curves, label).mean_KE.shape == (2, 12)
 
 
-def test_impossible_light_curves_keep_points_and_lose_sense(asked: Asked) -> None:
-    strange = impossible(asked, 0)
+def test_impossible_light_curves_keep_points_and_lose_sense(curve_set: CurveSet) -> None:
+    strange = impossible(curve_set, 0)
     assert set(strange.source) == {"shuffled", "doubled"}
     assert (strange.label == -1).all()
     assert np.isfinite(strange.curves.flux).all()
 
 
 def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
-    fitted: AstroMoE, recipe: Recipe, body: AstroMoE, asked: Asked, tmp_path: Path
+    fitted: AstroMoE, recipe: Recipe, body: AstroMoE, curve_set: CurveSet, tmp_path: Path
 ) -> None:
     folder, run = tmp_path / "tables", tmp_path / "run"
     folder.mkdir()
     (folder / "classes.json").write_text(json.dumps(ELASTICC.names), encoding="utf-8")
     for part in ("train", "validation"):
-        asked.save(folder / f"{part}.npz")
-    impossible(asked, 1).save(folder / "strangers.npz")
+        curve_set.save(folder / f"{part}.npz")
+    impossible(curve_set, 1).save(folder / "strangers.npz")
     save_run(body, debug(), tmp_path, DataSource(name="sim", sha256="0", objects=1), tmp_path / "body")
     tell_statistics(recipe, folder)
     tell_embeddings(load_body(tmp_path / "body")[0], folder)
@@ -153,8 +163,8 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     trees = tmp_path / "trees.npz"
     assert fit_trees([folder], trees, seed=0, rounds=6)["top_1"] > 0.9
     both = fit_trees([folder, folder], tmp_path / "both.npz", seed=0, rounds=2, weights=[1.0, 0.5])
-    assert both["light_curves"] == 2 * len(asked)
-    numbers = read_told(folder, "train").value.shape[1]
+    assert both["light_curves"] == 2 * len(curve_set)
+    numbers = read_head_inputs(folder, "train").value.shape[1]
     fit_trees([folder], tmp_path / "some.npz", seed=0, rounds=2, statistics=True)
     some = read_forest(tmp_path / "some.npz")
     assert (some.look_M % some.numbers < numbers).all()
@@ -181,10 +191,12 @@ def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
 
 
 def test_heads_go_on_from_those_of_a_run(
-    fitted: AstroMoE, recipe: Recipe, asked: Asked, told: Told, tmp_path: Path
+    fitted: AstroMoE, recipe: Recipe, curve_set: CurveSet, inputs: HeadInputs, tmp_path: Path
 ) -> None:
     run = save_run(fitted, recipe, tmp_path / "body", DataSource(name="sim", sha256="0", objects=1), tmp_path / "run")
     body, whole = load_body(run)[0], load_whole(run)[0]
-    assert np.array_equal(embeddings_of(body, asked), told.embedding)
-    gone_on = fit_heads(whole, recipe, told, asked.label, HeadsConfig(steps=1, batch=8, rate=1e-9, go_on=True), seed=1)
-    np.testing.assert_allclose(answers(gone_on, told)[0], answers(fitted, told)[0], atol=1e-4)
+    assert np.array_equal(embeddings_of(body, curve_set), inputs.embedding)
+    gone_on = fit_heads(
+        whole, recipe, inputs, curve_set.label, HeadsConfig(steps=1, batch=8, rate=1e-9, go_on=True), seed=1
+    )
+    np.testing.assert_allclose(answers(gone_on, inputs)[0], answers(fitted, inputs)[0], atol=1e-4)

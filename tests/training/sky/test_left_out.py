@@ -14,8 +14,8 @@ from training.fit.boosting import fit_forest, save_forest
 from training.fit.checkpoints import DataSource
 from training.recipes.astro_moe import debug, with_network
 from training.recipes.schema import Recipe
-from training.sky.heads import HeadsConfig, Told, fit_heads, save_run
-from training.sky.left_out import Apart, Fitting, Part, Show, allowed, asker_apart, shower
+from training.sky.heads import HeadInputs, HeadsConfig, fit_heads, save_run
+from training.sky.left_out import Fitting, LeftOutModel, Part, Show, allowed, asker_of_left_out, shower
 from training.sky.measure import Column
 from training.sky.novelty import embeddings_of
 from training.sky.record import PARTS, Sky, collect
@@ -28,15 +28,15 @@ def recipe() -> Recipe:
 
 @pytest.fixture(scope="module")
 def sky() -> Sky:
-    found = collect(
+    record = collect(
         [bump(f"SN{n}", seed=n, z=0.1, source="ztf_sn" if n % 3 == 0 else "one") for n in range(48)]
         + [pulsator(f"RR{n}", seed=n, source="ztf_dr" if n % 3 == 0 else "var") for n in range(48)]
         + [bump(f"odd{n}", seed=n, label=-1, source="odd") for n in range(6)]
     )
-    found.part[:] = np.where(np.arange(len(found)) % 2 == 0, PARTS.index("train"), PARTS.index("valid"))
-    found.quality[found.label < 0] = "other"
-    found.part[found.label < 0] = PARTS.index("train")
-    return found
+    record.part[:] = np.where(np.arange(len(record)) % 2 == 0, PARTS.index("train"), PARTS.index("valid"))
+    record.quality[record.label < 0] = "other"
+    record.part[record.label < 0] = PARTS.index("train")
+    return record
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +50,17 @@ def run(sky: Sky, show: Show, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     body = build(debug().network)
     assert isinstance(body, AstroMoE)
-    shown = show(sky.take((sky.part == 0) & np.isin(sky.source, ("one", "var"))), "nothing")
-    told = Told(embeddings_of(body.eval(), shown.asked), shown.value, shown.known)
+    objects = show(sky.take((sky.part == 0) & np.isin(sky.source, ("one", "var"))), "nothing")
+    inputs = HeadInputs(embeddings_of(body.eval(), objects.curve_set), objects.value, objects.is_known)
     config = HeadsConfig(steps=200, batch=32, rate=5e-3, average=0.9)
-    network = fit_heads(body, recipe(), told, shown.asked.label, config, seed=0)
+    network = fit_heads(body, recipe(), inputs, objects.curve_set.label, config, seed=0)
     folder = tmp_path_factory.mktemp("apart")
-    forest = fit_forest(shown.columns, shown.asked.label, 20, seed=0, rounds=4)
+    forest = fit_forest(objects.columns, objects.curve_set.label, 20, seed=0, rounds=4)
     save_forest(forest, folder / "trees.npz")
     return save_run(network, recipe(), folder, DataSource(name="", sha256="", objects=1), folder / "run")
 
 
-def fitted(sky: Sky, show: Show, run: Path, trees: Path | None) -> Apart:
+def fitted(sky: Sky, show: Show, run: Path, trees: Path | None) -> LeftOutModel:
     nothing = sky.take(np.zeros(len(sky), np.bool_))
     views: dict[Part, Sky] = {"train": nothing, "valid": nothing}
     return Fitting(sky, views, "adapted", recipe(), show, strangers=40, seed=0)("ztf", run, trees)
@@ -70,24 +70,24 @@ def fitted(sky: Sky, show: Show, run: Path, trees: Path | None) -> Apart:
 def test_a_network_answers_about_its_group_alone(sky: Sky, show: Show, run: Path, beside: bool) -> None:
     model = fitted(sky, show, run, run.parent / "trees.npz" if beside else None)
     assert (model.trees is not None) == beside
-    told = asker_apart({"ztf": model}, show)(sky, "nothing")
-    assert set(sky.source[told.rows_N].tolist()) == {"ztf_sn", "ztf_dr"}
-    label = sky.label[told.rows_N]
-    assert (told.probabilities_NC.argmax(axis=1) == label).mean() > 0.8
-    np.testing.assert_allclose(told.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
-    assert told.inside_NC[np.arange(len(label)), told.probabilities_NC.argmax(axis=1)].all()
-    assert np.isfinite(told.novelty_N).all()
+    answers = asker_of_left_out({"ztf": model}, show)(sky, "nothing")
+    assert set(sky.source[answers.rows_N].tolist()) == {"ztf_sn", "ztf_dr"}
+    label = sky.label[answers.rows_N]
+    assert (answers.probabilities_NC.argmax(axis=1) == label).mean() > 0.8
+    np.testing.assert_allclose(answers.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
+    assert answers.inside_NC[np.arange(len(label)), answers.probabilities_NC.argmax(axis=1)].all()
+    assert np.isfinite(answers.novelty_N).all()
     assert 0 <= model.threshold <= 1
 
 
 @pytest.mark.parametrize("column", ["adapted", "left out"])
 def test_nothing_of_the_group_calibrates(sky: Sky, column: Column) -> None:
-    known = sky.take(sky.label >= 0)
-    origin = np.where(np.arange(len(known)) % 2 == 0, "ztf_sn", "one")
-    views = replace(known, quality=np.full(len(known), "view"), raw_label=origin)
-    found = allowed(sky, views, "valid", "ztf", 1000, column)
-    seen = found.quality == "view"
-    assert set(found.source[~seen].tolist()) == {"one", "var"}
-    assert set(found.raw_label[seen].tolist()) == {"one"}
-    assert ("ztf_sn" in found.source[seen]) == (column == "adapted")  # its patterns need no label
+    record = sky.take(sky.label >= 0)
+    origin = np.where(np.arange(len(record)) % 2 == 0, "ztf_sn", "one")
+    views = replace(record, quality=np.full(len(record), "view"), raw_label=origin)
+    allowed_sky = allowed(sky, views, "valid", "ztf", 1000, column)
+    is_view = allowed_sky.quality == "view"
+    assert set(allowed_sky.source[~is_view].tolist()) == {"one", "var"}
+    assert set(allowed_sky.raw_label[is_view].tolist()) == {"one"}
+    assert ("ztf_sn" in allowed_sky.source[is_view]) == (column == "adapted")  # its patterns need no label
     assert len(allowed(sky, views, "valid", "ztf", 10, column)) == 10

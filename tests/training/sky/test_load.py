@@ -13,8 +13,8 @@ from models.taxonomy import ELASTICC
 from support.shared import needs_shared, shared
 from support.sky import bump
 from training.sky.load import as_sent, assemble, group_names, load_sky, merge_duplicates, part_of, plain
+from training.sky.readers import assign, read_real, read_ztf_supernovae
 from training.sky.record import PARTS, collect
-from training.sky.surveys import assign, read_real, read_ztf_supernovae
 
 
 def test_native_filters_win_over_stand_ins() -> None:
@@ -66,9 +66,9 @@ def test_one_point_of_a_band_and_instant_is_kept() -> None:
     row = bump("A", points=4, bands="g")
     row.mjd = np.array([1.0, 1.0, 2.0, 3.0])
     row.flux_err = np.array([9.0, 5.0, 1.0, 1.0])
-    kept = merge_duplicates(row)
-    assert kept.mjd.tolist() == [1.0, 2.0, 3.0]
-    assert kept.flux_err.tolist() == [5.0, 1.0, 1.0]
+    merged = merge_duplicates(row)
+    assert merged.mjd.tolist() == [1.0, 2.0, 3.0]
+    assert merged.flux_err.tolist() == [5.0, 1.0, 1.0]
 
 
 def test_foreign_points_and_limits_are_not_sent_where_natives_suffice() -> None:
@@ -93,13 +93,13 @@ def test_the_common_schema_is_read(tmp_path: Path) -> None:
         table.column_names.index("total_flux"), schema.field(0), pa.array([None], schema.field(0).type)
     )
     pq.write_table(table, tmp_path / "set.parquet")
-    (found,) = read_real(tmp_path)
-    assert found.mjd.tolist() == [2.0, 3.0]
-    assert ELASTICC.names[found.label] == "Ia"
-    assert found.total_flux is not None
-    assert np.isnan(found.total_flux).all()
-    assert np.isnan(found.z_err)
-    assert found.z == pytest.approx(0.1)
+    (sky_object,) = read_real(tmp_path)
+    assert sky_object.mjd.tolist() == [2.0, 3.0]
+    assert ELASTICC.names[sky_object.label] == "Ia"
+    assert sky_object.total_flux is not None
+    assert np.isnan(sky_object.total_flux).all()
+    assert np.isnan(sky_object.z_err)
+    assert sky_object.z == pytest.approx(0.1)
 
 
 def test_ztf_magnitudes_become_fluxes_and_limits_zeros(tmp_path: Path) -> None:
@@ -108,11 +108,11 @@ def test_ztf_magnitudes_become_fluxes_and_limits_zeros(tmp_path: Path) -> None:
     lines = ["object_id,mjd,band,mag,magerr,upperlimit", "Z1,1.0,g,20.0,0.1,0", "Z1,2.0,r,20.0,,1", "Z2,1.0,g,,0.1,0"]
     with gzip.open(tmp_path / "photometry.csv.gz", "wt", encoding="utf-8") as packed:
         packed.write("\n".join(lines) + "\n")
-    (found,) = read_ztf_supernovae(tmp_path, frozenset())
+    (sky_object,) = read_ztf_supernovae(tmp_path, frozenset())
     flux = 10 ** (-0.4 * (20.0 - 31.4))
-    np.testing.assert_allclose(found.flux, [flux, 0.0])
-    np.testing.assert_allclose(found.flux_err, [flux * 0.1 * 0.4 * np.log(10), flux / 5])
-    assert ELASTICC.names[found.label] == "II"
+    np.testing.assert_allclose(sky_object.flux, [flux, 0.0])
+    np.testing.assert_allclose(sky_object.flux_err, [flux * 0.1 * 0.4 * np.log(10), flux / 5])
+    assert ELASTICC.names[sky_object.label] == "II"
 
 
 def test_an_empty_folder_says_so(tmp_path: Path) -> None:

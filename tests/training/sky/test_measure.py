@@ -10,12 +10,11 @@ from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from models.taxonomy import ELASTICC
 from support.sky import bump, pulsator
 from training.sky.measure import measure, measure_all, measure_bundle, scored_part, spread
-from training.sky.page import telling_rows, write_page
 from training.sky.record import PARTS, Reveal, Sky, collect
 from training.sky.rows import ROWS
 from training.sky.scores import (
     BROAD,
-    Answers,
+    SkyAnswers,
     ask_bundle,
     broad_scores,
     novelty_auroc,
@@ -24,6 +23,7 @@ from training.sky.scores import (
     summary,
     to_broad,
 )
+from training.sky.table_page import telling_rows, write_page
 
 IA, II, IBC, RRL = (ELASTICC.names.index(name) for name in ("Ia", "II", "Ib/c", "RR Lyrae"))
 C = len(ELASTICC.names)
@@ -32,12 +32,12 @@ TOLD = {"about": "a run", "after, forest": 0.2, "after, boosted trees": 0.1, "af
 DEFAULT_NAME = f"{DEFAULT_BUNDLE.parent.name} {DEFAULT_BUNDLE.name}"
 
 
-def answers(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> Answers:
+def answers(*named: tuple[int, float], unusual: tuple[bool, ...] = ()) -> SkyAnswers:
     """Answers that give a class a probability and spread the rest; the set holds that class alone."""
     probabilities = np.stack([np.where(np.arange(C) == c, p, (1 - p) / (C - 1)) for c, p in named])
     inside = probabilities == probabilities.max(axis=1, keepdims=True)
     strange = np.array(unusual or [False] * len(named))
-    return Answers(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
+    return SkyAnswers(np.arange(len(named)), probabilities, inside, strange.astype(float), strange)
 
 
 def small_sky() -> Sky:
@@ -51,14 +51,20 @@ def small_sky() -> Sky:
     return collect(every, [row.object_id for row in every], [TEST] * len(every))
 
 
-def surely_ia(sky: Sky, reveal: Reveal) -> Answers:
-    told = answers(*[(IA, 0.9)] * len(sky))
-    return Answers(np.arange(len(sky)), told.probabilities_NC, told.inside_NC, told.novelty_N, told.unusual_N)
+def surely_ia(sky: Sky, reveal: Reveal) -> SkyAnswers:
+    row_answers = answers(*[(IA, 0.9)] * len(sky))
+    return SkyAnswers(
+        np.arange(len(sky)),
+        row_answers.probabilities_NC,
+        row_answers.inside_NC,
+        row_answers.novelty_N,
+        row_answers.unusual_N,
+    )
 
 
 def test_scores_are_what_they_are_by_hand() -> None:
-    told = answers((IA, 0.9), (IA, 0.9), (II, 0.5), (RRL, 0.6), unusual=(False, False, False, True))
-    scores = summary(told, np.array([IA, II, II, IA]))
+    row_answers = answers((IA, 0.9), (IA, 0.9), (II, 0.5), (RRL, 0.6), unusual=(False, False, False, True))
+    scores = summary(row_answers, np.array([IA, II, II, IA]))
     assert scores["top_1"] == pytest.approx(0.5)
     assert scores["balanced"] == pytest.approx(0.5)
     assert scores["sure_and_wrong"] == pytest.approx(0.25)
@@ -75,9 +81,9 @@ def test_no_objects_have_no_scores() -> None:
 
 
 def test_choosing_among_three_forgets_the_others() -> None:
-    told = answers((RRL, 0.9), (IA, 0.4))
-    told.probabilities_NC[0, IBC] += 0.01
-    assert restricted(told, np.array([IBC, II]))["top_1"] == pytest.approx(0.5)
+    row_answers = answers((RRL, 0.9), (IA, 0.4))
+    row_answers.probabilities_NC[0, IBC] += 0.01
+    assert restricted(row_answers, np.array([IBC, II]))["top_1"] == pytest.approx(0.5)
 
 
 def test_broad_classes_sum_their_members() -> None:
@@ -87,32 +93,32 @@ def test_broad_classes_sum_their_members() -> None:
 
 
 def test_brightness_bins_of_few_objects_are_not_the_worst() -> None:
-    told = answers(*[(IA, 0.9)] * 12, (RRL, 0.9))
-    scores = broad_scores(told, np.full(13, IA), np.array([23.0] * 12 + [17.0]))
+    row_answers = answers(*[(IA, 0.9)] * 12, (RRL, 0.9))
+    scores = broad_scores(row_answers, np.full(13, IA), np.array([23.0] * 12 + [17.0]))
     assert scores["worst_bin"] == pytest.approx(1.0)
     assert scores["recall"]["SN-like"]["recall"] == pytest.approx(12 / 13)
 
 
 def test_novelty_of_a_model_that_cannot_tell_is_unknown() -> None:
-    told = answers((IA, 0.9), (IA, 0.9))
-    assert novelty_auroc(told, told) == pytest.approx(0.5)
-    told.novelty_N[:] = np.nan
-    assert np.isnan(novelty_auroc(told, told))
+    row_answers = answers((IA, 0.9), (IA, 0.9))
+    assert novelty_auroc(row_answers, row_answers) == pytest.approx(0.5)
+    row_answers.novelty_N[:] = np.nan
+    assert np.isnan(novelty_auroc(row_answers, row_answers))
 
 
 def test_a_prior_reweights_and_keeps_sums() -> None:
     weight = np.ones(C)
     weight[II] = 0.0
-    told = answers((IA, 0.5), (II, 0.5)).with_prior(weight)
-    np.testing.assert_allclose(told.probabilities_NC.sum(axis=1), 1.0)
-    assert (told.probabilities_NC[:, II] == 0).all()
+    row_answers = answers((IA, 0.5), (II, 0.5)).with_prior(weight)
+    np.testing.assert_allclose(row_answers.probabilities_NC.sum(axis=1), 1.0)
+    assert (row_answers.probabilities_NC[:, II] == 0).all()
 
 
 def test_every_row_has_figures_and_the_test_part_alone_is_scored() -> None:
     sky = small_sky()
     sky.part[:3] = PARTS.index("train")
-    known, strange = scored_part(sky)
-    assert len(known) == 17
+    objects, strange = scored_part(sky)
+    assert len(objects) == 17
     assert len(strange) == 6
     report = measure("always Ia", surely_ia, sky)
     assert set(report["rows"]) == {row.key for row in ROWS}
@@ -137,10 +143,10 @@ def test_views_are_a_row_of_their_own() -> None:
 
 def test_a_bundle_is_asked_as_it_is_served() -> None:
     sky = small_sky().take(np.arange(4))
-    told = ask_bundle(DEFAULT_BUNDLE, sky, "redshift")
-    assert told.probabilities_NC.shape == (4, C)
-    np.testing.assert_allclose(told.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
-    assert (told.inside_NC[np.arange(4), told.probabilities_NC.argmax(axis=1)]).all()
+    row_answers = ask_bundle(DEFAULT_BUNDLE, sky, "redshift")
+    assert row_answers.probabilities_NC.shape == (4, C)
+    np.testing.assert_allclose(row_answers.probabilities_NC.sum(axis=1), 1.0, atol=1e-5)
+    assert (row_answers.inside_NC[np.arange(4), row_answers.probabilities_NC.argmax(axis=1)]).all()
 
 
 def test_a_bundle_of_other_classes_is_refused() -> None:
@@ -154,7 +160,7 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     (tmp_path / "trees.json").write_text(json.dumps(trees), encoding="utf-8")
     score = {"objects": {"mean": 1500.0}, "macro_f1": {"mean": 0.8}}
     evaluated = {"models": [{"name": DEFAULT_NAME}], "views": {"everything": score}}
-    report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, told=[tmp_path / "trees.json"])
+    report = measure_all(sky, {"seen": [DEFAULT_BUNDLE]}, views=None, report_files=[tmp_path / "trees.json"])
     assert set(report["reports"]) == {DEFAULT_NAME, "trees"}
     assert report["fingerprint"] == [TOLD]
     assert "| a run | views | 9 | 0.111 | 0.200 | 0.100 |" in write_page(report, "sky.json")
@@ -169,7 +175,7 @@ def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None
     assert "## What falls short, and why" in page
     under = report["reports"][DEFAULT_NAME]["seen"]["priors"]
     assert {"uniform", "lsst-alerts"} <= set(under)
-    assert all(0 <= told["coverage"] <= 1 <= told["size"] for told in under.values())
+    assert all(0 <= scores["coverage"] <= 1 <= scores["size"] for scores in under.values())
     assert "| uniform |" in page
     assert telling_rows(report, ["yse"]).count("\n") == 3
 
@@ -178,11 +184,11 @@ def test_nothing_that_serves_measuring_alone_is_scored_with_the_validation_part(
     sky = small_sky()
     sky.part[:] = PARTS.index("valid")
     sky.source[:4] = ["rubin", "rubin", "tdecat", "tdecat"]
-    known, _ = scored_part(sky, "valid")
-    assert len(known) == 16
-    assert not set(known.source.tolist()) & {"rubin", "tdecat"}
-    known, _ = scored_part(sky)
-    assert set(known.source.tolist()) == {"rubin"}
+    objects, _ = scored_part(sky, "valid")
+    assert len(objects) == 16
+    assert not set(objects.source.tolist()) & {"rubin", "tdecat"}
+    objects, _ = scored_part(sky)
+    assert set(objects.source.tolist()) == {"rubin"}
 
 
 def test_other_seeds_are_told_by_mean_and_standard_deviation(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ def of(name: str, values: np.ndarray) -> np.ndarray:
 
 def test_measures_are_those_of_the_curve() -> None:
     sky = collect([bump("A", points=200, noise=20.0, peak=20_000.0, bands="g"), pulsator("B", period=0.5)])
-    found = measures(sky)
-    assert of("points", found).tolist() == [200, 80]
-    assert of("magnitude", found)[0] == pytest.approx(31.4 - 2.5 * np.log10(20_000), abs=0.15)
-    assert 5 < of("rise", found)[0] < 12
-    assert 18 < of("decline", found)[0] < 30
-    assert of("period", found)[1] == 0.5
+    values = measures(sky)
+    assert of("points", values).tolist() == [200, 80]
+    assert of("magnitude", values)[0] == pytest.approx(31.4 - 2.5 * np.log10(20_000), abs=0.15)
+    assert 5 < of("rise", values)[0] < 12
+    assert 18 < of("decline", values)[0] < 30
+    assert of("period", values)[1] == 0.5
 
 
 def test_errors_that_are_too_small_show_in_pairs_of_a_night() -> None:
@@ -51,12 +51,12 @@ def test_equal_populations_are_near_and_fainter_ones_far(tmp_path: Path) -> None
 
 def test_inputs_that_a_survey_lacks_are_told() -> None:
     sky = collect([bump("A", z=0.1, bands="gr"), pulsator("B")])
-    found = missing(sky)
-    assert found["one"]["redshift"] == 1.0
-    assert found["var"]["redshift"] == 0.0
-    assert found["one"]["g"] == 1.0
-    assert found["one"]["i"] == 0.0
-    assert found["var"]["total flux"] == 1.0
+    shares = missing(sky)
+    assert shares["one"]["redshift"] == 1.0
+    assert shares["var"]["redshift"] == 0.0
+    assert shares["one"]["g"] == 1.0
+    assert shares["one"]["i"] == 0.0
+    assert shares["var"]["total flux"] == 1.0
 
 
 def test_simulated_objects_are_compared_class_by_class(tmp_path: Path) -> None:
@@ -65,6 +65,6 @@ def test_simulated_objects_are_compared_class_by_class(tmp_path: Path) -> None:
     assert set(simulated.source) == {"simulated"}
     assert len(simulated) == 12
     real = collect([bump(str(n), seed=n, peak=20_000.0) for n in range(12)])
-    told = compare_classes(real, simulated)["Ia"]["all surveys"]
-    assert told["real"] == told["other"] == 12
-    assert {"magnitude", "significance"} <= set(told)
+    comparison = compare_classes(real, simulated)["Ia"]["all surveys"]
+    assert comparison["real"] == comparison["other"] == 12
+    assert {"magnitude", "significance"} <= set(comparison)

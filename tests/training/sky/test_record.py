@@ -11,10 +11,10 @@ from training.sky.record import collect, join, read_sky
 
 def test_points_stay_with_their_objects_whatever_is_taken() -> None:
     sky = collect([bump("A", points=10), pulsator("B", points=20), bump("C", points=5, seed=3)])
-    taken = sky.take(np.array([2, 0]))
-    assert taken.object_id.tolist() == ["C", "A"]
-    assert taken.lengths.tolist() == [5, 10]
-    np.testing.assert_array_equal(taken.flux[taken.points(1)], sky.flux[sky.points(0)])
+    chosen = sky.take(np.array([2, 0]))
+    assert chosen.object_id.tolist() == ["C", "A"]
+    assert chosen.lengths.tolist() == [5, 10]
+    np.testing.assert_array_equal(chosen.flux[chosen.points(1)], sky.flux[sky.points(0)])
     masked = sky.take(sky.source == "var")
     np.testing.assert_array_equal(masked.total_flux, sky.total_flux[sky.points(1)])
 
@@ -29,9 +29,9 @@ def test_points_are_sorted_by_time() -> None:
 
 def test_objects_without_points_disappear() -> None:
     sky = collect([bump("A", points=10, bands="g"), bump("B", points=10, bands="r")])
-    kept = sky.keep_points(sky.band == 1)
-    assert kept.object_id.tolist() == ["A"]
-    assert kept.count(kept.detected).tolist() == [int(sky.detected[sky.points(0)].sum())]
+    remaining = sky.keep_points(sky.band == 1)
+    assert remaining.object_id.tolist() == ["A"]
+    assert remaining.count(remaining.detected).tolist() == [int(sky.detected[sky.points(0)].sum())]
 
 
 def test_a_saved_record_comes_back_without_pickles(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from training.fit.checkpoints import DataSource
 from training.recipes.astro_moe import debug, sky_heads_ztf, with_network
 from training.recipes.schema import Recipe
 from training.sky.heads import answers, load_whole, save_run
-from training.sky.page import write_page, write_sky_card
 from training.sky.record import PARTS, Sky, collect
 from training.sky.shipping import ship
 from training.sky.six import (
@@ -32,6 +31,7 @@ from training.sky.six import (
     six_report,
     with_six_heads,
 )
+from training.sky.table_page import write_page, write_sky_card
 
 
 def ztf() -> Sky:
@@ -76,8 +76,8 @@ def test_trees_and_bundle_stand_side_by_side(learned_from_a_part: Path) -> None:
 def test_a_card_tells_both_scores_and_who_was_ahead(tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(ZTF_BUNDLE, tmp_path / "bundle"))
     manifest = load_bundle(bundle).manifest
-    found = {"objects": 1089, "macro-F1": 0.4, "trees": 0.5, "difference": -0.1, "interval": [-0.2, 0.05]}
-    write_sky_card(bundle, {"bundles": {f"{manifest.name} {manifest.version}": found}})
+    report = {"objects": 1089, "macro-F1": 0.4, "trees": 0.5, "difference": -0.1, "interval": [-0.2, 0.05]}
+    write_sky_card(bundle, {"bundles": {f"{manifest.name} {manifest.version}": report}})
     card = (bundle / "CARD.md").read_text(encoding="utf-8")
     assert "**0.400**" in card
     assert "-0.100, from -0.200 to +0.050" in card
@@ -122,9 +122,9 @@ def drawn(run: Path) -> Drawn:
 
 
 def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(drawn: Drawn) -> None:
-    assert drawn.asked.owner[:90].tolist() == list(range(90))
-    assert (drawn.asked.length[:90] == 40).all()
-    times = np.bincount(drawn.asked.owner) - 1
+    assert drawn.curve_set.owner[:90].tolist() == list(range(90))
+    assert (drawn.curve_set.length[:90] == 40).all()
+    times = np.bincount(drawn.curve_set.owner) - 1
     assert set(times[drawn.label_O == NUMBER["Ia"]]) == {1}
     assert set(times[drawn.label_O == NUMBER["II"]]) == {2}
     assert drawn.held_O.sum() == 45
@@ -136,7 +136,7 @@ def test_folded_heads_are_those_of_the_network_that_is_shipped(run: Path, drawn:
     fit = fit_six(drawn, ~weighs, weighs, seed=0)
     network, _ = load_whole(run)
     expected = folded(drawn.heads_NHC, fit.map_6C, fit.bias_6)
-    np.testing.assert_allclose(answers(with_six_heads(network, fit, small(6)), drawn.told)[0], expected, atol=1e-4)
+    np.testing.assert_allclose(answers(with_six_heads(network, fit, small(6)), drawn.inputs)[0], expected, atol=1e-4)
     probabilities = fit.answers(drawn, np.arange(90))
     assert (probabilities["both"].argmax(axis=1) == drawn.label_O).mean() > 0.9
 

@@ -12,7 +12,7 @@ from training.sky.record import PARTS, Sky, collect
 from training.sky.trees import (
     GROUPS,
     FeatureCache,
-    Rows,
+    FeatureRows,
     asker,
     features_of,
     fingerprint,
@@ -48,15 +48,17 @@ def test_shapes_do_not_depend_on_brightness_or_time() -> None:
 
 def test_a_redshift_reaches_features_only_where_it_is_revealed() -> None:
     sky = collect([bump("A", z=0.5)])
-    hidden, told = features_of(sky, "nothing")[0], features_of(sky, "redshift")[0]
-    assert hidden.shape == told.shape
-    assert np.nansum(np.abs(np.nan_to_num(hidden) - np.nan_to_num(told))) > 0.1
+    hidden, with_redshift = features_of(sky, "nothing")[0], features_of(sky, "redshift")[0]
+    assert hidden.shape == with_redshift.shape
+    assert np.nansum(np.abs(np.nan_to_num(hidden) - np.nan_to_num(with_redshift))) > 0.1
 
 
 def test_a_left_out_model_sees_nothing_of_a_survey_and_an_adapted_one_its_patterns() -> None:
     looks = np.array(["spcc", "spcc", "mallorn", "mallorn", "lowz"])
     origin = np.array(["spcc", "mallorn", "spcc", "mallorn", "cfa3"])
-    rows = Rows(np.zeros((5, 1), np.float32), np.zeros(5, np.int64), looks, origin, np.array([0, 1, 1, 0, 0], bool))
+    rows = FeatureRows(
+        np.zeros((5, 1), np.float32), np.zeros(5, np.int64), looks, origin, np.array([0, 1, 1, 0, 0], bool)
+    )
     assert rows.allowed("left out", GROUPS["des"]).tolist() == [False, False, False, True, True]
     assert rows.allowed("adapted", GROUPS["des"]).tolist() == [False, True, False, True, True]
     assert rows.allowed("left out", GROUPS["near"]).tolist() == [True, True, True, True, False]
@@ -65,7 +67,9 @@ def test_a_left_out_model_sees_nothing_of_a_survey_and_an_adapted_one_its_patter
 
 def test_rare_classes_weigh_more_for_each_row_and_less_in_all() -> None:
     labels = np.array([0] * 90 + [1] * 10)
-    rows = Rows(np.zeros((100, 1), np.float32), labels, np.full(100, "a"), np.full(100, "a"), np.zeros(100, bool))
+    rows = FeatureRows(
+        np.zeros((100, 1), np.float32), labels, np.full(100, "a"), np.full(100, "a"), np.zeros(100, bool)
+    )
     weight = weights_of(rows)
     assert weight[95] > weight[0]
     assert weight[labels == 1].sum() < weight[labels == 0].sum()
@@ -118,7 +122,7 @@ def test_the_source_of_supernovae_is_told_before_and_after() -> None:
     from training.sky.record import join
 
     raw = join([many("spcc", 8.0, "spcc"), many("snls", 25.0, "snls")])
-    found = fingerprint(raw, as_views(raw, "spcc"))
-    assert found["before, sources"] == 2
-    assert found["before, forest"] > 0.8
-    assert found["after, sources"] == 1
+    accuracies = fingerprint(raw, as_views(raw, "spcc"))
+    assert accuracies["before, sources"] == 2
+    assert accuracies["before, forest"] > 0.8
+    assert accuracies["after, sources"] == 1

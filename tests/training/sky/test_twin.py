@@ -10,9 +10,9 @@ from support.sky import bump, pulsator
 from training.recipes.astro_moe import debug, with_network
 from training.recipes.schema import Recipe
 from training.sky.heads import HeadsConfig
-from training.sky.left_out import TwinFeatures, told_of, train_twin
+from training.sky.left_out import TwinFeatures, head_inputs_of, train_twin
 from training.sky.record import Sky, collect
-from training.sky.trees import Rows, rows_of
+from training.sky.trees import FeatureRows, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +39,19 @@ def test_branches_see_redshifts_and_no_other_metadata(features: TwinFeatures) ->
     sky = _sky(0)
     dusty = sky.take(np.arange(4))
     clean = collect([bump(f"SN{n}", seed=n, z=0.1) for n in range(4)])
-    (told, rows), (other, _) = features(dusty, "redshift"), features(clean, "redshift")
-    np.testing.assert_array_equal(told, other)
+    (dusty_features, rows), (other, _) = features(dusty, "redshift"), features(clean, "redshift")
+    np.testing.assert_array_equal(dusty_features, other)
     assert rows.tolist() == [0, 1, 2, 3]
-    assert not np.array_equal(told, features(dusty, "nothing")[0], equal_nan=True)
+    assert not np.array_equal(dusty_features, features(dusty, "nothing")[0], equal_nan=True)
 
 
 def test_a_twin_learns_from_the_rows_of_trees(features: TwinFeatures) -> None:
     nothing = collect([])
-    learns, asked = (rows_of(_sky(start), nothing, features=features) for start in (0, 100))
-    assert isinstance(learns, Rows)
-    assert told_of(learns.value_NF, features.width).value.shape == (48, told_width(features))
-    twin = train_twin(features, learns, asked, 0, HeadsConfig(steps=250, batch=64, rate=5e-3, average=0.9))
-    assert (twin.probabilities(asked.value_NF).argmax(axis=1) == asked.label_N).mean() > 0.9
+    learns, others = (rows_of(_sky(start), nothing, features=features) for start in (0, 100))
+    assert isinstance(learns, FeatureRows)
+    assert head_inputs_of(learns.value_NF, features.width).value.shape == (48, told_width(features))
+    twin = train_twin(features, learns, others, 0, HeadsConfig(steps=250, batch=64, rate=5e-3, average=0.9))
+    assert (twin.probabilities(others.value_NF).argmax(axis=1) == others.label_N).mean() > 0.9
     assert 0 <= twin.threshold <= 1
 
 

@@ -140,11 +140,11 @@ def write_page(report: Mapping[str, Any], source: str) -> str:
     parts += [_reasons(report["table"])] if any(row["key"] in REASONS for row in report["table"]) else []
     parts += [_six_table(report["six"])] if report.get("six") else []
     parts += [seeds_section(report["seeds"])] if report.get("seeds") else []
-    parts += [_told(report["fingerprint"])] if report.get("fingerprint") else []
+    parts += [_fingerprint_section(report["fingerprint"])] if report.get("fingerprint") else []
     parts += [SCORES] if report["reports"] else []
     for name, columns in report["reports"].items():
-        for column, told in columns.items():
-            parts.append(f"## {name}, {column}\n\n{_sets(told)}")
+        for column, column_report in columns.items():
+            parts.append(f"## {name}, {column}\n\n{_sets(column_report)}")
     return "\n".join(parts)
 
 
@@ -168,18 +168,18 @@ def _reasons(rows: Iterable[Mapping[str, Any]]) -> str:
     return f"## What falls short, and why\n\n{about}\n\n{markdown_table(['set', 'wanted', 'reason'], lines)}\n"
 
 
-def _six_table(told: Mapping[str, Any]) -> str:
+def _six_table(report: Mapping[str, Any]) -> str:
     """ZTF's six classes: trees alone, and every bundle beside them on the objects that neither has seen."""
-    if "draws" in told:
-        return _six_folds_table(told)
-    trees = told["trees"]
+    if "draws" in report:
+        return _six_folds_table(report)
+    trees = report["trees"]
     lines = [
         "## ZTF supernovae, six classes (wanted: macro-F1 0.58, above the strongest trees by a paired bootstrap)\n",
-        f"Boosted trees, {told['objects']} objects: {_number(trees['macro-F1'])} (spread {_number(trees['spread'])} of "
-        f"{trees['seeds']} seeds).\n",
+        f"Boosted trees, {report['objects']} objects: {_number(trees['macro-F1'])} (spread {_number(trees['spread'])} "
+        f"of {trees['seeds']} seeds).\n",
     ]
     rows = []
-    for name, row in told["bundles"].items():
+    for name, row in report["bundles"].items():
         interval = " to ".join(_number(edge) for edge in row["interval"])
         cells = [_number(row[key]) for key in ("objects", "macro-F1", "trees", "difference")]
         rows.append([name, *cells, interval])
@@ -202,17 +202,17 @@ def seeds_section(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"## What other seeds give\n\n{about}\n\n{markdown_table(['set', 'figures'], cells)}\n"
 
 
-def _six_folds_table(told: Mapping[str, Any]) -> str:
+def _six_folds_table(report: Mapping[str, Any]) -> str:
     """ZTF's six classes in folds: what is shipped, its parts, and trees alone."""
-    draws = list(told["draws"].values())
+    draws = list(report["draws"].values())
     names = list(draws[0]["macro-F1"])
     rows = [[name, *(_number(draw["macro-F1"][name]) for draw in draws)] for name in names]
     for kind in draws[0]["difference"]:
         ahead = ["{:+.3f} ({:+.3f} to {:+.3f})".format(*draw["difference"][kind]) for draw in draws]
         rows.append([f"both less {kind}, paired, 95 %", *ahead])
-    head = ["macro-F1", *(f"draw {name} of the folds" for name in told["draws"])]
+    head = ["macro-F1", *(f"draw {name} of the folds" for name in report["draws"])]
     about = (
-        f"`astro-moe-ztf` in folds over the {told['objects']:,} objects that its branches have not learned from (the "
+        f"`astro-moe-ztf` in folds over the {report['objects']:,} objects that its branches have not learned from (the "
         "card tells how). Trees with a number are trees alone, by their seed, on the same statistics and shapes."
     )
     title = "## ZTF supernovae, six classes (wanted: macro-F1 0.58, above the strongest trees by a paired bootstrap)"
@@ -223,15 +223,15 @@ def _six_folds_table(told: Mapping[str, Any]) -> str:
     return f"{title}\n\n{about}\n\n{markdown_table(head, rows)}\n\n{why}\n"
 
 
-def _told(reports: Sequence[Mapping[str, Any]]) -> str:
+def _fingerprint_section(reports: Sequence[Mapping[str, Any]]) -> str:
     """Return how well the source of SNe Ia is told, before and after re-observation."""
     rows = []
-    for told in reports:
+    for report in reports:
         for when, what in (("before", "light curves as their surveys saw them"), ("after", "views")):
-            if f"{when}, sources" in told:
-                sources = int(told[f"{when}, sources"])
-                found = [_number(told[f"{when}, {kind}"]) for kind in ("forest", "boosted trees")]
-                rows.append([told.get("about") or "-", what, str(sources), f"{1 / sources:.3f}", *found])
+            if f"{when}, sources" in report:
+                sources = int(report[f"{when}, sources"])
+                accuracies = [_number(report[f"{when}, {kind}"]) for kind in ("forest", "boosted trees")]
+                rows.append([report.get("about") or "-", what, str(sources), f"{1 / sources:.3f}", *accuracies])
     head = ["run", "what is shown", "sources", "chance", "forest", "boosted trees"]
     return FINGERPRINT + "\n" + markdown_table(head, rows) + "\n"
 
@@ -251,22 +251,22 @@ def _figures(values: Mapping[str, Any]) -> str:
     return "; ".join(f"{name} {_number(value)}" for name, value in values.items()) or "-"
 
 
-def _sets(told: Mapping[str, Any]) -> str:
+def _sets(report: Mapping[str, Any]) -> str:
     parts = []
-    seen = {"sets": "Test part, as the surveys saw it", "patterns": "Test part through each survey's pattern"}
-    for key, title in seen.items():
+    titles = {"sets": "Test part, as the surveys saw it", "patterns": "Test part through each survey's pattern"}
+    for key, title in titles.items():
         for reveal in ("nothing", "redshift"):
-            rows = {source: scores[reveal] for source, scores in told.get(key, {}).items() if reveal in scores}
+            rows = {source: scores[reveal] for source, scores in report.get(key, {}).items() if reveal in scores}
             if rows:
                 parts.append(f"### {title}; told: {reveal}\n\n{_score_table('set', rows)}")
     sorted_by = (("By number of detections", "detections", "from"), ("By brightness", "brightness", "fainter than"))
     for title, key, first in sorted_by:
-        rows = {str(row[first] if row[first] is not None else "brighter"): row for row in told.get(key, [])}
+        rows = {str(row[first] if row[first] is not None else "brighter"): row for row in report.get(key, [])}
         parts.append(f"### {title}\n\n{_score_table(first, rows)}")
-    if told.get("priors"):
-        parts.append(_under_priors(told["priors"]))
-    if told.get("novelty"):
-        novelty = "\n".join(f"- {name}: {_number(value)}" for name, value in told["novelty"].items())
+    if report.get("priors"):
+        parts.append(_under_priors(report["priors"]))
+    if report.get("novelty"):
+        novelty = "\n".join(f"- {name}: {_number(value)}" for name, value in report["novelty"].items())
         parts.append(f"### Novelty, AUROC of oddities (and shares withheld)\n\n{novelty}\n")
     return "\n".join(parts)
 
@@ -274,7 +274,7 @@ def _sets(told: Mapping[str, Any]) -> str:
 def _under_priors(priors: Mapping[str, Mapping[str, Any]]) -> str:
     """Return sets of 90 % where classes have the shares of each named prior among the objects that are counted."""
     head = ["prior", "objects", "classes", "coverage", "size", "withheld"]
-    lines = [[name, *(_number(told[key]) for key in head[1:])] for name, told in priors.items()]
+    lines = [[name, *(_number(scores[key]) for key in head[1:])] for name, scores in priors.items()]
     about = (
         "Every object of the test part that shows two detections weighs so that classes have the shares of the prior; "
         "classes that are not in the test part have none."
@@ -356,16 +356,16 @@ def write_sky_card(path: Path, report: Mapping[str, Any] | None = None) -> Bundl
 
 def _trees(manifest: Manifest) -> list[str]:
     """Describe what answers beside the network, in no lines where it answers alone."""
-    told = manifest.ensemble
-    if told is None:
+    blend = manifest.ensemble
+    if blend is None:
         return []
-    few, many = told.weights(np.array(told.lengths), np.zeros(2, dtype=np.bool_))
+    few, many = blend.weights(np.array(blend.lengths), np.zeros(2, dtype=np.bool_))
     return [
         f"""## Trees beside the network
 
-{told.trees:,} boosted trees (LightGBM, Ke+ 2017) of up to {told.depth} comparisons look at statistics of the light
+{blend.trees:,} boosted trees (LightGBM, Ke+ 2017) of up to {blend.depth} comparisons look at statistics of the light
 curve, in the same graph. The logits are those of both, weighed as the validation part says: the trees count {few:.2f}
-for {told.lengths[0]} observations, {many:.2f} for {told.lengths[1]:,}."""
+for {blend.lengths[0]} observations, {many:.2f} for {blend.lengths[1]:,}."""
     ]
 
 
@@ -414,24 +414,26 @@ have not learned from. A fifth of these two parts was kept to weigh the two agai
 def _six_scores(report: Mapping[str, Any], manifest: Manifest) -> str:
     if "draws" in report:
         return _six_scores_in_folds(report)
-    told = report["bundles"][f"{manifest.name} {manifest.version}"]
-    low, high = told["interval"]
+    score = report["bundles"][f"{manifest.name} {manifest.version}"]
+    low, high = score["interval"]
     return f"""## Scores
 
-{told["objects"]:,} objects of the test part that nothing was fitted to or chosen by, complete light curves without a
-redshift, by `python -m training sky six`: macro-F1 over the six classes **{told["macro-F1"]:.3f}**. Boosted trees that
-learned from the same training part have {told["trees"]:.3f} (mean of three seeds) on the same objects. The paired
-difference is {told["difference"]:+.3f}, from {low:+.3f} to {high:+.3f} in 95 % of bootstrap draws."""
+{score["objects"]:,} objects of the test part that nothing was fitted to or chosen by, complete light curves without a
+redshift, by `python -m training sky six`: macro-F1 over the six classes **{score["macro-F1"]:.3f}**. Boosted trees that
+learned from the same training part have {score["trees"]:.3f} (mean of three seeds) on the same objects. The paired
+difference is {score["difference"]:+.3f}, from {low:+.3f} to {high:+.3f} in 95 % of bootstrap draws."""
 
 
 def _six_scores_in_folds(report: Mapping[str, Any]) -> str:
     draws = list(report["draws"].values())
-    shown = {"both, as shipped": ["both"], "its trees": ["trees inside"], "its heads": ["heads"]}
+    models_by_title = {"both, as shipped": ["both"], "its trees": ["trees inside"], "its heads": ["heads"]}
     for kind in draws[0]["difference"]:
-        shown[f"boosted {kind} alone"] = [name for name in draws[0]["F1"] if name.rstrip("0123456789 ") == kind]
+        models_by_title[f"boosted {kind} alone"] = [
+            name for name in draws[0]["F1"] if name.rstrip("0123456789 ") == kind
+        ]
     classes = list(draws[0]["F1"]["both"])
     rows = []
-    for title, names in shown.items():
+    for title, names in models_by_title.items():
         scores = [draw["macro-F1"][name] for draw in draws for name in names]
         each = [np.mean([draw["F1"][name][kind] for draw in draws for name in names]) for kind in classes]
         rows.append([title, f"{np.mean(scores):.3f} ± {np.std(scores):.3f}", *(f"{value:.2f}" for value in each)])
@@ -458,8 +460,8 @@ def _table(report: Mapping[str, Any], manifest: Manifest) -> str:
     name = next((name for name in report["reports"] if manifest.version in name), next(iter(report["reports"])))
     rows = []
     for row in report["table"]:
-        told = row["figures"]
-        rows.append([row["title"], row["wanted"], _cell(told.get(name, {})), _cell(told.get(TREES, {}))])
+        figures = row["figures"]
+        rows.append([row["title"], row["wanted"], _cell(figures.get(name, {})), _cell(figures.get(TREES, {}))])
     return f"""## On the real sky
 
 Of objects of the test part, by `python -m training sky measure`; prior: {report["prior"]}. The test part was looked at
@@ -474,11 +476,11 @@ def _seeds(report: Mapping[str, Any]) -> str:
     return "\n\n" + seeds_section(report["seeds"]).rstrip("\n") if report.get("seeds") else ""
 
 
-def _cell(told: Mapping[str, Mapping[str, Any]]) -> str:
+def _cell(figures: Mapping[str, Mapping[str, Any]]) -> str:
     """One cell: the columns in which a model was scored, trees' left-out and adapted ones aside."""
-    shown = {column: values for column, values in told.items() if column == "seen"} or told
+    columns = {column: values for column, values in figures.items() if column == "seen"} or figures
     cells = (
         f"{column}: " + ", ".join(f"{key} {_number(value)}" for key, value in values.items())
-        for column, values in shown.items()
+        for column, values in columns.items()
     )
     return "; ".join(cells) or "-"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from models.bundle import CARD, DEFAULT_BUNDLE, MANIFEST
-from training.sky.page import write_page, write_sky_card
+from training.sky.table_page import write_page, write_sky_card
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "docs" / "results" / "sky.json"
@@ -38,7 +38,7 @@ def test_readme_shows_the_figures_of_the_stored_report(report: Any) -> None:
         ("boosted trees", "seen"),
         ("the whole network", "adapted"),
     )
-    shown = (
+    rows = (
         ("real supernovae", "broad", ("SN-like", "Long", "Periodic")),
         ("Ia / II of the Young Supernova", "yse", ("Ia (42)", "II (16)")),
         ("ELAsTiCC, another", "elasticc", ("top-1, no z",)),
@@ -47,19 +47,19 @@ def test_readme_shows_the_figures_of_the_stored_report(report: Any) -> None:
     )
     figures = {row["key"]: row["figures"] for row in report["table"]}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for title, key, names in shown:
+    for title, key, names in rows:
         (row,) = re.findall(rf"^\| {re.escape(title)}[^|]*\|(.*)\|$", readme, re.MULTILINE)
-        found = [[figures[key][model][column].get(name) for name in names] for model, column in columns]
-        expected = [" / ".join("" if value is None else f"{value:.2f}" for value in values) for values in found]
+        stored = [[figures[key][model][column].get(name) for name in names] for model, column in columns]
+        expected = [" / ".join("" if value is None else f"{value:.2f}" for value in values) for values in stored]
         assert [cell.strip() for cell in row.split("|")] == expected, title
 
 
 def test_each_run_that_told_sources_stands_beside_chance() -> None:
     before, after = ({"forest": 0.9, "boosted trees": 0.95}, {"forest": 0.15, "boosted trees": 0.14})
-    told: dict[str, Any] = {"before, sources": 16, **{f"before, {kind}": value for kind, value in before.items()}}
+    report: dict[str, Any] = {"before, sources": 16, **{f"before, {kind}": value for kind, value in before.items()}}
     again = {"about": "again", "after, sources": 10, **{f"after, {kind}": value for kind, value in after.items()}}
     empty: dict[str, Any] = {"prior": "p", "looks": "once", "table": [], "reports": {}}
-    page = write_page({**empty, "fingerprint": [told, again]}, "sky.json")
+    page = write_page({**empty, "fingerprint": [report, again]}, "sky.json")
     assert "| - | light curves as their surveys saw them | 16 | 0.062 | 0.900 | 0.950 |" in page
     assert "| again | views | 10 | 0.100 | 0.150 | 0.140 |" in page
     assert "Can the source" not in write_page({**empty, "fingerprint": []}, "sky.json")

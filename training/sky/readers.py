@@ -38,7 +38,7 @@ FOREIGN: Final[dict[str, tuple[tuple[str, float], ...]]] = {
 }  # fmt: skip
 """Letters that stand in for a band, the preferred first, with their effective wavelengths in nm."""
 
-STAND_INS: Final = {letter: band for band, found in FOREIGN.items() for letter, _ in found if letter in FILTERS}
+STAND_INS: Final = {letter: band for band, stand_ins in FOREIGN.items() for letter, _ in stand_ins if letter in FILTERS}
 """Filters that a request may name, and the band that each counted as in training: a bundle's ``band_groups``."""
 
 
@@ -93,11 +93,11 @@ def _read_file(path: Path) -> Iterator[SkyObject]:
         points = {name: _numpy(column[number].values) for name, column in lists.items()}
         if points["total_flux"] is None or not len(points["total_flux"]):
             points["total_flux"] = np.full(len(points["mjd"]), np.nan)
-        found = _object(row, points)
-        if found is not None:
+        sky_object = _object(row, points)
+        if sky_object is not None:
             if path.stem == "other_types":
-                found.quality = "other"
-            yield found
+                sky_object.quality = "other"
+            yield sky_object
 
 
 def _numpy(values: Any) -> Any:
@@ -189,17 +189,17 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
 
 def _by_id(path: Path) -> Iterator[tuple[str, dict[str, list[str]]]]:
     """Columns of the consecutive rows of each object."""
-    held, columns = "", dict[str, list[str]]()
+    current, columns = "", dict[str, list[str]]()
     for row in _rows(path):
         name = row["object_id"]
-        if name != held:
+        if name != current:
             if columns:
-                yield held, columns
-            held, columns = name, {key: [] for key in row}
+                yield current, columns
+            current, columns = name, {key: [] for key in row}
         for key, value in row.items():
             columns[key].append(value)
     if columns:
-        yield held, columns
+        yield current, columns
 
 
 def _floats(values: list[str]) -> NDArray[np.float64]:
@@ -242,15 +242,15 @@ def read_elasticc(folder: Path) -> Iterator[SkyObject]:
             flux = np.asarray(row["flux"], dtype=np.float64)
             alert = row["diaObject"]
             values = np.array([_missing(alert.get(name)) for name in METADATA_COLUMNS], dtype=np.float32)
-            known = dict(zip(METADATA_COLUMNS, values.astype(np.float64).tolist(), strict=True))
+            metadata = dict(zip(METADATA_COLUMNS, values.astype(np.float64).tolist(), strict=True))
             model = row["model"]
             yield SkyObject(
                 source="elasticc", object_id=f"elasticc-{row['snid']}", mjd=np.asarray(row["mjd"], dtype=np.float64),
                 flux=flux, flux_err=np.asarray(row["fluxerr"], dtype=np.float64), **_native(band),
                 detected=np.asarray(row["detected"]).astype(np.bool_), raw_label=model, quality="simulated",
                 label=label_of(ELASTICC_CLASSES.get(model, ELASTICC_CLASSES.get(f"{model}_V19"))),
-                z=float(row["z_true"]), z_phot=known["z_final"], z_phot_err=known["z_final_err"],
-                mwebv=known["mwebv"], metadata=values, names=(f"elasticc-{row['snid']}",),
+                z=float(row["z_true"]), z_phot=metadata["z_final"], z_phot_err=metadata["z_final_err"],
+                mwebv=metadata["mwebv"], metadata=values, names=(f"elasticc-{row['snid']}",),
             )  # fmt: skip
 
 
@@ -311,10 +311,10 @@ def read_catalina(folder: Path, of_a_class: int = CATALINA_OF_A_CLASS) -> Iterat
     """Periodic variables of Catalina's southern survey, one unfiltered band: the first so many of each class."""
     for path in sorted(folder.glob("*.parquet")):
         table = pq.read_table(path)
-        taken: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for number, kind in enumerate(table.column("class").to_pylist()):
-            taken[kind] = taken.get(kind, 0) + 1
-            if taken[kind] > of_a_class:
+            counts[kind] = counts.get(kind, 0) + 1
+            if counts[kind] > of_a_class:
                 continue
             row = table.slice(number, 1).to_pylist()[0]
             total = flux_of(np.asarray(row["mag"]) - 0.02)
@@ -364,8 +364,8 @@ def read_rubin(data: Path) -> Iterator[SkyObject]:
             row = about.get(str(alert["diaSource"]["diaSourceId"]))
             if row is None:
                 continue
-            held = newest.get(row["diaObjectId"])
-            if held is None or held["diaSource"]["midpointMjdTai"] < alert["diaSource"]["midpointMjdTai"]:
+            previous = newest.get(row["diaObjectId"])
+            if previous is None or previous["diaSource"]["midpointMjdTai"] < alert["diaSource"]["midpointMjdTai"]:
                 newest[row["diaObjectId"]] = alert
     for name, alert in newest.items():
         row = about[str(alert["diaSource"]["diaSourceId"])]

@@ -27,9 +27,28 @@ from training.fit.boosting import fit_forest, out_of_fold, save_forest, tree_log
 from training.fit.train import with_classes
 from training.recipes.schema import Recipe
 from training.score.calibrate import softmax
-from training.sky.heads import HeadsConfig, Told, all_told, answers, fit_heads, load_body, load_whole, save_run, scores
+from training.sky.heads import (
+    HeadInputs,
+    HeadsConfig,
+    answers,
+    fit_heads,
+    join_inputs,
+    load_body,
+    load_whole,
+    save_run,
+    scores,
+)
 from training.sky.load import as_sent
-from training.sky.novelty import Asked, ask, embeddings_of, impossible, joined, read_asked, seen, statistics_of
+from training.sky.novelty import (
+    CurveSet,
+    ask,
+    embeddings_of,
+    impossible,
+    joined,
+    read_curve_set,
+    show_objects,
+    statistics_of,
+)
 from training.sky.record import Sky
 
 PARTS: Final = ("train", "validation", "strangers")
@@ -61,12 +80,12 @@ def ask_all(mixture: Path, sky: Sky, recipe: Recipe, numbers: tuple[int, int], f
     (folder / CLASSES).write_text(json.dumps(dataset.classes), encoding="utf-8")
     for part, number in zip(PARTS[:2], numbers, strict=True):
         ask(dataset, recipe, part, number, seed).save(folder / f"{part}.npz")
-    known = read_asked(folder / "train.npz")
-    some = known.take(np.random.default_rng(seed).permutation(len(known))[:IMPOSSIBLE])
+    training = read_curve_set(folder / "train.npz")
+    some = training.take(np.random.default_rng(seed).permutation(len(training))[:IMPOSSIBLE])
     joined([real_strangers(sky, recipe, dataset.classes, seed), impossible(some, seed)]).save(folder / "strangers.npz")
 
 
-def real_strangers(sky: Sky, recipe: Recipe, classes: tuple[str, ...], seed: int) -> Asked:
+def real_strangers(sky: Sky, recipe: Recipe, classes: tuple[str, ...], seed: int) -> CurveSet:
     """Real objects of none of the classes of the training part, their kind in place of the survey."""
     strange = sky.quality == OTHER
     if classes != ELASTICC.names:  # of six types of supernovae all else is strange, too
@@ -74,19 +93,19 @@ def real_strangers(sky: Sky, recipe: Recipe, classes: tuple[str, ...], seed: int
     usable = strange & (sky.part == 0) & (sky.lengths >= LONGEST)
     chosen = as_sent(sky.take(usable & (sky.count(sky.detected) >= FEWEST_DETECTIONS)))
     dataset, _, _ = sky_dataset(chosen)
-    told = np.where(chosen.label < 0, chosen.raw_label, np.array(ELASTICC.names)[chosen.label])
-    kinds = replace(dataset, object_id=[f"{kind}:" for kind in told])
+    names = np.where(chosen.label < 0, chosen.raw_label, np.array(ELASTICC.names)[chosen.label])
+    kinds = replace(dataset, object_id=[f"{kind}:" for kind in names])
     rows: Int64 = np.repeat(np.arange(len(kinds)), COPIES)
-    return seen(kinds, rows, recipe, np.random.default_rng((seed, len(PARTS))))
+    return show_objects(kinds, rows, recipe, np.random.default_rng((seed, len(PARTS))))
 
 
 def _some_of_each(label_N: Int64, seed: int) -> Bool:
     """Return some objects of every label, none where it is negative."""
     order = np.random.default_rng(seed).permutation(len(label_N))
-    found = np.zeros(len(label_N), dtype=np.bool_)
+    flags = np.zeros(len(label_N), dtype=np.bool_)
     for label in np.unique(label_N[label_N >= 0]):
-        found[order[label_N[order] == label][:OF_A_LABEL]] = True
-    return found
+        flags[order[label_N[order] == label][:OF_A_LABEL]] = True
+    return flags
 
 
 def tell_statistics(recipe: Recipe, folder: Path) -> None:
@@ -94,14 +113,16 @@ def tell_statistics(recipe: Recipe, folder: Path) -> None:
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
     for part in PARTS:
-        value_NK, known_NK = statistics_of(network.eval(), read_asked(folder / f"{part}.npz"))
+        value_NK, known_NK = statistics_of(network.eval(), read_curve_set(folder / f"{part}.npz"))
         np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=known_NK)
 
 
 def tell_embeddings(body: AstroMoE, folder: Path) -> None:
     """Let a body's branches speak of every part."""
     for part in PARTS:
-        np.savez(folder / f"{part}.embedding.npz", embedding=embeddings_of(body, read_asked(folder / f"{part}.npz")))
+        np.savez(
+            folder / f"{part}.embedding.npz", embedding=embeddings_of(body, read_curve_set(folder / f"{part}.npz"))
+        )
 
 
 def classes_of(folder: Path) -> tuple[str, ...]:
@@ -109,19 +130,19 @@ def classes_of(folder: Path) -> tuple[str, ...]:
     return tuple(json.loads((folder / CLASSES).read_text(encoding="utf-8")))
 
 
-def read_told(folder: Path, part: str) -> Told:
+def read_head_inputs(folder: Path, part: str) -> HeadInputs:
     """Read what is told of a part."""
     with (
         np.load(folder / f"{part}.statistics.npz") as statistics,
         np.load(folder / f"{part}.embedding.npz") as embeddings,
     ):
-        return Told(embeddings["embedding"], statistics["value"], statistics["known"])
+        return HeadInputs(embeddings["embedding"], statistics["value"], statistics["known"])
 
 
-def read_part(folders: Sequence[Path], part: str) -> tuple[Told, Asked]:
+def read_part(folders: Sequence[Path], part: str) -> tuple[HeadInputs, CurveSet]:
     """Read a part of several folders as one: what is told of the light curves, and the light curves."""
-    return all_told([read_told(folder, part) for folder in folders]), joined(
-        [read_asked(folder / f"{part}.npz") for folder in folders]
+    return join_inputs([read_head_inputs(folder, part) for folder in folders]), joined(
+        [read_curve_set(folder / f"{part}.npz") for folder in folders]
     )
 
 
@@ -138,16 +159,18 @@ def fit_run(
     network, run = load_whole(body) if config.go_on else load_body(body)
     classes = len(classes_of(folders[0]))
     recipe = with_classes(recipe, classes)
-    (told, validation), (asked, training) = (read_part(folders, part) for part in ("validation", "train"))
-    found, teacher_NC = {}, None
+    (valid_inputs, validation), (train_inputs, training) = (
+        read_part(folders, part) for part in ("validation", "train")
+    )
+    report, teacher_NC = {}, None
     if trees:
-        teacher_NC = out_of_fold(asked.columns, training.label, training.owner, classes, seed=recipe.seed)
-        forest = fit_forest(asked.columns, training.label, classes, seed=recipe.seed)
-        found["trees"] = scores(softmax(tree_logits(forest, told.columns)), validation.label)
-    fitted = fit_heads(network, recipe, asked, training.label, config, seed=recipe.seed, teacher_NC=teacher_NC)
+        teacher_NC = out_of_fold(train_inputs.columns, training.label, training.owner, classes, seed=recipe.seed)
+        forest = fit_forest(train_inputs.columns, training.label, classes, seed=recipe.seed)
+        report["trees"] = scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)
+    fitted = fit_heads(network, recipe, train_inputs, training.label, config, seed=recipe.seed, teacher_NC=teacher_NC)
     save_run(fitted, recipe, body, run.data, out)
-    found["heads"] = scores(softmax(answers(fitted, told)[0]), validation.label)
-    return found
+    report["heads"] = scores(softmax(answers(fitted, valid_inputs)[0]), validation.label)
+    return report
 
 
 def fit_trees(
@@ -174,12 +197,18 @@ def fit_trees(
     """
     if weights and len(weights) != len(folders):
         raise ValueError(f"{len(folders)} folders and {len(weights)} weights")
-    (told, validation), (asked, training) = (read_part(folders, part) for part in ("validation", "train"))
-    number = [len(read_asked(folder / "train.npz")) for folder in folders]
+    (valid_inputs, validation), (train_inputs, training) = (
+        read_part(folders, part) for part in ("validation", "train")
+    )
+    number = [len(read_curve_set(folder / "train.npz")) for folder in folders]
     weight_N = np.repeat(np.array(weights, np.float32), number) if weights else None
     classes = len(classes_of(folders[0]))
     if statistics:
-        asked = replace(asked, embedding=np.zeros_like(asked.embedding))  # what is constant decides nothing
-    forest = fit_forest(asked.columns, training.label, classes, seed=seed, rounds=rounds, weight_N=weight_N, **changes)
+        train_inputs = replace(
+            train_inputs, embedding=np.zeros_like(train_inputs.embedding)
+        )  # what is constant decides nothing
+    forest = fit_forest(
+        train_inputs.columns, training.label, classes, seed=seed, rounds=rounds, weight_N=weight_N, **changes
+    )
     save_forest(forest, out)
-    return scores(softmax(tree_logits(forest, told.columns)), validation.label)
+    return scores(softmax(tree_logits(forest, valid_inputs.columns)), validation.label)
