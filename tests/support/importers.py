@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from training.importers.columns import RawObject
-from training.importers.commands import Report, Rules, clean
+from training.importers.commands import ImportReport, ImportRules, clean
 
 FORMS = {"S": "A", "i4": "J", "f4": "E", "f8": "D"}
 
@@ -31,10 +31,10 @@ def raw_object(**changes: Any) -> RawObject:
     return RawObject(**columns | changes)
 
 
-def cleaned(raw: RawObject, **rules: Any) -> tuple[Any, Report]:
+def cleaned(raw: RawObject, **rules: Any) -> tuple[Any, ImportReport]:
     """Return the object that `clean` makes of a raw one, and the report."""
-    report = Report()
-    return clean(raw, Rules(**rules), report), report
+    report = ImportReport()
+    return clean(raw, ImportRules(**rules), report), report
 
 
 def fits_table(columns: Mapping[str, NDArray[Any]]) -> bytes:

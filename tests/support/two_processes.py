@@ -16,7 +16,7 @@ from training.__main__ import main
 from training.data.dataset import read_dataset, split_indices
 from training.fit import loop
 from training.fit.distributed import Ranks, join_launch
-from training.fit.loop import Interval, Step, Task, train_step
+from training.fit.loop import Interval, StepLoss, Task, train_step
 from training.fit.train import TASKS, train
 from training.recipes.astro_moe import debug, debug_pretraining
 from training.recipes.catalogue import debug_informer_forecast
@@ -49,7 +49,7 @@ def short(steps: int = 8) -> Recipe:
     )
 
 
-def gradients(network: nn.Module, task: Task, batch: Any, ranks: Ranks) -> tuple[Step, Tensor, list[Tensor | None]]:
+def gradients(network: nn.Module, task: Task, batch: Any, ranks: Ranks) -> tuple[StepLoss, Tensor, list[Tensor | None]]:
     """Step, averaged loss and averaged gradients of a batch shared by ``ranks``."""
     network.zero_grad()
     with ranks.joined():
@@ -98,7 +98,7 @@ def check_ranks(ranks: Ranks) -> None:
         ranks.share(torch.zeros(1, 3))
 
 
-def fail_at_five(run: loop.Run, task: Task, batch: Any, interval: Interval) -> None:
+def fail_at_five(run: loop.TrainingRun, task: Task, batch: Any, interval: Interval) -> None:
     """Take a step; after the fifth, between two checkpoints, break off in both processes."""
     train_step(run, task, batch, interval)
     if run.step == 5:

@@ -82,8 +82,8 @@ def shake(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
 
     What a network sees often it knows by heart; shaken, no draw of an object is like another. Metadata stay.
     """
-    kept = _still(curve, np.ones(len(curve), dtype=np.bool_), rng.random(len(curve)) < rng.uniform(0.6, 1.0))
-    fewer = _take(curve, kept)
+    is_kept = _still(curve, np.ones(len(curve), dtype=np.bool_), rng.random(len(curve)) < rng.uniform(0.6, 1.0))
+    fewer = _take(curve, is_kept)
     scale = 10 ** (-0.4 * 0.15 * rng.standard_normal())
     flux, error = fewer.flux.astype(np.float64) * scale, fewer.flux_err.astype(np.float64) * scale
     more = error * np.exp(rng.uniform(0.0, np.log(1.4)))
@@ -93,34 +93,34 @@ def shake(curve: LightCurve, rng: np.random.Generator) -> LightCurve:
 
 def _cut(curve: LightCurve, config: DegradeConfig, chance: dict[str, float], rng: np.random.Generator) -> LightCurve:
     """Leave out bands, points and ends; each only where a detection is left."""
-    kept = np.ones(len(curve), dtype=np.bool_)
+    is_kept = np.ones(len(curve), dtype=np.bool_)
     if chance["bands"] < config.bands:
         present = np.unique(curve.band)
-        wanted = rng.permutation(present)[: rng.integers(1, len(present) + 1)]
-        kept = _still(curve, kept, np.isin(curve.band, wanted))
+        bands = rng.permutation(present)[: rng.integers(1, len(present) + 1)]
+        is_kept = _still(curve, is_kept, np.isin(curve.band, bands))
     if chance["late"] < config.late:
-        start = np.quantile(curve.mjd[kept], rng.uniform(0.0, 0.5))
-        kept = _still(curve, kept, curve.mjd >= start)
+        start = np.quantile(curve.mjd[is_kept], rng.uniform(0.0, 0.5))
+        is_kept = _still(curve, is_kept, curve.mjd >= start)
     if chance["thinned"] < config.thinned:
-        kept = _still(curve, kept, rng.random(len(curve)) < rng.uniform(0.25, 1.0))
+        is_kept = _still(curve, is_kept, rng.random(len(curve)) < rng.uniform(0.25, 1.0))
     if chance["early"] < config.early:
-        alerts = np.sort(curve.mjd[kept & curve.detected])
+        alerts = np.sort(curve.mjd[is_kept & curve.detected])
         last = alerts[min(len(alerts) - 1, int((len(alerts) + 1) ** rng.random()))] if len(alerts) else np.inf
-        kept = _still(curve, kept, curve.mjd <= last)
+        is_kept = _still(curve, is_kept, curve.mjd <= last)
     if chance["detected_only"] < config.detected_only:
-        kept = _still(curve, kept, curve.detected)
-    return _take(curve, kept)
+        is_kept = _still(curve, is_kept, curve.detected)
+    return _take(curve, is_kept)
 
 
-def _still(curve: LightCurve, kept: Bool, also: Bool) -> Bool:
+def _still(curve: LightCurve, flags: Bool, also: Bool) -> Bool:
     """Both, or the first where the second leaves no detection."""
-    both: Bool = kept & also
-    return both if (both & curve.detected).any() else kept
+    both: Bool = flags & also
+    return both if (both & curve.detected).any() else flags
 
 
-def _take(curve: LightCurve, kept: Bool) -> LightCurve:
+def _take(curve: LightCurve, rows: Bool) -> LightCurve:
     columns = ("mjd", "flux", "flux_err", "band", "detected")
-    return replace(curve, **{name: getattr(curve, name)[kept] for name in columns})
+    return replace(curve, **{name: getattr(curve, name)[rows] for name in columns})
 
 
 def _elsewhere(
@@ -179,22 +179,22 @@ def _degraded_metadata(
     """Drop blocks, and make redshifts noisy, wrong or another object's."""
     if chance["no_metadata"] < config.no_metadata:
         return {}
-    told = dict(metadata)
-    gone = tuple(name for name in told if name.startswith("hostgal")) if chance["no_host"] < config.no_host else ()
+    remaining = dict(metadata)
+    gone = tuple(name for name in remaining if name.startswith("hostgal")) if chance["no_host"] < config.no_host else ()
     gone += _DUST if chance["no_dust"] < config.no_dust else ()
     gone += _REDSHIFT if chance["no_redshift"] < config.no_redshift else ()
-    told = {name: value for name, value in told.items() if name not in gone}
+    remaining = {name: value for name, value in remaining.items() if name not in gone}
     if "z_final" not in metadata and chance["strange_redshift"] < config.strange_redshift:
-        told |= {"z_final": float(rng.gamma(2.5, 0.15) + 0.003)}
-    if "z_final" in told:
-        told |= _redshift(told, config, chance, rng)
-    return told
+        remaining |= {"z_final": float(rng.gamma(2.5, 0.15) + 0.003)}
+    if "z_final" in remaining:
+        remaining |= _redshift(remaining, config, chance, rng)
+    return remaining
 
 
 def _redshift(
-    told: dict[str, float], config: DegradeConfig, chance: dict[str, float], rng: np.random.Generator
+    metadata: dict[str, float], config: DegradeConfig, chance: dict[str, float], rng: np.random.Generator
 ) -> dict[str, float]:
-    redshift, error = told["z_final"], told.get("z_final_err", 0.001)
+    redshift, error = metadata["z_final"], metadata.get("z_final_err", 0.001)
     if chance["wrong_redshift"] < config.wrong_redshift:
         redshift, error = rng.gamma(2.0, 0.2) + 0.003, rng.choice((0.001, 0.05))
     elif chance["noisy_redshift"] < config.noisy_redshift:
@@ -259,37 +259,37 @@ def apply_view(curve: LightCurve, view: View) -> LightCurve | None:
 
     The trigger is the first detection in the visible bands.
     """
-    kept = _visible(curve, view)
-    if kept is None:
+    is_visible = _visible(curve, view)
+    if is_visible is None:
         return None
-    flux = curve.flux[kept]
+    flux = curve.flux[is_visible]
     scale = np.float32(np.clip(SATURATION / np.abs(flux).max(initial=1.0), 1.0, view.brightness))
     return replace(
         curve,
-        mjd=curve.mjd[kept],
+        mjd=curve.mjd[is_visible],
         flux=flux * scale,
-        flux_err=curve.flux_err[kept] * scale,
-        band=curve.band[kept],
-        detected=curve.detected[kept],
+        flux_err=curve.flux_err[is_visible] * scale,
+        band=curve.band[is_visible],
+        detected=curve.detected[is_visible],
         metadata=_metadata(curve, view),
     )
 
 
 def _visible(curve: LightCurve, view: View) -> Bool | None:
-    kept = np.isin(curve.band, [BANDS.index(name) for name in view.bands])
-    alerts = np.sort(curve.mjd[kept & curve.detected])
+    is_visible = np.isin(curve.band, [BANDS.index(name) for name in view.bands])
+    alerts = np.sort(curve.mjd[is_visible & curve.detected])
     if not len(alerts):
         return None
     if view.days_after_trigger is not None:
-        kept &= curve.mjd <= alerts[0] + view.days_after_trigger
+        is_visible &= curve.mjd <= alerts[0] + view.days_after_trigger
     if view.detections is not None:
-        kept &= curve.mjd <= alerts[min(view.detections, len(alerts)) - 1]
+        is_visible &= curve.mjd <= alerts[min(view.detections, len(alerts)) - 1]
     if view.detected_only:
-        kept &= curve.detected
+        is_visible &= curve.detected
     if view.history_days is not None:
-        kept &= curve.mjd >= curve.mjd[kept].max() - view.history_days
+        is_visible &= curve.mjd >= curve.mjd[is_visible].max() - view.history_days
     # A short history may end in forced photometry alone.
-    return kept if (kept & curve.detected).any() else None
+    return is_visible if (is_visible & curve.detected).any() else None
 
 
 def _metadata(curve: LightCurve, view: View) -> dict[str, float]:

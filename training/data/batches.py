@@ -39,7 +39,7 @@ class Example:
     label: int
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     """Padded inputs and labels.
 
     Attributes
@@ -64,11 +64,11 @@ class Batch(NamedTuple):
         return tuple(tensors[name] for name in network.input_names)
 
 
-def collate(examples: Sequence[Example]) -> Batch:
+def collate(examples: Sequence[Example]) -> TrainingBatch:
     """Pad examples to the longest of them."""
     padded = RaggedBatch.collate([example.tokens for example in examples]).padded()
     tensors = {name: torch.from_numpy(array) for name, array in padded.items()}
-    return Batch(
+    return TrainingBatch(
         flux_BL=tensors["flux"],
         flux_err_BL=tensors["flux_err"],
         time_BL=tensors["time"],
@@ -149,7 +149,7 @@ def draw_weighted(dataset: Dataset, indices: Int64, size: int, recipe: Recipe, r
     return rng.choice(indices, size, p=weight / weight.sum())
 
 
-def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Batch]:
+def batches_of_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[TrainingBatch]:
     """Batches of one pool, a function of ``(recipe, number)``: drawn, viewed, sorted by length, cut, shuffled."""
     rng = np.random.default_rng((recipe.seed, number))
     examples = sorted(draw_pool(dataset, indices, recipe, rng), key=lambda example: len(example.tokens))
@@ -164,7 +164,9 @@ def draw_pool(dataset: Dataset, indices: Int64, recipe: Recipe, rng: np.random.G
     return draw_examples(dataset, drawn, recipe.data, recipe.augmentation, rng)
 
 
-def stream(dataset: Dataset, indices: Int64, recipe: Recipe, first_step: int = 0) -> Generator[Batch, None, None]:
+def stream(
+    dataset: Dataset, indices: Int64, recipe: Recipe, first_step: int = 0
+) -> Generator[TrainingBatch, None, None]:
     """Yield the training batch of ``first_step`` and of every step after it, without end."""
     return pooled(lambda number: batches_of_pool(dataset, indices, recipe, number), recipe.batch.pool, first_step)
 

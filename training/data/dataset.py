@@ -160,13 +160,13 @@ def write_dataset(
         For an object whose class is not among ``classes``, whose columns differ in length or which has no points.
     """
     allowed = None if classes is None else frozenset(classes)
-    stream, count, found = iter(objects), 0, set[str]()
+    stream, count, class_names = iter(objects), 0, set[str]()
     with replacing(path) as partial, pq.ParquetWriter(partial, SCHEMA, compression="zstd") as writer:
         while rows := list(islice(stream, ROWS_PER_GROUP)):
             writer.write_table(_table(rows, allowed))
-            found |= {row.class_name for row in rows}
+            class_names |= {row.class_name for row in rows}
             count += len(rows)
-        names = tuple(sorted(found - {""})) if classes is None else tuple(classes)
+        names = tuple(sorted(class_names - {""})) if classes is None else tuple(classes)
         footer = {} if names == ELASTICC.names else {"classes": json.dumps(names)}
         if footer := footer | dict(notes() if notes else {}):
             writer.add_key_value_metadata(footer)
@@ -183,8 +183,8 @@ def require_labels(dataset: Dataset, path: Path) -> None:
 
 def read_notes(path: Path) -> dict[str, str]:
     """Return the texts in the metadata of a data file: ``import`` holds the provenance of an imported one, as JSON."""
-    found = pq.read_metadata(path).metadata or {}
-    return {key.decode(): value.decode() for key, value in found.items() if key != b"ARROW:schema"}
+    metadata = pq.read_metadata(path).metadata or {}
+    return {key.decode(): value.decode() for key, value in metadata.items() if key != b"ARROW:schema"}
 
 
 def read_dataset(path: Path) -> Dataset:
@@ -265,10 +265,10 @@ def _check(row: LabelledObject, allowed: frozenset[str] | None) -> None:
 
 
 def _check_schema(path: Path, schema: pa.Schema) -> None:
-    found = schema.metadata or {}
-    if found.get(b"format") != FORMAT:
-        raise DatasetError(f"{path} holds format {found.get(b'format')!r}, expected {FORMAT!r}")
-    if found.get(b"metadata_columns") != SCHEMA.metadata[b"metadata_columns"]:
+    metadata = schema.metadata or {}
+    if metadata.get(b"format") != FORMAT:
+        raise DatasetError(f"{path} holds format {metadata.get(b'format')!r}, expected {FORMAT!r}")
+    if metadata.get(b"metadata_columns") != SCHEMA.metadata[b"metadata_columns"]:
         raise DatasetError(f"{path} was written with other metadata columns")
     without_parents = SCHEMA.remove(SCHEMA.get_field_index(PARENT))
     if not schema.equals(SCHEMA) and not schema.equals(without_parents):

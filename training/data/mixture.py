@@ -132,9 +132,9 @@ def _types_of_ztf(sky: Sky) -> Sky:
 def _usable(sky: Sky, without: tuple[str, ...], not_through: tuple[str, ...]) -> Sky:
     is_view = sky.quality == VIEW
     origin = np.where(is_view, sky.raw_label, sky.source)
-    kept = (sky.label >= 0) & ~np.isin(sky.quality, DOUBTFUL) & ~np.isin(origin, without)
-    kept &= ~(is_view & np.isin(sky.source, not_through))
-    sent = as_sent(sky.take(kept))
+    is_usable = (sky.label >= 0) & ~np.isin(sky.quality, DOUBTFUL) & ~np.isin(origin, without)
+    is_usable &= ~(is_view & np.isin(sky.source, not_through))
+    sent = as_sent(sky.take(is_usable))
     return sent.take((sent.lengths >= FEWEST_POINTS) & (sent.count(sent.detected) > 0))
 
 

@@ -64,7 +64,7 @@ class MaskingConfig(BaseModel):
         return self
 
 
-class Counts(NamedTuple):
+class ObservationCounts(NamedTuple):
     """Observations per row, each int64 [B]; what is probed and neither hidden nor random is shown as it is."""
 
     probed_B: Int64
@@ -89,13 +89,13 @@ def draw_masking(mask_BL: Bool, config: MaskingConfig, rng: np.random.Generator)
     return Masking(torch.from_numpy(probed_BL), torch.from_numpy(hidden_BL), torch.from_numpy(source_BL))
 
 
-def count_masking(length_B: Int64, config: MaskingConfig) -> Counts:
+def count_masking(length_B: Int64, config: MaskingConfig) -> ObservationCounts:
     """Count how many of ``length_B`` observations are probed, hidden and replaced."""
     probed_B = _ceil(config.probed * length_B)
     split = _sequential if config.counting == "sequential" else _exact
     hidden_B, random_B = split(probed_B, config)
     blind_B = (hidden_B == length_B) & (length_B > 1)  # then one observation is left out of the probed ones
-    return Counts(probed_B - blind_B, hidden_B - blind_B, random_B)
+    return ObservationCounts(probed_B - blind_B, hidden_B - blind_B, random_B)
 
 
 def _exact(probed_B: Int64, config: MaskingConfig) -> tuple[Int64, Int64]:
@@ -136,7 +136,7 @@ class ForecastingConfig(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class ForecastQuestion:
     """A history, what is asked, and what was observed.
 
     Attributes
@@ -177,7 +177,7 @@ def draw_question(
     config: ForecastingConfig,
     augmentation: AugmentationConfig,
     rng: np.random.Generator,
-) -> Question | None:
+) -> ForecastQuestion | None:
     """Cut a light curve at a random alert; None when nothing was observed within the horizon of any."""
     own = np.random.default_rng(rng.integers(2**63))
     cuts = cut_times(curve, config.horizon_days)
@@ -185,27 +185,27 @@ def draw_question(
         return None
     cut = cuts[int((len(cuts) + 1) ** own.random()) - 1]
     later = np.flatnonzero((curve.mjd > cut) & (curve.mjd <= cut + config.horizon_days))
-    asked = np.sort(own.permutation(later)[: config.max_queries])
+    queries = np.sort(own.permutation(later)[: config.max_queries])
     history = seen_at(curve, cut)
     # A view's brightness would have to scale the targets too; the survey is the one that answers.
     view = draw_view(history, augmentation, own).model_copy(update={"brightness": 1.0})
-    return ask(curve, asked, apply_view(history, view) or history, limits, flux_unit)
+    return ask(curve, queries, apply_view(history, view) or history, limits, flux_unit)
 
 
 def seen_at(curve: LightCurve, mjd: float) -> LightCurve:
     """Return what had been observed by a time, that moment included."""
-    seen = curve.mjd <= mjd
-    columns = {name: getattr(curve, name)[seen] for name in ("mjd", "flux", "flux_err", "band", "detected")}
+    is_past = curve.mjd <= mjd
+    columns = {name: getattr(curve, name)[is_past] for name in ("mjd", "flux", "flux_err", "band", "detected")}
     return replace(curve, **columns)
 
 
 def ask(
-    curve: LightCurve, asked: NDArray[np.integer], history: LightCurve, limits: Limits, flux_unit: FluxUnit
-) -> Question:
-    """Ask for observations ``asked`` (indices into ``curve``) given a history of the same object."""
+    curve: LightCurve, indices: NDArray[np.integer], history: LightCurve, limits: Limits, flux_unit: FluxUnit
+) -> ForecastQuestion:
+    """Ask for the observations ``indices`` of ``curve``, given a history of the same object."""
     tokens = featurise(history, limits, flux_unit, ())
-    order = asked[query_order(curve.mjd[asked], curve.band[asked])]
-    return Question(
+    order = indices[query_order(curve.mjd[indices], curve.band[indices])]
+    return ForecastQuestion(
         tokens=tokens,
         queries=make_queries(tokens, curve.mjd[order], curve.band[order], BANDS, len(order)),
         flux=njy_to(curve.flux[order], flux_unit).astype(np.float32),
@@ -213,7 +213,7 @@ def ask(
     )
 
 
-def pad_questions(questions: Sequence[Question]) -> dict[str, NDArray[Any]]:
+def pad_questions(questions: Sequence[ForecastQuestion]) -> dict[str, NDArray[Any]]:
     """Pad inputs of a forecaster, and ``target_flux`` and ``target_flux_err`` [batch, queries], 0 where padded."""
     arrays = RaggedBatch.collate([question.tokens for question in questions]).padded()
     del arrays["metadata"]

@@ -54,14 +54,14 @@ from training.experiments.options import (
     ARM_PUBLISHED_STEPS,
     ARM_STEPS,
     AstroMoEArm,
-    Record,
+    RunRecord,
     machine,
     write_record,
 )
-from training.experiments.runs import Identity, minutes
+from training.experiments.runs import RunIdentity, minutes
 from training.fit.checkpoints import load_best
 from training.fit.loop import fit
-from training.fit.tasks import Classification, MaskedReconstruction, predict
+from training.fit.tasks import ClassificationTask, MaskedReconstruction, predict
 from training.importers.surveys import MALLORN_CLASSES, read_mallorn, read_unlabelled_mallorn, to_dataset
 from training.recipes.astro_moe import default, pretraining
 from training.recipes.schema import BatchConfig, DataConfig, Recipe, ScheduleConfig, ValidationConfig
@@ -91,7 +91,7 @@ Split = dict[str, Int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Problem:
+class ArmProblem:
     """A data set with its split, and the test objects as the networks will be shown them, by name of the view."""
 
     dataset: Dataset
@@ -99,7 +99,7 @@ class Problem:
     tests: dict[str, list[Example]]
 
 
-class Outcome(NamedTuple):
+class ArmOutcome(NamedTuple):
     """Scores of an arm, the steps it was trained for and the minutes that took."""
 
     metrics: dict[str, float]
@@ -107,7 +107,7 @@ class Outcome(NamedTuple):
     minutes: float
 
 
-def run_arm(options: AstroMoEArm) -> Record | None:
+def run_arm(options: AstroMoEArm) -> RunRecord | None:
     """Train, score, write the record; None when ``max_minutes`` ended the training."""
     recipe = recipe_of(options)
     problem = simulated(options, recipe) if options.dataset == "simulated" else mallorn(options, recipe)
@@ -115,7 +115,7 @@ def run_arm(options: AstroMoEArm) -> Record | None:
     if outcome is None:
         sys.stdout.write("stopped: run the same command again to go on\n")
         return None
-    record = Record(
+    record = RunRecord(
         experiment=options.experiment,
         variant=f"{options.dataset}-{options.arm}",
         seed=options.seed,
@@ -160,16 +160,16 @@ def network_config(options: AstroMoEArm) -> AstroMoEConfig:
     return AstroMoEConfig.model_validate({**base.model_dump(), **changes})
 
 
-def simulated(options: AstroMoEArm, recipe: Recipe) -> Problem:
+def simulated(options: AstroMoEArm, recipe: Recipe) -> ArmProblem:
     """Return the simulated set; the same test objects for every seed, in full and without metadata."""
     dataset = read_dataset(options.data)
     split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
     test = np.sort(np.random.default_rng(0).permutation(split["test"])[: options.objects])
     tests = {name: _sorted(view_examples(dataset, test, recipe.data, v)) for name, v in SIMULATED_VIEWS.items()}
-    return Problem(dataset, split, tests)
+    return ArmProblem(dataset, split, tests)
 
 
-def mallorn(options: AstroMoEArm, recipe: Recipe) -> Problem:
+def mallorn(options: AstroMoEArm, recipe: Recipe) -> ArmProblem:
     """Return the labelled objects of MALLORN; fold ``seed % 5`` is held out."""
     labelled = read_mallorn(options.data)
     dataset = to_dataset(labelled)
@@ -178,10 +178,10 @@ def mallorn(options: AstroMoEArm, recipe: Recipe) -> Problem:
     train, validation = train_test_split(rest, test_size=0.125, stratify=dataset.label[rest], random_state=0)
     rng = np.random.default_rng(0)
     tests = {name: _sorted(draw_examples(dataset, test, recipe.data, v, rng)) for name, v in MALLORN_VIEWS.items()}
-    return Problem(dataset, {"train": np.sort(train), "validation": np.sort(validation), "test": test}, tests)
+    return ArmProblem(dataset, {"train": np.sort(train), "validation": np.sort(validation), "test": test}, tests)
 
 
-def network(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> Outcome | None:
+def network(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> ArmOutcome | None:
     """Train a network arm and score its best weights."""
     weights = _pretrained(options, recipe, problem) if options.arm == "pretrained" else {}
     if weights is None:
@@ -193,17 +193,17 @@ def network(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> Outcome |
         transfer(weights, model)
     steps = recipe.schedule.steps
     folder = _folder(options, f"{options.arm}-{options.seed}-{steps}")
-    identity = Identity(variant=options.arm, settings=options.settings(), fit=recipe)
-    task = Classification(recipe, problem.dataset, problem.split)
+    identity = RunIdentity(variant=options.arm, settings=options.settings(), fit=recipe)
+    task = ClassificationTask(recipe, problem.dataset, problem.split)
     result = fit(model, task, recipe, folder, identity, max_minutes=options.max_minutes)
     if not result.finished:
         return None
     model.load_state_dict(load_best(folder))
     metrics = {name: _network_f1(model, examples, options.batch) for name, examples in problem.tests.items()}
-    return Outcome(metrics, steps, minutes(folder, steps))
+    return ArmOutcome(metrics, steps, minutes(folder, steps))
 
 
-def _pretrained(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> dict[str, Tensor] | None:
+def _pretrained(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> dict[str, Tensor] | None:
     """Weights after masked reconstruction, trained once for all seeds; None when it is not finished."""
     steps = options.pretrain_steps
     changes = {
@@ -219,13 +219,13 @@ def _pretrained(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> dict[
     torch.manual_seed(0)
     model = AstroMoEPretraining(network_config(options))
     folder = _folder(options, f"pretraining-{steps}")
-    identity = Identity(variant="pretraining", settings={"data": str(options.data)}, fit=recipe)
+    identity = RunIdentity(variant="pretraining", settings={"data": str(options.data)}, fit=recipe)
     task = MaskedReconstruction(recipe, dataset, split)
     result = fit(model, task, recipe, folder, identity, max_minutes=options.max_minutes)
     return load_best(folder) if result.finished else None
 
 
-def trees(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> Outcome:
+def trees(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> ArmOutcome:
     """Boosted trees on random views (simulated), or a random forest on complete curves (MALLORN)."""
     started = time.monotonic()
     if options.dataset == "simulated":
@@ -236,10 +236,10 @@ def trees(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> Outcome:
         }
     else:
         metrics = _forest(options, recipe, problem)
-    return Outcome(metrics, 0, (time.monotonic() - started) / 60)
+    return ArmOutcome(metrics, 0, (time.monotonic() - started) / 60)
 
 
-def _forest(options: AstroMoEArm, recipe: Recipe, problem: Problem) -> dict[str, float]:
+def _forest(options: AstroMoEArm, recipe: Recipe, problem: ArmProblem) -> dict[str, float]:
     """Fit on every training object twice, with and without metadata; the forest needs no validation objects."""
     rows = np.concatenate([problem.split["train"], problem.split["validation"]])
     rng = np.random.default_rng(options.seed)

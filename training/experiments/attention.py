@@ -40,7 +40,7 @@ from models.networks.parts.attention import AttentionConfig, SelfAttention
 from models.networks.parts.attention_kernels import SELF
 from models.networks.parts.packing import Packing
 from training.common import markdown_table
-from training.experiments.options import AttentionExperiment, Record, machine, number, write_record
+from training.experiments.options import AttentionExperiment, RunRecord, machine, number, write_record
 
 COLUMNS = {  # metric -> its column
     "error_1": "error, s.d. 1",
@@ -83,8 +83,8 @@ def _precision(command: AttentionExperiment) -> str:
     return f"{'bfloat16' if command.bfloat16 else 'float32'}, {command.threads} thread{'s' * (command.threads > 1)}"
 
 
-def _record(command: AttentionExperiment, kind: str, metrics: dict[int, Metrics], minutes: float) -> Record:
-    return Record(
+def _record(command: AttentionExperiment, kind: str, metrics: dict[int, Metrics], minutes: float) -> RunRecord:
+    return RunRecord(
         experiment="attention",
         variant=f"{kind}-{command.device}{'-bfloat16' * command.bfloat16}",
         seed=command.seed,
@@ -261,10 +261,10 @@ class LiveTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count what it returned."""
-        known = {_address(tensor) for tensor in _tensors((args, kwargs))}
+        addresses = {_address(tensor) for tensor in _tensors((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
-            if _address(tensor) not in known:
+            if _address(tensor) not in addresses:
                 self._count(tensor.untyped_storage())
         return result
 

@@ -28,7 +28,7 @@ from training.experiments.options import (
 from training.experiments.spirals import SpiralsExperiment
 
 
-class Table(BaseModel):
+class RecordsTable(BaseModel):
     """Print the records of an experiment as a Markdown table: mean and spread over the seeds of each variant."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,12 +54,12 @@ class Experiments(BaseModel):
     encodings: CliSubCommand[Encodings]
     astro_moe: CliSubCommand[AstroMoEArm]
     attention: CliSubCommand[AttentionExperiment]
-    table: CliSubCommand[Table]
+    table: CliSubCommand[RecordsTable]
 
     def cli_cmd(self) -> None:
         """Run the chosen sub-command."""
         chosen = get_subcommand(self)
-        if isinstance(chosen, Table):
+        if isinstance(chosen, RecordsTable):
             chosen.cli_cmd()
         else:
             run_experiment(chosen)

@@ -56,7 +56,7 @@ from torch.nn.functional import cross_entropy
 from models.lightcurve import Bool, Float32, Float64, Int64
 from models.networks.astromer import AstromerConfig, AstromerPretraining, LstmHead, PoolHead, Window
 from models.networks.network import Reconstruction
-from training.data.batches import Batch, draw_indices
+from training.data.batches import TrainingBatch, draw_indices
 from training.data.targets import MaskingConfig, draw_masking
 from training.experiments.options import (
     CADENCES,
@@ -64,13 +64,13 @@ from training.experiments.options import (
     ENCODING_STEPS,
     EncodingHead,
     Encodings,
-    Record,
+    RunRecord,
     machine,
     write_record,
 )
-from training.experiments.runs import Identity, epochs, minutes
+from training.experiments.runs import RunIdentity, epochs, minutes
 from training.fit.checkpoints import load_best, read_log
-from training.fit.loop import Step, Task, fit, to_device
+from training.fit.loop import StepLoss, Task, fit, to_device
 from training.fit.tasks import MaskedBatch, reconstruction_loss, reconstruction_scores
 from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
 from training.score.metrics import confusion, macro_f1
@@ -106,14 +106,14 @@ class Catalina:
         return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
 
 
-class Sample(NamedTuple):
+class LabelledSample(NamedTuple):
     """Objects for pretraining, and those for each fold of the classifiers."""
 
     unlabelled: Int64
     folds: tuple[Int64, ...]
 
 
-class Curves(NamedTuple):
+class Windows(NamedTuple):
     """Windows padded at the end with zeros: B curves of up to L observations.
 
     ``mag_BL``, ``mag_err_BL`` magnitudes; ``time_BL`` float32 days since the window's first observation; ``mask_BL``
@@ -153,33 +153,33 @@ def _clean(offsets: Int64, mjd: Float64, mag: Float32, mag_err: Float32, names: 
     repeated = np.zeros(len(mjd), dtype=np.bool_)
     repeated[1:] = (np.diff(mjd[order]) == 0) & (np.diff(owner[order]) == 0)
     valid = np.isfinite(mag) & np.isfinite(mag_err) & (mag_err > 0) & (mjd > EARLIEST_MJD)
-    kept = order[valid[order] & ~repeated]
-    long_enough = np.bincount(owner[kept], minlength=len(names)) >= FEWEST_POINTS
-    kept = kept[long_enough[owner[kept]]]
-    counts = np.bincount(owner[kept], minlength=len(names))[long_enough]
+    rows = order[valid[order] & ~repeated]
+    long_enough = np.bincount(owner[rows], minlength=len(names)) >= FEWEST_POINTS
+    rows = rows[long_enough[owner[rows]]]
+    counts = np.bincount(owner[rows], minlength=len(names))[long_enough]
     classes, label = np.unique(names[long_enough], return_inverse=True)
     ends = np.concatenate(([0], np.cumsum(counts)))
-    return Catalina(ends, mjd[kept], mag[kept], mag_err[kept], label.astype(np.int64), tuple(classes.tolist()))
+    return Catalina(ends, mjd[rows], mag[rows], mag_err[rows], label.astype(np.int64), tuple(classes.tolist()))
 
 
-def draw_sample(label_N: Int64, per_class: int, n_folds: int, seed: int) -> Sample:
+def draw_sample(label_N: Int64, per_class: int, n_folds: int, seed: int) -> LabelledSample:
     """Draw the labelled sample and deal it into stratified folds; everything else is for pretraining.
 
     Each class gives as many objects as leave ``per_class`` of it in training when one fold is held out, or all it has.
     """
     rng = np.random.default_rng(seed)
-    wanted = per_class * n_folds // (n_folds - 1)
+    per_sample = per_class * n_folds // (n_folds - 1)
     folds: list[list[Int64]] = [[] for _ in range(n_folds)]
     for label in range(int(label_N.max()) + 1):
-        drawn = rng.permutation(np.flatnonzero(label_N == label))[:wanted]
+        drawn = rng.permutation(np.flatnonzero(label_N == label))[:per_sample]
         for number in range(n_folds):
             # Class by class the deal starts at another fold, or the first would get every odd object.
             folds[(number + label) % n_folds].append(drawn[number::n_folds])
     dealt = tuple(np.sort(np.concatenate(fold)) for fold in folds)
-    return Sample(np.setdiff1d(np.arange(len(label_N)), np.concatenate(dealt)), dealt)
+    return LabelledSample(np.setdiff1d(np.arange(len(label_N)), np.concatenate(dealt)), dealt)
 
 
-def training_windows(data: Catalina, indices: Int64, length: int, rng: np.random.Generator) -> Curves:
+def training_windows(data: Catalina, indices: Int64, length: int, rng: np.random.Generator) -> Windows:
     """One window of up to ``length`` consecutive observations of each object, its start drawn at random."""
     counts = data.offsets[indices + 1] - data.offsets[indices]
     starts = data.offsets[indices] + (rng.random(len(indices)) * (np.maximum(counts - length, 0) + 1)).astype(np.int64)
@@ -187,7 +187,7 @@ def training_windows(data: Catalina, indices: Int64, length: int, rng: np.random
     return gather(data, indices, places)
 
 
-def thinned_windows(data: Catalina, indices: Int64, length: int, cadence: float, seed: int) -> Curves:
+def thinned_windows(data: Catalina, indices: Int64, length: int, cadence: float, seed: int) -> Windows:
     """Return a share ``cadence`` of the first ``length`` observations of each object, five at least.
 
     Which ones is a function of (seed, object); what a slower cadence sees is part of what a faster one sees.
@@ -201,7 +201,7 @@ def thinned_windows(data: Catalina, indices: Int64, length: int, cadence: float,
     return gather(data, indices, places)
 
 
-def gather(data: Catalina, indices: Int64, places: list[Int64]) -> Curves:
+def gather(data: Catalina, indices: Int64, places: list[Int64]) -> Windows:
     """Pad the observations at ``places`` of each object to the longest."""
     lengths = np.array([len(place) for place in places])
     mask_BL = np.arange(lengths.max()) < lengths[:, None]
@@ -214,7 +214,7 @@ def gather(data: Catalina, indices: Int64, places: list[Int64]) -> Curves:
         return grid_BL
 
     time_P = (data.mjd[place_P] - first_P).astype(np.float32)
-    return Curves(
+    return Windows(
         padded(data.mag[place_P]), padded(data.mag_err[place_P]), padded(time_P), mask_BL, data.label[indices]
     )
 
@@ -230,7 +230,7 @@ class Pretrained(NamedTuple):
 
     network: AstromerPretraining
     data: Catalina
-    sample: Sample
+    sample: LabelledSample
 
 
 class Parts(NamedTuple):
@@ -254,10 +254,10 @@ class MagnitudeReconstruction(Task):
         for number, indices in enumerate(drawn, start=step):
             yield self._draw(self.parts.train[indices], np.random.default_rng((self.seed, number)))
 
-    def loss(self, network: nn.Module, batch: MaskedBatch) -> Step:
+    def loss(self, network: nn.Module, batch: MaskedBatch) -> StepLoss:
         """Error of the probed observations, mag."""
         output: Reconstruction = network(*batch.curves.inputs_of(network), batch.masking)
-        return Step(reconstruction_loss(output, batch.masking.probed_BL, "rmse"), {})
+        return StepLoss(reconstruction_loss(output, batch.masking.probed_BL, "rmse"), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """RMSE (mag) and R2 on the validation windows."""
@@ -273,12 +273,12 @@ class MagnitudeReconstruction(Task):
         return MaskedBatch(to_batch(curves), draw_masking(curves.mask_BL, MASKING, rng))
 
 
-def to_batch(curves: Curves) -> Batch:
+def to_batch(curves: Windows) -> TrainingBatch:
     """Windows as network inputs, magnitudes in the place of fluxes; one band."""
     tensors = [torch.from_numpy(array) for array in curves]
     mag_BL, mag_err_BL, time_BL, mask_BL, label_B = tensors
     band_BL = torch.zeros(mask_BL.shape, dtype=torch.int64)
-    return Batch(mag_BL, mag_err_BL, time_BL, band_BL, mask_BL, torch.zeros(len(label_B), 0), label_B)
+    return TrainingBatch(mag_BL, mag_err_BL, time_BL, band_BL, mask_BL, torch.zeros(len(label_B), 0), label_B)
 
 
 def network_config(options: Encodings) -> AstromerConfig:
@@ -331,7 +331,7 @@ def pretrain(options: Encodings) -> Pretrained | None:
     torch.manual_seed(options.seed)
     network, config = AstromerPretraining(network_config(options)), fit_config(options)
     folder = run_folder(options)
-    identity = Identity(variant=options.encoding, settings=options.settings(), fit=config)
+    identity = RunIdentity(variant=options.encoding, settings=options.settings(), fit=config)
     result = fit(network, task, config, folder, identity, max_minutes=options.max_minutes)
     if not result.finished:
         sys.stdout.write(f"stopped at step {result.step}: run the same command again to go on\n")
@@ -355,12 +355,12 @@ def converged(log: list[dict[str, float]]) -> int:
 
 def _pretraining_record(
     options: Encodings, network: nn.Module, task: MagnitudeReconstruction, folder: Path, steps: int
-) -> Record:
+) -> RunRecord:
     with torch.inference_mode():
         scores = reconstruction_scores(network, task.held_out(task.parts.test))
     budget = options.steps or ENCODING_STEPS  # the record's steps: patience ends encodings at different ones
     passes = options.batch / len(task.parts.train)
-    return Record(
+    return RunRecord(
         experiment=options.experiment,
         variant=f"{options.encoding}-reconstruction",
         seed=options.seed,
@@ -423,9 +423,9 @@ class HeadTask(Task):
             yield self.vectors.take(draw_indices(self.label_N, self.fold.train, BATCH, balance=1.0, rng=rng))
             step += 1
 
-    def loss(self, network: nn.Module, batch: Vectors) -> Step:
+    def loss(self, network: nn.Module, batch: Vectors) -> StepLoss:
         """Cross-entropy of a batch."""
-        return Step(cross_entropy(network(batch.x_NWD, batch.mask_NW)[0], batch.label_N), {})
+        return StepLoss(cross_entropy(network(batch.x_NWD, batch.mask_NW)[0], batch.label_N), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """Macro-F1 of the validation objects."""
@@ -496,7 +496,7 @@ def train_head(options: Encodings, head: EncodingHead, vectors: Vectors, fold: F
     width, classes = vectors.x_NWD.shape[2], int(vectors.label_N.max()) + 1
     network = LstmHead(width, options.lstm_width, classes) if head == "lstm" else PoolHead(width, POOL_WIDTHS, classes)
     config, folder = _head_fit_config(options, head), run_folder(options) / f"{head}-{name}"
-    identity = Identity(variant=f"{head}-{name}", settings=options.settings(), fit=config)
+    identity = RunIdentity(variant=f"{head}-{name}", settings=options.settings(), fit=config)
     result = fit(network, task, config, folder, identity, progress=False)
     network.load_state_dict(load_best(folder))
     with torch.inference_mode():
@@ -519,9 +519,9 @@ def _head_fit_config(options: Encodings, head: EncodingHead) -> FitConfig:
 
 def _head_record(
     options: Encodings, head: EncodingHead, number: int, metrics: dict[str, float], spent: float
-) -> Record:
+) -> RunRecord:
     steps = _head_fit_config(options, head).schedule.steps
-    return Record(
+    return RunRecord(
         experiment=options.experiment,
         variant=f"{options.encoding}-{head}",
         seed=number,  # the spread of a classifier is that over folds

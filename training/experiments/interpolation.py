@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.options import ExperimentOptions
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -138,7 +138,7 @@ def train_curves(grid: Grid, n: int = N_TRAIN) -> Float64:
     return draw_curves(n, grid, np.random.default_rng((0, 0)))
 
 
-class Interpolation(Options):
+class Interpolation(ExperimentOptions):
     """Interpolate sparse synthetic curves; MSE over the Bayes MSE of the same curves and masks."""
 
     experiment: ClassVar[str] = "interpolation"

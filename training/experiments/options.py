@@ -30,7 +30,7 @@ RECORDS = Path("build/experiments")
 HEADER = ("variant", "metric", "seeds", "mean ± s.d.", "paper", "floor", "steps", "min a run", "machine")
 
 
-class Record(BaseModel):
+class RunRecord(BaseModel):
     """One run of one experiment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,7 +59,7 @@ def machine(device: str = "cpu") -> str:
     return processor_name()
 
 
-def write_record(record: Record, records: Path = RECORDS) -> Path:
+def write_record(record: RunRecord, records: Path = RECORDS) -> Path:
     """Write a run's record, over an earlier one of the same variant and seed; returns the file."""
     path = records / record.experiment / f"{record.variant}-{record.seed}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def write_record(record: Record, records: Path = RECORDS) -> Path:
     return path
 
 
-def read_records(experiment: str, records: Path = RECORDS) -> list[Record]:
+def read_records(experiment: str, records: Path = RECORDS) -> list[RunRecord]:
     """Return all records of an experiment, by variant and seed.
 
     Raises
@@ -75,27 +75,27 @@ def read_records(experiment: str, records: Path = RECORDS) -> list[Record]:
     ValueError
         When there are none, or a file is not a record.
     """
-    found = []
+    stored_records = []
     for path in sorted((records / experiment).glob("*.json")):
         try:
-            found.append(Record.model_validate_json(path.read_bytes()))
+            stored_records.append(RunRecord.model_validate_json(path.read_bytes()))
         except ValidationError as error:
             raise ValueError(f"{path} is not a record: {error}") from error
-    if not found:
+    if not stored_records:
         raise ValueError(f"no records of experiment {experiment!r} under {records}")
-    return sorted(found, key=lambda record: (record.variant, record.steps, record.seed))
+    return sorted(stored_records, key=lambda record: (record.variant, record.steps, record.seed))
 
 
-def table(records: Iterable[Record]) -> str:
+def table(records: Iterable[RunRecord]) -> str:
     """Markdown table, a row for each variant, number of steps and metric."""
-    groups: dict[tuple[str, int, str], list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, int, str], list[RunRecord]] = defaultdict(list)
     for record in records:
         groups[record.variant, record.steps, record.machine].append(record)
     rows = [row for group in groups.values() for row in _rows(group)]
     return markdown_table(HEADER, rows) + "\n"
 
 
-def _rows(group: list[Record]) -> list[tuple[str, ...]]:
+def _rows(group: list[RunRecord]) -> list[tuple[str, ...]]:
     first = group[0]
     steps = f"{first.steps:,}"
     if first.steps != first.published_steps:
@@ -112,7 +112,7 @@ def _rows(group: list[Record]) -> list[tuple[str, ...]]:
     ]
 
 
-def _floor(metric: str, group: list[Record]) -> str:
+def _floor(metric: str, group: list[RunRecord]) -> str:
     floors = [record.floor[metric] for record in group if metric in record.floor]
     return number(statistics.fmean(floors)) if floors else ""
 
@@ -133,7 +133,7 @@ def number(value: float, digits: int = 4) -> str:
 PLACES = frozenset({"records", "runs", "cache", "max_minutes"})  # decide where and when, not what
 
 
-class Options(BaseModel):
+class ExperimentOptions(BaseModel):
     """Base of the experiments' commands."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -174,7 +174,7 @@ def draw_positions(split: Literal["train", "test"]) -> NDArray[np.float32]:
     return np.random.default_rng((40, stream)).uniform(LOW, HIGH, (n, N_TOKENS)).astype(np.float32)
 
 
-class Position(Options):
+class Position(ExperimentOptions):
     """Reconstruct the position of each token, with and without [CLS]; test MSE."""
 
     experiment: ClassVar[str] = "position"
@@ -192,7 +192,7 @@ PendulumHead = Literal["cls", "frames"]
 Scale = Literal["published", "measured"]
 
 
-class Pendulum(Options):
+class Pendulum(ExperimentOptions):
     """Regress the angle of a pendulum from noisy images; MSE per element."""
 
     experiment: ClassVar[str] = "pendulum"
@@ -222,7 +222,7 @@ SETS = {
 }
 
 
-class UEA(Options):
+class UEA(ExperimentOptions):
     """Classify multivariate series of which three in ten time steps are missing; test accuracy."""
 
     experiment: ClassVar[str] = "uea"
@@ -247,7 +247,7 @@ ARM_STEPS = {"simulated": 1_500, "mallorn": 1_000}
 ARM_PUBLISHED_STEPS = 400_000
 
 
-class AstroMoEArm(Options):
+class AstroMoEArm(ExperimentOptions):
     """Train one arm of Astro-MoE's comparisons; macro-F1 on untouched objects."""
 
     experiment: ClassVar[str] = "astro-moe"
@@ -270,7 +270,7 @@ EncodingHead = Literal["lstm", "pool"]
 EncodingName = Literal["baseline", "trainable", "fourier", "recurrent", "tupe", "concat", "pea", "rotary", "modulation"]
 
 
-class Encodings(Options):
+class Encodings(ExperimentOptions):
     """Pretrain ASTROMER with one positional encoding, then classify with its frozen encoder."""
 
     experiment: ClassVar[str] = "encodings"

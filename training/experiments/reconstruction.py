@@ -16,22 +16,22 @@ from torch import Tensor, nn
 
 from models.networks.romae import TINY, TINY_SHALLOW, MaskedAutoencoder, masked_mse
 from training.experiments import interpolation, spirals
-from training.experiments.runs import Plan, epochs, fit_config
-from training.fit.loop import Step, Task
+from training.experiments.runs import ExperimentPlan, epochs, fit_config
+from training.fit.loop import StepLoss, Task
 
 Mask = NDArray[np.bool_]
 DECODERS = {"tiny": TINY, "tiny-shallow": TINY_SHALLOW}
 AT_ONCE = 100  # curves of an evaluation batch
 
 
-class Curves(NamedTuple):
+class NoisyCurves(NamedTuple):
     """A batch: noisy curves and what is hidden of them."""
 
     values_BLK: Tensor
     hidden_BL: Tensor
 
 
-class Reconstruction(Task):
+class CurveReconstruction(Task):
     """Mean squared error of the hidden points.
 
     Parameters
@@ -56,16 +56,16 @@ class Reconstruction(Task):
         self.position_LA = torch.from_numpy(position_L).float()[:, None]
         self.draw_shown, self.check, self.batch_size, self.seed = draw_shown, check, batch_size, seed
 
-    def batches(self, step: int) -> Generator[Curves, None, None]:
+    def batches(self, step: int) -> Generator[NoisyCurves, None, None]:
         """Epochs over all training curves, shuffled, masked by (seed, step)."""
         indices = epochs(len(self.curve_NLK), self.batch_size, self.seed, step)
         for number, index in enumerate(indices, start=step):
             shown_BL = self.draw_shown(len(index), np.random.default_rng((self.seed, 1, number)))
-            yield Curves(self.curve_NLK[index], torch.from_numpy(~shown_BL))
+            yield NoisyCurves(self.curve_NLK[index], torch.from_numpy(~shown_BL))
 
-    def loss(self, network: nn.Module, batch: Curves) -> Step:
+    def loss(self, network: nn.Module, batch: NoisyCurves) -> StepLoss:
         """Error of the hidden points."""
-        return Step(masked_mse(self._reconstruct(network, batch), *batch), {})
+        return StepLoss(masked_mse(self._reconstruct(network, batch), *batch), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """Errors on held-out curves."""
@@ -75,14 +75,14 @@ class Reconstruction(Task):
     def predict(self, network: nn.Module, curve_NLK: NDArray[np.float64], shown_NL: Mask) -> NDArray[np.float64]:
         """Values [N, L, K] of all points; only those of hidden points mean anything."""
         device = next(network.parameters()).device
-        batch = Curves(torch.from_numpy(curve_NLK).float(), torch.from_numpy(~shown_NL))
+        batch = NoisyCurves(torch.from_numpy(curve_NLK).float(), torch.from_numpy(~shown_NL))
         predictions = []
         for start in range(0, len(curve_NLK), AT_ONCE):
-            part = Curves(*(tensor[start : start + AT_ONCE].to(device) for tensor in batch))
+            part = NoisyCurves(*(tensor[start : start + AT_ONCE].to(device) for tensor in batch))
             predictions.append(self._reconstruct(network, part))
         return torch.cat(predictions).double().cpu().numpy()
 
-    def _reconstruct(self, network: nn.Module, batch: Curves) -> Tensor:
+    def _reconstruct(self, network: nn.Module, batch: NoisyCurves) -> Tensor:
         position_BLA = self.position_LA.to(batch.values_BLK.device).expand(len(batch.values_BLK), -1, -1)
         prediction_BLK: Tensor = network(
             batch.values_BLK, position_BLA, torch.ones_like(batch.hidden_BL), batch.hidden_BL
@@ -90,7 +90,7 @@ class Reconstruction(Task):
         return prediction_BLK
 
 
-def interpolation_plan(options: interpolation.Interpolation) -> Plan:
+def interpolation_plan(options: interpolation.Interpolation) -> ExperimentPlan:
     """Network, task and measure of synthetic interpolation."""
     torch.manual_seed(options.seed)
     grid = interpolation.GRIDS[options.grid]
@@ -100,7 +100,7 @@ def interpolation_plan(options: interpolation.Interpolation) -> Plan:
         count_N = rng.integers(interpolation.FEWEST, options.most_observed + 1, n)
         return interpolation.draw_observed(count_N, len(grid.time_L), rng)
 
-    task = Reconstruction(
+    task = CurveReconstruction(
         interpolation.train_curves(grid)[..., None],
         grid.time_L * options.position_scale,
         draw_shown,
@@ -108,7 +108,7 @@ def interpolation_plan(options: interpolation.Interpolation) -> Plan:
         batch_size=options.batch_size,
         seed=options.seed,
     )
-    return Plan(
+    return ExperimentPlan(
         variant=options.variant(),
         network=MaskedAutoencoder(1, 1, TINY, DECODERS[options.decoder]),
         task=task,
@@ -120,7 +120,7 @@ def interpolation_plan(options: interpolation.Interpolation) -> Plan:
     )
 
 
-def spirals_plan(options: spirals.SpiralsExperiment) -> Plan:
+def spirals_plan(options: spirals.SpiralsExperiment) -> ExperimentPlan:
     """Network, task and measure of the spirals."""
     torch.manual_seed(options.seed)
     train, test = spirals.draw_spirals(options.protocol)
@@ -129,7 +129,7 @@ def spirals_plan(options: spirals.SpiralsExperiment) -> Plan:
     def check(predict: interpolation.Predict) -> dict[str, float]:
         return spirals.errors(predict(test.noisy_NL2, shown_NL), test, shown_NL, options.protocol)
 
-    task = Reconstruction(
+    task = CurveReconstruction(
         train.noisy_NL2,
         spirals.THETA_L[: shown_NL.shape[1]],
         lambda n, rng: spirals.draw_shown(n, options.protocol, rng),
@@ -138,7 +138,7 @@ def spirals_plan(options: spirals.SpiralsExperiment) -> Plan:
         seed=options.seed,
     )
     steps = spirals.EPOCHS * -(-spirals.N_TRAIN // options.batch_size)
-    return Plan(
+    return ExperimentPlan(
         variant=f"{options.protocol}-{options.decoder}",
         network=MaskedAutoencoder(2, 1, TINY, DECODERS[options.decoder]),
         task=task,

@@ -94,8 +94,8 @@ from training.experiments.options import (
     Scale,
     draw_positions,
 )
-from training.experiments.runs import Plan, epochs, fit_config
-from training.fit.loop import Step, Task
+from training.experiments.runs import ExperimentPlan, epochs, fit_config
+from training.fit.loop import StepLoss, Task
 
 N_FRAMES, N_KEPT, SIDE = 100, 50, 24
 SIZES = {"train": 2_000, "test": 1_000, "validation": 1_000}
@@ -257,11 +257,11 @@ class Regression(Task):
         out: Tensor = network(self.prepare(batch.values_NLK), batch.position_NLA, mask_BL)
         return out.view(batch.target_NLO.shape)  # a [CLS] readout gives the numbers of all tokens in one row
 
-    def loss(self, network: nn.Module, batch: Examples) -> Step:
+    def loss(self, network: nn.Module, batch: Examples) -> StepLoss:
         """Sum or mean of the squared errors; the log has the mean."""
         prediction_BLO = self.predict(network, batch)
         mean = mse_loss(prediction_BLO, batch.target_NLO)
-        return Step(mean * prediction_BLO.numel() if self.summed else mean, {"mse": mean})
+        return StepLoss(mean * prediction_BLO.numel() if self.summed else mean, {"mse": mean})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """MSE of the validation examples; the score is minus that."""
@@ -277,7 +277,7 @@ class Regression(Task):
         return total / examples.target_NLO.numel()
 
 
-def position_plan(options: Position) -> Plan:
+def position_plan(options: Position) -> ExperimentPlan:
     """Network, task and measure of position reconstruction."""
     torch.manual_seed(options.seed)
     encoder = RoMAEEncoderConfig(d_model=options.width, n_heads=TINY.n_heads, depth=TINY.depth, d_ff=720)
@@ -285,7 +285,7 @@ def position_plan(options: Position) -> Plan:
     train, test = (_position_examples(draw_positions(split)) for split in ("train", "test"))
     task = Regression(train, test.take(slice(VALIDATED)), batch_size=64, seed=options.seed)
     steps = 10 * -(-POSITION_TRAIN // task.batch_size)
-    return Plan(
+    return ExperimentPlan(
         variant=f"{'cls' if options.cls else 'no-cls'}-{options.width}",
         network=network,
         task=task,
@@ -302,7 +302,7 @@ def _position_examples(position_NL: "np.typing.NDArray[np.float32]") -> Examples
     return Examples(torch.ones_like(position_NL1), position_NL1, position_NL1)
 
 
-def pendulum_plan(options: Pendulum) -> Plan:
+def pendulum_plan(options: Pendulum) -> ExperimentPlan:
     """Network, task and measure of pendulum regression."""
     torch.manual_seed(options.seed)
     encoder = RoMAEEncoderConfig(d_model=60, n_heads=2, depth=2, d_ff=30)
@@ -321,7 +321,7 @@ def pendulum_plan(options: Pendulum) -> Plan:
         summed=True,
     )
     steps = PENDULUM_EPOCHS * -(-PENDULUM_TRAIN // PENDULUM_BATCH)
-    return Plan(
+    return ExperimentPlan(
         variant=f"{options.head}-{options.scale}",
         network=network,
         task=task,

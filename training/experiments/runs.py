@@ -22,13 +22,13 @@ from pydantic import BaseModel, ConfigDict
 from torch import nn
 
 from models.lightcurve import Int64
-from training.experiments.options import Options, Record, machine, write_record
+from training.experiments.options import ExperimentOptions, RunRecord, machine, write_record
 from training.fit.checkpoints import LOG, read_log
 from training.fit.loop import Task, fit
 from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
 
 
-class Identity(BaseModel):
+class RunIdentity(BaseModel):
     """Content of a run folder's ``config.json``: a folder that holds another run is refused."""
 
     model_config = ConfigDict(frozen=True)
@@ -39,14 +39,14 @@ class Identity(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class ExperimentPlan:
     """Plan of an experiment: what it trains, and what it measures in the end.
 
     Attributes
     ----------
     variant : what its seeds have in common.
     measure : metrics of the trained network, called in evaluation mode; never during training.
-    paper, floor : of the metrics, as in :class:`Record`.
+    paper, floor : of the metrics, as in :class:`RunRecord`.
     """
 
     variant: str
@@ -60,7 +60,7 @@ class Plan:
 
 
 def fit_config(
-    options: Options, *, steps: int, warmup: int, lr: float, clip_norm: float | None, validations: int = 10
+    options: ExperimentOptions, *, steps: int, warmup: int, lr: float, clip_norm: float | None, validations: int = 10
 ) -> FitConfig:
     """Loop configuration of a published run of so many steps, shortened to ``options.steps``; AdamW, decay 0.01."""
     done = options.steps or steps
@@ -75,18 +75,18 @@ def fit_config(
     )
 
 
-def run(options: Options, plan: Plan) -> Record | None:
+def run(options: ExperimentOptions, plan: ExperimentPlan) -> RunRecord | None:
     """Train or resume, measure and write the record; None when ``max_minutes`` ended the run before its last step."""
     steps = plan.fit.schedule.steps
     folder = options.runs / options.experiment / f"{plan.variant}-{options.seed}-{steps}"
-    identity = Identity(variant=plan.variant, settings=options.settings(), fit=plan.fit)
+    identity = RunIdentity(variant=plan.variant, settings=options.settings(), fit=plan.fit)
     result = fit(plan.network, plan.task, plan.fit, folder, identity, max_minutes=options.max_minutes)
     if not result.finished:
         sys.stdout.write(f"stopped at step {result.step} of {steps}: run the same command again to go on\n")
         return None
     with torch.inference_mode():
         metrics = plan.measure(plan.network.eval())
-    record = Record(
+    record = RunRecord(
         experiment=options.experiment,
         variant=plan.variant,
         seed=options.seed,

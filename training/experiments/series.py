@@ -57,8 +57,8 @@ from models.networks.romae import (
 from models.networks.zoo import transfer
 from training.data.targets import MaskingConfig, draw_masking
 from training.experiments.options import UEA
-from training.experiments.runs import Identity, Plan, epochs, fit_config
-from training.fit.loop import Step, Task, fit, to_device
+from training.experiments.runs import ExperimentPlan, RunIdentity, epochs, fit_config
+from training.fit.loop import StepLoss, Task, fit, to_device
 
 NPZ_TRAINING = {"Epilepsy": 137, "RacketSports": 151}
 
@@ -144,8 +144,8 @@ def _dropped(series: Series, share: float, rng: np.random.Generator) -> Series:
     parts = []
     for observed in series.observed:
         count = len(observed.step)
-        kept = np.sort(rng.permutation(count)[: max(1, count - round(share * count))])
-        parts.append(Observed(observed.step[kept], observed.values[kept]))
+        steps = np.sort(rng.permutation(count)[: max(1, count - round(share * count))])
+        parts.append(Observed(observed.step[steps], observed.values[steps]))
     return Series(tuple(parts), series.label)
 
 
@@ -234,10 +234,10 @@ class SeriesClassification(Task):
         for indices in epochs(len(self.data.train), self.batch, self.seed, step):
             yield batch_of(self.data.train, indices)
 
-    def loss(self, network: nn.Module, batch: SeriesBatch) -> Step:
+    def loss(self, network: nn.Module, batch: SeriesBatch) -> StepLoss:
         """Cross-entropy of a batch."""
         logits_BC = network(batch.values_BLK, batch.position_BL1, batch.mask_BL)
-        return Step(cross_entropy(logits_BC.float(), batch.label_B, label_smoothing=self.smoothing), {})
+        return StepLoss(cross_entropy(logits_BC.float(), batch.label_B, label_smoothing=self.smoothing), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """Training accuracy: there is no third side to validate on."""
@@ -258,11 +258,11 @@ class SeriesReconstruction(Task):
             rng = np.random.default_rng((self.seed, number))
             yield HiddenBatch(series, draw_masking(series.mask_BL.numpy(), PRETRAINING_MASK, rng).hidden_BL)
 
-    def loss(self, network: nn.Module, batch: HiddenBatch) -> Step:
+    def loss(self, network: nn.Module, batch: HiddenBatch) -> StepLoss:
         """Error of the hidden steps."""
         series, hidden_BL = batch
         prediction_BLK = network(series.values_BLK, series.position_BL1, series.mask_BL, hidden_BL)
-        return Step(masked_mse(prediction_BLK, series.values_BLK, hidden_BL), {})
+        return StepLoss(masked_mse(prediction_BLK, series.values_BLK, hidden_BL), {})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """Minus the error of one masked batch; selects nothing."""
@@ -281,7 +281,7 @@ def accuracy(network: nn.Module, series: Series) -> float:
     return hits / len(series)
 
 
-def series_plan(options: UEA) -> Plan:
+def series_plan(options: UEA) -> ExperimentPlan:
     """Read and thin the set, build the classifier, pretrain its encoder where asked to."""
     setting = options.setting
     data = standardise(drop_steps(read_set(options.data, options.name), options.dropped, options.seed))
@@ -293,7 +293,7 @@ def series_plan(options: UEA) -> Plan:
         transfer(_pretrained(options, data, SIZES[options.size]), network)
     steps = setting.epochs * -(-len(data.train) // setting.batch)
     pretrained = f"-pretrained{options.pretrain_epochs}" if options.pretrain_epochs else ""
-    return Plan(
+    return ExperimentPlan(
         variant=f"{options.name}-{options.size}{pretrained}",
         network=network,
         task=SeriesClassification(data, setting.batch, setting.smoothing, options.seed),
@@ -310,6 +310,6 @@ def _pretrained(options: UEA, data: SeriesSet, encoder: RoMAEEncoderConfig) -> d
     config = fit_config(unshortened, steps=steps, warmup=steps // 10, lr=3e-4, clip_norm=1.0)
     autoencoder = MaskedAutoencoder(data.channels, 1, encoder, cls=True)
     folder = options.runs / options.experiment / f"{options.name}-{options.size}-pretraining-{options.seed}-{steps}"
-    identity = Identity(variant="pretraining", settings=options.settings(), fit=config)
+    identity = RunIdentity(variant="pretraining", settings=options.settings(), fit=config)
     fit(autoencoder, SeriesReconstruction(data, options.seed), config, folder, identity)
     return autoencoder.cpu().state_dict()

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from training.experiments.options import Options
+from training.experiments.options import ExperimentOptions
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -101,7 +101,7 @@ def errors(prediction_NL2: Float64, spirals: Spirals, shown_NL: Mask, protocol: 
     return {"noisy RMSE": float(np.sqrt((noisy_M2**2).mean())), "clean RMSE": float(np.sqrt((clean_M2**2).mean()))}
 
 
-class SpiralsExperiment(Options):
+class SpiralsExperiment(ExperimentOptions):
     """Fill gaps in noisy spirals; RMSE per coordinate against noisy and against clean points."""
 
     experiment: ClassVar[str] = "spirals"

@@ -202,6 +202,6 @@ def save_forest(forest: Forest, path: Path) -> None:
 
 def read_forest(path: Path) -> Forest:
     """Read what :func:`save_forest` wrote."""
-    with np.load(path, allow_pickle=False) as told:
-        tables: dict[str, NDArray[Any]] = {name: told[name] for name in Forest._fields}
+    with np.load(path, allow_pickle=False) as arrays:
+        tables: dict[str, NDArray[Any]] = {name: arrays[name] for name in Forest._fields}
     return Forest(**{name: table if table.ndim else int(table) for name, table in tables.items()})  # type: ignore[arg-type]  # fields are arrays or numbers, by name

@@ -232,14 +232,14 @@ def _rewind_log(path: Path, step: int) -> None:
     """Drop lines written after the checkpoint: their steps are about to be repeated (the last one may be torn)."""
     if not path.exists():
         return
-    kept = []
+    lines = []
     for line in path.read_text().splitlines():
         try:
             if json.loads(line)["step"] <= step:
-                kept.append(line)
+                lines.append(line)
         except (json.JSONDecodeError, KeyError):
             continue
-    write_atomic(path, "".join(f"{line}\n" for line in kept).encode())
+    write_atomic(path, "".join(f"{line}\n" for line in lines).encode())
 
 
 def _save_atomic(path: Path, content: object) -> None:

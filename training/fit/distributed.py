@@ -85,8 +85,8 @@ class Ranks:
         dist.all_reduce(whole)
         whole /= self.size
         parts = torch.split(whole, [1, len(trained), *(each.numel() for each in trained)])
-        for parameter, held, part in zip(trained, parts[1].tolist(), parts[2:], strict=True):
-            parameter.grad = part.view_as(parameter) if held else None
+        for parameter, has_gradient, part in zip(trained, parts[1].tolist(), parts[2:], strict=True):
+            parameter.grad = part.view_as(parameter) if has_gradient else None
         return parts[0][0]
 
     def align(self, network: nn.Module) -> None:
@@ -102,9 +102,9 @@ class Ranks:
         """Let the first process make something and hand it to all; the others wait."""
         if self.alone:
             return make()
-        made = [make() if self.first else None]
-        dist.broadcast_object_list(made, 0)
-        return made[0]  # type: ignore[return-value]  # None in no process once it is broadcast
+        objects = [make() if self.first else None]
+        dist.broadcast_object_list(objects, 0)
+        return objects[0]  # type: ignore[return-value]  # None in no process once it is broadcast
 
     def means(self, own: dict[str, NDArray[np.float64]], counts: set[str]) -> dict[str, NDArray[np.float64]]:
         """Join the means of an interval: those named in ``counts`` add up, the others are averaged."""

@@ -72,8 +72,8 @@ class Interval:
         for name, value in values.items():
             if not value.is_floating_point():
                 self.counts.add(name)
-            kept = value.detach().double()
-            self.sums[name] = self.sums[name] + kept if name in self.sums else kept
+            total = value.detach().double()
+            self.sums[name] = self.sums[name] + total if name in self.sums else total
 
     def means(self, ranks: Ranks) -> dict[str, NDArray[np.float64]]:
         """Mean of each value over the steps, and over processes, where integers (counts) add up instead."""
@@ -179,9 +179,9 @@ def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
 def _groups(config: OptimiserConfig, parameters: Sequence[nn.Parameter], share: float) -> list[Group]:
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     decayed = [parameter for parameter in trained if config.decay == "all" or parameter.ndim > 1]
-    kept = [parameter for parameter in trained if config.decay == "matrices" and parameter.ndim <= 1]
-    found: list[Group] = [{"params": decayed}, {"params": kept, "weight_decay": 0.0}]
-    return [group | ({} if share == 1 else {"share": share}) for group in found if group["params"]]
+    undecayed = [parameter for parameter in trained if config.decay == "matrices" and parameter.ndim <= 1]
+    groups: list[Group] = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}]
+    return [group | ({} if share == 1 else {"share": share}) for group in groups if group["params"]]
 
 
 def lr_factor(step: int, schedule: ScheduleConfig) -> float:
@@ -211,11 +211,11 @@ def update_average(average: nn.Module, network: nn.Module, decay: float, step: i
     weight = max(1 - decay, 9 / (10 + step))
     with torch.no_grad():
         torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), weight)
-        for kept, current in zip(average.buffers(), network.buffers(), strict=True):
-            kept.copy_(current)
+        for buffer, current in zip(average.buffers(), network.buffers(), strict=True):
+            buffer.copy_(current)
 
 
-class Step(NamedTuple):
+class StepLoss(NamedTuple):
     """Loss of one batch, and tensors of any shape whose means over an interval the log wants; integers are counts."""
 
     loss: Tensor
@@ -233,7 +233,7 @@ class Task(Protocol):
         """
         ...
 
-    def loss(self, network: nn.Module, batch: Any) -> Step:
+    def loss(self, network: nn.Module, batch: Any) -> StepLoss:
         """Loss of one batch, a scalar in float32; an average in it is a ``models.networks.ranks.mean``."""
         ...
 
@@ -255,7 +255,7 @@ class FitResult(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class TrainingRun:
     """The moving parts of a training run."""
 
     config: FitConfig
@@ -320,14 +320,14 @@ def fit(
     return FitResult(run.step, run.best_score, run.finished)
 
 
-def begin(network: nn.Module, config: FitConfig, folder: Path, ranks: Ranks) -> Run:
+def begin(network: nn.Module, config: FitConfig, folder: Path, ranks: Ranks) -> TrainingRun:
     """Step 0 of a run of a network on its device."""
     ranks.align(network)
     average = copy.deepcopy(network).eval() if config.optimiser.ema_decay is not None else None
-    return Run(config, folder, network, average, make_optimiser(config.optimiser, network), ranks)
+    return TrainingRun(config, folder, network, average, make_optimiser(config.optimiser, network), ranks)
 
 
-def _restore(run: Run, checkpoint: Checkpoint) -> None:
+def _restore(run: TrainingRun, checkpoint: Checkpoint) -> None:
     run.network.load_state_dict(checkpoint.network)
     if run.average is not None and checkpoint.average is not None:
         run.average.load_state_dict(checkpoint.average)
@@ -335,21 +335,21 @@ def _restore(run: Run, checkpoint: Checkpoint) -> None:
     run.step, run.best_score, run.stale = checkpoint.step, checkpoint.best_score, checkpoint.stale
 
 
-def _loop(run: Run, task: Task, deadline: float | None, *, progress: bool) -> None:
+def _loop(run: TrainingRun, task: Task, deadline: float | None, *, progress: bool) -> None:
     config = run.config
     batches = task.batches(run.step)
-    interval, shown = Interval(), dict[str, str]()
+    interval, postfix = Interval(), dict[str, str]()
     with _bar(run, progress and run.ranks.first) as bar:
         while not run.finished and not _is_over(run, deadline):
             train_step(run, task, next(batches), interval)
             if run.step % config.validation.log_every == 0:
-                shown["loss"] = f"{_log_interval(run, task, interval):.3f}"
+                postfix["loss"] = f"{_log_interval(run, task, interval):.3f}"
                 interval = Interval()
             if run.step % config.validation.every == 0 or run.step == config.schedule.steps:
                 _validate(run, task)
                 _save(run)
-                shown["best"] = f"{run.best_score:.3f}"
-            bar.set_postfix(shown, refresh=False)
+                postfix["best"] = f"{run.best_score:.3f}"
+            bar.set_postfix(postfix, refresh=False)
             bar.update()
     batches.close()
     if not run.finished:
@@ -357,10 +357,10 @@ def _loop(run: Run, task: Task, deadline: float | None, *, progress: bool) -> No
 
 
 @contextmanager
-def _bar(run: Run, progress: bool) -> Iterator["tqdm[None]"]:
+def _bar(run: TrainingRun, progress: bool) -> Iterator["tqdm[None]"]:
     """Progress bar on a terminal, above which warnings appear; nothing where the output goes to a file."""
-    steps, shown = run.config.schedule.steps, None if progress else True  # None: on a terminal only
-    with tqdm(total=steps, initial=run.step, desc=run.config.name, unit="step", disable=shown) as bar:
+    steps, disable = run.config.schedule.steps, None if progress else True  # None: on a terminal only
+    with tqdm(total=steps, initial=run.step, desc=run.config.name, unit="step", disable=disable) as bar:
         if bar.disable:
             yield bar
             return
@@ -368,12 +368,12 @@ def _bar(run: Run, progress: bool) -> Iterator["tqdm[None]"]:
             yield bar
 
 
-def _is_over(run: Run, deadline: float | None) -> bool:
+def _is_over(run: TrainingRun, deadline: float | None) -> bool:
     """Return whether time is up by the clock of any process; without a deadline nobody is asked."""
     return deadline is not None and run.ranks.any(time.monotonic() >= deadline)
 
 
-def train_step(run: Run, task: Task, batch: Any, interval: Interval) -> None:
+def train_step(run: TrainingRun, task: Task, batch: Any, interval: Interval) -> None:
     """Take one step on a batch, a pure function of the run's state and step."""
     config = run.config
     torch.manual_seed(_step_seed(config.seed, run.step, run.ranks.rank))
@@ -405,7 +405,7 @@ def _step_seed(seed: int, step: int, rank: int) -> int:
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _log_interval(run: Run, task: Task, interval: Interval) -> float:
+def _log_interval(run: TrainingRun, task: Task, interval: Interval) -> float:
     """Write the log line of an interval; return its mean loss."""
     means, seconds = interval.means(run.ranks), interval.seconds_per_step()
     loss, norm = float(means.pop("loss")), float(means.pop("gradient_norm"))
@@ -424,7 +424,7 @@ def _log_interval(run: Run, task: Task, interval: Interval) -> float:
     return loss
 
 
-def _validate(run: Run, task: Task) -> None:
+def _validate(run: TrainingRun, task: Task) -> None:
     with torch.inference_mode():
         scores = run.ranks.from_first(lambda: task.score(run.scored.eval()))
     better = scores["score"] > run.best_score
@@ -437,7 +437,7 @@ def _validate(run: Run, task: Task) -> None:
     append_log(run.folder, {"step": run.step, **{f"validation_{name}": score for name, score in scores.items()}})
 
 
-def _save(run: Run) -> None:
+def _save(run: TrainingRun) -> None:
     if not run.ranks.first:
         return
     checkpoint = Checkpoint(

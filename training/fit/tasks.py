@@ -55,17 +55,26 @@ from models.networks import ranks
 from models.networks.informer import PaddedHistory, PaddedQueries
 from models.networks.network import INPUTS, QUERIES, FluxDistribution, Masking, Output, Reconstruction
 from models.photometry import BANDS
-from training.data.batches import Batch, Example, collate, draw_examples, draw_indices, draw_weighted, pooled, stream
+from training.data.batches import (
+    Example,
+    TrainingBatch,
+    collate,
+    draw_examples,
+    draw_indices,
+    draw_weighted,
+    pooled,
+    stream,
+)
 from training.data.dataset import Dataset
-from training.data.targets import Question, askable, draw_masking, draw_question, pad_questions
-from training.fit.loop import StarvationWatch, Step, Task, expert_loads, expert_shares, load_range, to_device
+from training.data.targets import ForecastQuestion, askable, draw_masking, draw_question, pad_questions
+from training.fit.loop import StarvationWatch, StepLoss, Task, expert_loads, expert_shares, load_range, to_device
 from training.recipes.schema import Recipe, ReconstructionLoss
 from training.score.metrics import confusion, log_loss, macro_f1
 
 VALIDATION_DRAW = 2**32  # a pool number that no training step reaches
 
 
-class Classification(Task):
+class ClassificationTask(Task):
     """Train a classifier on the random views of a recipe."""
 
     def __init__(self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64]) -> None:
@@ -73,11 +82,11 @@ class Classification(Task):
         self.validation = draw_validation(dataset, split["validation"], recipe)
         self.watch = StarvationWatch(recipe.schedule.warmup_steps)
 
-    def batches(self, step: int) -> Generator[Batch, None, None]:
+    def batches(self, step: int) -> Generator[TrainingBatch, None, None]:
         """Class-balanced batches of similar length."""
         return stream(self.dataset, self.split["train"], self.recipe, step)
 
-    def loss(self, network: nn.Module, batch: Batch) -> Step:
+    def loss(self, network: nn.Module, batch: TrainingBatch) -> StepLoss:
         """Sum over heads and mixtures; logs what the line reports."""
         output: Output = network(*batch.inputs_of(network))
         loss = loss_of(output, batch.label_B, self.recipe.aux_weight)
@@ -88,7 +97,7 @@ class Classification(Task):
             "padding": 1 - batch.mask_BL.float().mean(),
             **expert_loads(output),
         }
-        return Step(loss, log if output.aux_loss is None else log | {"aux_loss": output.aux_loss})
+        return StepLoss(loss, log if output.aux_loss is None else log | {"aux_loss": output.aux_loss})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """Macro-F1 and log loss on the validation draw."""
@@ -185,7 +194,7 @@ VALIDATION_MASKS = 2**32 + 2  # a draw of its own
 class MaskedBatch(NamedTuple):
     """A batch of light curves and what is hidden of them."""
 
-    curves: Batch
+    curves: TrainingBatch
     masking: Masking
 
 
@@ -203,14 +212,14 @@ class MaskedReconstruction(Task):
         for number, batch in enumerate(curves, start=step):
             yield self._mask(batch, np.random.default_rng((self.recipe.seed, VALIDATION_MASKS, number)))
 
-    def loss(self, network: nn.Module, batch: MaskedBatch) -> Step:
+    def loss(self, network: nn.Module, batch: MaskedBatch) -> StepLoss:
         """Error of the probed observations, and the weighted balance loss of a network with mixtures."""
         output: Reconstruction = network(*batch.curves.inputs_of(network), batch.masking)
         error = reconstruction_loss(output, batch.masking.probed_BL, self.recipe.reconstruction_loss)
         log = {"curves": torch.tensor(len(batch.curves.label_B)), "error": error, **expert_loads(output)}
         if output.aux_loss is None:
-            return Step(error, log)
-        return Step(error + self.recipe.aux_weight * output.aux_loss.float(), log | {"aux_loss": output.aux_loss})
+            return StepLoss(error, log)
+        return StepLoss(error + self.recipe.aux_weight * output.aux_loss.float(), log | {"aux_loss": output.aux_loss})
 
     def line(self, step: int, means: dict[str, NDArray[np.float64]]) -> dict[str, Any]:
         """Error of the interval, pace, the range of expert loads, and the experts that starve."""
@@ -229,7 +238,7 @@ class MaskedReconstruction(Task):
         for start in range(0, len(examples), size):
             yield self._mask(collate(examples[start : start + size]), rng)
 
-    def _mask(self, batch: Batch, rng: np.random.Generator) -> MaskedBatch:
+    def _mask(self, batch: TrainingBatch, rng: np.random.Generator) -> MaskedBatch:
         return MaskedBatch(batch, draw_masking(batch.mask_BL.numpy(), self.recipe.masking, rng))
 
 
@@ -266,7 +275,7 @@ class ForecastBatch(NamedTuple):
     flux_err_BQ: Tensor
 
 
-class Forecasting(Task):
+class ForecastingTask(Task):
     """Train a forecaster on the later observations of cut light curves."""
 
     def __init__(self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64]) -> None:
@@ -285,12 +294,12 @@ class Forecasting(Task):
         """Class-balanced batches of histories of similar length."""
         return pooled(self._pool, self.recipe.batch.pool, step)
 
-    def loss(self, network: nn.Module, batch: ForecastBatch) -> Step:
+    def loss(self, network: nn.Module, batch: ForecastBatch) -> StepLoss:
         """Mean negative log likelihood of the queries."""
         likely = distribution(network, batch)
         asked_BQ, nll_BQ = batch.queries.mask_BQ, likely.negative_log_likelihood(batch.flux_BQ)
         loss = ranks.mean(torch.where(asked_BQ, nll_BQ, 0.0).sum(), asked_BQ.sum())
-        return Step(loss, {"curves": torch.tensor(len(asked_BQ)), "padding": 1 - asked_BQ.float().mean()})
+        return StepLoss(loss, {"curves": torch.tensor(len(asked_BQ)), "padding": 1 - asked_BQ.float().mean()})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """Scores of the network and of the baselines on the validation questions; the score is minus the NLL."""
@@ -311,15 +320,17 @@ class Forecasting(Task):
         places = np.array_split(np.arange(len(questions)), batch.pool)
         return [collate_questions([questions[place] for place in places[part]]) for part in rng.permutation(batch.pool)]
 
-    def _questions(self, indices: Int64, rng: np.random.Generator) -> list[Question]:
+    def _questions(self, indices: Int64, rng: np.random.Generator) -> list[ForecastQuestion]:
         """Return a question about every object that allows one, in order of length."""
         recipe = self.recipe
         config = (recipe.data.limits, recipe.data.flux_unit, recipe.forecasting, recipe.augmentation)
         drawn = (draw_question(self.dataset.curve(int(index)), *config, rng) for index in indices)
-        return sorted((question for question in drawn if question is not None), key=lambda asked: len(asked.tokens))
+        return sorted(
+            (question for question in drawn if question is not None), key=lambda question: len(question.tokens)
+        )
 
 
-def collate_questions(questions: Sequence[Question]) -> ForecastBatch:
+def collate_questions(questions: Sequence[ForecastQuestion]) -> ForecastBatch:
     """Pad questions to the longest history and the most queries among them."""
     tensors = {name: torch.from_numpy(array) for name, array in pad_questions(questions).items()}
     return ForecastBatch(
@@ -336,7 +347,7 @@ def distribution(network: nn.Module, batch: ForecastBatch) -> FluxDistribution:
     return likely
 
 
-class Answers(NamedTuple):
+class QueryScores(NamedTuple):
     """Answers to every query, in order: NLL, deviation in predicted standard deviations, expected flux; each [N]."""
 
     nll_N: Float64
@@ -344,7 +355,7 @@ class Answers(NamedTuple):
     flux_N: Float64
 
 
-def answer(network: nn.Module, questions: Sequence[Question], batch_size: int) -> Answers:
+def answer(network: nn.Module, questions: Sequence[ForecastQuestion], batch_size: int) -> QueryScores:
     """Ask a network; the queries of all questions follow each other."""
     device = next(network.parameters()).device
     parts = []
@@ -353,7 +364,7 @@ def answer(network: nn.Module, questions: Sequence[Question], batch_size: int) -
         likely = distribution(network, batch)
         columns = (likely.negative_log_likelihood(batch.flux_BQ), likely.deviation(batch.flux_BQ), likely.forecast()[0])
         parts.append([column[batch.queries.mask_BQ].double().cpu().numpy() for column in columns])
-    return Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return QueryScores(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 Baseline = Callable[[Tokens, int], float]
@@ -375,7 +386,7 @@ def mean_flux(tokens: Tokens, band: int) -> float:
     )
 
 
-def baseline(questions: Sequence[Question], rule: Baseline) -> Float64:
+def baseline(questions: Sequence[ForecastQuestion], rule: Baseline) -> Float64:
     """Flux that a rule expects for every query, [N]."""
     answers = []
     for question in questions:
@@ -384,7 +395,7 @@ def baseline(questions: Sequence[Question], rule: Baseline) -> Float64:
     return np.concatenate(answers)
 
 
-def errors(name: str, flux_N: Float64, questions: Sequence[Question]) -> dict[str, float]:
+def errors(name: str, flux_N: Float64, questions: Sequence[ForecastQuestion]) -> dict[str, float]:
     """Root mean square and median size of (expected - observed) / flux_err, named after ``name``."""
     observed_N = np.concatenate([question.flux for question in questions]).astype(np.float64)
     error_N = (flux_N - observed_N) / np.concatenate([question.flux_err for question in questions])

@@ -34,22 +34,22 @@ from torch import nn
 from models.bundle import sha256_of
 from models.lightcurve import Int64
 from models.networks.zoo import NetworkTask, build, transfer
-from training.data.batches import Batch, batches_of_pool, collate, draw_examples, draw_pool, pooled
+from training.data.batches import TrainingBatch, batches_of_pool, collate, draw_examples, draw_pool, pooled
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
 from training.data.mixture import is_mixture, read_mixture
 from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best
 from training.fit.distributed import Ranks
 from training.fit.loop import FitResult, Interval, Task, begin, fit, train_step
-from training.fit.tasks import Classification, Forecasting, MaskedReconstruction
+from training.fit.tasks import ClassificationTask, ForecastingTask, MaskedReconstruction
 from training.recipes.schema import Recipe
 
 SCALES_DRAW = 2**32 + 3  # a draw of its own
 SCALES_OBJECTS, SCALES_BATCH = 4_000, 64  # whose statistics are the measure of all others
 
 TASKS: dict[NetworkTask, Callable[[Recipe, Dataset, dict[str, Int64]], Task]] = {
-    "classify": Classification,
+    "classify": ClassificationTask,
     "reconstruct": MaskedReconstruction,
-    "forecast": Forecasting,
+    "forecast": ForecastingTask,
 }
 
 
@@ -133,11 +133,11 @@ def _sample_inputs(
 class Counted(NamedTuple):
     """A batch, and how many of its places are observations."""
 
-    batch: Batch
+    batch: TrainingBatch
     observations: int
 
 
-class Pace(NamedTuple):
+class TrainingPace(NamedTuple):
     """One round of one side: light curves per second, and the share of padding in its batches."""
 
     curves_per_second: float
@@ -150,12 +150,12 @@ class Side:
     def __init__(
         self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64], make: Callable[[int], list[Counted]]
     ) -> None:
-        self.recipe, self.task = recipe, Classification(recipe, dataset, split)
+        self.recipe, self.task = recipe, ClassificationTask(recipe, dataset, split)
         network = start(recipe, dataset, split["train"]).to(recipe.device)
         self.run = begin(network, recipe, Path(), Ranks())
         self.batches = pooled(make, recipe.batch.pool, 0)
 
-    def train_pool(self) -> Pace:
+    def train_pool(self) -> TrainingPace:
         """Train on the next pool."""
         curves, places, observations, interval = 0, 0, 0, Interval()
         started = time.perf_counter()
@@ -165,7 +165,7 @@ class Side:
             curves, places = curves + len(batch.label_B), places + batch.mask_BL.numel()
             observations += observed
         interval.means(self.run.ranks)  # waits for the device
-        return Pace(curves / (time.perf_counter() - started), 1 - observations / places)
+        return TrainingPace(curves / (time.perf_counter() - started), 1 - observations / places)
 
 
 def grouped_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Counted]:
@@ -181,7 +181,7 @@ def plain_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) ->
     return [_fill(collate([examples[index] for index in part])) for part in parts]
 
 
-def _fill(batch: Batch) -> Counted:
+def _fill(batch: TrainingBatch) -> Counted:
     filled = batch._replace(
         flux_err_BL=torch.where(batch.mask_BL, batch.flux_err_BL, 1.0),  # an observation without error has no meaning
         mask_BL=torch.ones_like(batch.mask_BL),
@@ -209,7 +209,7 @@ def throughput(recipe: Recipe, data: Path, rounds: int, say: Callable[[str], Non
     }
     for side in sides.values():
         side.train_pool()  # the first pool allocates and compiles
-    paces: dict[str, list[Pace]] = {name: [] for name in sides}
+    paces: dict[str, list[TrainingPace]] = {name: [] for name in sides}
     for number in range(rounds):
         for name in list(sides)[:: 1 if number % 2 else -1]:
             paces[name].append(sides[name].train_pool())
@@ -220,7 +220,7 @@ def throughput(recipe: Recipe, data: Path, rounds: int, say: Callable[[str], Non
     return {"recipe": recipe.name, "threads": torch.get_num_threads(), "rounds": rounds, **summarise(paces)}
 
 
-def summarise(paces: dict[str, list[Pace]]) -> dict[str, Any]:
+def summarise(paces: dict[str, list[TrainingPace]]) -> dict[str, Any]:
     """Median and range of both paces and of their ratio, and the padding of both."""
     ratios = [
         grouped.curves_per_second / plain.curves_per_second

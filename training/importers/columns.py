@@ -99,10 +99,10 @@ def tables_in(source: Path) -> list[Path]:
     """Return the Parquet and CSV files of ``source``, itself or below it; ImportFormatError when there are none."""
     if not source.exists():
         raise ImportFormatError(f"{source} does not exist")
-    found = [source] if source.is_file() else sorted(p for p in source.rglob("*") if _is_table(p))
-    if not found:
+    paths = [source] if source.is_file() else sorted(p for p in source.rglob("*") if _is_table(p))
+    if not paths:
         raise ImportFormatError(f"{source} holds no Parquet or CSV files")
-    return found
+    return paths
 
 
 def _is_table(path: Path) -> bool:
@@ -172,10 +172,10 @@ def column(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name in batch.schema.names:
         return batch.column(name)
     root, *fields = name.split(".")
-    found = batch.column(root)
+    values = batch.column(root)
     for inner in fields:
-        found = _field(found, inner, name)
-    return found
+        values = _field(values, inner, name)
+    return values
 
 
 def _field(array: pa.Array, field: str, name: str) -> pa.Array:

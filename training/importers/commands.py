@@ -60,7 +60,7 @@ from training.data.dataset import LabelledObject, write_dataset
 from training.importers import surveys
 from training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
 from training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
-from training.importers.tables import About, Layout, read_about, read_tables
+from training.importers.tables import About, TableLayout, read_about, read_tables
 from training.importers.ztf import read_alerts
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
@@ -70,7 +70,7 @@ NAMES = {taxonomy.name: taxonomy.names for taxonomy in TAXONOMIES}
 Columns = Mapping[str, str]
 
 
-class Rules(BaseModel):
+class ImportRules(BaseModel):
     """Rules of an import: how names are mapped and when an object is too little to keep."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -92,7 +92,7 @@ class Rules(BaseModel):
 
 
 @dataclass
-class Report:
+class ImportReport:
     """Counts of one import; `as_dict` is what is printed and stored."""
 
     objects_read: int = 0
@@ -137,7 +137,7 @@ def _depth_warning(median: float) -> list[str]:
 
 
 def import_objects(
-    objects: Iterable[RawObject], out: Path, rules: Rules, provenance: Mapping[str, Any], *, progress: bool = True
+    objects: Iterable[RawObject], out: Path, rules: ImportRules, provenance: Mapping[str, Any], *, progress: bool = True
 ) -> dict[str, Any]:
     """Write ``objects`` to the data file ``out`` and return the report, which the file carries as well.
 
@@ -150,7 +150,7 @@ def import_objects(
     ImportFormatError
         When the source breaks its format, a band is unknown, or nothing is left to write.
     """
-    report = Report()
+    report = ImportReport()
 
     def document() -> dict[str, Any]:
         return {**provenance, "rules": rules.model_dump(), "report": report.as_dict()}
@@ -165,24 +165,24 @@ def import_objects(
     return report.as_dict()
 
 
-def _cleaned(objects: Iterable[RawObject], rules: Rules, report: Report) -> Iterator[LabelledObject]:
-    seen: set[str] = set()
+def _cleaned(objects: Iterable[RawObject], rules: ImportRules, report: ImportReport) -> Iterator[LabelledObject]:
+    seen_ids: set[str] = set()
     for raw in objects:
         report.objects_read += 1
         report.points_read += len(raw.mjd)
-        if not raw.object_id or raw.object_id in seen:
+        if not raw.object_id or raw.object_id in seen_ids:
             report.dropped_objects["id seen before" if raw.object_id else "no id"] += 1
             continue
-        seen.add(raw.object_id)
-        if (kept := clean(raw, rules, report)) is None:
+        seen_ids.add(raw.object_id)
+        if (record := clean(raw, rules, report)) is None:
             continue
-        _count(kept, report)
-        yield kept
+        _count(record, report)
+        yield record
         if report.objects_written == rules.limit:
             return
 
 
-def clean(raw: RawObject, rules: Rules, report: Report) -> LabelledObject | None:
+def clean(raw: RawObject, rules: ImportRules, report: ImportReport) -> LabelledObject | None:
     """Return the object as it is stored, or None when it is left out; reasons are counted in ``report``.
 
     Raises
@@ -197,27 +197,27 @@ def clean(raw: RawObject, rules: Rules, report: Report) -> LabelledObject | None
     if class_name is None:
         return None
     band = _bands(raw, rules)
-    kept = _usable(raw, band, report)
+    points = _usable(raw, band, report)
     detected = np.abs(raw.flux) >= DETECTION_SNR * raw.flux_err if raw.detected is None else raw.detected
-    if reason := _too_little(band[kept], int(detected[kept].sum()), rules):
+    if reason := _too_little(band[points], int(detected[points].sum()), rules):
         report.dropped_objects[reason] += 1
         return None
     return LabelledObject(
         object_id=raw.object_id,
         class_name=class_name,
-        mjd=raw.mjd[kept],
-        flux=raw.flux[kept].astype(np.float32),
-        flux_err=raw.flux_err[kept].astype(np.float32),
-        band=band[kept].astype(np.int8),
-        detected=detected[kept],
-        trigger_mjd=float(raw.mjd[kept][detected[kept]].min(initial=np.inf)),
+        mjd=raw.mjd[points],
+        flux=raw.flux[points].astype(np.float32),
+        flux_err=raw.flux_err[points].astype(np.float32),
+        band=band[points].astype(np.int8),
+        detected=detected[points],
+        trigger_mjd=float(raw.mjd[points][detected[points]].min(initial=np.inf)),
         metadata=metadata_row(clean_metadata(raw.metadata), METADATA_COLUMNS),
         redshift=raw.redshift,
         parent=raw.parent,
     )
 
 
-def _too_little(band: Int64, detections: int, rules: Rules) -> str:
+def _too_little(band: Int64, detections: int, rules: ImportRules) -> str:
     """Return why what is left of an object is not enough, or an empty text."""
     if not len(band):
         return "no usable points"
@@ -230,7 +230,7 @@ def _too_little(band: Int64, detections: int, rules: Rules) -> str:
     return f"fewer than {rules.min_per_band} points in {lacking[0]}" if lacking else ""
 
 
-def _class_of(raw: RawObject, rules: Rules, report: Report) -> str | None:
+def _class_of(raw: RawObject, rules: ImportRules, report: ImportReport) -> str | None:
     """Class of the object, empty when unlabelled; None when the map leaves it out."""
     name = raw.label
     if rules.classes and name:
@@ -246,9 +246,9 @@ def _class_of(raw: RawObject, rules: Rules, report: Report) -> str | None:
     return name
 
 
-def _bands(raw: RawObject, rules: Rules) -> Int64:
+def _bands(raw: RawObject, rules: ImportRules) -> Int64:
     """Return indices into BANDS, -1 for a band that is left out."""
-    known: dict[str, int] = {}
+    index_by_name: dict[str, int] = {}
     for name in set(raw.band):
         mapped = rules.bands.get(name, name)
         if mapped and mapped not in (*BANDS, "y"):
@@ -256,19 +256,19 @@ def _bands(raw: RawObject, rules: Rules) -> Int64:
                 f"object {raw.object_id}: band {mapped!r} is not one of {' '.join(BANDS)}; say how to read it "
                 f"(--bands '{name}=r') or leave it out (--bands '{name}=')"
             )
-        known[name] = filter_index(mapped) if mapped else -1
-    return np.array([known[name] for name in raw.band], dtype=np.int64)
+        index_by_name[name] = filter_index(mapped) if mapped else -1
+    return np.array([index_by_name[name] for name in raw.band], dtype=np.int64)
 
 
-def _usable(raw: RawObject, band: Int64, report: Report) -> Int64:
+def _usable(raw: RawObject, band: Int64, report: ImportReport) -> Int64:
     """Positions of the usable points, sorted by time and band; each other one is counted under its first reason."""
-    left = np.ones(len(raw.mjd), dtype=np.bool_)
+    is_usable = np.ones(len(raw.mjd), dtype=np.bool_)
     for reason, bad in {**raw.rejected, **_faults(raw, band)}.items():
-        report.dropped_points[reason] += int((left & bad).sum())
-        left &= ~bad
+        report.dropped_points[reason] += int((is_usable & bad).sum())
+        is_usable &= ~bad
     report.dropped_points = +report.dropped_points  # reasons nobody met stay out of the report
-    positions = np.flatnonzero(left)
-    order = positions[np.lexsort((raw.flux_err[left], band[left], raw.mjd[left]))]
+    positions = np.flatnonzero(is_usable)
+    order = positions[np.lexsort((raw.flux_err[is_usable], band[is_usable], raw.mjd[is_usable]))]
     first = np.ones(len(order), dtype=np.bool_)
     first[1:] = (np.diff(raw.mjd[order]) != 0) | (np.diff(band[order]) != 0)
     if not first.all():
@@ -299,18 +299,18 @@ def _refuse_julian_dates(raw: RawObject, mjd: Float64) -> None:
         )
 
 
-def _count(kept: LabelledObject, report: Report) -> None:
+def _count(record: LabelledObject, report: ImportReport) -> None:
     report.objects_written += 1
-    report.points_written += len(kept.mjd)
-    report.classes[kept.class_name or "(unlabelled)"] += 1
-    report.parents |= {kept.parent} - {""}
-    for index, number in enumerate(np.bincount(kept.band, minlength=len(BANDS)).tolist()):
+    report.points_written += len(record.mjd)
+    report.classes[record.class_name or "(unlabelled)"] += 1
+    report.parents |= {record.parent} - {""}
+    for index, number in enumerate(np.bincount(record.band, minlength=len(BANDS)).tolist()):
         report.bands.update({BANDS[index]: number} if number else {})
-    errors = np.log10(kept.flux_err.astype(np.float64))
+    errors = np.log10(record.flux_err.astype(np.float64))
     report.depths += np.histogram(np.clip(errors, DECADES[0], DECADES[-1]), DECADES)[0]
 
 
-class Source(Rules):
+class ImportOptions(ImportRules):
     """Options of every import."""
 
     source: CliPositionalArg[Path] = Field(description="file or folder to read")
@@ -321,11 +321,11 @@ class Source(Rules):
 
     def run(self, objects: Iterable[RawObject], columns: Mapping[str, str], **rules: Any) -> None:
         """Import and print the report; ``rules`` are the format's own, the user's go first, in maps name by name."""
-        given = self.model_dump(include=set(Rules.model_fields) & self.model_fields_set)
-        maps = {name: {**rules.get(name, {}), **given.get(name, {})} for name in ("bands", "classes")}
-        settings = Rules(**{**rules, **given, **maps})
+        options = self.model_dump(include=set(ImportRules.model_fields) & self.model_fields_set)
+        maps = {name: {**rules.get(name, {}), **options.get(name, {})} for name in ("bands", "classes")}
+        settings = ImportRules(**{**rules, **options, **maps})
         provenance = {
-            "format": re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__).lower(),
+            "format": re.sub(r"(?<!^)(?=[A-Z])", "-", type(self).__name__.removesuffix("Import")).lower(),
             "source": str(self.source),
             "survey": self.survey,
             "licence": self.licence,
@@ -335,7 +335,7 @@ class Source(Rules):
         sys.stdout.write(json.dumps({"out": str(self.out), **report}, indent=2) + "\n")
 
 
-class Snana(Source):
+class SnanaImport(ImportOptions):
     """SNANA FITS of ELAsTiCC and PLAsTiCC: a folder of HEAD and PHOT files, the model being the name of the folder."""
 
     survey: str = "ELAsTiCC"
@@ -350,7 +350,7 @@ class Snana(Source):
         self.run(objects, {"id": "SNID", **points, **COLUMNS}, **preset)
 
 
-class Plasticc(Source):
+class PlasticcImport(ImportOptions):
     """PLAsTiCC tables of points (CSV, plain or gzipped), labelled by the table of objects."""
 
     survey: str = "PLAsTiCC"
@@ -363,7 +363,7 @@ class Plasticc(Source):
         self.run(objects, layout.columns.used(), bands=bands, classes=surveys.PLASTICC_CLASSES)
 
 
-class Mallorn(Source):
+class MallornImport(ImportOptions):
     """The folder of the MALLORN challenge; without --classes the types become its five scored classes."""
 
     survey: str = "MALLORN"
@@ -379,7 +379,7 @@ class Mallorn(Source):
         self.run(objects, columns, min_detections=0, **preset)
 
 
-class ZtfSupernovae(Source):
+class ZtfSupernovaeImport(ImportOptions):
     """Spectroscopically typed ZTF supernovae: objects.csv and photometry.csv; six classes, from Ia to SLSN-II."""
 
     survey: str = "ZTF"
@@ -392,7 +392,7 @@ class ZtfSupernovae(Source):
         self.run(objects, {**layout.columns.used(), "label": "type"}, **preset)
 
 
-class Labelled(Source):
+class LabelledImport(ImportOptions):
     """Options of an import with a separate table of objects."""
 
     objects: Path | None = Field(default=None, description="table of objects with labels, redshifts, metadata")
@@ -415,7 +415,7 @@ class Labelled(Source):
         return read_about(self.objects, self.object_columns["id"], columns, self.object_metadata)
 
 
-class Ztf(Labelled):
+class ZtfImport(LabelledImport):
     """ZTF alert archives: tar, tar.gz or folders of Avro files."""
 
     survey: str = "ZTF"
@@ -428,7 +428,7 @@ class Ztf(Labelled):
         self.run(objects, {"id": "objectId", "mjd": "jd", "band": "fid", **columns})
 
 
-class Panstarrs(Source):
+class PanstarrsImport(ImportOptions):
     """Pan-STARRS1 detections as CasJobs writes them (CSV); unlabelled, total fluxes."""
 
     survey: str = "Pan-STARRS1"
@@ -445,7 +445,7 @@ class Panstarrs(Source):
         self.run(objects, layout.columns.used(), bands=surveys.PS1_BANDS, **rules)
 
 
-class Table(Labelled):
+class TableImport(LabelledImport):
     """Any Parquet or CSV table with a map of columns, one row a point or points in lists."""
 
     columns: dict[str, str] = Field(
@@ -461,10 +461,10 @@ class Table(Labelled):
     time_offset: float = Field(default=0.0, description="days to add to the times: -2400000.5 for Julian dates")
     unsorted: bool = Field(default=False, description="the rows of an object are not adjacent, so sort first")
 
-    def layout(self) -> Layout:
+    def layout(self) -> TableLayout:
         """Return the layout of the options."""
         unit = NJY_PER_UNIT[self.flux_unit] if self.zero_point is None else float(njy_of_magnitude(self.zero_point))
-        return Layout(
+        return TableLayout(
             ColumnMap(**self.columns),
             unit=unit,
             time_offset=self.time_offset,
@@ -485,7 +485,7 @@ class Table(Labelled):
         self.run(read_tables(self.paths(), layout), columns)
 
 
-class Hats(Table):
+class HatsImport(TableImport):
     """A HATS catalogue with nested light curves (nested-pandas, LSDB): Norder=*/Dir=*/Npix=* Parquet files."""
 
     def paths(self) -> list[Path]:
@@ -498,14 +498,14 @@ class Import(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    snana: CliSubCommand[Snana]
-    plasticc: CliSubCommand[Plasticc]
-    mallorn: CliSubCommand[Mallorn]
-    ztf_supernovae: CliSubCommand[ZtfSupernovae]
-    ztf: CliSubCommand[Ztf]
-    panstarrs: CliSubCommand[Panstarrs]
-    table: CliSubCommand[Table]
-    hats: CliSubCommand[Hats]
+    snana: CliSubCommand[SnanaImport]
+    plasticc: CliSubCommand[PlasticcImport]
+    mallorn: CliSubCommand[MallornImport]
+    ztf_supernovae: CliSubCommand[ZtfSupernovaeImport]
+    ztf: CliSubCommand[ZtfImport]
+    panstarrs: CliSubCommand[PanstarrsImport]
+    table: CliSubCommand[TableImport]
+    hats: CliSubCommand[HatsImport]
 
     def cli_cmd(self) -> None:
         """Run the chosen sub-command."""

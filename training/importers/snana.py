@@ -44,7 +44,7 @@ COLUMN_KINDS = "LBIJKEDA"  # of FITS: fixed types
 Rows = NDArray[Any]
 
 
-class Table(NamedTuple):
+class BinaryTable(NamedTuple):
     """An open binary table: the type of a row, the number of rows and the file at the first of them."""
 
     row: np.dtype[Any]
@@ -54,16 +54,16 @@ class Table(NamedTuple):
 
     def blocks(self, rows: int = ROWS) -> Iterator[Rows]:
         """Yield the rows from the first on, ``rows`` at a time; ImportFormatError where the file ends too early."""
-        left = self.length
-        while left:
-            take = min(rows, left)
+        remaining = self.length
+        while remaining:
+            take = min(rows, remaining)
             data = _read(self.file, take * self.row.itemsize, self.path)
             yield np.frombuffer(data, dtype=self.row)
-            left -= take
+            remaining -= take
 
 
 @contextmanager
-def open_table(path: Path) -> Iterator[Table]:
+def open_table(path: Path) -> Iterator[BinaryTable]:
     """Open the first binary table of a file; ImportFormatError when it holds none or is damaged.
 
     Notable: astropy reads the headers, not the rows, which it would hold whole where a file is compressed.
@@ -73,7 +73,7 @@ def open_table(path: Path) -> Iterator[Table]:
         row, length, start = _layout(file, path)
     with opener(path, "rb") as file:
         file.seek(start)
-        yield Table(row, length, file, path)
+        yield BinaryTable(row, length, file, path)
 
 
 def _layout(file: IO[bytes], path: Path) -> tuple[np.dtype[Any], int, int]:
@@ -187,10 +187,10 @@ COLUMNS: Final = {name: snana_name(name) for name in METADATA_COLUMNS}
 def head_files(source: Path) -> list[Path]:
     """Return the HEAD files of ``source``, itself or below it; ImportFormatError when there are none."""
     pattern = re.compile(r".*HEAD\.FITS(\.gz)?", re.IGNORECASE)
-    found = [source] if source.is_file() else sorted(path for path in source.rglob("*") if pattern.fullmatch(path.name))
-    if not found:
+    paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if pattern.fullmatch(path.name))
+    if not paths:
         raise ImportFormatError(f"{source} holds no HEAD.FITS files")
-    return found
+    return paths
 
 
 def read_snana(source: Path, *, label_column: str | None = None, window: bool = True) -> Iterator[RawObject]:
@@ -211,16 +211,16 @@ def read_snana(source: Path, *, label_column: str | None = None, window: bool = 
         rows = _head_rows(head, {"SNID", "PTROBS_MIN", "PTROBS_MAX"} | ({label_column} if label_column else set()))
         labels = text_of(rows[label_column]) if label_column else [model] * len(rows)
         names = [ID_PREFIX.get(model, "") + name for name in text_of(rows["SNID"])]
-        known = [{ours: float(rows[theirs][n]) for ours, theirs in _present(rows).items()} for n in range(len(rows))]
+        metadata = [{ours: float(rows[theirs][n]) for ours, theirs in _present(rows).items()} for n in range(len(rows))]
         redshift = _redshift(rows)
         for at, points in _events(_phot_file(head), rows["PTROBS_MIN"].astype(int), rows["PTROBS_MAX"].astype(int)):
-            yield _object(names[at], labels[at], known[at], float(redshift[at]), points, window)
+            yield _object(names[at], labels[at], metadata[at], float(redshift[at]), points, window)
 
 
 def model_of(folder: str) -> str:
     """Return the longest known model that a folder's name ends with, else the folder's own name."""
-    known = [model for model in ELASTICC_CLASSES if re.search(rf"(^|[_.]){re.escape(model)}$", folder)]
-    return max(known, key=len) if known else folder
+    models = [model for model in ELASTICC_CLASSES if re.search(rf"(^|[_.]){re.escape(model)}$", folder)]
+    return max(models, key=len) if models else folder
 
 
 def text_of(values: Rows) -> list[str]:
@@ -234,7 +234,7 @@ def _head_rows(head: Path, needed: set[str]) -> Rows:
         return np.concatenate([np.empty(0, dtype=table.row), *table.blocks()])
 
 
-def _require(table: Table, needed: set[str]) -> None:
+def _require(table: BinaryTable, needed: set[str]) -> None:
     if missing := sorted(needed - set(table.row.names or ())):
         raise ImportFormatError(f"{table.path} has no column {', '.join(missing)}")
 
@@ -246,8 +246,8 @@ def _present(rows: Rows) -> dict[str, str]:
 def _redshift(rows: Rows) -> NDArray[np.float64]:
     if "SIM_REDSHIFT_HELIO" not in (rows.dtype.names or ()):
         return np.full(len(rows), np.nan)
-    found = rows["SIM_REDSHIFT_HELIO"].astype(np.float64)
-    return np.where(found < 0, np.nan, found)
+    redshift = rows["SIM_REDSHIFT_HELIO"].astype(np.float64)
+    return np.where(redshift < 0, np.nan, redshift)
 
 
 def _phot_file(head: Path) -> Path:
@@ -264,13 +264,13 @@ def _events(path: Path, first: Int64, last: Int64) -> Iterator[tuple[int, Rows]]
     with open_table(path) as table:
         _require(table, {"MJD", "FLUXCAL", "FLUXCALERR", "PHOTFLAG"})
         _check_pointers(path, first[order], last[order], table.length)
-        blocks, held, start = table.blocks(), np.empty(0, dtype=table.row), 0  # held begins at row ``start``
+        blocks, pending, start = table.blocks(), np.empty(0, dtype=table.row), 0  # pending begins at row ``start``
         for at in order:
             begin, end = int(first[at]) - 1, int(last[at])
-            while start + len(held) < end:
-                held, start = held[max(begin - start, 0) :], max(start, min(begin, start + len(held)))
-                held = np.concatenate([held, next(blocks)])
-            yield at, held[begin - start : end - start]
+            while start + len(pending) < end:
+                pending, start = pending[max(begin - start, 0) :], max(start, min(begin, start + len(pending)))
+                pending = np.concatenate([pending, next(blocks)])
+            yield at, pending[begin - start : end - start]
 
 
 def _check_pointers(path: Path, first: Int64, last: Int64, length: int) -> None:

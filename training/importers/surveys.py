@@ -54,7 +54,7 @@ from models.photometry import NJY_PER_UNIT
 from models.taxonomy import MALLORN
 from training.data.dataset import Dataset
 from training.importers.columns import ColumnMap, ImportFormatError, RawObject, as_numbers, column, header, tables_in
-from training.importers.tables import About, Layout, read_about, read_tables
+from training.importers.tables import About, TableLayout, read_about, read_tables
 
 PLASTICC_BANDS: Final = {str(number): band for number, band in enumerate("ugrizY")}
 PLASTICC_METADATA: Final = {
@@ -107,12 +107,12 @@ PS1_MISSING: Final = -999.0
 MALLORN_COLUMNS: Final = ColumnMap(id="object_id", mjd="Time (MJD)", band="Filter", flux="Flux", flux_err="Flux_err")
 
 
-def plasticc(source: Path, objects: Path | None) -> tuple[Layout, Iterator[RawObject]]:
+def plasticc(source: Path, objects: Path | None) -> tuple[TableLayout, Iterator[RawObject]]:
     """Layout and objects of the tables of points in ``source``, labelled by the table ``objects`` where given."""
     paths = tables_in(source)
     detected = next((name for name in header(paths[0]) if name in ("detected", "detected_bool")), None)
     parts = {"id": "object_id", "mjd": "mjd", "band": "passband", "flux": "flux", "flux_err": "flux_err"}
-    layout = Layout(
+    layout = TableLayout(
         ColumnMap(**parts, detected=detected),
         unit=NJY_PER_UNIT["FLUXCAL"],
         about=None if objects is None else _plasticc_objects(objects),
@@ -127,7 +127,7 @@ def _plasticc_objects(path: Path) -> dict[str, About]:
     return read_about(path, "object_id", columns, {k: v for k, v in PLASTICC_METADATA.items() if v in names})
 
 
-def mallorn(source: Path, part: Literal["train", "test"]) -> tuple[Layout, Iterator[RawObject]]:
+def mallorn(source: Path, part: Literal["train", "test"]) -> tuple[TableLayout, Iterator[RawObject]]:
     """Layout and objects of one part of the challenge's folder; ``test`` is unlabelled."""
     log = source / f"{part}_log.csv"
     if not log.is_file():
@@ -135,7 +135,7 @@ def mallorn(source: Path, part: Literal["train", "test"]) -> tuple[Layout, Itera
     labelled = part == "train"
     metadata = {"z_final": "Z", "mwebv": "EBV"} | ({} if labelled else {"z_final_err": "Z_err"})
     about = read_about(log, "object_id", {"label": "SpecType", "redshift": "Z"} if labelled else {}, metadata)
-    layout = Layout(MALLORN_COLUMNS, unit=NJY_PER_UNIT["uJy"], about=about)
+    layout = TableLayout(MALLORN_COLUMNS, unit=NJY_PER_UNIT["uJy"], about=about)
     paths = sorted(source.glob(f"split_*/{part}_full_lightcurves.csv*"))
     if not paths:
         raise ImportFormatError(f"{source} holds no split_*/{part}_full_lightcurves.csv")
@@ -144,20 +144,20 @@ def mallorn(source: Path, part: Literal["train", "test"]) -> tuple[Layout, Itera
 
 def mallorn_classes(about: Mapping[str, About] | None) -> dict[str, str]:
     """Spectroscopic type to one of the five classes that have enough objects to be scored."""
-    types = {known.label for known in (about or {}).values() if known.label}
+    types = {row.label for row in (about or {}).values() if row.label}
     return {name: MALLORN_CLASSES[mallorn_class(name)] for name in sorted(types)}
 
 
-def ztf_supernovae(source: Path) -> tuple[Layout, Iterator[RawObject]]:
+def ztf_supernovae(source: Path) -> tuple[TableLayout, Iterator[RawObject]]:
     """Layout and objects of a folder of typed ZTF supernovae."""
     about = read_about(source / "objects.csv", "object_id", {"label": "type"}, {})
-    layout = Layout(ZTF_COLUMNS, about=about)
+    layout = TableLayout(ZTF_COLUMNS, about=about)
     return layout, read_tables(sorted(source.glob("photometry.csv*"))[:1] or [source / "photometry.csv"], layout)
 
 
 def panstarrs(
     source: Path, *, bad_flags: int = PS1_BAD, min_quality: float = 0.9, grouped: bool = False
-) -> tuple[Layout, Iterator[RawObject]]:
+) -> tuple[TableLayout, Iterator[RawObject]]:
     """Layout and objects of CasJobs tables of Pan-STARRS1 detections; ``grouped``: rows of an object are adjacent."""
 
     def rejections(batch: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
@@ -170,7 +170,7 @@ def panstarrs(
             f"psfQfPerfect below {min_quality:g}": ~(quality >= min_quality),
         }
 
-    layout = Layout(
+    layout = TableLayout(
         PS1_COLUMNS,
         unit=NJY_PER_UNIT["Jy"],
         extra=("infoFlag", "psfQfPerfect"),
@@ -196,10 +196,10 @@ def hats_partitions(source: Path) -> list[Path]:
         lines = [line.partition("=") for line in properties.read_text(encoding="utf-8").splitlines()]
         named = {key.strip(): value.strip() for key, _, value in lines}
         catalogue = source / named.get("hats_primary_table_url", ".")
-    found = sorted(path for path in catalogue.rglob("*.parquet") if _is_partition(path))
-    if not found:
+    paths = sorted(path for path in catalogue.rglob("*.parquet") if _is_partition(path))
+    if not paths:
         raise ImportFormatError(f"{source} is not a HATS catalogue: it holds no Norder=*/Dir=*/Npix=* Parquet files")
-    return found
+    return paths
 
 
 def _is_partition(path: Path) -> bool:
@@ -250,10 +250,10 @@ def mallorn_class(spectral_type: str) -> int:
 def read_mallorn(folder: Path) -> Mallorn:
     """Read the labelled objects, in the order of their log."""
     rows = {row["object_id"]: row for row in _mallorn_log(folder / "train_log.csv")}
-    found = {curve.object_id: curve for curve in _mallorn_curves(folder, "train", _mallorn_metadata(rows))}
-    kept = [name for name in rows if name in found]
-    labels = np.array([mallorn_class(rows[name]["SpecType"]) for name in kept], dtype=np.int64)
-    return Mallorn(tuple(found[name] for name in kept), labels)
+    curves = {curve.object_id: curve for curve in _mallorn_curves(folder, "train", _mallorn_metadata(rows))}
+    names = [name for name in rows if name in curves]
+    labels = np.array([mallorn_class(rows[name]["SpecType"]) for name in names], dtype=np.int64)
+    return Mallorn(tuple(curves[name] for name in names), labels)
 
 
 def read_unlabelled_mallorn(folder: Path, limit: int | None = None) -> Mallorn:

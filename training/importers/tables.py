@@ -56,7 +56,7 @@ class About(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Layout of one kind of table.
 
     ``unit`` nJy of one unit of flux; ``time_offset`` days added to the times; ``metadata`` our name to theirs;
@@ -87,7 +87,7 @@ class Layout:
         return frozenset(used[part] for part in TEXT_PARTS if part in used)
 
 
-def read_tables(paths: list[Path], layout: Layout) -> Iterator[RawObject]:
+def read_tables(paths: list[Path], layout: TableLayout) -> Iterator[RawObject]:
     """Yield the objects of all files in turn; files may hold points or objects, and no object reaches over two of them.
 
     Raises
@@ -146,11 +146,11 @@ def _about(batch: pa.RecordBatch, columns: Mapping[str, str], metadata: Mapping[
     if "redshift" in columns:
         redshift = as_numbers(column(batch, columns["redshift"]), columns["redshift"])
     for row in range(len(batch)):
-        known = {name: float(values[row]) for name, values in metadata.items()}
-        yield About(label[row], float(redshift[row]), known, parent[row])
+        values_by_name = {name: float(values[row]) for name, values in metadata.items()}
+        yield About(label[row], float(redshift[row]), values_by_name, parent[row])
 
 
-def _struct_paths(batch: pa.RecordBatch, layout: Layout) -> dict[str, str]:
+def _struct_paths(batch: pa.RecordBatch, layout: TableLayout) -> dict[str, str]:
     """Our metadata among the fields of the layout's struct, and the mapped columns, which win."""
     if layout.metadata_struct is None:
         return dict(layout.metadata)
@@ -158,21 +158,21 @@ def _struct_paths(batch: pa.RecordBatch, layout: Layout) -> dict[str, str]:
     if not pa.types.is_struct(kind):
         raise ImportFormatError(f"column {layout.metadata_struct} is not a struct")
     present = {kind.field(index).name for index in range(kind.num_fields)}
-    found = {name: f"{layout.metadata_struct}.{name}" for name in METADATA_COLUMNS if name in present}
-    return {**found, **layout.metadata}
+    paths = {name: f"{layout.metadata_struct}.{name}" for name in METADATA_COLUMNS if name in present}
+    return {**paths, **layout.metadata}
 
 
-def _from_lists(batches: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[RawObject]:
+def _from_lists(batches: Iterator[pa.RecordBatch], layout: TableLayout) -> Iterator[RawObject]:
     used = layout.columns.used()
     for batch in batches:
         ids = as_text(column(batch, layout.columns.id), layout.columns.id)
-        known = list(_about(batch, used, metadata_of(batch, _struct_paths(batch, layout))))
+        abouts = list(_about(batch, used, metadata_of(batch, _struct_paths(batch, layout))))
         lists = {part: column(batch, used[part]) for part in POINT_PARTS if part in used}
         if flat := [used[part] for part, values in lists.items() if not _is_list(values.type)]:
             raise ImportFormatError(f"points are in lists, but {', '.join(flat)} is not a column of lists")
         for row, name in enumerate(ids):
             points = {part: values[row].values for part, values in lists.items()}
-            about = known[row] if layout.about is None else layout.about.get(name)
+            about = abouts[row] if layout.about is None else layout.about.get(name)
             yield _object(name, _parts(points, used), about, layout)
 
 
@@ -198,7 +198,7 @@ class _Open:
         return {part: np.concatenate([piece[part] for piece in self.pieces]) for part in self.pieces[0]}
 
 
-def _from_rows(batches: Iterator[pa.RecordBatch], layout: Layout, source: str) -> Iterator[RawObject]:
+def _from_rows(batches: Iterator[pa.RecordBatch], layout: TableLayout, source: str) -> Iterator[RawObject]:
     ended: set[str] = set()
     current: _Open | None = None
     for name, about, piece in _runs(batches, layout):
@@ -217,7 +217,9 @@ def _from_rows(batches: Iterator[pa.RecordBatch], layout: Layout, source: str) -
         yield _object(current.name, current.parts(), current.about, layout)
 
 
-def _runs(batches: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[tuple[str, About, dict[str, NDArray[Any]]]]:
+def _runs(
+    batches: Iterator[pa.RecordBatch], layout: TableLayout
+) -> Iterator[tuple[str, About, dict[str, NDArray[Any]]]]:
     """Stretches of rows of one id, never reaching over a batch."""
     used = layout.columns.used()
     for batch in batches:
@@ -228,18 +230,18 @@ def _runs(batches: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[tuple[s
         parts |= {f"!{reason}": bad for reason, bad in (layout.rejections or _none)(batch).items()}
         starts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
         heads = batch.take(pa.array(starts))
-        known = list(_about(heads, used, metadata_of(heads, _struct_paths(heads, layout))))
-        for start, end, about in zip(starts, [*starts[1:], len(ids)], known, strict=True):
-            found = about if layout.about is None else layout.about.get(ids[start], About())
-            yield str(ids[start]), found, {part: values[start:end] for part, values in parts.items()}
+        abouts = list(_about(heads, used, metadata_of(heads, _struct_paths(heads, layout))))
+        for start, end, about in zip(starts, [*starts[1:], len(ids)], abouts, strict=True):
+            row_about = about if layout.about is None else layout.about.get(ids[start], About())
+            yield str(ids[start]), row_about, {part: values[start:end] for part, values in parts.items()}
 
 
 def _none(_: pa.RecordBatch) -> dict[str, NDArray[np.bool_]]:
     return {}
 
 
-def _object(name: str, parts: Mapping[str, NDArray[Any]], about: About | None, layout: Layout) -> RawObject:
-    known, only = about or About(), layout.columns.only_band
+def _object(name: str, parts: Mapping[str, NDArray[Any]], about: About | None, layout: TableLayout) -> RawObject:
+    facts, only = about or About(), layout.columns.only_band
     if "mag" in parts:
         flux, flux_err = njy_with_error(parts["mag"], parts["mag_err"])
     else:
@@ -254,15 +256,15 @@ def _object(name: str, parts: Mapping[str, NDArray[Any]], about: About | None, l
         flux_err=flux_err,
         band=parts["band"] if only is None else [only] * len(flux),
         detected=parts.get("detected"),
-        label=known.label,
-        metadata=known.metadata,
-        redshift=known.redshift,
+        label=facts.label,
+        metadata=facts.metadata,
+        redshift=facts.redshift,
         rejected=rejected,
-        parent=known.parent,
+        parent=facts.parent,
     )
 
 
-def _sorted_first(batches: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[RawObject]:
+def _sorted_first(batches: Iterator[pa.RecordBatch], layout: TableLayout) -> Iterator[RawObject]:
     """Share the rows out by id over temporary files, then read each file sorted."""
     with tempfile.TemporaryDirectory(prefix="import-") as folder, ExitStack() as stack:
         writers: dict[int, Any] = {}

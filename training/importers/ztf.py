@@ -42,7 +42,7 @@ LIMITS: Final = ReadLimits(
 """An archive of one's own is not bounded."""
 
 
-class Row(NamedTuple):
+class AlertRow(NamedTuple):
     """One converted row of an alert: its rank among lists, the survey's name of its filter, why it holds no flux."""
 
     mjd: float
@@ -57,8 +57,8 @@ class Row(NamedTuple):
 class _Open:
     """Rows of an object so far, by what makes them the same row, and the alerts that are still to come."""
 
-    left: int
-    rows: dict[tuple[float, str, int], Row] = field(default_factory=dict)
+    remaining: int
+    rows: dict[tuple[float, str, int], AlertRow] = field(default_factory=dict)
 
 
 def read_alerts(
@@ -83,11 +83,11 @@ def read_alerts(
     for number, alert in enumerate(alerts_in(source)):
         name = alert.object_id
         state = opened.setdefault(name, _Open(counts[name]))
-        state.left -= 1
+        state.remaining -= 1
         if keep == "all" or final[name] == number:
             for row in rows_of(alert):
                 state.rows.setdefault((row.mjd, row.filter_name, row.rank), row)
-        if not state.left:
+        if not state.remaining:
             yield _object(name, list(opened.pop(name).rows.values()), (about or {}).get(name, About()))
 
 
@@ -96,13 +96,13 @@ def alerts_in(source: Path) -> Iterator[Alert]:
     if not source.exists():
         raise ImportFormatError(f"{source} does not exist")
     paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
-    found = 0
+    count = 0
     for path in paths:
         for origin, data in _documents(path):
             for alert in _decode(origin, data):
-                found += 1
+                count += 1
                 yield alert
-    if not found:
+    if not count:
         raise ImportFormatError(f"{source} holds no alerts")
 
 
@@ -151,13 +151,13 @@ def _decode(origin: str, data: bytes) -> Iterator[Alert]:
         raise ImportFormatError(f"{origin} is truncated or not an Avro container: {error}") from error
 
 
-def rows_of(alert: Alert) -> Iterator[Row]:
+def rows_of(alert: Alert) -> Iterator[AlertRow]:
     """Rows of one alert: forced photometry, its own detection, its history."""
     for part in alert.parts:
         usable = np.isfinite(part.rows.flux) & np.isfinite(part.rows.flux_err)
         for index, mjd in enumerate(part.rows.mjd.tolist()):
             reason = "" if usable[index] else _reason(part, index)
-            yield Row(mjd, _filter(part, index), RANKS[part.path], part.rows, index, reason)
+            yield AlertRow(mjd, _filter(part, index), RANKS[part.path], part.rows, index, reason)
 
 
 def _filter(part: Part, index: int) -> str:
@@ -178,7 +178,7 @@ def _reason(part: Part, index: int) -> str:
     return "upper limit"
 
 
-def _object(name: str, rows: list[Row], about: About) -> RawObject:
+def _object(name: str, rows: list[AlertRow], about: About) -> RawObject:
     """Rows of one exposure become one point: the first with a flux, detected when any of them was."""
     rows = sorted(rows, key=lambda row: (row.rank, row.mjd))
     points = photometry.together([row.rows.at(np.array([row.place])) for row in rows])
@@ -206,10 +206,10 @@ def _exposures(points: Photometry) -> tuple[np.ndarray[Any, np.dtype[np.bool_]],
     placed = np.flatnonzero(photometry.placed(points))
     if not len(placed):
         return detected, spare
-    found = photometry.exposures(points.at(placed))
-    exists = found.chosen < len(placed)
-    chosen = placed[found.chosen[exists]]
-    detected[chosen] = found.detected[exists]
-    spare[placed] = exists[found.of_row]
+    exposures = photometry.exposures(points.at(placed))
+    exists = exposures.chosen < len(placed)
+    chosen = placed[exposures.chosen[exists]]
+    detected[chosen] = exposures.detected[exists]
+    spare[placed] = exists[exposures.of_row]
     spare[chosen] = False
     return detected, spare

@@ -226,15 +226,15 @@ def multiband_astromer_finetuning() -> Recipe:
 
 def sky_body() -> Recipe:
     """Return the branches of the shipped model on light curves of every survey, two thirds of them degraded."""
-    known = default()
-    return known.model_copy(
+    base = default()
+    return base.model_copy(
         update={
             "name": "sky-body",
             "schedule": ScheduleConfig(steps=6_000, warmup_steps=100, shape="constant"),
             "batch": BatchConfig(size=64, pool=16),
             "optimiser": OptimiserConfig(lr=6e-4, weight_decay=0.01, ema_decay=0.998),
             "validation": ValidationConfig(every=500, objects=2_000, keep="last"),
-            "augmentation": known.augmentation.model_copy(update={"degraded": 0.65}),
+            "augmentation": base.augmentation.model_copy(update={"degraded": 0.65}),
         }
     )
 
@@ -256,7 +256,7 @@ def sky_heads() -> Recipe:
     statistics = {"d_statistics": 192, "lag_statistics": True, "period_statistics": True, "period_search": "fitted"}
     statistics["shape_statistics"] = True  # for the trees
     heads = {"head_width": 192, "head_copies": 4, "head_dropout": 0.15}
-    shown = AugmentationConfig(
+    augmentation = AugmentationConfig(
         mta_days=(128.0, 2048.0, 2048.0),
         at_detection=0.25,
         detected_only=0.1,
@@ -271,7 +271,7 @@ def sky_heads() -> Recipe:
     )
     recipe = with_network(sky_body(), "sky-heads", **statistics, **heads)
     data = recipe.data.model_copy(update={"limits": Limits(kept="around_maximum")})
-    return recipe.model_copy(update={"augmentation": shown, "data": data})
+    return recipe.model_copy(update={"augmentation": augmentation, "data": data})
 
 
 def sky_whole() -> Recipe:
@@ -280,7 +280,7 @@ def sky_whole() -> Recipe:
     Starts from a bundle unpacked, all of whose weights fit.
     """
     heads = sky_heads()
-    shown = heads.augmentation.model_copy(
+    augmentation = heads.augmentation.model_copy(
         update={"mta_days": (128.0, *(2048.0,) * 5), "at_detection": 0.12, "detected_only": 0.07, "degraded": 0.25}
     )
     return heads.model_copy(
@@ -289,7 +289,7 @@ def sky_whole() -> Recipe:
             "schedule": ScheduleConfig(steps=6_500, warmup_steps=150, final_fraction=0.0),
             "optimiser": OptimiserConfig(lr=4e-4, weight_decay=0.01, ema_decay=0.999),
             "validation": ValidationConfig(every=600, objects=3_000, keep="last"),
-            "augmentation": shown,
+            "augmentation": augmentation,
         }
     )
 
@@ -297,13 +297,13 @@ def sky_whole() -> Recipe:
 def sky_whole_on() -> Recipe:
     """Train a run of ``sky-whole`` on: fewer light curves degraded, most of the others shaken, a lower rate."""
     whole = sky_whole()
-    shown = whole.augmentation.model_copy(update={"at_detection": 0.1, "degraded": 0.2, "shaken": 0.75})
+    augmentation = whole.augmentation.model_copy(update={"at_detection": 0.1, "degraded": 0.2, "shaken": 0.75})
     return whole.model_copy(
         update={
             "name": "sky-whole-on",
             "schedule": ScheduleConfig(steps=8_750, warmup_steps=150, final_fraction=0.0),
             "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.01, ema_decay=0.999),
-            "augmentation": shown,
+            "augmentation": augmentation,
         }
     )
 
@@ -312,6 +312,6 @@ def sky_heads_ztf() -> Recipe:
     """Put such heads on it for the six types of supernovae of ZTF, in g and r, complete or as alerts show them."""
     heads = sky_heads()
     degraded = DegradeConfig(brightness=0.2, bands=0.1, thinned=0.25, late=0.15, early=0.2, misjudged=0.2)
-    shown = AugmentationConfig(mta_days=(), at_detection=0.25, degraded=0.4, degrade=degraded)
+    augmentation = AugmentationConfig(mta_days=(), at_detection=0.25, degraded=0.4, degrade=degraded)
     data = heads.data.model_copy(update={"bands": ("g", "r")})
-    return heads.model_copy(update={"name": "sky-heads-ztf", "augmentation": shown, "data": data})
+    return heads.model_copy(update={"name": "sky-heads-ztf", "augmentation": augmentation, "data": data})

@@ -79,27 +79,27 @@ def adapt(
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} holds something already")
     library = library_of(read_dataset(like))
-    known, where = _origins(origins, seed)
-    found = find_origins(known, PARTS.index("train"), seed=seed, most=150)
-    add_made_up(found, PARTS.index("train"), SIMULATED_OF_A_CLASS, seed=seed)
+    objects, where = _origins(origins, seed)
+    fitted_origins = find_origins(objects, PARTS.index("train"), seed=seed, most=150)
+    add_made_up(fitted_origins, PARTS.index("train"), SIMULATED_OF_A_CLASS, seed=seed)
     colours = read_colours(None if origins is None else origins / "real" / "templates")
-    views = as_sent(make_views(found, library, number, seed=seed, colours=colours))
-    told = ask_bundle(path, views, "nothing")
-    views = views.take(told.rows_N)
+    views = as_sent(make_views(fitted_origins, library, number, seed=seed, colours=colours))
+    answers = ask_bundle(path, views, "nothing")
+    views = views.take(answers.rows_N)
     _, family = np.unique(views.group, return_inverse=True)
     fits = np.random.default_rng(seed).permutation(int(family.max()) + 1)[family] % 2 == 0
-    sets, novelty = refit(bundle, told.take(fits), views.take(fits))
+    sets, novelty = refit(bundle, answers.take(fits), views.take(fits))
     new = _write(bundle, out, sets, novelty, version, {"like": like.name, "origins": where, "views": len(views)})
-    held = views.take(~fits)
+    untouched = views.take(~fits)
     report = {
         "bundle": f"{new.manifest.name} {new.manifest.version}",
         "of": f"{bundle.manifest.name} {bundle.manifest.version}",
         "like": {"file": like.name, **_looks(library)},
-        "origins": {"from": where, "by class": found.count()},
+        "origins": {"from": where, "by class": fitted_origins.count()},
         "colours": "spectral templates" if colours.series else "slopes of the classes: no templates were given",
-        "views": {"fitted": int(fits.sum()), "measured": len(held), "by class": _classes(views)},
-        "before": _measured(path, held),
-        "after": _measured(out, held),
+        "views": {"fitted": int(fits.sum()), "measured": len(untouched), "by class": _classes(views)},
+        "before": _measured(path, untouched),
+        "after": _measured(out, untouched),
     }
     return Adapted(new, report)
 
@@ -138,35 +138,35 @@ def _origins(folder: Path | None, seed: int) -> tuple[Sky, str]:
     if folder is not None:
         sky, side = load_sky(folder), PARTS.index("train")
         fits = template_objects(folder / "real" / "templates", side, 1, seed=seed)
-        told = f"real surveys in {folder.name}" + (
+        place = f"real surveys in {folder.name}" + (
             f", {len(fits)} objects made from published fits" if len(fits) else ""
         )
-        return join([sky.take(sky.part == side), fits]), told
+        return join([sky.take(sky.part == side), fits]), place
     nanometres = np.array([WAVELENGTH[band] for band in BANDS], dtype=np.float32)
     rows = [
         SkyObject(
-            source="simulated", object_id=made.object_id, mjd=made.mjd, flux=made.flux, flux_err=made.flux_err,
-            band=made.band, detected=made.detected, foreign=np.zeros(len(made.band), np.bool_),
-            wavelength=nanometres[made.band], label=ELASTICC.names.index(made.class_name), quality="simulated",
-            z=made.redshift if made.redshift > GALACTIC else np.nan, names=(made.object_id,),
+            source="simulated", object_id=drawn.object_id, mjd=drawn.mjd, flux=drawn.flux, flux_err=drawn.flux_err,
+            band=drawn.band, detected=drawn.detected, foreign=np.zeros(len(drawn.band), np.bool_),
+            wavelength=nanometres[drawn.band], label=ELASTICC.names.index(drawn.class_name), quality="simulated",
+            z=drawn.redshift if drawn.redshift > GALACTIC else np.nan, names=(drawn.object_id,),
         )
-        for made in simulate_objects(SIMULATED_OF_A_CLASS, seed + 1)
+        for drawn in simulate_objects(SIMULATED_OF_A_CLASS, seed + 1)
     ]  # fmt: skip
     return collect(rows), "simulated objects: no real origins were given"
 
 
-def refit(bundle: Bundle, told: SkyAnswers, views: Sky) -> tuple[PredictionSets, Novelty | None]:
+def refit(bundle: Bundle, answers: SkyAnswers, views: Sky) -> tuple[PredictionSets, Novelty | None]:
     """Thresholds of the sets, and the novelty that `FALSE_ALARMS` of the views exceed, never lower than it was."""
     detections_N = views.count(views.detected)
     object_N = np.unique(views.group, return_inverse=True)[1].astype(np.int64)
-    fitted = fit_sets(told.probabilities_NC, views.label, detections_N, object_N).sets
+    fitted = fit_sets(answers.probabilities_NC, views.label, detections_N, object_N).sets
     sets = fitted.model_copy(update={"split": "views through the survey that it was adapted to"})
     novelty = bundle.manifest.novelty
-    if novelty is not None and np.isfinite(told.novelty_N).all():
-        level = max(novelty.threshold, float(np.quantile(told.novelty_N, 1.0 - FALSE_ALARMS)))
+    if novelty is not None and np.isfinite(answers.novelty_N).all():
+        level = max(novelty.threshold, float(np.quantile(answers.novelty_N, 1.0 - FALSE_ALARMS)))
         changed: dict[str, Any] = {
             "threshold": min(level, 1.0),
-            "false_alarm_rate": float((told.novelty_N > level).mean()),
+            "false_alarm_rate": float((answers.novelty_N > level).mean()),
             "by_detections": {},
             "split": sets.split,
             "objects": len(views),
@@ -197,20 +197,20 @@ def _dumped(update: dict[str, Any]) -> dict[str, Any]:
 
 def _measured(path: Path, views: Sky) -> dict[str, Any]:
     """Scores of a bundle on views, whole and by number of detections."""
-    told = ask_bundle(path, views, "nothing")
-    detections_N: NDArray[np.int64] = views.count(views.detected)[told.rows_N]
-    label_N = views.label[told.rows_N]
-    whole = summary(told, label_N)
+    answers = ask_bundle(path, views, "nothing")
+    detections_N: NDArray[np.int64] = views.count(views.detected)[answers.rows_N]
+    label_N = views.label[answers.rows_N]
+    whole = summary(answers, label_N)
     few = {
-        f"{low} to {high} detections": _sets_only(told.take(here), label_N[here])
+        f"{low} to {high} detections": _sets_only(answers.take(here), label_N[here])
         for low, high in ((0, 4), (5, 9), (10, 19), (20, 10**9))
         if (here := (detections_N >= low) & (detections_N <= high)).any()
     }
     return {**whole, "by detections": few}
 
 
-def _sets_only(told: SkyAnswers, label_N: NDArray[np.int64]) -> dict[str, Any]:
-    scores = summary(told, label_N)
+def _sets_only(answers: SkyAnswers, label_N: NDArray[np.int64]) -> dict[str, Any]:
+    scores = summary(answers, label_N)
     return {name: scores[name] for name in ("objects", "top_1", "coverage", "size", "withheld", "sure_and_wrong")}
 
 

@@ -111,13 +111,13 @@ def fit_process(time_N: Float, log_wavelength_N: Float, flux_N: Float, error_N: 
     gap_NN = np.abs(time_N[:, None] - time_N[None, :])
     apart_NN = np.abs(log_wavelength_N[:, None] - log_wavelength_N[None, :])
     several = bool((apart_NN > 0).any())
-    found: list[tuple[float, float, float]] = []
+    fits: list[tuple[float, float, float]] = []
     for width in WAVELENGTH_SCALES if several else WAVELENGTH_SCALES[-1:]:
         colour_NN = _matern(apart_NN, width) * (AMPLITUDES[0] * scale) ** 2
         for days in TIME_SCALES:
-            found.append((_log_likelihood(colour_NN * _matern(gap_NN, days), variance_N, flux_N - mean), days, width))
-    _, best, width = max(found)
-    days = _between([row[0] for row in found if row[2] == width], TIME_SCALES, best)
+            fits.append((_log_likelihood(colour_NN * _matern(gap_NN, days), variance_N, flux_N - mean), days, width))
+    _, best, width = max(fits)
+    days = _between([row[0] for row in fits if row[2] == width], TIME_SCALES, best)
     shape_NN = _matern(apart_NN, width) * _matern(gap_NN, days)
     _, amplitude = max(
         (_log_likelihood(shape_NN * (share * scale) ** 2, variance_N, flux_N - mean), share * scale)
@@ -222,17 +222,19 @@ def event_of(sky: Sky, row: int) -> Event | None:
     limit = sky.limit_at(at)
     error = np.where(limit, error * 5.0 / 3.0, error)  # a limit says "below", not "zero with so small an error"
     mjd, wavelength, flux, error = nightly(sky.mjd[at], sky.wavelength[at].astype(np.float64), flux, error)
-    seen = flux >= 5.0 * error
-    if seen.sum() < FEWEST.get(label, 6) or _bands_seen(wavelength, seen | steady) < (1 if label in ACHROMATIC else 2):
+    significant = flux >= 5.0 * error
+    if significant.sum() < FEWEST.get(label, 6) or _bands_seen(wavelength, significant | steady) < (
+        1 if label in ACHROMATIC else 2
+    ):
         return None
-    peak_mjd = float(mjd[np.argmax(np.where(seen, flux - error, -np.inf))])
+    peak_mjd = float(mjd[np.argmax(np.where(significant, flux - error, -np.inf))])
     chosen = _thin(mjd, flux, error, peak_mjd, steady)
     if len(chosen) < 6:
         return None
     days, wave = mjd[chosen] - peak_mjd, np.log(wavelength[chosen])
     mean = float(np.average(flux[chosen])) if steady else 0.0
     process = fit_process(days, wave, flux[chosen], error[chosen], mean)
-    return _placed(sky, row, process, days[seen[chosen]], steady)
+    return _placed(sky, row, process, days[significant[chosen]], steady)
 
 
 def _assumed(modulus: float) -> float:
@@ -241,9 +243,9 @@ def _assumed(modulus: float) -> float:
     return float(np.interp(modulus, distance_modulus(z), z))
 
 
-def _bands_seen(wavelength: Float, seen: NDArray[np.bool_]) -> int:
+def _bands_seen(wavelength: Float, counts_N: NDArray[np.bool_]) -> int:
     """Return filters with two points that count."""
-    _, counts = np.unique(wavelength[seen], return_counts=True)
+    _, counts = np.unique(wavelength[counts_N], return_counts=True)
     return int((counts >= 2).sum())
 
 
@@ -259,7 +261,7 @@ def _thin(mjd: Float, flux: Float, error: Float, peak: float, steady: bool) -> N
     return np.sort(rows[np.argsort(-near, kind="stable")[:MAX_POINTS]])
 
 
-def _placed(sky: Sky, row: int, process: Process, seen: Float, steady: bool) -> Event | None:
+def _placed(sky: Sky, row: int, process: Process, seen_days: Float, steady: bool) -> Event | None:
     """Return the event with its times counted from the peak of the process; None when the peak is not well known."""
     label = int(sky.label[row])
     waves = np.unique(np.round(process.log_wavelength_N, 3))
@@ -268,13 +270,13 @@ def _placed(sky: Sky, row: int, process: Process, seen: Float, steady: bool) -> 
         top, spread = float(np.abs(process.expected(process.time_N, process.log_wavelength_N)).max()), 0.0
         shift = 0.0
     else:
-        days = np.linspace(seen.min() - 2.0, seen.max() + 2.0, 160)
+        days = np.linspace(seen_days.min() - 2.0, seen_days.max() + 2.0, 160)
         flux = process.expected(days, np.full(len(days), middle))
         shift, top = float(days[flux.argmax()]), float(flux.max())
         spread = float(process.spread(np.array([shift]), np.array([middle]))[0])
         if top <= 0 or spread > LARGEST_PEAK_SPREAD * top:
             return None
-        if label not in ACHROMATIC | SHORT and (seen.min() > shift - 1.0 or seen.max() < shift + 6.0):
+        if label not in ACHROMATIC | SHORT and (seen_days.min() > shift - 1.0 or seen_days.max() < shift + 6.0):
             return None
     shifted = Process(
         process.time_N - shift, process.log_wavelength_N, process.mean, process.amplitude, process.days, process.width,
@@ -283,11 +285,11 @@ def _placed(sky: Sky, row: int, process: Process, seen: Float, steady: bool) -> 
     start = float(shifted.time_N.min())
     at_start = float(shifted.expected(np.array([start]), np.array([middle]))[0])
     z = float(sky.z[row])
-    known = np.isfinite(z) and z > 0
-    if not known and label in PEAK_MAGNITUDE:
+    z_known = np.isfinite(z) and z > 0
+    if not z_known and label in PEAK_MAGNITUDE:
         z = _assumed(31.4 - 2.5 * float(np.log10(top)) - PEAK_MAGNITUDE[label])
     return Event(
-        row, label, z, known, shifted, top, start, float(shifted.time_N.max()),
+        row, label, z, z_known, shifted, top, start, float(shifted.time_N.max()),
         (float(waves.min()) - REACH, float(waves.max()) + REACH), not steady and at_start > 0.05 * top, steady,
     )  # fmt: skip
 
@@ -319,7 +321,7 @@ _SMOOTHING: Final = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class SpectralSeries:
     """ln(F_nu) of a spectral series on a grid: days from peak in the rest frame, and ln(nm)."""
 
     days_D: Float
@@ -347,26 +349,26 @@ class Series:
 class Colours:
     """Spectral series by class index; classes without one have a slope, or nothing."""
 
-    series: dict[int, tuple[Series, ...]]
+    series: dict[int, tuple[SpectralSeries, ...]]
 
     def furthest(self, label: int) -> float:
         """Return how far outside the observed wavelengths an object of a class may be told."""
         return 1.5 if ELASTICC.names[label] in ANYWHERE else FURTHEST[label in self.series]
 
-    def draw(self, label: int, rng: np.random.Generator) -> "Colour":
+    def draw(self, label: int, rng: np.random.Generator) -> "ColourContinuation":
         """Return the colour of one view."""
         if label in self.series:
             choices = self.series[label]
-            return Colour(choices[rng.integers(len(choices))], 0.0)
+            return ColourContinuation(choices[rng.integers(len(choices))], 0.0)
         centre, scatter = SLOPES.get(ELASTICC.names[label], (np.nan, 0.0))
-        return Colour(None, float(rng.normal(centre, scatter)))
+        return ColourContinuation(None, float(rng.normal(centre, scatter)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Colour:
+class ColourContinuation:
     """Continuation of one view beyond the edges: by a series, by a slope, or (slope NaN) by the object's own slope."""
 
-    series: Series | None
+    series: SpectralSeries | None
     slope: float
 
     def log_ratio(self, rest_days_Q: Float, inside_Q: Float, asked_Q: Float) -> Float:
@@ -383,16 +385,16 @@ def no_templates() -> Colours:
 
 def read_colours(folder: Path | None) -> Colours:
     """Spectral series in ``folder`` (``real/templates``); what is not there is done without."""
-    found: dict[int, tuple[Series, ...]] = {}
+    series_by_label: dict[int, tuple[SpectralSeries, ...]] = {}
     if folder is not None:
         for name, files in _FILES.items():
             series = tuple(s for file, key, peak in files if (s := _read(folder / file, key, peak)) is not None)
             if series:
-                found[ELASTICC.names.index(name)] = series
-    return Colours(found)
+                series_by_label[ELASTICC.names.index(name)] = series
+    return Colours(series_by_label)
 
 
-def _read(path: Path, key: str, peak: float) -> Series | None:
+def _read(path: Path, key: str, peak: float) -> SpectralSeries | None:
     if not path.exists():
         return None
     with np.load(path, allow_pickle=False) as arrays:
@@ -404,7 +406,7 @@ def _read(path: Path, key: str, peak: float) -> Series | None:
     density = smooth * angstrom**2  # per hertz
     lit = density.max(axis=1) > 0.0
     relative = density[lit] / density[lit].max(axis=1, keepdims=True)
-    told = ((relative > FAINTEST).mean(axis=0) > 0.9) & (angstrom >= 2000.0) & (angstrom <= 11_500.0)
-    columns = np.flatnonzero(told)[::10]
+    usable = ((relative > FAINTEST).mean(axis=0) > 0.9) & (angstrom >= 2000.0) & (angstrom <= 11_500.0)
+    columns = np.flatnonzero(usable)[::10]
     log_flux = np.log(np.maximum(relative[:, columns], FAINTEST))
-    return Series(days[lit], np.log(angstrom[columns] / 10.0), log_flux)
+    return SpectralSeries(days[lit], np.log(angstrom[columns] / 10.0), log_flux)

@@ -168,9 +168,9 @@ def build_library(sky: Sky, rows: NDArray[np.bool_] | None = None, name: Callabl
     usable = np.ones(len(sky), dtype=np.bool_) if rows is None else rows.copy()
     usable &= (sky.lengths >= 5) & (sky.count(~sky.limit) >= 3) & ~np.isin(sky.source, sorted(NO_PATTERNS))
     survey = np.array([name(str(source)) for source in sky.source], dtype=np.str_)
-    found = {str(key): np.flatnonzero(usable & (survey == key)) for key in np.unique(survey[usable])}
+    rows_by_survey = {str(key): np.flatnonzero(usable & (survey == key)) for key in np.unique(survey[usable])}
     noise, only = {}, {}
-    for key, members in found.items():
+    for key, members in rows_by_survey.items():
         points = np.concatenate([np.arange(sky.offsets[row], sky.offsets[row + 1]) for row in members[:3000]])
         points = points[~sky.limit[points]]
         total = sky.total_flux[points]
@@ -182,7 +182,7 @@ def build_library(sky: Sky, rows: NDArray[np.bool_] | None = None, name: Callabl
             here = sky.band[points] == number
             if here.sum() >= 60:
                 noise[key, number] = _noise(flux[here], sky.flux_err[points][here].astype(np.float64))
-    return Library(sky, found, noise, only)
+    return Library(sky, rows_by_survey, noise, only)
 
 
 def _noise(flux: Float, error: Float) -> Noise:

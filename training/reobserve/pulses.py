@@ -127,9 +127,9 @@ def _shape(phase: Float, magnitude: Float, sigma: Float) -> tuple[Float, float] 
     basis = fourier_basis(phase, order) * weight[:, None]
     damping = np.diag(np.repeat(0.02 * np.arange(1, order + 1) ** 2, 2) * float((weight**2).mean()))
     coefficients = np.linalg.solve(basis.T @ basis + damping, basis.T @ ((magnitude - centre) * weight))
-    left = (magnitude - centre) - fourier_basis(phase, order) @ coefficients
+    residual = (magnitude - centre) - fourier_basis(phase, order) @ coefficients
     noise = float(np.median(sigma**2))
-    explained = 1.0 - max(float(np.median(np.abs(left)) / 0.6745) ** 2 - noise, 0.0) / max(
+    explained = 1.0 - max(float(np.median(np.abs(residual)) / 0.6745) ** 2 - noise, 0.0) / max(
         float(np.median(np.abs(magnitude - centre)) / 0.6745) ** 2 - noise, 1e-6
     )
     grid = fourier_basis(np.linspace(0, 1, 200), order) @ coefficients
@@ -143,9 +143,9 @@ def _line(curve: Float, magnitude: Float, sigma: Float, amplitude: float) -> tup
     """Mean and amplitude of one band, the amplitude held near that of the best band where points are few."""
     weight = 1.0 / (sigma + 0.02) ** 2
     middle = float(np.average(curve, weights=weight))
-    held = 0.02 * float(weight.sum())
-    top = float((weight * (curve - middle) * magnitude).sum()) + held * 0.8 * amplitude
-    fitted = max(top / (float((weight * (curve - middle) ** 2).sum()) + held), 0.05 * amplitude)
+    pull = 0.02 * float(weight.sum())
+    top = float((weight * (curve - middle) * magnitude).sum()) + pull * 0.8 * amplitude
+    fitted = max(top / (float((weight * (curve - middle) ** 2).sum()) + pull), 0.05 * amplitude)
     return float(np.average(magnitude, weights=weight)) - fitted * middle, fitted
 
 
@@ -154,8 +154,8 @@ def _completed(mean_B: Float, amplitude_B: Float, label: int, rng: np.random.Gen
     steps = np.array(COLOURS[label]) + COLOUR_SCATTER[label] * rng.standard_normal(5)
     offset_B = -np.concatenate(([0.0], np.cumsum(steps)))
     ratio_B = np.ones(len(BANDS)) if label == CLASS["EB"] else AMPLITUDES
-    known = np.flatnonzero(np.isfinite(mean_B))
-    nearest_B = known[np.abs(np.arange(len(BANDS))[:, None] - known[None, :]).argmin(axis=1)]
+    observed_B = np.flatnonzero(np.isfinite(mean_B))
+    nearest_B = observed_B[np.abs(np.arange(len(BANDS))[:, None] - observed_B[None, :]).argmin(axis=1)]
     mean = np.where(np.isfinite(mean_B), mean_B, mean_B[nearest_B] + offset_B - offset_B[nearest_B])
     guessed = amplitude_B[nearest_B] * ratio_B / ratio_B[nearest_B] * np.exp(0.05 * rng.standard_normal(len(BANDS)))
     return mean, np.where(np.isfinite(amplitude_B), amplitude_B, guessed)
@@ -164,7 +164,7 @@ def _completed(mean_B: Float, amplitude_B: Float, label: int, rng: np.random.Gen
 def made_up_pulses(label: int, number: int, rng: np.random.Generator) -> list[Pulse]:
     """Periodic variables from shapes and periods of their class, for whoever has no observed ones to fold."""
     phase = np.linspace(0.0, 1.0, 128, endpoint=False)
-    found = []
+    pulses = []
     for _ in range(number):
         low, high = PERIODS[label]
         period = float(np.exp(rng.uniform(np.log(low), np.log(high))))
@@ -182,8 +182,8 @@ def made_up_pulses(label: int, number: int, rng: np.random.Generator) -> list[Pu
         nothing = np.full(len(BANDS), np.nan)
         mean, amplitude = nothing.copy(), nothing.copy()
         mean[1], amplitude[1] = 19.0, swing
-        found.append(Pulse(-1, label, period, *_completed(mean, amplitude, label, rng), coefficients))
-    return found
+        pulses.append(Pulse(-1, label, period, *_completed(mean, amplitude, label, rng), coefficients))
+    return pulses
 
 
 def _eclipse(phase: Float, middle: float, width: float) -> Float:
@@ -195,7 +195,7 @@ def read_flares(path: Path) -> list[tuple[str, Flare]]:
     """Flares of the library of M-dwarf models with the name of each star; nothing where there is no such file."""
     if not path.exists():
         return []
-    found = []
+    flares = []
     for number, row in enumerate(pq.read_table(path).to_pylist()):
         days = np.asarray(row["t_d"], dtype=np.float64)
         quiescent = np.array([10.0 ** (-0.4 * (row[f"quiescent_{band}"] - 31.4)) for band in BANDS])
@@ -204,7 +204,7 @@ def read_flares(path: Path) -> list[tuple[str, Flare]]:
         strong = np.flatnonzero(flux[0] >= 0.5 * flux[0].max())
         if len(days) >= 3 and flux[0].max() > 0:
             bright = (float(days[strong[0]]), float(days[strong[-1]]) + 0.005)
-            found.append(
+            flares.append(
                 (f"KIC-{row['kic_id']}", Flare(-1 - number, CLASS["M-dwarf Flare"], days, flux, quiescent, bright))
             )
-    return found
+    return flares

@@ -65,24 +65,24 @@ def template_objects(folder: Path, part: int, copies: int, *, seed: int = 0) -> 
     folder : ``real/templates``. part : index into `PARTS`.
     """
     rng = np.random.default_rng(seed)
-    made: list[SkyObject] = []
+    objects_made: list[SkyObject] = []
     groups: list[str] = []
     for source, objects in _MAKERS.items():
-        for name, found in objects(folder, copies, rng):
+        for name, sky_object in objects(folder, copies, rng):
             group = plain(name)
             if part_of(group) == part:
-                found.source, found.quality, found.label = source, QUALITY, LABELS[SOURCES[source]]
-                found.object_id = f"{name}^{len(made)}"
-                made.append(found)
+                sky_object.source, sky_object.quality, sky_object.label = source, QUALITY, LABELS[SOURCES[source]]
+                sky_object.object_id = f"{name}^{len(objects_made)}"
+                objects_made.append(sky_object)
                 groups.append(group)
-    return collect(made, groups, [part] * len(made))
+    return collect(objects_made, groups, [part] * len(objects_made))
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
     return pq.read_table(path).to_pylist() if path.exists() else []
 
 
-def _told(density_of: Callable[[Float, float], Float], z: float) -> SkyObject | None:
+def _light_curve(density_of: Callable[[Float, float], Float], z: float) -> SkyObject | None:
     """Return the light curve of an object by a function of rest day and wavelength: its flux density at 10 pc, nJy."""
     flux_TB = np.stack([density_of(EPOCHS, float(wave / (1 + z))) for wave in ANGSTROM], axis=1)
     flux_TB *= (1 + z) * 10 ** (-0.4 * float(distance_modulus(np.array([z]))[0]))
@@ -102,9 +102,9 @@ def _told(density_of: Callable[[Float, float], Float], z: float) -> SkyObject | 
 def _magnetars(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SkyObject]]:
     for row in _read(folder / "slsn_magnetar_parameters.parquet"):
         for _ in range(copies):
-            found = magnetar({name: _drawn(row, name, rng) for name in _MAGNETAR})
-            if found is not None:
-                yield str(row["name"]), found
+            sky_object = magnetar({name: _drawn(row, name, rng) for name in _MAGNETAR})
+            if sky_object is not None:
+                yield str(row["name"]), sky_object
 
 
 _MAGNETAR: Final = ("redshift", "Pspin", "log(Bfield)", "Mns", "thetaPB", "mejecta", "kappa", "kappagamma", "vejecta",
@@ -128,18 +128,18 @@ def magnetar(fit: Mapping[str, float]) -> SkyObject | None:
     dense = np.geomspace(900.0, 25_000.0, 160)
     cut = np.minimum(1.0, dense / fit["cutoff_wavelength"]) ** fit["alpha"]
     shape_TW = planck(dense[None, :], temperature[:, None])
-    whole, left = (np.trapezoid(each / dense**2, dense, axis=1) for each in (shape_TW, shape_TW * cut))
-    brighter = whole / left  # what the cut takes comes out elsewhere
+    whole, uncut = (np.trapezoid(each / dense**2, dense, axis=1) for each in (shape_TW, shape_TW * cut))
+    brighter = whole / uncut  # what the cut takes comes out elsewhere
 
     def flux(day: Float, wave: float) -> Float:
         factor = min(1.0, wave / fit["cutoff_wavelength"]) ** fit["alpha"]
         density = _blackbody(wave, temperature, radius) * factor * brighter
-        seen: Float = np.interp(day + top, age, density, left=0.0)
-        return seen * 10 ** (-0.4 * _dust(wave, fit["A_V"]))
+        observed: Float = np.interp(day + top, age, density, left=0.0)
+        return observed * 10 ** (-0.4 * _dust(wave, fit["A_V"]))
 
     top = 0.0
     top = float(age[np.argmax(flux(age, 6200.0 / 1.2))])
-    return _told(flux, fit["redshift"])
+    return _light_curve(flux, fit["redshift"])
 
 
 def _spin_down(fit: Mapping[str, float], age: Float) -> Float:
@@ -198,16 +198,18 @@ TEMPERATURE: Final = (np.log(20_000.0), 0.30)
 
 def _disruptions(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SkyObject]]:
     rows = _read(folder / "tde_parameters.parquet")
-    known = {name: [float(row[name]) for row in rows if row[name]] for name in ("efold_rest_d_g", "half_rise_rest_d_g")}
+    values_by_name = {
+        name: [float(row[name]) for row in rows if row[name]] for name in ("efold_rest_d_g", "half_rise_rest_d_g")
+    }
     for row in rows:
         for _ in range(copies):
-            found = _disruption(row, known, rng)
-            if found is not None:
-                yield str(row["name"]), found
+            sky_object = _disruption(row, values_by_name, rng)
+            if sky_object is not None:
+                yield str(row["name"]), sky_object
 
 
-def _disruption(row: Row, known: Mapping[str, list[float]], rng: Rng) -> SkyObject | None:
-    fade, half_rise = (float(row[name] or rng.choice(values)) for name, values in known.items())
+def _disruption(row: Row, values_by_name: Mapping[str, list[float]], rng: Rng) -> SkyObject | None:
+    fade, half_rise = (float(row[name] or rng.choice(values)) for name, values in values_by_name.items())
     width = max(half_rise, 4.0) / np.sqrt(2 * np.log(2)) * np.exp(0.2 * rng.standard_normal())
     fade *= np.exp(0.2 * rng.standard_normal())
     z = float(row["z"])
@@ -234,7 +236,7 @@ def _disruption(row: Row, known: Mapping[str, list[float]], rng: Rng) -> SkyObje
         density: Float = 10 ** (-0.4 * (absolute - 31.4)) * light * spectrum * dust / reference
         return density
 
-    return _told(flux, z)
+    return _light_curve(flux, z)
 
 
 _STRIPPED: Final = {"Ib": (-17.5, 0.8), "Ic": (-17.5, 0.8), "Ic-bl": (-18.3, 0.7), "Ibn": (-19.0, 0.6)}
@@ -250,9 +252,9 @@ def _stripped(folder: Path, copies: int, rng: Rng) -> Iterator[tuple[str, SkyObj
         with np.load(path, allow_pickle=False) as tables:
             for kind in _STRIPPED:
                 for number in range(20 * copies):
-                    found = _stripped_one(tables, kind, rng)
-                    if found is not None:
-                        yield f"{kind} template {number % 40}", found
+                    sky_object = _stripped_one(tables, kind, rng)
+                    if sky_object is not None:
+                        yield f"{kind} template {number % 40}", sky_object
 
 
 def _stripped_one(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
@@ -270,24 +272,24 @@ def _stripped_one(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
             tables[f"{letter}|{kind}|{name}"] for name in ("t", "rollingMedian", "rollingPc25", "rollingPc75")
         )
         curve = -(middle + quick * (high - low) / 1.35)
-        told = np.isfinite(curve)
-        if told.sum() > 20:
+        finite = np.isfinite(curve)
+        if finite.sum() > 20:
             dust = redder * (_dust(wave, 1.0) - _dust(6220.0, 1.0))
             level = absolute + slopes[wave] + 3.1 * dust
             waves.append(wave)
-            bands.append(level + np.interp(EPOCHS / stretch, at[told], curve[told], left=np.nan, right=np.nan))
+            bands.append(level + np.interp(EPOCHS / stretch, at[finite], curve[finite], left=np.nan, right=np.nan))
     if len(waves) < 3:
         return None
     order, grid_WT = np.argsort(waves), np.array(bands)
 
     def flux(day: Float, wave: float) -> Float:
-        known = np.sort(waves)
-        if wave < known[0] * 0.92 or wave > known[-1] * 1.15:
+        sorted_waves = np.sort(waves)
+        if wave < sorted_waves[0] * 0.92 or wave > sorted_waves[-1] * 1.15:
             return np.full(len(day), np.nan)
-        magnitude = np.array([np.interp(wave, known, grid_WT[order, place]) for place in range(len(day))])
+        magnitude = np.array([np.interp(wave, sorted_waves, grid_WT[order, place]) for place in range(len(day))])
         return np.asarray(10 ** (-0.4 * (magnitude - 31.4)))
 
-    return _told(flux, z)
+    return _light_curve(flux, z)
 
 
 _MAKERS: Final[dict[str, Callable[[Path, int, Rng], Iterator[tuple[str, SkyObject]]]]] = {

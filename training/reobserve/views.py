@@ -58,7 +58,7 @@ MOST: Final = 220
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ViewRules:
     """Rules of a view: what it must show, and how far stated errors may be wrong.
 
     ``understated`` is the centre and scatter of ln(true error / stated error), ``overstated`` the share of views whose
@@ -74,7 +74,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class NoiselessView:
     """Finds of a pattern's visits at its rows ``rows_K``; fluxes in nJy, (K,).
 
     ``flux_K`` is flux above the quiescent one, ``total_K`` what the pattern's errors grow with, and ``light_K`` all
@@ -88,7 +88,7 @@ class Seen:
     z: float
 
 
-def view_of_event(event: Event, pattern: Pattern, colours: Colours, rng: np.random.Generator) -> Seen | None:
+def view_of_event(event: Event, pattern: Pattern, colours: Colours, rng: np.random.Generator) -> NoiselessView | None:
     """View a transient or a nucleus through a pattern; None when it shows too little or is too uncertain."""
     moved = _move(event, pattern, rng)
     if moved is None:
@@ -104,10 +104,10 @@ def view_of_event(event: Event, pattern: Pattern, colours: Colours, rng: np.rand
     days = (pattern.mjd - peak) / stretch
     wave = pattern.log_wavelength - np.log(stretch)
     inside = np.clip(wave, *event.edges)
-    known = np.abs(wave - inside) <= colours.furthest(event.label)
+    is_covered = np.abs(wave - inside) <= colours.furthest(event.label)
     if event.steady:
-        known &= (days > event.first) & (days < event.last)
-    rows = np.flatnonzero(known)
+        is_covered &= (days > event.first) & (days < event.last)
+    rows = np.flatnonzero(is_covered)
     if len(rows) > MOST:
         rows = np.sort(rows[np.argsort(np.abs(days[rows]), kind="stable")[:MOST]])
     if len(rows) < 3:
@@ -122,12 +122,12 @@ def view_of_event(event: Event, pattern: Pattern, colours: Colours, rng: np.rand
     if event.steady:
         return _nucleus(event, pattern, rows[sure], flux[sure], inside[rows][sure], z, rng)
     rows, flux = rows[sure], scale * flux[sure]
-    return Seen(rows, flux, np.abs(flux), np.abs(flux), z)
+    return NoiselessView(rows, flux, np.abs(flux), np.abs(flux), z)
 
 
 def _nucleus(
     event: Event, pattern: Pattern, rows: NDArray[np.intp], flux_K: Float, inside_K: Float, z: float, rng: Rng
-) -> Seen | None:
+) -> NoiselessView | None:
     """Return what is left of a nucleus over a template: the mean of all years, or what it was on one day, in all bands.
 
     Within weeks a nucleus hardly varies: over a template of one day it is a constant of either sign, many times its
@@ -138,10 +138,10 @@ def _nucleus(
     if rng.random() < OVER_A_TEMPLATE:
         epoch = np.full(len(rows), rng.uniform(event.first, event.last))
         flux_K = flux_K - (event.process.expected(epoch, inside_K) - event.process.mean)
-    wanted = pattern.peak * np.exp(rng.normal(0.0, 0.7))
-    flux_K = flux_K * wanted / max(float(np.abs(flux_K).max()), 0.2 * event.process.amplitude, 1e-6)
-    light_K = np.maximum(wanted * np.exp(rng.normal(*LIGHT_OF_NUCLEI)) + flux_K, np.abs(flux_K))
-    return Seen(rows, flux_K, light_K if pattern.tells_total else np.abs(flux_K), light_K, z)
+    peak = pattern.peak * np.exp(rng.normal(0.0, 0.7))
+    flux_K = flux_K * peak / max(float(np.abs(flux_K).max()), 0.2 * event.process.amplitude, 1e-6)
+    light_K = np.maximum(peak * np.exp(rng.normal(*LIGHT_OF_NUCLEI)) + flux_K, np.abs(flux_K))
+    return NoiselessView(rows, flux_K, light_K if pattern.tells_total else np.abs(flux_K), light_K, z)
 
 
 def _redshift(event: Event) -> float:
@@ -154,8 +154,8 @@ def _rest(event: Event) -> float:
 
 def _move(event: Event, pattern: Pattern, rng: np.random.Generator) -> tuple[float, float, float] | None:
     """Redshift (NaN: not to be told), stretch of times and wavelengths, and factor of flux of a view."""
-    wanted = pattern.peak * np.exp(rng.normal(0.0, 0.7))
-    needed = wanted / event.peak_flux
+    peak = pattern.peak * np.exp(rng.normal(0.0, 0.7))
+    needed = peak / event.peak_flux
     galactic = event.label in ACHROMATIC
     if galactic:
         return np.nan, 1.0, needed
@@ -223,7 +223,7 @@ def _own_slope(event: Event, days: Float, inside: Float) -> Float:
     return np.asarray(np.clip(np.log(here / there) / (inside - inward), -3.0, 4.0))
 
 
-def view_of_pulse(pulse: Pulse, pattern: Pattern, rng: np.random.Generator) -> Seen | None:
+def view_of_pulse(pulse: Pulse, pattern: Pattern, rng: np.random.Generator) -> NoiselessView | None:
     """View a periodic variable through a pattern: the difference from a reference, and the total."""
     rows = np.arange(len(pattern.mjd))
     if len(rows) > MOST:
@@ -244,10 +244,10 @@ def view_of_pulse(pulse: Pulse, pattern: Pattern, rng: np.random.Generator) -> S
         if few:  # a template of a few exposures stands somewhere within the range
             level = np.mean(rng.choice(total[here], size=min(4, int(here.sum()))))
         flux[here] -= level
-    return Seen(rows, flux, total, total, np.nan)
+    return NoiselessView(rows, flux, total, total, np.nan)
 
 
-def view_of_flare(flare: Flare, pattern: Pattern, rng: np.random.Generator) -> Seen | None:
+def view_of_flare(flare: Flare, pattern: Pattern, rng: np.random.Generator) -> NoiselessView | None:
     """One to three flares of a star, each caught at a random visit, and nothing between them."""
     rows = np.arange(min(len(pattern.mjd), MOST))
     flux = np.zeros(len(rows))
@@ -258,49 +258,51 @@ def view_of_flare(flare: Flare, pattern: Pattern, rng: np.random.Generator) -> S
         return None
     scale = pattern.peak * np.exp(rng.normal(0.0, 0.9)) / flux.max()
     total = scale * (flux + flare.quiescent_B[pattern.band[rows]])
-    return Seen(rows, scale * flux, total, total, np.nan)
+    return NoiselessView(rows, scale * flux, total, total, np.nan)
 
 
-def observe(seen: Seen, pattern: Pattern, library: Library, rules: Rules, rng: np.random.Generator) -> SkyObject | None:
+def observe(
+    noiseless: NoiselessView, pattern: Pattern, library: Library, rules: ViewRules, rng: np.random.Generator
+) -> SkyObject | None:
     """Measure what a pattern sees: errors, scatter, detections and limits; None when too little is detected."""
-    error = library.errors(pattern, seen.total_K, seen.rows_K)
+    error = library.errors(pattern, noiseless.total_K, noiseless.rows_K)
     wrong = float(np.clip(np.exp(rng.normal(*rules.understated)), 0.8, 2.5))
     if rng.random() < rules.overstated:
         wrong = float(rng.uniform(*OVERSTATED))
-    unstated = rules.of_flux * rng.random() * seen.light_K
+    unstated = rules.of_flux * rng.random() * noiseless.light_K
     scatter = np.minimum(np.hypot(wrong * error, unstated), LARGEST_SCATTER * error)
-    flux = seen.flux_K + scatter * rng.standard_normal(len(error))
+    flux = noiseless.flux_K + scatter * rng.standard_normal(len(error))
     wild = rng.random(len(error)) < rules.wild
     flux = flux + wild * rng.normal(0.0, 8.0, len(error)) * error
-    detected = flux >= DETECTION_SNR * error if not _varies(seen) else np.abs(flux) >= DETECTION_SNR * error
-    limit = pattern.limit[seen.rows_K] & ~detected
-    kept = detected | ~np.bool_(pattern.only_detections) | limit
+    detected = flux >= DETECTION_SNR * error if not _varies(noiseless) else np.abs(flux) >= DETECTION_SNR * error
+    limit = pattern.limit[noiseless.rows_K] & ~detected
+    is_reported = detected | ~np.bool_(pattern.only_detections) | limit
     if pattern.only_detections:
-        kept &= _own_window(pattern.mjd[seen.rows_K], detected)
-    nights = len(np.unique(np.floor(pattern.mjd[seen.rows_K][detected])))
-    if detected.sum() < rules.detections or nights < min(2, rules.detections) or kept.sum() < 4:
+        is_reported &= _own_window(pattern.mjd[noiseless.rows_K], detected)
+    nights = len(np.unique(np.floor(pattern.mjd[noiseless.rows_K][detected])))
+    if detected.sum() < rules.detections or nights < min(2, rules.detections) or is_reported.sum() < 4:
         return None
     flux = np.where(limit, 0.0, flux)
-    rows = seen.rows_K[kept]
+    rows = noiseless.rows_K[is_reported]
     return SkyObject(
-        source=pattern.survey, object_id="", mjd=pattern.mjd[rows], flux=flux[kept], flux_err=error[kept],
-        band=pattern.band[rows], detected=detected[kept], foreign=pattern.foreign[rows],
-        wavelength=np.exp(pattern.log_wavelength[rows]), total_flux=seen.total_K[kept] if _varies(seen) else None,
-        quality="view", z=seen.z,
+        source=pattern.survey, object_id="", mjd=pattern.mjd[rows], flux=flux[is_reported], flux_err=error[is_reported],
+        band=pattern.band[rows], detected=detected[is_reported], foreign=pattern.foreign[rows],
+        wavelength=np.exp(pattern.log_wavelength[rows]), quality="view", z=noiseless.z,
+        total_flux=noiseless.total_K[is_reported] if _varies(noiseless) else None,
     )  # fmt: skip
 
 
-def _varies(seen: Seen) -> bool:
+def _varies(noiseless: NoiselessView) -> bool:
     """Return whether flux goes both ways: a variable, or a nucleus."""
-    return bool((seen.flux_K < 0).any())
+    return bool((noiseless.flux_K < 0).any())
 
 
 def _own_window(mjd: Float, detected: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Limits of a survey of alerts are told from 30 days before the first detection to a little after the last."""
-    found = mjd[detected]
-    if not len(found):
+    detections = mjd[detected]
+    if not len(detections):
         return np.zeros(len(mjd), dtype=np.bool_)
-    inside: NDArray[np.bool_] = (mjd >= found[0] - 30.0) & (mjd <= found[-1] + 5.0)
+    inside: NDArray[np.bool_] = (mjd >= detections[0] - 30.0) & (mjd <= detections[-1] + 5.0)
     return inside
 
 
@@ -309,22 +311,22 @@ def view(
     pattern: Pattern,
     library: Library,
     colours: Colours,
-    rules: Rules,
+    rules: ViewRules,
     rng: np.random.Generator,
 ) -> SkyObject | None:
     """One view of one origin, without the names that its origin gives it; None when it shows too little."""
     if isinstance(origin, Pulse):
-        seen = view_of_pulse(origin, pattern, rng)
+        noiseless = view_of_pulse(origin, pattern, rng)
     elif isinstance(origin, Flare):
-        seen, rules = view_of_flare(origin, pattern, rng), replace(rules, detections=1)
+        noiseless, rules = view_of_flare(origin, pattern, rng), replace(rules, detections=1)
     else:
-        seen = view_of_event(origin, pattern, colours, rng)
-    if seen is None or len(seen.rows_K) < 3:
+        noiseless = view_of_event(origin, pattern, colours, rng)
+    if noiseless is None or len(noiseless.rows_K) < 3:
         return None
-    found = observe(seen, pattern, library, rules, rng)
-    if found is not None:
-        found.label = origin.label
-    return found
+    sky_object = observe(noiseless, pattern, library, rules, rng)
+    if sky_object is not None:
+        sky_object.label = origin.label
+    return sky_object
 
 
 Origin = Event | Pulse | Flare
@@ -357,7 +359,7 @@ class Origins:
 
     def count(self) -> dict[str, int]:
         """Origins of each class."""
-        return {ELASTICC.names[label]: sum(map(len, found.values())) for label, found in self.by_class.items()}
+        return {ELASTICC.names[label]: sum(map(len, origins.values())) for label, origins in self.by_class.items()}
 
     def draw(self, label: int, rng: np.random.Generator) -> Origin:
         """Draw an origin of a class: its source by the square root of their numbers, then one of it."""
@@ -376,20 +378,20 @@ def find_origins(sky: Sky, part: int, *, seed: int = 0, flares: Path | None = No
     part : index into `PARTS`. flares : file of M-dwarf flares. most : of one class and source.
     """
     rng = np.random.default_rng(seed)
-    wanted = (sky.label >= 0) & (sky.part == part) & ~np.isin(sky.source, sorted(MEASURE_ONLY | LABELS_TO_MEASURE))
-    found: dict[int, dict[str, list[Origin]]] = {}
-    for label in np.unique(sky.label[wanted]):
-        for source in np.unique(sky.source[wanted & (sky.label == label)]):
-            rows = np.flatnonzero(wanted & (sky.label == label) & (sky.source == source))
+    usable = (sky.label >= 0) & (sky.part == part) & ~np.isin(sky.source, sorted(MEASURE_ONLY | LABELS_TO_MEASURE))
+    origins: dict[int, dict[str, list[Origin]]] = {}
+    for label in np.unique(sky.label[usable]):
+        for source in np.unique(sky.source[usable & (sky.label == label)]):
+            rows = np.flatnonzero(usable & (sky.label == label) & (sky.source == source))
             fitted = _fitted(sky, rng.permutation(rows), int(label), most, rng)
             if fitted:
-                found.setdefault(int(label), {})[str(source)] = fitted
+                origins.setdefault(int(label), {})[str(source)] = fitted
     stars: dict[int, tuple[str, str, int]] = {}
     for name, flare in read_flares(flares) if flares is not None else []:
         if part_of(name) == part:
             stars[flare.row] = "lclib_mdwarf", name, part
-            found.setdefault(flare.label, {}).setdefault("lclib_mdwarf", []).append(flare)
-    return Origins(sky, found, stars)
+            origins.setdefault(flare.label, {}).setdefault("lclib_mdwarf", []).append(flare)
+    return Origins(sky, origins, stars)
 
 
 def add_made_up(origins: Origins, part: int, number: int, *, seed: int = 0) -> None:
@@ -428,7 +430,7 @@ def make_views(
     colours: Colours | None = None,
     surveys: Mapping[str, float] | None = None,
     shares: Mapping[str, float] = SHARES,
-    rules: Rules | None = None,
+    rules: ViewRules | None = None,
 ) -> Sky:
     """About ``number`` views of ``origins`` through the patterns of ``library``.
 
@@ -442,26 +444,26 @@ def make_views(
     that a survey can hardly see therefore has fewer views there.
     """
     rng = np.random.default_rng(seed)
-    colours, rules = colours or no_templates(), rules or Rules()
+    colours, rules = colours or no_templates(), rules or ViewRules()
     weights = surveys or survey_weights(library)
     names = [name for name in weights if name in library.rows]
     p = np.array([weights[name] for name in names])
     present = {label: shares.get(ELASTICC.names[label], 0.0) for label in origins.by_class}
     total = sum(present.values())
-    made: list[SkyObject] = []
+    rows: list[SkyObject] = []
     groups: list[str] = []
     parts: list[int] = []
     for label, share in present.items():
         for count in range(round(number * share / total)):
             survey = names[int(rng.choice(len(names), p=p / p.sum()))]
-            found = _one(origins, library, label, survey, colours, rules, rng)
-            if found is not None:
-                row, group, part = found
+            drawn = _one(origins, library, label, survey, colours, rules, rng)
+            if drawn is not None:
+                row, group, part = drawn
                 row.object_id = f"{row.object_id}~{seed}.{count}"
-                made.append(row)
+                rows.append(row)
                 groups.append(group)
                 parts.append(part)
-    return collect(made, groups, parts)
+    return collect(rows, groups, parts)
 
 
 def _one(
@@ -470,24 +472,24 @@ def _one(
     label: int,
     survey: str,
     colours: Colours,
-    rules: Rules,
+    rules: ViewRules,
     rng: np.random.Generator,
 ) -> tuple[SkyObject, str, int] | None:
     """Return a view with the name of its origin, its group and part."""
     for _ in range(TRIES):
         origin = origins.draw(label, rng)
-        found = view(origin, library.draw(survey, rng), library, colours, rules, rng)
-        if found is None:
+        sky_object = view(origin, library.draw(survey, rng), library, colours, rules, rng)
+        if sky_object is None:
             continue
         sky, row = origins.sky, origin.row
         if row < 0:
             source, name, part = origins.stars[row]
-            found.object_id, found.raw_label, group = name, source, name
+            sky_object.object_id, sky_object.raw_label, group = name, source, name
         else:
-            found.object_id, found.raw_label = str(sky.object_id[row]), str(sky.source[row])
+            sky_object.object_id, sky_object.raw_label = str(sky.object_id[row]), str(sky.source[row])
             group, part = str(sky.group[row]), int(sky.part[row])
-            found.period, found.mwebv = float(sky.period[row]), float(sky.mwebv[row])
-        return found, group, part
+            sky_object.period, sky_object.mwebv = float(sky.period[row]), float(sky.mwebv[row])
+        return sky_object, group, part
     return None
 
 

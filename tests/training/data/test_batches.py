@@ -11,8 +11,8 @@ from models.metadata import METADATA_COLUMNS
 from support.toy_dataset import TOY_CLASSES, TOY_LABELS, write_toy_dataset
 from training.data.augment import View
 from training.data.batches import (
-    Batch,
     Example,
+    TrainingBatch,
     batches_of_pool,
     collate,
     draw_examples,
@@ -35,7 +35,7 @@ def recipe(seed: int = 0) -> Recipe:
     return base.model_copy(update={"seed": seed, "batch": base.batch.model_copy(update={"size": 8, "pool": 3})})
 
 
-def same(left: Batch, right: Batch) -> bool:
+def same(left: TrainingBatch, right: TrainingBatch) -> bool:
     pairs = zip(left, right, strict=True)
     return all(a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
 

@@ -10,8 +10,8 @@ from support.toy_dataset import write_toy_dataset
 from training.data.augment import AugmentationConfig
 from training.data.dataset import Dataset, read_dataset
 from training.data.targets import (
+    ForecastQuestion,
     ForecastingConfig,
-    Question,
     ask,
     askable,
     cut_times,
@@ -28,7 +28,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return read_dataset(write_toy_dataset(tmp_path_factory.mktemp("data") / "toy.parquet", 80))
 
 
-def draw(curve: LightCurve, seed: int, config: ForecastingConfig | None = None) -> Question:
+def draw(curve: LightCurve, seed: int, config: ForecastingConfig | None = None) -> ForecastQuestion:
     question = draw_question(
         curve, LIMITS, "FLUXCAL", config or ForecastingConfig(), WHOLE, np.random.default_rng((3, seed))
     )
@@ -36,7 +36,7 @@ def draw(curve: LightCurve, seed: int, config: ForecastingConfig | None = None) 
     return question
 
 
-def cut_of(question: Question) -> float:
+def cut_of(question: ForecastQuestion) -> float:
     return question.tokens.origin_mjd + float(question.tokens.time[-1])
 
 

@@ -9,8 +9,8 @@ from support.mallorn import write_mallorn
 from support.toy_dataset import write_toy_dataset
 from training.experiments import arms
 from training.experiments.arms import CHANGES, mallorn, recipe_of, run_arm
-from training.experiments.options import AstroMoEArm, Record
-from training.fit.tasks import Classification
+from training.experiments.options import AstroMoEArm, RunRecord
+from training.fit.tasks import ClassificationTask
 from training.importers.surveys import MALLORN_CLASSES, read_mallorn, to_dataset
 
 
@@ -20,7 +20,7 @@ def options(folder: Path, **changes: object) -> AstroMoEArm:
     return AstroMoEArm.model_validate({**places, **small, **changes})
 
 
-def run(folder: Path, **changes: object) -> Record:
+def run(folder: Path, **changes: object) -> RunRecord:
     record = run_arm(options(folder, **changes))
     assert record is not None
     return record
@@ -43,7 +43,7 @@ def test_arms_see_the_same_curves(tmp_path: Path) -> None:
     for arm in ("tm", "pe-dense"):
         chosen = options(tmp_path, dataset="mallorn", data=folder, arm=arm)
         problem = mallorn(chosen, recipe_of(chosen))
-        batches.append(next(Classification(recipe_of(chosen), problem.dataset, problem.split).batches(3)))
+        batches.append(next(ClassificationTask(recipe_of(chosen), problem.dataset, problem.split).batches(3)))
     assert all(bool((a == b).all()) for a, b in zip(*(batch[:5] for batch in batches), strict=True))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from models.networks.romae import RoMAEEncoderConfig, SequenceModel
 from training.experiments.options import VARIANCE, Position, draw_positions, read_records
 from training.experiments.regression import Examples, Regression, position_plan
-from training.experiments.runs import Plan, epochs, fit_config, run
+from training.experiments.runs import ExperimentPlan, epochs, fit_config, run
 
 SMALL = RoMAEEncoderConfig(d_model=24, n_heads=2, depth=2, d_ff=24)
 
@@ -57,12 +57,12 @@ def test_without_cls_every_token_says_the_same() -> None:
     assert spreads[1] > 1e-3
 
 
-def small_plan(options: Position) -> Plan:
+def small_plan(options: Position) -> ExperimentPlan:
     torch.manual_seed(options.seed)
     position_NL1 = torch.from_numpy(draw_positions("test"))[:64, :, None]
     examples = Examples(torch.ones_like(position_NL1), position_NL1, position_NL1)
     task = Regression(examples, examples, batch_size=16, seed=options.seed)
-    return Plan(
+    return ExperimentPlan(
         variant="small",
         network=SequenceModel(1, 1, 1, SMALL, "token", cls=options.cls),
         task=task,

@@ -5,9 +5,9 @@ import pytest
 
 from training.__main__ import main
 from training.experiments.options import (
-    Options,
+    ExperimentOptions,
     Position,
-    Record,
+    RunRecord,
     mean_and_spread,
     number,
     read_records,
@@ -16,8 +16,8 @@ from training.experiments.options import (
 )
 
 
-def record(seed: int, mse: float, variant: str = "cls-180", steps: int = 3130) -> Record:
-    return Record(
+def record(seed: int, mse: float, variant: str = "cls-180", steps: int = 3130) -> RunRecord:
+    return RunRecord(
         experiment="position",
         variant=variant,
         seed=seed,
@@ -80,7 +80,7 @@ def test_numbers_are_short(value: float, text: str) -> None:
 def test_the_command_names_what_differs_from_the_defaults() -> None:
     options = Position(width=432, cls=False, seed=41, max_minutes=5.0, records=Path("elsewhere"))
     assert options.command() == "python -m training experiment position --seed 41 --width 432 --cls false"
-    assert isinstance(options, Options)
+    assert isinstance(options, ExperimentOptions)
     assert options.settings()["width"] == 432
     assert "records" not in options.settings()
 

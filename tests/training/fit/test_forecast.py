@@ -15,7 +15,7 @@ from support.toy_dataset import write_toy_dataset
 from training.data.dataset import Dataset, read_dataset, split_indices
 from training.fit.tasks import (
     ForecastBatch,
-    Forecasting,
+    ForecastingTask,
     answer,
     baseline,
     collate_questions,
@@ -49,8 +49,8 @@ def recipe(steps: int = 12) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def task(dataset: Dataset) -> Forecasting:
-    return Forecasting(recipe(), dataset, split_indices(dataset))
+def task(dataset: Dataset) -> ForecastingTask:
+    return ForecastingTask(recipe(), dataset, split_indices(dataset))
 
 
 def network() -> nn.Module:
@@ -63,7 +63,7 @@ def same(left: ForecastBatch, right: ForecastBatch) -> bool:
     return all(torch.equal(a, b) for a, b in columns)
 
 
-def test_a_batch_is_a_function_of_its_step(task: Forecasting) -> None:
+def test_a_batch_is_a_function_of_its_step(task: ForecastingTask) -> None:
     stream, later = task.batches(0), task.batches(4)
     batches = [next(stream) for _ in range(5)]
     assert same(batches[4], next(later))
@@ -73,7 +73,7 @@ def test_a_batch_is_a_function_of_its_step(task: Forecasting) -> None:
         generator.close()
 
 
-def test_training_and_validation_objects_are_different(task: Forecasting, dataset: Dataset) -> None:
+def test_training_and_validation_objects_are_different(task: ForecastingTask, dataset: Dataset) -> None:
     split = split_indices(dataset)
     assert set(task.train) <= set(split["train"])
     histories = {float(question.tokens.origin_mjd) for question in task.validation}
@@ -81,7 +81,7 @@ def test_training_and_validation_objects_are_different(task: Forecasting, datase
     assert not histories & firsts
 
 
-def test_the_loss_is_the_mean_over_queries(task: Forecasting) -> None:
+def test_the_loss_is_the_mean_over_queries(task: ForecastingTask) -> None:
     model, batch = network(), next(task.batches(0))
     with torch.no_grad():
         step, likely = task.loss(model, batch), distribution(model, batch)
@@ -104,7 +104,7 @@ class Known(nn.Module):
         )
 
 
-def test_answers_and_errors(task: Forecasting) -> None:
+def test_answers_and_errors(task: ForecastingTask) -> None:
     questions = task.validation[:3]
     batch = collate_questions(questions)
     observed = np.concatenate([question.flux for question in questions]).astype(np.float64)
@@ -121,7 +121,7 @@ def test_answers_and_errors(task: Forecasting) -> None:
     assert scores["x_median_sigma"] == pytest.approx(np.median(np.abs(expected - observed) / flux_err), rel=1e-3)
 
 
-def test_baselines(task: Forecasting) -> None:
+def test_baselines(task: ForecastingTask) -> None:
     for rule in (last_flux, mean_flux):
         said = iter(baseline(task.validation, rule))
         for question in task.validation:
@@ -135,7 +135,7 @@ def test_baselines(task: Forecasting) -> None:
         assert next(said, None) is None
 
 
-def test_scores_are_those_of_the_answers(task: Forecasting) -> None:
+def test_scores_are_those_of_the_answers(task: ForecastingTask) -> None:
     with torch.no_grad():
         scores, answers = task.score(network()), answer(network(), task.validation, 8)
     assert scores["score"] == -scores["nll"] == pytest.approx(-answers.nll_N.mean(), rel=1e-6)
@@ -157,11 +157,11 @@ def test_a_run_learns_and_a_killed_one_ends_alike(data: Path, dataset: Dataset, 
     untrained = build(recipe().network, "forecast").eval()
     assert isinstance(untrained, InformerForecaster)
     with torch.no_grad():
-        before = Forecasting(recipe(), dataset, split_indices(dataset)).score(untrained)
+        before = ForecastingTask(recipe(), dataset, split_indices(dataset)).score(untrained)
     assert whole.best_score > before["score"]
 
 
 def test_objects_that_are_never_seen_again_are_refused(dataset: Dataset) -> None:
     never = recipe().model_copy(update={"forecasting": recipe().forecasting.model_copy(update={"horizon_days": 1e-9})})
     with pytest.raises(ValueError, match="observed again"):
-        Forecasting(never, dataset, split_indices(dataset))
+        ForecastingTask(never, dataset, split_indices(dataset))

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from training.fit.checkpoints import CHECKPOINT, RunError, load_best, load_checkpoint, read_log
-from training.fit.loop import Step, Task, fit, lr_factor, to_device, update_average
+from training.fit.loop import StepLoss, Task, fit, lr_factor, to_device, update_average
 from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
 
 
@@ -32,9 +32,9 @@ class Line(Task):
             yield Pair(x_B3, (x_B3 * torch.tensor([1.0, 2.0, 3.0])).sum(1, keepdim=True))
             step += 1
 
-    def loss(self, network: nn.Module, batch: Pair) -> Step:
+    def loss(self, network: nn.Module, batch: Pair) -> StepLoss:
         error = network(batch.x_B3) - batch.y_B1
-        return Step(error.square().mean(), {"error": error.abs().mean()})
+        return StepLoss(error.square().mean(), {"error": error.abs().mean()})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         batch = next(self.batches(10**6))

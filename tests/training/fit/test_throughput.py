@@ -8,7 +8,7 @@ import torch
 
 from support.toy_dataset import write_toy_dataset
 from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.train import Pace, grouped_pool, plain_pool, summarise, throughput
+from training.fit.train import TrainingPace, grouped_pool, plain_pool, summarise, throughput
 from training.recipes.astro_moe import debug, debug_pretraining
 
 
@@ -52,7 +52,10 @@ def test_every_round_is_reported(data: Path) -> None:
 
 
 def test_ratios_are_of_paired_rounds() -> None:
-    paces = {"grouped": [Pace(200.0, 0.1), Pace(90.0, 0.2)], "plain": [Pace(100.0, 0.5), Pace(30.0, 0.7)]}
+    paces = {
+        "grouped": [TrainingPace(200.0, 0.1), TrainingPace(90.0, 0.2)],
+        "plain": [TrainingPace(100.0, 0.5), TrainingPace(30.0, 0.7)],
+    }
     report = summarise(paces)
     assert report["ratio"] == {"median": 2.5, "lowest": 2.0, "highest": 3.0}
     assert report["plain_curves_per_second"]["median"] == 65.0

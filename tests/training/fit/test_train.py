@@ -23,7 +23,7 @@ from training.fit.checkpoints import (
     load_network,
     read_log,
 )
-from training.fit.loop import Run, Task
+from training.fit.loop import Task, TrainingRun
 from training.fit.tasks import draw_validation, loss_of, predict
 from training.fit.train import train
 from training.recipes.astro_moe import debug
@@ -94,7 +94,7 @@ def _train_slowly(recipe: Recipe, data: Path, folder: Path) -> None:
     """Train, but fall asleep in step 5 so that the kill lands between two checkpoints."""
     step = training.fit.loop.train_step
 
-    def sleepy(run: Run, task: Task, batch: Any, interval: training.fit.loop.Interval) -> None:
+    def sleepy(run: TrainingRun, task: Task, batch: Any, interval: training.fit.loop.Interval) -> None:
         step(run, task, batch, interval)
         if run.step == 5:
             (folder / "slow").touch()

@@ -21,18 +21,18 @@ from training.data.dataset import (
     write_dataset,
 )
 from training.importers.columns import ImportFormatError, RawObject
-from training.importers.commands import Rules, import_objects
+from training.importers.commands import ImportRules, import_objects
 
 
 def test_good_points_pass_untouched() -> None:
     raw = raw_object(label="Ia", metadata={"mwebv": 0.1, "hostgal_zphot": -9.0, "ra": 3.0}, redshift=0.2)
-    kept, report = cleaned(raw)
-    np.testing.assert_array_equal(kept.mjd, raw.mjd)
-    np.testing.assert_array_equal(kept.flux, raw.flux)
-    assert kept.band.tolist() == [1, 2, 1, 2]
-    assert kept.detected.tolist() == [True, True, False, False]
-    assert (kept.trigger_mjd, kept.class_name, kept.redshift) == (60_000.0, "Ia", 0.2)
-    present = {name: v for name, v in zip(METADATA_COLUMNS, kept.metadata, strict=True) if not np.isnan(v)}
+    record, report = cleaned(raw)
+    np.testing.assert_array_equal(record.mjd, raw.mjd)
+    np.testing.assert_array_equal(record.flux, raw.flux)
+    assert record.band.tolist() == [1, 2, 1, 2]
+    assert record.detected.tolist() == [True, True, False, False]
+    assert (record.trigger_mjd, record.class_name, record.redshift) == (60_000.0, "Ia", 0.2)
+    present = {name: v for name, v in zip(METADATA_COLUMNS, record.metadata, strict=True) if not np.isnan(v)}
     assert present == {"mwebv": np.float32(0.1)}
     assert not report.dropped_points
     assert not report.dropped_objects
@@ -53,8 +53,8 @@ def test_good_points_pass_untouched() -> None:
     ],
 )
 def test_a_bad_point_is_dropped_and_counted_once(changes: dict[str, Any], reason: str) -> None:
-    kept, report = cleaned(raw_object(**changes))
-    assert kept.mjd.tolist() == [60_001.0, 60_002.0, 60_003.0]
+    record, report = cleaned(raw_object(**changes))
+    assert record.mjd.tolist() == [60_001.0, 60_002.0, 60_003.0]
     assert report.dropped_points == {reason: 1}
 
 
@@ -66,8 +66,8 @@ def test_points_are_sorted_and_the_most_precise_of_a_moment_stays() -> None:
         flux_err=np.array([1.0, 3.0, 2.0, 4.0])[order],
         band=[["g", "g", "g", "r"][n] for n in order],
     )
-    kept, report = cleaned(raw)
-    assert kept.flux.tolist() == [700.0, 800.0, 500.0]
+    record, report = cleaned(raw)
+    assert record.flux.tolist() == [700.0, 800.0, 500.0]
     assert report.dropped_points == {"another point at this time in this band": 1}
 
 
@@ -76,8 +76,8 @@ def test_an_unknown_band_stops_the_import_and_says_how_to_go_on() -> None:
     with pytest.raises(ImportFormatError, match=r"band 'w' is not one of u g r i z Y.*--bands 'w='"):
         cleaned(raw)
     assert cleaned(raw, bands={"w": "r"})[0].band.tolist() == [1, 2, 1, 2]
-    kept, report = cleaned(raw, bands={"w": ""})
-    assert kept.band.tolist() == [1, 1]
+    record, report = cleaned(raw, bands={"w": ""})
+    assert record.band.tolist() == [1, 1]
     assert report.dropped_points == {"band left out": 2}
 
 
@@ -100,8 +100,8 @@ def test_julian_dates_stop_the_import() -> None:
     ],
 )
 def test_too_little_is_left_out_with_a_reason(changes: dict[str, Any], rules: dict[str, Any], reason: str) -> None:
-    kept, report = cleaned(raw_object(**changes), **rules)
-    assert kept is None
+    record, report = cleaned(raw_object(**changes), **rules)
+    assert record is None
     assert report.dropped_objects == {reason: 1}
 
 
@@ -115,7 +115,7 @@ def test_labels_are_mapped() -> None:
 
 
 def imported(path: Path, objects: list[RawObject], **rules: Any) -> dict[str, Any]:
-    return import_objects(objects, path, Rules(**rules), {"source": "test", "licence": "CC0"}, progress=False)
+    return import_objects(objects, path, ImportRules(**rules), {"source": "test", "licence": "CC0"}, progress=False)
 
 
 def test_the_file_carries_its_classes_report_and_provenance(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_the_limit_stops_the_source(tmp_path: Path) -> None:
         while True:
             yield raw_object(object_id=str(number := number + 1))
 
-    report = import_objects(endless(), tmp_path / "data.parquet", Rules(limit=3), {}, progress=False)
+    report = import_objects(endless(), tmp_path / "data.parquet", ImportRules(limit=3), {}, progress=False)
     assert report["objects_written"] == 3
 
 
@@ -203,7 +203,7 @@ def test_magnitudes_become_nanojanskys() -> None:
 
 def test_files_of_simulations_are_as_before(tmp_path: Path) -> None:
     """The taxonomy of the simulator is implied: nothing is added to the metadata of its files."""
-    kept, _ = cleaned(raw_object(label="Ia"))
-    assert isinstance(kept, LabelledObject)
-    write_dataset(tmp_path / "data.parquet", [kept])
+    record, _ = cleaned(raw_object(label="Ia"))
+    assert isinstance(record, LabelledObject)
+    write_dataset(tmp_path / "data.parquet", [record])
     assert set(read_notes(tmp_path / "data.parquet")) == {"format", "metadata_columns"}

@@ -10,7 +10,7 @@ from models.taxonomy import ELASTICC
 from support.importers import fits_table, write_snana
 from training.importers import snana
 from training.importers.columns import ImportFormatError
-from training.importers.commands import Rules, import_objects
+from training.importers.commands import ImportRules, import_objects
 from training.importers.snana import open_table
 
 FLUXCAL = 10 ** (0.4 * 3.9)
@@ -18,9 +18,9 @@ FLUXCAL = 10 ** (0.4 * 3.9)
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_objects_come_with_their_points_units_and_truth(tmp_path: Path, packed: bool) -> None:
-    found = list(snana.read_snana(write_snana(tmp_path / "ELASTICC_TRAIN_SNIa-SALT2", packed=packed)))
-    assert [raw.object_id for raw in found] == ["10", "11", "12"]
-    second = found[1]
+    objects = list(snana.read_snana(write_snana(tmp_path / "ELASTICC_TRAIN_SNIa-SALT2", packed=packed)))
+    assert [raw.object_id for raw in objects] == ["10", "11", "12"]
+    second = objects[1]
     assert list(second.band) == list("ugrizY")
     np.testing.assert_array_equal(second.mjd, 60_001.0 + np.array([0, 45, 50, 51, 60, 70]))
     np.testing.assert_allclose(second.flux, np.array([1, 2, 101, 1e6, 50, 3]) * FLUXCAL, rtol=1e-6)
@@ -32,7 +32,7 @@ def test_objects_come_with_their_points_units_and_truth(tmp_path: Path, packed: 
 
 def test_points_outside_the_alerts_and_saturated_ones_are_left_out(tmp_path: Path) -> None:
     folder, out = write_snana(tmp_path / "ELASTICC_TRAIN_SNIa-SALT2"), tmp_path / "data.parquet"
-    rules = Rules(classes=snana.ELASTICC_CLASSES, taxonomy="elasticc-20")
+    rules = ImportRules(classes=snana.ELASTICC_CLASSES, taxonomy="elasticc-20")
     report = import_objects(snana.read_snana(folder), out, rules, {}, progress=False)
     assert report["dropped_points"] == {"saturated": 3, "outside the alert window": 6}
     assert report["bands"] == {"g": 3, "r": 3, "z": 3}
@@ -89,7 +89,7 @@ def test_a_label_can_come_from_a_column(tmp_path: Path) -> None:
 def test_points_are_read_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_snana(tmp_path / "m", objects=9)
     whole = [raw.flux.tolist() for raw in snana.read_snana(folder)]
-    monkeypatch.setattr("training.importers.snana.Table.blocks.__defaults__", (4,))
+    monkeypatch.setattr("training.importers.snana.BinaryTable.blocks.__defaults__", (4,))
     assert [raw.flux.tolist() for raw in snana.read_snana(folder)] == whole
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.importers import cleaned, nested_table, write_hats, write_text
 from training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
 from training.importers.surveys import hats_partitions
-from training.importers.tables import Layout, read_about, read_tables
+from training.importers.tables import TableLayout, read_about, read_tables
 
 FLUXES = ColumnMap(id="id", mjd="t", band="b", flux="f", flux_err="e")
 NESTED = ColumnMap(id="id", mjd="lc.t", band="lc.b", flux="lc.f", flux_err="lc.e")
@@ -19,18 +19,18 @@ ROWS = "id,t,b,f,e\n7,60000,g,1,0.5\n7,60001,r,2,0.5\n8,60000,g,3,0.5\n9,60000,g
 
 
 def read(path: Path, columns: ColumnMap = FLUXES, **options: Any) -> list[RawObject]:
-    return list(read_tables([path], Layout(columns, **options)))
+    return list(read_tables([path], TableLayout(columns, **options)))
 
 
 @pytest.mark.parametrize("name", ["points.csv", "points.csv.gz"])
 def test_rows_become_objects(tmp_path: Path, name: str) -> None:
-    found = read(write_text(tmp_path / name, ROWS), unit=1e3, time_offset=0.5)
-    assert [(raw.object_id, len(raw.mjd)) for raw in found] == [("7", 2), ("8", 1), ("9", 2)]
-    assert found[0].mjd.tolist() == [60_000.5, 60_001.5]
-    assert found[0].flux.tolist() == [1e3, 2e3]
-    assert found[0].flux_err.tolist() == [500.0, 500.0]
-    assert list(found[2].band) == ["g", "i"]
-    assert np.isnan(found[2].flux[0])
+    raws = read(write_text(tmp_path / name, ROWS), unit=1e3, time_offset=0.5)
+    assert [(raw.object_id, len(raw.mjd)) for raw in raws] == [("7", 2), ("8", 1), ("9", 2)]
+    assert raws[0].mjd.tolist() == [60_000.5, 60_001.5]
+    assert raws[0].flux.tolist() == [1e3, 2e3]
+    assert raws[0].flux_err.tolist() == [500.0, 500.0]
+    assert list(raws[2].band) == ["g", "i"]
+    assert np.isnan(raws[2].flux[0])
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -38,8 +38,8 @@ def test_an_object_may_reach_over_batches(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("training.importers.columns.BATCH_ROWS", rows)
     table = {"id": ["a"] * 4 + ["b"], "t": np.arange(5.0), "b": ["g"] * 5, "f": np.ones(5), "e": np.ones(5)}
     pq.write_table(pa.table(table), tmp_path / "x.parquet")
-    found = read(tmp_path / "x.parquet")
-    assert [(raw.object_id, raw.mjd.tolist()) for raw in found] == [("a", [0, 1, 2, 3]), ("b", [4])]
+    raws = read(tmp_path / "x.parquet")
+    assert [(raw.object_id, raw.mjd.tolist()) for raw in raws] == [("a", [0, 1, 2, 3]), ("b", [4])]
 
 
 def test_scattered_rows_stop_the_import_or_are_sorted_first(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_scattered_rows_stop_the_import_or_are_sorted_first(tmp_path: Path) -> N
     path = write_text(tmp_path / "x.csv", "\n".join([header, *rows[::2], *rows[1::2]]) + "\n")
     with pytest.raises(ImportFormatError, match=r"rows of 7 are not together.*--unsorted"):
         read(path)
-    found = {raw.object_id: sorted(raw.mjd) for raw in read(path, unsorted=True)}
-    assert found == {"7": [60_000, 60_001], "8": [60_000], "9": [60_000, 60_001]}
+    times = {raw.object_id: sorted(raw.mjd) for raw in read(path, unsorted=True)}
+    assert times == {"7": [60_000, 60_001], "8": [60_000], "9": [60_000, 60_001]}
 
 
 def test_a_large_csv_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,18 +57,18 @@ def test_a_large_csv_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.Mon
     row = "{},60000.125,g,12345.678901,0.125\n"
     path = write_text(tmp_path / "x.csv", "id,t,b,f,e\n" + "".join(row.format(n // 100) for n in range(60_000)))
     before = pa.total_allocated_bytes()
-    held = [pa.total_allocated_bytes() - before for _ in read_tables([path], Layout(FLUXES))]
-    assert len(held) == 600
+    allocated = [pa.total_allocated_bytes() - before for _ in read_tables([path], TableLayout(FLUXES))]
+    assert len(allocated) == 600
     assert path.stat().st_size > 2_000_000
-    assert max(held) < 1_000_000
+    assert max(allocated) < 1_000_000
 
 
 def test_magnitudes_limits_and_flags(tmp_path: Path) -> None:
     columns = ColumnMap(id="id", mjd="t", band="b", mag="m", mag_err="e", upper_limit="ul", detected="d")
     text = "id,t,b,m,e,ul,d\na,60000,g,20,0.1,0,True\na,60001,g,21,,1,f\na,60002,g,20,0.1,0,False\n"
-    kept, report = cleaned(read(write_text(tmp_path / "x.csv", text), columns)[0])
-    np.testing.assert_allclose(kept.flux, [36_307.8] * 2, rtol=1e-5)
-    assert kept.detected.tolist() == [True, False]
+    record, report = cleaned(read(write_text(tmp_path / "x.csv", text), columns)[0])
+    np.testing.assert_allclose(record.flux, [36_307.8] * 2, rtol=1e-5)
+    assert record.detected.tolist() == [True, False]
     assert report.dropped_points == {"upper limit": 1}
 
 
@@ -80,21 +80,21 @@ def test_a_table_may_be_of_one_band(tmp_path: Path) -> None:
 def test_labels_and_metadata_come_from_a_table_of_objects(tmp_path: Path) -> None:
     objects = write_text(tmp_path / "objects.csv", "name,kind,z,zp\n7,SN,0.1,0.2\n9,,,\n")
     about = read_about(objects, "name", {"label": "kind", "redshift": "z"}, {"z_final": "zp"})
-    found = read(write_text(tmp_path / "x.csv", ROWS), about=about)
-    assert [raw.label for raw in found] == ["SN", "", ""]
-    assert (found[0].redshift, found[0].metadata) == (0.1, {"z_final": 0.2})
-    assert np.isnan(found[1].redshift)
-    assert np.isnan(found[2].metadata["z_final"])
+    raws = read(write_text(tmp_path / "x.csv", ROWS), about=about)
+    assert [raw.label for raw in raws] == ["SN", "", ""]
+    assert (raws[0].redshift, raws[0].metadata) == (0.1, {"z_final": 0.2})
+    assert np.isnan(raws[1].redshift)
+    assert np.isnan(raws[2].metadata["z_final"])
 
 
 @pytest.mark.parametrize("of_structs", [False, True])
 def test_nested_columns_of_both_kinds(tmp_path: Path, of_structs: bool) -> None:
     pq.write_table(nested_table([2**60 + 1, 5], of_structs=of_structs), tmp_path / "x.parquet")
-    found = read(tmp_path / "x.parquet", NESTED)
-    assert [raw.object_id for raw in found] == [str(2**60 + 1), "5"]
-    assert found[1].mjd.tolist() == [60_001, 60_002, 60_003]
-    assert found[1].flux.tolist() == [0, 100, 200]
-    assert list(found[1].band) == ["g", "r", "i"]
+    raws = read(tmp_path / "x.parquet", NESTED)
+    assert [raw.object_id for raw in raws] == [str(2**60 + 1), "5"]
+    assert raws[1].mjd.tolist() == [60_001, 60_002, 60_003]
+    assert raws[1].flux.tolist() == [0, 100, 200]
+    assert list(raws[1].band) == ["g", "r", "i"]
 
 
 def test_lists_with_a_struct_of_metadata(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_a_map_names_one_kind_of_brightness(parts: dict[str, str]) -> None:
 @pytest.mark.parametrize("collection", [False, True])
 def test_hats_partitions_are_read_in_order_and_margins_left_out(tmp_path: Path, collection: bool) -> None:
     paths = hats_partitions(write_hats(tmp_path, collection=collection))
-    found = list(read_tables(paths, Layout(NESTED)))
-    assert [raw.object_id for raw in found] == [str(2**60 + 1), "7", "8"]
-    assert all(len(raw.mjd) == 3 for raw in found)
+    raws = list(read_tables(paths, TableLayout(NESTED)))
+    assert [raw.object_id for raw in raws] == [str(2**60 + 1), "7", "8"]
+    assert all(len(raw.mjd) == 3 for raw in raws)
 
 
 def test_a_folder_without_partitions_is_no_hats_catalogue(tmp_path: Path) -> None:

@@ -27,18 +27,18 @@ def only(path: Path, **options: Any) -> Any:
 
 @pytest.mark.parametrize(("flag", "sign"), [("t", 1.0), ("1", 1.0), ("f", -1.0), ("0", -1.0)])
 def test_magnitudes_have_a_sign_and_an_error(tmp_path: Path, flag: str, sign: float) -> None:
-    kept, _ = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD, isdiffpos=flag)]))
+    record, _ = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD, isdiffpos=flag)]))
     flux = 3631e9 * 10 ** (-0.4 * 20.0)
-    np.testing.assert_allclose(kept.flux, [sign * flux], rtol=1e-4)
-    np.testing.assert_allclose(kept.flux_err, [flux * 0.1 * np.log(10) / 2.5], rtol=1e-4)
-    assert kept.detected.tolist() == [True]
+    np.testing.assert_allclose(record.flux, [sign * flux], rtol=1e-4)
+    np.testing.assert_allclose(record.flux_err, [flux * 0.1 * np.log(10) / 2.5], rtol=1e-4)
+    assert record.detected.tolist() == [True]
 
 
 def test_times_are_tai_at_mid_exposure(tmp_path: Path) -> None:
-    kept, _ = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD)]))
-    np.testing.assert_allclose(kept.mjd, [59_000.0 + (37.0 + 15.0) / 86_400.0], rtol=0, atol=1e-8)
-    kept, _ = only(write_alerts(tmp_path / "b", [ztf_alert("Z1", JD, exptime=300.0)]))
-    np.testing.assert_allclose(kept.mjd, [59_000.0 + (37.0 + 150.0) / 86_400.0], rtol=0, atol=1e-8)
+    record, _ = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD)]))
+    np.testing.assert_allclose(record.mjd, [59_000.0 + (37.0 + 15.0) / 86_400.0], rtol=0, atol=1e-8)
+    record, _ = only(write_alerts(tmp_path / "b", [ztf_alert("Z1", JD, exptime=300.0)]))
+    np.testing.assert_allclose(record.mjd, [59_000.0 + (37.0 + 150.0) / 86_400.0], rtol=0, atol=1e-8)
 
 
 def test_limits_and_points_without_a_sign_are_counted(tmp_path: Path) -> None:
@@ -46,8 +46,8 @@ def test_limits_and_points_without_a_sign_are_counted(tmp_path: Path) -> None:
         {"jd": JD - 3, "fid": 2},
         {"jd": JD - 2, "fid": 2, "magpsf": 19.0, "sigmapsf": 0.1, "isdiffpos": "?"},
     ]
-    kept, report = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD, history)]))
-    assert len(kept.mjd) == 1
+    record, report = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD, history)]))
+    assert len(record.mjd) == 1
     assert report.dropped_points == {"upper limit": 1, "no sign of the difference": 1}
 
 
@@ -60,10 +60,10 @@ def test_forced_photometry_stands_for_its_exposure_which_stays_detected(tmp_path
         {"jd": JD - 7, "fid": 1, **good, "forcediffimflux": -99999.0},
         {"jd": JD - 8, "fid": 1, **good, "magzpsci": None},
     ]
-    kept, report = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD) | {"fp_hists": forced}]))
-    np.testing.assert_allclose(kept.flux, [5000.0, 5000.0], rtol=1e-5)
-    np.testing.assert_allclose(kept.flux_err, [500.0, 500.0], rtol=1e-5)
-    assert kept.detected.tolist() == [False, True]
+    record, report = only(write_alerts(tmp_path / "a", [ztf_alert("Z1", JD) | {"fp_hists": forced}]))
+    np.testing.assert_allclose(record.flux, [5000.0, 5000.0], rtol=1e-5)
+    np.testing.assert_allclose(record.flux_err, [500.0, 500.0], rtol=1e-5)
+    assert record.detected.tolist() == [False, True]
     assert report.dropped_points == {
         "forced photometry with a warning": 1,
         "forced photometry without a flux": 2,
@@ -84,7 +84,7 @@ def test_the_last_alert_or_all_of_them(tmp_path: Path, name: str) -> None:
     ]
     path = write_alerts(tmp_path / name, alerts)
     last = {raw.object_id: cleaned(raw)[0] for raw in read_alerts(path, about={"Z2": About("SN")})}
-    assert {name: len(kept.mjd) for name, kept in last.items()} == {"Z1": 2, "Z2": 1}
+    assert {name: len(record.mjd) for name, record in last.items()} == {"Z1": 2, "Z2": 1}
     assert (last["Z1"].class_name, last["Z2"].class_name) == ("", "SN")
     whole = {raw.object_id: cleaned(raw)[0] for raw in read_alerts(path, keep="all")}
     np.testing.assert_allclose(np.diff(whole["Z1"].mjd), [20, 19, 1], atol=1e-6)
@@ -99,13 +99,13 @@ def test_training_and_serving_see_the_same_light_curve() -> None:
         assert isinstance(packet, Packet)
         curve = packet.curve
         assert curve is not None
-        kept, _ = only(path)
+        record, _ = only(path)
         order = np.lexsort((curve.band, curve.mjd))
-        np.testing.assert_allclose(kept.mjd, curve.mjd[order], rtol=0, atol=1e-8)
-        np.testing.assert_allclose(kept.flux, curve.flux[order], rtol=1e-6)
-        np.testing.assert_allclose(kept.flux_err, curve.flux_err[order], rtol=1e-6)
-        np.testing.assert_array_equal(kept.band, curve.band[order])
-        np.testing.assert_array_equal(kept.detected, curve.detected[order])
+        np.testing.assert_allclose(record.mjd, curve.mjd[order], rtol=0, atol=1e-8)
+        np.testing.assert_allclose(record.flux, curve.flux[order], rtol=1e-6)
+        np.testing.assert_allclose(record.flux_err, curve.flux_err[order], rtol=1e-6)
+        np.testing.assert_array_equal(record.band, curve.band[order])
+        np.testing.assert_array_equal(record.detected, curve.detected[order])
 
 
 def test_a_tar_cut_between_two_members_is_named(tmp_path: Path) -> None:

@@ -70,10 +70,10 @@ def test_light_leaves_late_and_the_photosphere_stops_at_its_floor() -> None:
 
 
 def test_a_magnetar_supernova_is_superluminous() -> None:
-    found = magnetar(FIT)
-    assert found is not None
-    red = found.band == BANDS.index("r")
-    magnitude = 31.4 - 2.5 * np.log10(found.flux[red].max()) - float(distance_modulus(np.array([0.2]))[0])
+    supernova = magnetar(FIT)
+    assert supernova is not None
+    red = supernova.band == BANDS.index("r")
+    magnitude = 31.4 - 2.5 * np.log10(supernova.flux[red].max()) - float(distance_modulus(np.array([0.2]))[0])
     assert -22.5 < magnitude < -20.0
 
 

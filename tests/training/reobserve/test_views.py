@@ -10,7 +10,7 @@ from support.sky import bump, pulsator
 from training.reobserve.origins import (
     CLASS,
     Colours,
-    Series,
+    SpectralSeries,
     event_of,
     fit_process,
     nightly,
@@ -19,10 +19,10 @@ from training.reobserve.origins import (
 )
 from training.reobserve.patterns import build_library
 from training.reobserve.pulses import pulse_of
-from training.reobserve.views import Rules, find_origins, make_views, survey_weights, view, view_of_event
+from training.reobserve.views import ViewRules, find_origins, make_views, survey_weights, view, view_of_event
 from training.sky.record import Sky, collect
 
-HONEST = Rules(understated=(0.0, 1e-9), of_flux=0.0, wild=0.0)
+HONEST = ViewRules(understated=(0.0, 1e-9), of_flux=0.0, wild=0.0)
 
 
 def many(number: int = 30) -> Sky:
@@ -48,9 +48,9 @@ def test_draws_scatter_as_the_posterior_says_and_no_more_than_asked() -> None:
     rng = np.random.default_rng(0)
     at, there = np.array([20.0]), np.array([6.4])
     free = np.array([process.draw(at, there, rng, np.array([1e9]))[0][0] for _ in range(400)])
-    held = np.array([process.draw(at, there, rng, np.array([0.2]))[0][0] for _ in range(400)])
+    bounded = np.array([process.draw(at, there, rng, np.array([0.2]))[0][0] for _ in range(400)])
     assert free.std() == pytest.approx(process.spread(at, there)[0], rel=0.15)
-    assert held.std() == pytest.approx(0.2, rel=0.15)
+    assert bounded.std() == pytest.approx(0.2, rel=0.15)
 
 
 def test_points_that_are_not_finite_are_refused() -> None:
@@ -79,13 +79,13 @@ def test_an_event_is_moved_in_redshift_as_distance_and_dilation_say() -> None:
     event = event_of(sky, 0)
     assert event is not None
     rng = np.random.default_rng(3)
-    found = [view_of_event(event, library.draw("wide", rng), no_templates(), rng) for _ in range(60)]
-    told = [seen for seen in found if seen is not None and np.isfinite(seen.z)]
-    assert told
-    for seen in told:
-        assert 0.3 < (1 + seen.z) / (1 + event.z) < 1.46
-        nearer = seen.z < event.z
-        assert (seen.flux_K.max() > 0.8 * event.peak_flux) == nearer or abs(seen.z - event.z) < 0.1
+    drawn = [view_of_event(event, library.draw("wide", rng), no_templates(), rng) for _ in range(60)]
+    views = [noiseless for noiseless in drawn if noiseless is not None and np.isfinite(noiseless.z)]
+    assert views
+    for noiseless in views:
+        assert 0.3 < (1 + noiseless.z) / (1 + event.z) < 1.46
+        nearer = noiseless.z < event.z
+        assert (noiseless.flux_K.max() > 0.8 * event.peak_flux) == nearer or abs(noiseless.z - event.z) < 0.1
 
 
 def test_flux_is_zero_long_before_and_fades_long_after() -> None:
@@ -95,10 +95,10 @@ def test_flux_is_zero_long_before_and_fades_long_after() -> None:
     library = build_library(sky)
     rng = np.random.default_rng(5)
     pattern = library.draw("deep", rng)
-    seen = None
-    while seen is None:
-        seen = view_of_event(event, pattern, no_templates(), rng)
-    assert (seen.flux_K >= 0).all()
+    noiseless = None
+    while noiseless is None:
+        noiseless = view_of_event(event, pattern, no_templates(), rng)
+    assert (noiseless.flux_K >= 0).all()
 
 
 def test_a_view_has_the_bands_the_errors_and_the_times_of_its_pattern() -> None:
@@ -107,14 +107,14 @@ def test_a_view_has_the_bands_the_errors_and_the_times_of_its_pattern() -> None:
     event = event_of(sky, 0)
     assert event is not None
     rng = np.random.default_rng(1)
-    found = None
-    while found is None:
+    sky_object = None
+    while sky_object is None:
         pattern = library.draw("wide", rng)
-        found = view(event, pattern, library, no_templates(), HONEST, rng)
-    assert set(found.band.tolist()) <= {1, 2}
-    assert np.isin(found.mjd, pattern.mjd).all()
-    assert np.median(found.flux_err) == pytest.approx(150.0, rel=0.05)  # more only where brighter than any there
-    assert found.source == "wide"
+        sky_object = view(event, pattern, library, no_templates(), HONEST, rng)
+    assert set(sky_object.band.tolist()) <= {1, 2}
+    assert np.isin(sky_object.mjd, pattern.mjd).all()
+    assert np.median(sky_object.flux_err) == pytest.approx(150.0, rel=0.05)  # more only where brighter than any there
+    assert sky_object.source == "wide"
 
 
 def test_a_folded_variable_comes_back_with_its_shape() -> None:
@@ -123,8 +123,8 @@ def test_a_folded_variable_comes_back_with_its_shape() -> None:
     assert pulse is not None
     phase = np.linspace(0, 1, 50, endpoint=False)
     true = 30_000.0 + 8_000.0 * np.where(phase < 0.2, phase / 0.2, (1 - phase) / 0.8)
-    found = 10 ** (-0.4 * (pulse.magnitude(phase, np.full(50, 1, dtype=np.int8)) - 31.4))
-    np.testing.assert_allclose(found, true, rtol=0.06)
+    folded = 10 ** (-0.4 * (pulse.magnitude(phase, np.full(50, 1, dtype=np.int8)) - 31.4))
+    np.testing.assert_allclose(folded, true, rtol=0.06)
 
 
 def test_a_wrong_period_is_no_origin() -> None:
@@ -167,10 +167,10 @@ def test_detections_alone_are_tiled_and_forced_histories_are_not() -> None:
 def test_a_template_continues_colours_where_nothing_was_seen(tmp_path: Path) -> None:
     assert read_colours(tmp_path).series == {}
     days, wave = np.array([-10.0, 50.0]), np.log(np.array([300.0, 600.0, 1000.0]))
-    red = Series(days, wave, np.array([[0.0, 1.0, 2.0], [0.0, 2.0, 4.0]]))
+    red = SpectralSeries(days, wave, np.array([[0.0, 1.0, 2.0], [0.0, 2.0, 4.0]]))
     colour = Colours({CLASS["Ia"]: (red,)}).draw(CLASS["Ia"], np.random.default_rng(0))
-    asked = colour.log_ratio(np.array([50.0]), np.log(np.array([600.0])), np.log(np.array([1000.0])))
-    assert asked[0] == pytest.approx(2.0)
+    ratio = colour.log_ratio(np.array([50.0]), np.log(np.array([600.0])), np.log(np.array([1000.0])))
+    assert ratio[0] == pytest.approx(2.0)
     slope = no_templates().draw(CLASS["uLens"], np.random.default_rng(0))
     assert np.isfinite(slope.log_ratio(np.zeros(1), wave[:1], wave[1:2])).all()
 
@@ -198,11 +198,11 @@ def test_a_nucleus_over_a_template_is_a_constant_of_either_sign() -> None:
     event, library = event_of(sky, 0), build_library(sky)
     assert event is not None
     assert event.steady
-    found = [view_of_event(event, library.draw("weeks", rng), no_templates(), rng) for _ in range(60)]
-    seen = [one for one in found if one is not None]
-    assert len(seen) > 20
-    one_sided = [bool((one.flux_K > 0).all() or (one.flux_K < 0).all()) for one in seen]
+    drawn = [view_of_event(event, library.draw("weeks", rng), no_templates(), rng) for _ in range(60)]
+    views = [one for one in drawn if one is not None]
+    assert len(views) > 20
+    one_sided = [bool((one.flux_K > 0).all() or (one.flux_K < 0).all()) for one in views]
     assert np.mean(one_sided) > 0.5
-    assert {bool(one.flux_K.mean() > 0) for one in seen} == {False, True}
-    assert all((one.light_K >= np.abs(one.flux_K)).all() for one in seen)
-    assert all(one.total_K is one.light_K for one in seen)  # this survey's errors grow with all light
+    assert {bool(one.flux_K.mean() > 0) for one in views} == {False, True}
+    assert all((one.light_K >= np.abs(one.flux_K)).all() for one in views)
+    assert all(one.total_K is one.light_K for one in views)  # this survey's errors grow with all light
