@@ -34,7 +34,7 @@ def train(name: str, data: Path, out: Path, *more: str) -> None:
 
 def test_every_architecture_has_a_debug_recipe_for_each_of_its_tasks() -> None:
     covered = {(recipe.network.architecture, recipe.task) for recipe in DEBUG.values()}
-    tasks = {(name, task) for name, made in ARCHITECTURES.items() for task in made.tasks}
+    tasks = {(name, task) for name, architecture in ARCHITECTURES.items() for task in architecture.tasks}
     assert covered == tasks
 
 
@@ -80,9 +80,9 @@ def test_a_forecaster_is_exported_and_served(name: str, data: Path, tmp_path: Pa
     bundle = _export(name, data, tmp_path)
     assert set(read_golden(bundle.path)[1]) == {"forecast_flux", "forecast_flux_err"}
     assert "last flux in the band" in (bundle.path / "CARD.md").read_text()
-    asked = {"mjd": [60_010.0, 60_020.0, 60_001.0], "band": ["g", "r", BANDS[-1]]}
+    times = {"mjd": [60_010.0, 60_020.0, 60_001.0], "band": ["g", "r", BANDS[-1]]}
     with live(load_configured, bundle=tiny_bundle, forecast_bundle=bundle.path) as edge:
-        body = json.dumps({"light_curves": [curve(5) | {"forecast": asked}]}).encode()
+        body = json.dumps({"light_curves": [curve(5) | {"forecast": times}]}).encode()
         status, _, text = edge.ask("POST", "/v1/forecast", body, {"Content-Type": "application/json"})
         assert status == 200, text
         result = json.loads(text)["results"][0]

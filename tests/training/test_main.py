@@ -58,16 +58,16 @@ def test_describe_prints_the_papers_sizes(
 def test_help_names_every_command_without_loading_torch() -> None:
     code = "import sys; sys.argv = ['training', '--help']; from training.__main__ import main\ntry: main()\n"
     code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert all(command in shown for command in COMMANDS)
+    text = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert all(command in text for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_every_command_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([command, "--help"])
-    shown = capsys.readouterr().out
-    options = shown[shown.index("options:") :].split("\n  -")[1:]
+    text = capsys.readouterr().out
+    options = text[text.index("options:") :].split("\n  -")[1:]
     assert len(options) >= (1 if command == "describe" else 2)
     for option in options:
         assert len(option.replace("(required)", "").split()) > 3, option

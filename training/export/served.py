@@ -27,7 +27,7 @@ from models.metadata import METADATA_COLUMNS
 from models.networks.network import INPUTS, QUERIES, Forecast, Output
 from models.networks.parts.trees import BoostedTrees
 from models.photometry import BANDS
-from training.score.confidence import NoveltyFit, Reference
+from training.score.confidence import EmbeddingReference, NoveltyFit
 
 GOLDEN_CURVES = 12
 UNCALIBRATED = Calibration(method="none", temperature=1.0)
@@ -145,7 +145,7 @@ class StrangerScore(nn.Module):
     width_Q: Tensor
     step_Q: Tensor
 
-    def __init__(self, reference: Reference, hidden: int = 64, dropout: float = 0.3) -> None:
+    def __init__(self, reference: EmbeddingReference, hidden: int = 64, dropout: float = 0.3) -> None:
         super().__init__()
         centre_E, width = reference.mean_KE.mean(0), reference.mean_KE.shape[1]
         self.register_buffer("centre_E", _single(centre_E))

@@ -53,7 +53,7 @@ from training.data.dataset import Dataset, read_dataset, require_labels, split_i
 from training.fit.checkpoints import fingerprint
 from training.recipes.schema import Recipe
 from training.score.evaluate import sample_split, series_of, series_scores
-from training.score.predictions import Answers, Model, Panel, labels
+from training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, labels
 
 BAND_FEATURES = (
     "points",
@@ -159,7 +159,7 @@ def package_features(tokens: Tokens) -> NDArray[np.float64]:
     inside = [_first_of_equal_times(time, np.flatnonzero(tokens.band == index)) for index in range(len(BANDS))]
     nothing = np.full(len(_BAND.names), np.nan)
     by_band = [
-        _BAND(time[kept], flux[kept], flux_err[kept], fill_value=np.nan) if len(kept) else nothing for kept in inside
+        _BAND(time[rows], flux[rows], flux_err[rows], fill_value=np.nan) if len(rows) else nothing for rows in inside
     ]
     row = np.concatenate([*by_band, _periods(tokens, flux, flux_err, time, inside)])
     return np.where(np.isfinite(row), row, np.nan)
@@ -177,15 +177,15 @@ def _periods(
     inside: list[NDArray[np.int64]],
 ) -> NDArray[np.float64]:
     """Peaks of the periodogram over the bands that vary: a constant one has no normalisation."""
-    varied = [kept for kept in inside if len(kept) > 1 and np.ptp(flux[kept]) > 0]
+    varied = [rows for rows in inside if len(rows) > 1 and np.ptp(flux[rows]) > 0]
     if not varied:
         return np.full(len(_PERIOD), np.nan)
-    kept = np.sort(np.concatenate(varied))
-    names = np.array(BANDS)[tokens.band[kept]]
-    found = _periodogram(tuple(dict.fromkeys(sorted(names))))(
-        time[kept], flux[kept], flux_err[kept], names, fill_value=np.nan
+    rows = np.sort(np.concatenate(varied))
+    names = np.array(BANDS)[tokens.band[rows]]
+    peaks = _periodogram(tuple(dict.fromkeys(sorted(names))))(
+        time[rows], flux[rows], flux_err[rows], names, fill_value=np.nan
     )
-    return np.asarray(found, dtype=np.float64)
+    return np.asarray(peaks, dtype=np.float64)
 
 
 @cache
@@ -240,9 +240,9 @@ def baseline(
     require_labels(dataset, data)
     trees = train_trees(dataset, recipe, examples, classifier, feature_set)
     name = NAMES[classifier] + ("" if feature_set == "union" else f", {feature_set} features")
-    model = Model(name, recipe.seed, recipe.data, lambda drawn: Answers(trees.predict(drawn)))
+    model = ScoredModel(name, recipe.seed, recipe.data, lambda drawn: ModelAnswers(trees.predict(drawn)))
     indices = sample_split(dataset, recipe.data, split, objects)
-    panel = Panel(dataset, [model])
+    panel = ModelPanel(dataset, [model])
     scored = {name: series_scores(panel, indices, views) for name, views in series_of(dataset).items()}
     described = {
         **{"name": name, "seed": recipe.seed, "classifier": classifier, "feature_set": feature_set},
@@ -327,8 +327,8 @@ def train_trees(
         _draw(dataset, parts[name], recipe, count, feature_set, rng)
         for name, count in (("train", examples), ("validation", max(1, examples // 10)))
     )
-    made = (_boosting if classifier == "boosted" else _forest)(recipe.seed)
-    fitted = fit_trees(made, *train, len(dataset.classes), validation)
+    estimator = (_boosting if classifier == "boosted" else _forest)(recipe.seed)
+    fitted = fit_trees(estimator, *train, len(dataset.classes), validation)
     if classifier == "forest":
         fitted.classifier.set_params(n_jobs=None)  # batches of answers are too small for threads
     return BaselineTrees(fitted, feature_set)

@@ -86,16 +86,16 @@ def ask_as_served(
     """
     rng = np.random.default_rng((recipe.seed, SERVED_DRAW))
     rows = _chosen(dataset, split_indices(dataset, recipe.data.fractions, recipe.data.turn)[split], per_class, rng)
-    asked = sorted(_views(dataset, rows, recipe, rng), key=lambda pair: len(pair[1].tokens))
-    if not asked:
+    pairs = sorted(_views(dataset, rows, recipe, rng), key=lambda pair: len(pair[1].tokens))
+    if not pairs:
         raise ValueError(f"no object of split {split!r} has anything to show")
-    examples = [example for _, example in asked]
+    examples = [example for _, example in pairs]
     logits_NC, embedding_NE = _answers(network, examples, recipe.batch.size)
     return ServedSample(
         logits_NC,
         embedding_NE,
         label_N=_integers([example.label for example in examples]),
-        object_N=_integers([row for row, _ in asked]),
+        object_N=_integers([row for row, _ in pairs]),
         length_N=_integers([len(example.tokens) for example in examples]),
         detections_N=_integers([int(np.count_nonzero(example.tokens.detected)) for example in examples]),
     )
@@ -120,9 +120,9 @@ def _views(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.Generat
     augmentation = recipe.augmentation.model_copy(update={"at_detection": least})
     for row in rows:
         repeated = np.repeat(row, draws_of_each(len(rows)))
-        shown = draw_examples(dataset, repeated, recipe.data, augmentation, rng)
-        shown += view_examples(dataset, repeated[:1], recipe.data, View())
-        yield from ((int(row), example) for example in shown)
+        examples = draw_examples(dataset, repeated, recipe.data, augmentation, rng)
+        examples += view_examples(dataset, repeated[:1], recipe.data, View())
+        yield from ((int(row), example) for example in examples)
 
 
 @torch.inference_mode()
@@ -197,8 +197,8 @@ def fit_temperature(logits_NC: Float, label_N: Int64) -> float:
         return log_loss(softmax(logits_NC, np.exp(log_temperature)), label_N)
 
     furthest = np.log(LARGEST_TEMPERATURE)
-    found = minimize_scalar(loss, bounds=(-furthest, furthest), method="bounded", options={"xatol": 1e-6})
-    return float(np.exp(found.x))
+    minimum = minimize_scalar(loss, bounds=(-furthest, furthest), method="bounded", options={"xatol": 1e-6})
+    return float(np.exp(minimum.x))
 
 
 def fit_by_length(logits_NC: Float, label_N: Int64, length_N: Int64, degree: int) -> Calibration:
@@ -256,14 +256,14 @@ def _choose(sample: ServedSample) -> tuple[int, dict[str, dict[str, float]]]:
     losses = {degree: _left_out_losses(sample, degree) for degree in _possible(sample)}
     _, object_N = np.unique(sample.object_N, return_inverse=True)
     rows_per_object = np.bincount(object_N)
-    chosen, told = 0, {}
+    chosen, comparison = 0, {}
     for degree, loss_N in losses.items():
         gain_B = np.bincount(object_N, losses[chosen] - loss_N) / rows_per_object
         gain, error = float(gain_B.mean()), float(gain_B.std() / np.sqrt(len(gain_B)))
-        told[f"degree {degree}"] = {"log_loss": float(loss_N.mean()), "gain": gain, "gain_error": error}
+        comparison[f"degree {degree}"] = {"log_loss": float(loss_N.mean()), "gain": gain, "gain_error": error}
         if gain > SIGNIFICANT * error:
             chosen = degree
-    return chosen, told
+    return chosen, comparison
 
 
 def _possible(sample: ServedSample) -> Sequence[int]:
@@ -288,12 +288,12 @@ def _left_out_losses(sample: ServedSample, degree: int) -> NDArray[np.float64]:
 
 def scores_by_detections(p_NC: Float, label_N: Int64, detections_N: Int64) -> dict[str, dict[str, float]]:
     """Rows, log loss, ECE and the ECE of chance: of ``all``, and from each number of detections up to the next."""
-    found = {"all": _scores(p_NC, label_N)}
+    by_group = {"all": _scores(p_NC, label_N)}
     group_N = np.searchsorted(DETECTION_GROUPS, detections_N, side="right") - 1
     for place, start in enumerate(DETECTION_GROUPS):
         if (group_N == place).any():
-            found[str(start)] = _scores(p_NC[group_N == place], label_N[group_N == place])
-    return found
+            by_group[str(start)] = _scores(p_NC[group_N == place], label_N[group_N == place])
+    return by_group
 
 
 def _scores(p_NC: Float, label_N: Int64) -> dict[str, float]:

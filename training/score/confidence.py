@@ -179,11 +179,14 @@ def fit_sets(p_NC: Float, label_N: Int64, detections_N: Int64, object_N: Int64) 
     if not len(label_N):
         raise ValueError("prediction sets need at least one validation object")
     score_N, starts = lac_scores(p_NC, label_N), _groups(detections_N)
-    found = _coverage_of_one(score_N, detections_N, object_N, starts)
-    kept = starts if any(far for _, far in found.values()) else (0,)
-    groups = [_thresholds(score_N[_within(detections_N, kept, place)], kept[place]) for place in range(len(kept))]
+    coverages = _coverage_of_one(score_N, detections_N, object_N, starts)
+    kept_starts = starts if any(far for _, far in coverages.values()) else (0,)
+    groups = [
+        _thresholds(score_N[_within(detections_N, kept_starts, place)], kept_starts[place])
+        for place in range(len(kept_starts))
+    ]
     sets = PredictionSets(coverages=COVERAGES, default=DEFAULT, groups=tuple(groups), split="validation")
-    return SetsFit(sets, {str(start): coverage for start, (coverage, _) in found.items()})
+    return SetsFit(sets, {str(start): coverage for start, (coverage, _) in coverages.items()})
 
 
 def _thresholds(score_N: NDArray[np.float64], start: int) -> SetThresholds:
@@ -214,13 +217,13 @@ def _coverage_of_one(
     half_N = np.random.default_rng(0).permutation(place_N.max() + 1)[place_N] % 2
     largest_N = np.array([conformal_quantile(score_N[half_N != half], 1 - DEFAULT) for half in (0, 1)])[half_N]
     covered_N = score_N <= largest_N
-    found = {}
+    coverages = {}
     for place, start in enumerate(starts):
         inside_N = _within(detections_N, starts, place)
         coverage = float(covered_N[inside_N].mean()) if inside_N.any() else float("nan")
         error = np.sqrt(DEFAULT * (1 - DEFAULT) / max(1, len(np.unique(object_N[inside_N]))))
-        found[start] = coverage, bool(abs(coverage - DEFAULT) > max(TOLERANCE, 2 * error))
-    return found
+        coverages[start] = coverage, bool(abs(coverage - DEFAULT) > max(TOLERANCE, 2 * error))
+    return coverages
 
 
 STRATA_BY_DETECTIONS: Final = (0, 3, 8, 20)
@@ -274,7 +277,7 @@ def _weights(source_N: NDArray[np.str_]) -> Float64:
 
 def _strata_groups(score_N: Float64, weight_N: Float64, strata: Strata) -> list[SetThresholds]:
     everything = np.ones(len(score_N), dtype=np.bool_)
-    found: list[SetThresholds] = []
+    groups: list[SetThresholds] = []
     for detections, many_N in _cut(strata.detections, STRATA_BY_DETECTIONS, everything):
         of_detections = _largest(score_N, weight_N, many_N, _largest(score_N, weight_N, everything, None))
         for bands, inside_N in _cut(strata.bands, STRATA_BY_BANDS, many_N):
@@ -282,8 +285,8 @@ def _strata_groups(score_N: Float64, weight_N: Float64, strata: Strata) -> list[
             for novelty, strange_N in _cut(strata.novelty, STRATA_BY_NOVELTY, inside_N):
                 largest = _largest(score_N, weight_N, strange_N, of_bands)
                 if novelty:  # what is stranger is never told more surely
-                    largest = tuple(max(pair) for pair in zip(largest, found[-1].largest, strict=True))
-                found.append(
+                    largest = tuple(max(pair) for pair in zip(largest, groups[-1].largest, strict=True))
+                groups.append(
                     SetThresholds(
                         detections=detections,
                         bands=bands,
@@ -292,7 +295,7 @@ def _strata_groups(score_N: Float64, weight_N: Float64, strata: Strata) -> list[
                         views=max(1, int(np.count_nonzero(strange_N))),
                     )
                 )
-    return found
+    return groups
 
 
 def _cut(values_N: NDArray[Any], edges: Sequence[Any], within_N: Bool) -> list[tuple[Any, Bool]]:
@@ -310,16 +313,16 @@ def _largest(
     order = np.argsort(score_N[rows_N], kind="stable")
     score, weight = score_N[rows_N][order], weight_N[rows_N][order]
     reached = np.cumsum(weight) / weight.sum()
-    wanted = [min(coverage + MARGIN * (1 - coverage) / (1 - DEFAULT), 1.0) for coverage in COVERAGES]
-    places = [min(int(np.searchsorted(reached, share)), len(score) - 1) for share in wanted]
+    aims = [min(coverage + MARGIN * (1 - coverage) / (1 - DEFAULT), 1.0) for coverage in COVERAGES]
+    places = [min(int(np.searchsorted(reached, share)), len(score) - 1) for share in aims]
     return tuple(max(FLOOR, float(score[place])) for place in places)
 
 
 def reweighted(p_NC: Float64, ratio_C: Float64) -> Float64:
     """Probabilities under other class shares, of which ``ratio_C`` is the ratio to those assumed."""
     weighed = p_NC * ratio_C
-    told: Float64 = weighed / np.maximum(weighed.sum(1, keepdims=True), 1e-300)
-    return told
+    normalised: Float64 = weighed / np.maximum(weighed.sum(1, keepdims=True), 1e-300)
+    return normalised
 
 
 def coverage_and_size(
@@ -349,7 +352,7 @@ _CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reference:
+class EmbeddingReference:
     """Facts about the training embeddings: class means, the whitening of their spread, and unit vectors."""
 
     mean_KE: NDArray[np.float64]
@@ -369,7 +372,7 @@ class Reference:
         return np.sqrt(np.concatenate(nearest)) if nearest else np.zeros(0)
 
 
-def fit_reference(embedding_NE: Float, label_N: Int64) -> Reference:
+def fit_reference(embedding_NE: Float, label_N: Int64) -> EmbeddingReference:
     """Learn class means and the covariance within classes from training embeddings.
 
     Raises
@@ -380,17 +383,19 @@ def fit_reference(embedding_NE: Float, label_N: Int64) -> Reference:
     if len(embedding_NE) < 2 or not np.isfinite(embedding_NE).all():
         raise ValueError("an out-of-distribution score needs at least two training embeddings, all finite")
     x_NE = embedding_NE.astype(np.float64)
-    known, place_N = np.unique(label_N, return_inverse=True)
-    mean_KE = np.stack([x_NE[place_N == place].mean(0) for place in range(len(known))])
+    classes, place_N = np.unique(label_N, return_inverse=True)
+    mean_KE = np.stack([x_NE[place_N == place].mean(0) for place in range(len(classes))])
     residual_NE = x_NE - mean_KE[place_N]
     covariance_EE = residual_NE.T @ residual_NE / len(x_NE)
     variance = max(float(np.trace(covariance_EE)) / len(covariance_EE), 1e-12)
     values_E, vectors_EE = np.linalg.eigh(covariance_EE)
     shrunk_E = (1 - SHRINKAGE) * np.maximum(values_E, 0) + SHRINKAGE * variance
-    return Reference(mean_KE, vectors_EE / np.sqrt(shrunk_E), _unit(x_NE))
+    return EmbeddingReference(mean_KE, vectors_EE / np.sqrt(shrunk_E), _unit(x_NE))
 
 
-def strangeness(reference: Reference, embedding_BE: Float, probabilities_BC: Float) -> dict[str, NDArray[np.float64]]:
+def strangeness(
+    reference: EmbeddingReference, embedding_BE: Float, probabilities_BC: Float
+) -> dict[str, NDArray[np.float64]]:
     """Every score of every object, each of shape (B,), by name."""
     p_BC = np.clip(probabilities_BC.astype(np.float64), 1e-12, 1.0)
     return {
@@ -404,14 +409,14 @@ def strangeness(reference: Reference, embedding_BE: Float, probabilities_BC: Flo
 def novelty_scores(strange: dict[str, NDArray[np.float64]], label_B: Int64, left_out: Int64) -> dict[str, Any]:
     """AUROC of each score: all left-out classes against the known ones (``all``), and each left-out class alone."""
     new_B: Bool = np.isin(label_B, left_out)
-    found: dict[str, Any] = {}
+    by_score: dict[str, Any] = {}
     for name, score_B in strange.items():
         alone = {int(label): ~new_B | (label_B == label) for label in left_out}
-        found[name] = {
+        by_score[name] = {
             "all": area_under_roc(score_B, new_B),
-            "by_class": {label: area_under_roc(score_B[kept], new_B[kept]) for label, kept in alone.items()},
+            "by_class": {label: area_under_roc(score_B[rows_B], new_B[rows_B]) for label, rows_B in alone.items()},
         }
-    return found
+    return by_score
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -425,7 +430,7 @@ class NoveltyFit:
     described : for the manifest.
     """
 
-    reference: Reference
+    reference: EmbeddingReference
     distance_Q: NDArray[np.float64]
     share_Q: NDArray[np.float64]
     described: Novelty

@@ -31,7 +31,7 @@ from training.recipes.schema import DataConfig
 from training.score import sections
 from training.score.confidence import REFERENCE_PER_CLASS
 from training.score.metrics import all_scores, confusion, f1_per_class, levels, reliability
-from training.score.predictions import Panel, open_model
+from training.score.predictions import ModelPanel, open_model
 
 DETECTIONS = (1, 2, 3, 5, 10, 20)
 DAYS = tuple(2**power for power in range(12))
@@ -75,7 +75,7 @@ def evaluate(
     """
     dataset = read_dataset(data)
     require_labels(dataset, data)
-    panel = Panel(dataset, [open_model(path, dataset) for path in paths])
+    panel = ModelPanel(dataset, [open_model(path, dataset) for path in paths])
     config, unseen = panel.models[0].data, _classes(dataset, left_out)
     rows, new_rows = _apart(dataset, sample_split(dataset, config, split, objects), unseen)
     if not len(panel.ask(rows, View(), embeddings=True)[0].rows_N):
@@ -99,14 +99,17 @@ def series_of(dataset: Dataset) -> dict[str, dict[str, View]]:
     return {**SERIES, "views": {name: VIEWS[name] for name in AS_OBSERVED}}
 
 
-def series_scores(panel: Panel, rows: Int64, views: Mapping[str, View]) -> dict[str, Any]:
+def series_scores(panel: ModelPanel, rows: Int64, views: Mapping[str, View]) -> dict[str, Any]:
     """Spread over models of every score in every view, with the number of objects that show a detection in it."""
     taxonomy = taxonomy_of(panel.dataset.classes)
     return {
         name: sections.spread(
             [
-                {"objects": float(len(told.rows_N)), **all_scores(told.probabilities_NC, told.label_N, taxonomy)}
-                for told in panel.ask(rows, view)
+                {
+                    "objects": float(len(predictions.rows_N)),
+                    **all_scores(predictions.probabilities_NC, predictions.label_N, taxonomy),
+                }
+                for predictions in panel.ask(rows, view)
             ]
         )
         for name, view in tqdm(views.items(), desc="views", leave=False, disable=None)  # silent without a terminal
@@ -142,16 +145,16 @@ def _reference(dataset: Dataset, rows: Int64) -> Int64:
     return np.sort(np.concatenate([rng.permutation(part)[:REFERENCE_PER_CLASS] for part in classes] or [rows]))
 
 
-def _in_full(panel: Panel, rows: Int64) -> dict[str, Any]:
+def _in_full(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
     """Confusion matrix, F1 per class and reliability table of the first model, which is shown everything."""
-    taxonomy, told = taxonomy_of(panel.dataset.classes), panel.first(rows, View())
-    counts = confusion(told.label_N, told.top_N, len(taxonomy.names))
+    taxonomy, predictions = taxonomy_of(panel.dataset.classes), panel.first(rows, View())
+    counts = confusion(predictions.label_N, predictions.top_N, len(taxonomy.names))
     f1 = f1_per_class(counts)
     return {
         **_classes_of(taxonomy),
         "confusion": counts.tolist(),
         "f1": {name: sections.number(score) for name, score in zip(taxonomy.names, f1, strict=True)},
-        "reliability": sections.numbers(reliability(told.probabilities_NC, told.label_N)),
+        "reliability": sections.numbers(reliability(predictions.probabilities_NC, predictions.label_N)),
     }
 
 
@@ -164,7 +167,7 @@ def _classes_of(taxonomy: Taxonomy) -> dict[str, Any]:
     }
 
 
-def _further(panel: Panel, rows: Int64, *, tsne: bool) -> dict[str, Any]:
+def _further(panel: ModelPanel, rows: Int64, *, tsne: bool) -> dict[str, Any]:
     """Sections that need nothing but the scored objects."""
     classes = len(panel.dataset.classes)
     growing = {name: SERIES[name] for name in ("days", "detections")}
@@ -179,10 +182,10 @@ def _further(panel: Panel, rows: Int64, *, tsne: bool) -> dict[str, Any]:
     }
 
 
-def _conformal(panel: Panel, rows: Int64, unseen: Int64, objects: int | None) -> dict[str, Any] | None:
+def _conformal(panel: ModelPanel, rows: Int64, unseen: Int64, objects: int | None) -> dict[str, Any] | None:
     try:
         validation = sample_split(panel.dataset, panel.models[0].data, "validation", objects)
     except ValueError:
         return None
-    known = _apart(panel.dataset, validation, unseen)[0]
-    return sections.conformal_section(panel, rows, known, SERIES["detections"])
+    of_known = _apart(panel.dataset, validation, unseen)[0]
+    return sections.conformal_section(panel, rows, of_known, SERIES["detections"])

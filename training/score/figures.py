@@ -117,13 +117,13 @@ def stability_figure(section: Mapping[str, Any]) -> Figure:
     figure, panels = canvas(1, 2, 3.6)
     lines = {"stable": "class never changes again", "stable_and_right": "... and is the true one"}
     for axes, axis in zip(panels, ("days", "detections"), strict=True):
-        found = section[axis]
-        if found is None:
+        part = section[axis]
+        if part is None:
             axes.set_axis_off()
             continue
         for (key, label), style in zip(lines.items(), STYLES, strict=False):
-            line(axes, found["steps"], *curve_of(found[key]), label=label, style=style)
-        step_axis(axes, found["steps"], axis)
+            line(axes, part["steps"], *curve_of(part[key]), label=label, style=style)
+        step_axis(axes, part["steps"], axis)
         axes.set_ylim(0, 1.03)
         axes.set_ylabel("share of objects")
     legend_below(figure, panels[0] if section["days"] is not None else panels[1])
@@ -132,8 +132,8 @@ def stability_figure(section: Mapping[str, Any]) -> Figure:
 
 def scores_of(series: Series, key: str) -> tuple[Values, Values]:
     """Means and spreads of a score along a series; NaN where there is none."""
-    found = [step.get(key, {"mean": None, "spread": None}) for step in series.values()]
-    mean, spread = (np.array([one[part] for one in found], dtype=np.float64) for part in ("mean", "spread"))
+    steps = [step.get(key, {"mean": None, "spread": None}) for step in series.values()]
+    mean, spread = (np.array([one[part] for one in steps], dtype=np.float64) for part in ("mean", "spread"))
     return mean, spread
 
 
@@ -245,9 +245,9 @@ def novelty_figure(section: Mapping[str, Any], classes: Sequence[str]) -> Figure
     names = [*(classes[int(label)] for label in labels), "all left out"]
     figure, (axes,) = canvas(1, 1, 1.6 + 0.4 * len(names))
     for (name, score), (colour, marker, _) in zip(scores.items(), STYLES, strict=False):
-        found = [*(score["by_class"][label]["mean"] for label in labels), score["all"]["mean"]]
+        areas = [*(score["by_class"][label]["mean"] for label in labels), score["all"]["mean"]]
         place = np.arange(len(names))
-        axes.plot(np.array(found, dtype=np.float64), place, marker, color=colour, label=name, markersize=7)
+        axes.plot(np.array(areas, dtype=np.float64), place, marker, color=colour, label=name, markersize=7)
     axes.axvline(0.5, **DASHED)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlim=(0, 1.02), ylim=(len(names) - 0.5, -0.5), xlabel="AUROC (0.5, dashed: no better than chance)")

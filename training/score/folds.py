@@ -34,14 +34,14 @@ from training.fit.train import train
 from training.recipes.schema import Recipe
 from training.score.baseline import NAMES, FeatureSet, Kind, fit_trees, matrix
 from training.score.metrics import all_scores, confusion, f1_per_class
-from training.score.predictions import Answers, Model, Panel, labels, open_model
+from training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, labels, open_model
 from training.score.sections import number, spread
 
 VALIDATION = 0.1
 BOOSTING = {"max_iter": 200, "learning_rate": 0.05, "l2_regularization": 1.0, "max_leaf_nodes": 15}
 FOREST = {"n_estimators": 400, "min_samples_leaf": 3, "n_jobs": -1}
 
-Make = Callable[[Recipe, Dataset], Model]
+Make = Callable[[Recipe, Dataset], ScoredModel]
 
 
 def of_fold(recipe: Recipe, fold: int, folds: int) -> Recipe:
@@ -78,7 +78,7 @@ def crossvalidate(
     sides: dict[str, Make] = {}
     if runs is not None:
 
-        def trained(turned: Recipe, dataset: Dataset) -> Model:
+        def trained(turned: Recipe, dataset: Dataset) -> ScoredModel:
             folder = runs / f"fold-{round(turned.data.turn * folds)}"
             train(turned, data, folder, pretrained=pretrained, progress=progress)
             return open_model(folder, dataset)
@@ -98,9 +98,9 @@ def score(dataset: Dataset, recipe: Recipe, make: Make, folds: int) -> dict[str,
     for fold in range(folds):
         turned = of_fold(recipe, fold, folds)
         rows = split_indices(dataset, turned.data.fractions, turned.data.turn)["test"]
-        told = Panel(dataset, [make(turned, dataset)]).first(rows, View())
-        counts_CC += confusion(told.label_N, told.top_N, len(dataset.classes))
-        by_fold.append(all_scores(told.probabilities_NC, told.label_N, taxonomy))
+        predictions = ModelPanel(dataset, [make(turned, dataset)]).first(rows, View())
+        counts_CC += confusion(predictions.label_N, predictions.top_N, len(dataset.classes))
+        by_fold.append(all_scores(predictions.probabilities_NC, predictions.label_N, taxonomy))
     f1_C = f1_per_class(counts_CC)
     return {
         "scores": spread(by_fold),
@@ -129,21 +129,23 @@ class Features:
 
 
 def _grower(kind: Kind, features: FeatureSet, measured: Features) -> Make:
-    def grown(recipe: Recipe, dataset: Dataset) -> Model:
+    def grown(recipe: Recipe, dataset: Dataset) -> ScoredModel:
         split = split_indices(dataset, recipe.data.fractions, recipe.data.turn)
-        seen = view_examples(dataset, np.concatenate([split["train"], split["validation"]]), recipe.data, View())
-        return Model(NAMES[kind], recipe.seed, recipe.data, grow(kind, features, seen, len(dataset.classes), measured))
+        complete = view_examples(dataset, np.concatenate([split["train"], split["validation"]]), recipe.data, View())
+        return ScoredModel(
+            NAMES[kind], recipe.seed, recipe.data, grow(kind, features, complete, len(dataset.classes), measured)
+        )
 
     return grown
 
 
 def grow(
-    kind: Kind, features: FeatureSet, seen: Sequence[Example], classes: int, measured: Features
-) -> Callable[[Sequence[Example]], Answers]:
+    kind: Kind, features: FeatureSet, examples: Sequence[Example], classes: int, measured: Features
+) -> Callable[[Sequence[Example]], ModelAnswers]:
     """Fit class-weighted trees on complete light curves; what comes back answers others."""
-    made = _boosted() if kind == "boosted" else _forest()
-    fitted = fit_trees(made, measured.of(seen, features), labels(seen), classes)
-    return lambda examples: Answers(fitted.predict(measured.of(examples, features)))
+    estimator = _boosted() if kind == "boosted" else _forest()
+    fitted = fit_trees(estimator, measured.of(examples, features), labels(examples), classes)
+    return lambda others: ModelAnswers(fitted.predict(measured.of(others, features)))
 
 
 def _boosted() -> HistGradientBoostingClassifier:
@@ -159,12 +161,12 @@ def table(report: dict[str, Any]) -> str:
     classes = list(next(iter(report["models"].values()))["f1"])
     head = ["", "macro-F1", "balanced accuracy", "log loss", *classes]
     rows = []
-    for name, told in report["models"].items():
-        scores = [_plus_minus(told["scores"][key]) for key in ("macro_f1", "balanced_accuracy", "log_loss")]
-        f1 = ["-" if value is None else f"{value:.2f}" for value in told["f1"].values()]
+    for name, result in report["models"].items():
+        scores = [_plus_minus(result["scores"][key]) for key in ("macro_f1", "balanced_accuracy", "log_loss")]
+        f1 = ["-" if value is None else f"{value:.2f}" for value in result["f1"].values()]
         rows.append([name, *scores, *f1])
     return markdown_table(head, rows) + "\n"
 
 
-def _plus_minus(told: dict[str, Any]) -> str:
-    return f"{told['mean']:.3f} ± {told['spread']:.3f}"
+def _plus_minus(figure: dict[str, Any]) -> str:
+    return f"{figure['mean']:.3f} ± {figure['spread']:.3f}"

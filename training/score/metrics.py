@@ -166,14 +166,14 @@ class Level(NamedTuple):
 def levels(taxonomy: Taxonomy) -> list[Level]:
     """Levels above the leaves that hold more than one group, from the coarsest; a shallow leaf is its own group."""
     deepest = max(len(leaf.path) for leaf in taxonomy.classes)
-    found = []
+    above = []
     for depth in range(deepest):
         names = [leaf.path[depth] if depth < len(leaf.path) else leaf.name for leaf in taxonomy.classes]
         groups = tuple(dict.fromkeys(names))
         if 1 < len(groups) < len(names):
             group_C = np.array([groups.index(name) for name in names], dtype=np.int64)
-            found.append(Level(f"macro_f1_of_{len(groups)}_groups", groups, group_C))
-    return found
+            above.append(Level(f"macro_f1_of_{len(groups)}_groups", groups, group_C))
+    return above
 
 
 def roll_up(probabilities_BC: Float, level: Level) -> NDArray[np.float64]:
@@ -204,12 +204,12 @@ def hierarchical_f1(label_B: Int64, predicted_B: Int64, taxonomy: Taxonomy) -> f
 
 def all_scores(probabilities_BC: Float, label_B: Int64, taxonomy: Taxonomy) -> dict[str, float]:
     """Every reported score of one set of predictions; all NaN without objects."""
-    found = scores(probabilities_BC, label_B)
+    by_name = scores(probabilities_BC, label_B)
     above = levels(taxonomy)
     if not len(label_B):
-        return found | dict.fromkeys(["hierarchical_f1", *(level.key for level in above)], float("nan"))
-    found["hierarchical_f1"] = hierarchical_f1(label_B, probabilities_BC.argmax(1), taxonomy)
-    return found | {level.key: level_f1(probabilities_BC, label_B, level) for level in above}
+        return by_name | dict.fromkeys(["hierarchical_f1", *(level.key for level in above)], float("nan"))
+    by_name["hierarchical_f1"] = hierarchical_f1(label_B, probabilities_BC.argmax(1), taxonomy)
+    return by_name | {level.key: level_f1(probabilities_BC, label_B, level) for level in above}
 
 
 COVERAGES = tuple(round(0.05 * step, 2) for step in range(1, 21))
@@ -237,11 +237,11 @@ def abstention(probabilities_BC: Float, label_B: Int64, coverages: tuple[float, 
         raise ValueError("an abstention curve needs objects")
     confidence_B, predicted_B = probabilities_BC.max(1), probabilities_BC.argmax(1)
     order = np.argsort(-confidence_B, kind="stable")
-    kept = [order[: int(np.ceil(share * len(order) - 1e-9))] for share in coverages]
-    counts = [confusion(label_B[part], predicted_B[part], probabilities_BC.shape[1]) for part in kept]
+    parts = [order[: int(np.ceil(share * len(order) - 1e-9))] for share in coverages]
+    counts = [confusion(label_B[part], predicted_B[part], probabilities_BC.shape[1]) for part in parts]
     return Abstention(
         coverage=np.array(coverages),
-        threshold=np.array([confidence_B[part[-1]] for part in kept], dtype=np.float64),
+        threshold=np.array([confidence_B[part[-1]] for part in parts], dtype=np.float64),
         accuracy=np.array([np.trace(count) / count.sum() for count in counts]),
         macro_f1=np.array([macro_f1(count) for count in counts]),
         classes=np.array([(count.sum(1) > 0).sum() for count in counts], dtype=np.int64),

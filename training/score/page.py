@@ -138,8 +138,8 @@ def _stability(report: Report) -> dict[str, Any] | None:
         rows.append([f"{label} have settled at", *steps])
     class_rows = []
     for index, name in enumerate(report["classes"]):
-        found = [(axis, part["by_class"].get(str(index), [None, None])) for axis, part in section.items()]
-        cells = [("–" if one[0] is None else f"{one[0]:.2f}", _step(one[1], axis)) for axis, one in found]
+        settled = [(axis, part["by_class"].get(str(index), [None, None])) for axis, part in section.items()]
+        cells = [("–" if one[0] is None else f"{one[0]:.2f}", _step(one[1], axis)) for axis, one in settled]
         class_rows.append([name, *(cell for pair in cells for cell in pair)])
     header = ["", *(f"over {name}" for name in section)]
     class_header = ["class", *(f"{what} over {axis}" for axis in section for what in ("flip rate", "half settled,"))]
@@ -153,11 +153,11 @@ def _step(step: float | None, axis: str) -> str:
 
 def _sets(report: Report) -> Rows:
     rows = []
-    for name, found in (report["conformal"] or {"methods": {}})["methods"].items():
+    for name, method in (report["conformal"] or {"methods": {}})["methods"].items():
         kind, _, by_class = name.partition(", ")
         keys = ("coverage", "worst_class_coverage", "mean_size", "empty", "single")
         label = METHODS[kind] + (", one threshold per class" if by_class else "")
-        rows.append([label, *(value(found[key], 2 if key == "mean_size" else 3) for key in keys)])
+        rows.append([label, *(value(method[key], 2 if key == "mean_size" else 3) for key in keys)])
     return rows
 
 

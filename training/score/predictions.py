@@ -34,18 +34,18 @@ from training.score.metrics import Float
 BATCH = 32
 
 
-class Answers(NamedTuple):
+class ModelAnswers(NamedTuple):
     """Calibrated probabilities (N, C), and embeddings (N, E) of models that have one."""
 
     probabilities_NC: Float
     embedding_NE: Float | None = None
 
 
-Predict = Callable[[Sequence[Example]], Answers]
+Predict = Callable[[Sequence[Example]], ModelAnswers]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ScoredModel:
     """Something that answers examples, and how its examples are to be made; ``path`` is its bundle or run folder."""
 
     name: str
@@ -70,7 +70,7 @@ class Predictions(NamedTuple):
         return top_N
 
 
-def open_model(path: Path, dataset: Dataset) -> Model:
+def open_model(path: Path, dataset: Dataset) -> ScoredModel:
     """Open a bundle or a run folder; ``dataset`` provides the validation split that calibrates a run.
 
     Raises
@@ -81,7 +81,7 @@ def open_model(path: Path, dataset: Dataset) -> Model:
     return _open_bundle(path, dataset) if (path / MANIFEST).exists() else _open_run(path, dataset)
 
 
-def _open_bundle(path: Path, dataset: Dataset) -> Model:
+def _open_bundle(path: Path, dataset: Dataset) -> ScoredModel:
     bundle = load_bundle(path)
     manifest = bundle.manifest
     if manifest.task != "classification":
@@ -92,26 +92,26 @@ def _open_bundle(path: Path, dataset: Dataset) -> Model:
     recipe_data = DataConfig.model_validate(manifest.recipe["data"])
     data = recipe_data.model_copy(update={"limits": manifest.limits, "flux_unit": manifest.flux_unit})
 
-    def answer(examples: Sequence[Example]) -> Answers:
+    def answer(examples: Sequence[Example]) -> ModelAnswers:
         outputs = run(session, RaggedBatch.collate([example.tokens for example in examples]).padded())
-        return Answers(outputs["probabilities"], outputs["embedding"])
+        return ModelAnswers(outputs["probabilities"], outputs["embedding"])
 
-    return Model(f"{manifest.name} {manifest.version}", manifest.recipe.get("seed"), data, answer, path)
+    return ScoredModel(f"{manifest.name} {manifest.version}", manifest.recipe.get("seed"), data, answer, path)
 
 
-def _open_run(path: Path, dataset: Dataset) -> Model:
+def _open_run(path: Path, dataset: Dataset) -> ScoredModel:
     network, config = load_network(path)
     if config.recipe.network.n_classes != len(dataset.classes):
         raise ValueError(f"{path} has {config.recipe.network.n_classes} classes, the data {len(dataset.classes)}")
     calibration = calibrate(network, dataset, config.recipe).calibration
 
-    def answer(examples: Sequence[Example]) -> Answers:
+    def answer(examples: Sequence[Example]) -> ModelAnswers:
         output = outputs_of(network, examples)
         logits_BC, embedding_BE = (tensor.float().numpy() for tensor in (output.logits_BC, output.embedding_BE))
         length_B = np.array([len(example.tokens) for example in examples])
-        return Answers(calibrated(logits_BC, length_B, calibration), embedding_BE)
+        return ModelAnswers(calibrated(logits_BC, length_B, calibration), embedding_BE)
 
-    return Model(path.name, config.recipe.seed, config.recipe.data, answer, path)
+    return ScoredModel(path.name, config.recipe.seed, config.recipe.data, answer, path)
 
 
 @torch.inference_mode()
@@ -121,7 +121,7 @@ def outputs_of(network: nn.Module, examples: Sequence[Example]) -> Output:
     return output
 
 
-def predict_in_order(predict: Predict, examples: Sequence[Example]) -> Answers:
+def predict_in_order(predict: Predict, examples: Sequence[Example]) -> ModelAnswers:
     """Answers about all examples, in their order, computed in batches of similar length.
 
     Raises
@@ -139,7 +139,7 @@ def predict_in_order(predict: Predict, examples: Sequence[Example]) -> Answers:
     embeddings = [answer.embedding_NE for answer in answers if answer.embedding_NE is not None]
     if not np.isfinite(probabilities_NC).all():
         raise ValueError("a model answered with probabilities that are not finite")
-    return Answers(probabilities_NC, np.concatenate(embeddings)[back] if embeddings else None)
+    return ModelAnswers(probabilities_NC, np.concatenate(embeddings)[back] if embeddings else None)
 
 
 def labels(examples: Sequence[Example]) -> Int64:
@@ -148,11 +148,11 @@ def labels(examples: Sequence[Example]) -> Int64:
 
 
 @dataclass(slots=True)
-class Panel:
+class ModelPanel:
     """Models side by side on one dataset; asks each of them every question once."""
 
     dataset: Dataset
-    models: Sequence[Model]
+    models: Sequence[ScoredModel]
     _answers: dict[tuple[int, View, bytes], Predictions] = field(default_factory=dict)
     _examples: tuple[tuple[str, View, bytes], tuple[Int64, list[Example]]] | None = None
 
@@ -166,12 +166,12 @@ class Panel:
 
     def _ask(self, number: int, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
         key = (number, view, rows_N.tobytes())
-        known = self._answers.get(key)
-        if known is None or (embeddings and known.embedding_NE is None):
-            known = self._answers[key] = self._predict(self.models[number], rows_N, view, embeddings)
-        return known
+        stored = self._answers.get(key)
+        if stored is None or (embeddings and stored.embedding_NE is None):
+            stored = self._answers[key] = self._predict(self.models[number], rows_N, view, embeddings)
+        return stored
 
-    def _predict(self, model: Model, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
+    def _predict(self, model: ScoredModel, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
         kept_N, examples = self._view(model.data, rows_N, view)
         if not examples:
             return Predictions(kept_N, kept_N, np.zeros((0, 1)), None)
@@ -183,9 +183,9 @@ class Panel:
         """Examples of one view, and their rows; those of the last view asked for are kept for the next model."""
         key = (config.model_dump_json(), view, rows_N.tobytes())
         if self._examples is None or self._examples[0] != key:
-            shown = [
+            examples_of_rows = [
                 (row, view_examples(self.dataset, rows_N[[place]], config, view)) for place, row in enumerate(rows_N)
             ]
-            kept = np.array([row for row, examples in shown if examples], dtype=np.int64)
-            self._examples = key, (kept, [example for _, examples in shown for example in examples])
+            usable_N = np.array([row for row, examples in examples_of_rows if examples], dtype=np.int64)
+            self._examples = key, (usable_N, [example for _, examples in examples_of_rows for example in examples])
         return self._examples[1]

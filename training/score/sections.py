@@ -49,13 +49,13 @@ from training.score.confidence import (
     strangeness,
 )
 from training.score.metrics import COVERAGES, Float, abstention, confusion, f1_per_class, reliability, stability
-from training.score.predictions import BATCH, Model, Panel, Predictions, outputs_of
+from training.score.predictions import BATCH, ModelPanel, Predictions, ScoredModel, outputs_of
 
 PER_CLASS, PER_BAND = 50, 200
 LOADS = ("input_expert_load", "expert_load")
 
 
-class Mixture(NamedTuple):
+class MixtureChoices(NamedTuple):
     """Shares of one mixture's choices by band (bands, X) and by class (classes, X); NaN rows had no tokens."""
 
     name: str
@@ -68,10 +68,10 @@ class Specialisation(NamedTuple):
 
     model: str
     measured: Literal["tokens", "batches"]
-    mixtures: list[Mixture]
+    mixtures: list[MixtureChoices]
 
 
-def specialisation(models: Sequence[Model], dataset: Dataset, rows: Int64, classes: int) -> Specialisation | None:
+def specialisation(models: Sequence[ScoredModel], dataset: Dataset, rows: Int64, classes: int) -> Specialisation | None:
     """Expert use of the first run folder with mixtures among the models, else of the first bundle with loads."""
     runs = [model for model in models if model.path and not (model.path / MANIFEST).exists()]
     bundles = [model for model in models if model.path and (model.path / MANIFEST).exists()]
@@ -88,7 +88,7 @@ def specialisation(models: Sequence[Model], dataset: Dataset, rows: Int64, class
     return None
 
 
-def shares_by_token(network: nn.Module, examples: Sequence[Example], classes: int) -> list[Mixture]:
+def shares_by_token(network: nn.Module, examples: Sequence[Example], classes: int) -> list[MixtureChoices]:
     """Read the routers while the network answers; [CLS] and padding tokens are left out. Empty without mixtures."""
     routers = [(name, part) for name, part in network.named_modules() if isinstance(part, Router)]
     if not routers or not examples:
@@ -113,7 +113,9 @@ def shares_by_token(network: nn.Module, examples: Sequence[Example], classes: in
         for hook in hooks:
             hook.remove()
     names = _names(len(routers), routers[0][0].startswith("embed"))
-    return [Mixture(name, _shares(band), _shares(label)) for name, (band, label) in zip(names, counts, strict=True)]
+    return [
+        MixtureChoices(name, _shares(band), _shares(label)) for name, (band, label) in zip(names, counts, strict=True)
+    ]
 
 
 def _count(
@@ -132,18 +134,20 @@ def _count(
         np.add.at(count, (group_N[:, None], chosen_NK), 1)
 
 
-def shares_by_batch(path: Path, model: Model, dataset: Dataset, rows: Int64, classes: int) -> list[Mixture]:
+def shares_by_batch(
+    path: Path, model: ScoredModel, dataset: Dataset, rows: Int64, classes: int
+) -> list[MixtureChoices]:
     """Ask a bundle about one class, and about one band, at a time. Empty when its graph tells no loads."""
     session = open_session(load_bundle(path).model)
-    told = [name for name in LOADS if name in {output.name for output in session.get_outputs()}]
-    if not told:
+    outputs_of_loads = [name for name in LOADS if name in {output.name for output in session.get_outputs()}]
+    if not outputs_of_loads:
         return []
 
     def loads(examples: Sequence[Example]) -> list[NDArray[np.float64]]:
         ordered = sorted(examples, key=lambda example: len(example.tokens))
         parts = [ordered[start : start + BATCH] for start in range(0, len(ordered), BATCH)]
         outputs = [run(session, RaggedBatch.collate([item.tokens for item in part]).padded()) for part in parts]
-        totals = [np.sum([output[name] for output in outputs], axis=0) for name in told if outputs]
+        totals = [np.sum([output[name] for output in outputs], axis=0) for name in outputs_of_loads if outputs]
         return [load.astype(np.float64) for total in totals for load in total]
 
     of_band = rows if len(rows) <= PER_BAND else np.random.default_rng(0).choice(rows, PER_BAND, replace=False)
@@ -152,12 +156,12 @@ def shares_by_batch(path: Path, model: Model, dataset: Dataset, rows: Int64, cla
         loads(view_examples(dataset, rows[dataset.label[rows] == label], model.data, View()))
         for label in range(classes)
     ]
-    return _stack(bands, labels, has_input=LOADS[0] in told)
+    return _stack(bands, labels, has_input=LOADS[0] in outputs_of_loads)
 
 
 def _stack(
     bands: list[list[NDArray[np.float64]]], labels: list[list[NDArray[np.float64]]], *, has_input: bool
-) -> list[Mixture]:
+) -> list[MixtureChoices]:
     """Mixtures of loads by group; a group without objects has no loads, hence a row of NaN."""
     sizes = [len(load) for load in next((group for group in (*bands, *labels) if group), [])]
 
@@ -165,7 +169,7 @@ def _stack(
         return _shares(np.stack([group[place] if group else np.zeros(sizes[place]) for group in groups]))
 
     names = _names(len(sizes), has_input)
-    return [Mixture(name, table(bands, place), table(labels, place)) for place, name in enumerate(names)]
+    return [MixtureChoices(name, table(bands, place), table(labels, place)) for place, name in enumerate(names)]
 
 
 def _names(mixtures: int, has_input: bool) -> list[str]:
@@ -270,92 +274,100 @@ def curve(values: Sequence[NDArray[Any]]) -> dict[str, Any]:
     return {"mean": numbers(several.mean(0)), "spread": numbers(several.std(0, ddof=1)) if len(several) > 1 else None}
 
 
-def abstention_section(panel: Panel, rows: Int64) -> dict[str, Any]:
+def abstention_section(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
     """Accuracy and macro-F1 against coverage, in complete and in short light curves."""
     views = {}
     for name, view in EARLY.items():
-        curves = [abstention(told.probabilities_NC, told.label_N) for told in panel.ask(rows, view) if len(told.rows_N)]
+        curves = [
+            abstention(predictions.probabilities_NC, predictions.label_N)
+            for predictions in panel.ask(rows, view)
+            if len(predictions.rows_N)
+        ]
         if curves:
             keys = ("threshold", "accuracy", "macro_f1", "classes")
             views[name] = {key: curve([getattr(one, key) for one in curves]) for key in keys}
     return {"coverage": list(COVERAGES), "views": views}
 
 
-def reliability_section(panel: Panel, rows: Int64) -> dict[str, Any]:
+def reliability_section(panel: ModelPanel, rows: Int64) -> dict[str, Any]:
     """Reliability tables of the first model by number of detections."""
-    told = {name: panel.first(rows, view) for name, view in EARLY.items()}
-    return {name: numbers(reliability(one.probabilities_NC, one.label_N)) for name, one in told.items() if len(one[0])}
+    by_view = {name: panel.first(rows, view) for name, view in EARLY.items()}
+    return {
+        name: numbers(reliability(one.probabilities_NC, one.label_N)) for name, one in by_view.items() if len(one[0])
+    }
 
 
-def class_f1_section(panel: Panel, rows: Int64, series: Mapping[str, View]) -> dict[str, list[float | None]]:
+def class_f1_section(panel: ModelPanel, rows: Int64, series: Mapping[str, View]) -> dict[str, list[float | None]]:
     """F1 of every class at each step of a series, mean over models; None where a class neither occurs nor is said."""
     classes = len(panel.dataset.classes)
-    found = {}
+    f1_by_step = {}
     for step, view in series.items():
-        told = [confusion(one.label_N, one.top_N, classes) for one in panel.ask(rows, view) if len(one.rows_N)]
-        if told:
-            found[step] = numbers(np.mean([f1_per_class(counts) for counts in told], axis=0))
-    return found
+        matrices = [confusion(one.label_N, one.top_N, classes) for one in panel.ask(rows, view) if len(one.rows_N)]
+        if matrices:
+            f1_by_step[step] = numbers(np.mean([f1_per_class(counts) for counts in matrices], axis=0))
+    return f1_by_step
 
 
-def confusion_section(panel: Panel, rows: Int64, classes: int) -> dict[str, Any]:
+def confusion_section(panel: ModelPanel, rows: Int64, classes: int) -> dict[str, Any]:
     """Percent of each true class, over the runs: median and percentiles of every cell; None for absent classes."""
     percents = []
-    for told in panel.ask(rows, View()):
-        counts = confusion(told.label_N, told.top_N, classes).astype(np.float64)
+    for predictions in panel.ask(rows, View()):
+        counts = confusion(predictions.label_N, predictions.top_N, classes).astype(np.float64)
         support = counts.sum(1, keepdims=True)
         percents.append(np.divide(100 * counts, support, out=np.full_like(counts, np.nan), where=support > 0))
     low, median, high = np.percentile(percents, [LOW, 50, HIGH], axis=0)
-    found = {"median": numbers(median), "low": numbers(low), "high": numbers(high)}
-    return {"runs": len(percents), "percentiles": [LOW, HIGH], **found}
+    cells = {"median": numbers(median), "low": numbers(low), "high": numbers(high)}
+    return {"runs": len(percents), "percentiles": [LOW, HIGH], **cells}
 
 
-def stability_section(panel: Panel, rows: Int64, series: Mapping[str, View]) -> dict[str, Any] | None:
+def stability_section(panel: ModelPanel, rows: Int64, series: Mapping[str, View]) -> dict[str, Any] | None:
     """Flips and settling along one series, whose keys are the steps; the flip rate of every class, first model."""
-    told = [panel.ask(rows, view) for view in series.values()]
+    answers = [panel.ask(rows, view) for view in series.values()]
     steps = [float(step) for step in series]
     results, by_class = [], {}
     for place in range(len(panel.models)):
-        top_NK, label_N = _followed([step[place] for step in told])
+        top_NK, label_N = _followed([step[place] for step in answers])
         if not len(top_NK):
             return None
         results.append(stability(top_NK, label_N, steps))
         if place == 0:
-            found = {
+            by_label = {
                 label: stability(top_NK[label_N == label], label_N[label_N == label], steps) for label in set(label_N)
             }
-            by_class = {int(label): [number(one.flip_rate), number(one.median_step)] for label, one in found.items()}
+            by_class = {int(label): [number(one.flip_rate), number(one.median_step)] for label, one in by_label.items()}
     single = ("flip_rate", "flips_per_object", "never_flipped", "median_step", "median_step_right")
     curves = {"stable": [one.stable_K for one in results], "stable_and_right": [r.stable_and_right_K for r in results]}
     scalars = spread([{name: getattr(one, name) for name in single} for one in results])
     return {"steps": steps, **scalars, **{name: curve(values) for name, values in curves.items()}, "by_class": by_class}
 
 
-def _followed(told: Sequence[Predictions]) -> tuple[Int64, Int64]:
+def _followed(steps: Sequence[Predictions]) -> tuple[Int64, Int64]:
     """Top classes (N, K) and labels (N,) of the objects that every step shows."""
-    common = told[0].rows_N
-    for step in told[1:]:
+    common = steps[0].rows_N
+    for step in steps[1:]:
         common = np.intersect1d(common, step.rows_N, assume_unique=True)
-    kept = [np.isin(step.rows_N, common) for step in told]
-    tops = [step.top_N[mask] for step, mask in zip(told, kept, strict=True)]
-    return np.stack(tops, axis=1), told[0].label_N[kept[0]]
+    masks = [np.isin(step.rows_N, common) for step in steps]
+    tops = [step.top_N[mask] for step, mask in zip(steps, masks, strict=True)]
+    return np.stack(tops, axis=1), steps[0].label_N[masks[0]]
 
 
 def conformal_section(
-    panel: Panel, rows: Int64, validation: Int64, detections: Mapping[str, View]
+    panel: ModelPanel, rows: Int64, validation: Int64, detections: Mapping[str, View]
 ) -> dict[str, Any] | None:
     """Fit sets on validation objects: every kind on complete light curves, the smallest kind by detections."""
-    fitted, asked = panel.ask(validation, View()), panel.ask(rows, View())
-    if not len(fitted[0].rows_N) or not len(asked[0].rows_N):
+    fitted, answers = panel.ask(validation, View()), panel.ask(rows, View())
+    if not len(fitted[0].rows_N) or not len(answers[0].rows_N):
         return None
     methods, coverage_C, thresholds = {}, {}, {}
     for kind in KINDS:
         for by_class in (False, True):
-            rules = [_fit(told, kind, by_class) for told in fitted]
-            inside = [rule.sets(told.probabilities_NC) for rule, told in zip(rules, asked, strict=True)]
+            rules = [_fit(predictions, kind, by_class) for predictions in fitted]
+            inside = [rule.sets(predictions.probabilities_NC) for rule, predictions in zip(rules, answers, strict=True)]
             name = f"{kind}{', by class' * by_class}"
-            methods[name] = spread([set_scores(one, told.label_N) for one, told in zip(inside, asked, strict=True)])
-            coverage_C[name] = numbers(class_coverage(inside[0], asked[0].label_N))
+            methods[name] = spread(
+                [set_scores(one, predictions.label_N) for one, predictions in zip(inside, answers, strict=True)]
+            )
+            coverage_C[name] = numbers(class_coverage(inside[0], answers[0].label_N))
             thresholds[name] = numbers(rules[0].threshold_C)
     early = {step: _early_sets(panel, rows, validation, view) for step, view in detections.items()}
     return {
@@ -364,64 +376,64 @@ def conformal_section(
         "methods": methods,
         "class_coverage": coverage_C,
         "thresholds": thresholds,
-        "detections": {step: found for step, found in early.items() if found},
+        "detections": {step: scores for step, scores in early.items() if scores},
     }
 
 
-def _fit(told: Predictions, kind: Any, by_class: bool) -> Any:
-    return fit_conformal(told.probabilities_NC, told.label_N, alpha=ALPHA, kind=kind, by_class=by_class)
+def _fit(predictions: Predictions, kind: Any, by_class: bool) -> Any:
+    return fit_conformal(predictions.probabilities_NC, predictions.label_N, alpha=ALPHA, kind=kind, by_class=by_class)
 
 
-def _early_sets(panel: Panel, rows: Int64, validation: Int64, view: View) -> dict[str, Any] | None:
+def _early_sets(panel: ModelPanel, rows: Int64, validation: Int64, view: View) -> dict[str, Any] | None:
     """Fit sets of one view, and measure the coverage that thresholds of complete curves leave there."""
     fitted, complete = panel.ask(validation, view), panel.ask(validation, View())
-    asked = panel.ask(rows, view)
-    if not all(len(told.rows_N) for told in (*fitted, *asked)):
+    answers = panel.ask(rows, view)
+    if not all(len(predictions.rows_N) for predictions in (*fitted, *answers)):
         return None
     values = []
-    for own, full, told in zip(fitted, complete, asked, strict=True):
-        found = set_scores(_fit(own, "lac", False).sets(told.probabilities_NC), told.label_N)
-        misused = set_scores(_fit(full, "lac", False).sets(told.probabilities_NC), told.label_N)
-        values.append({**found, "coverage_with_complete_thresholds": misused["coverage"]})
+    for own, full, predictions in zip(fitted, complete, answers, strict=True):
+        own_scores = set_scores(_fit(own, "lac", False).sets(predictions.probabilities_NC), predictions.label_N)
+        misused = set_scores(_fit(full, "lac", False).sets(predictions.probabilities_NC), predictions.label_N)
+        values.append({**own_scores, "coverage_with_complete_thresholds": misused["coverage"]})
     return spread(values)
 
 
-def novelty_section(panel: Panel, rows: Int64, new_rows: Int64, reference: Int64) -> dict[str, Any] | None:
+def novelty_section(panel: ModelPanel, rows: Int64, new_rows: Int64, reference: Int64) -> dict[str, Any] | None:
     """AUROC of every out-of-distribution score, left-out classes against known ones, mean over models."""
     if not len(new_rows):
         return None
-    found = []
-    for known, new, trained in zip(*(_embedded(panel, part) for part in (rows, new_rows, reference)), strict=True):
-        if any(told.embedding_NE is None for told in (known, new, trained)):
+    by_model = []
+    for usual, new, trained in zip(*(_embedded(panel, part) for part in (rows, new_rows, reference)), strict=True):
+        if any(predictions.embedding_NE is None for predictions in (usual, new, trained)):
             return None
-        both = [np.concatenate(pair) for pair in zip(known[1:], new[1:], strict=True)]
+        both = [np.concatenate(pair) for pair in zip(usual[1:], new[1:], strict=True)]
         strange = strangeness(fit_reference(trained.embedding_NE, trained.label_N), both[2], both[1])
-        found.append(novelty_scores(strange, both[0], np.unique(new.label_N)))
+        by_model.append(novelty_scores(strange, both[0], np.unique(new.label_N)))
     scores = {
         name: {
-            "all": spread([{"auroc": one[name]["all"]} for one in found])["auroc"],
-            "by_class": {label: spread([one[name]["by_class"] for one in found])[label] for label in by["by_class"]},
+            "all": spread([{"auroc": one[name]["all"]} for one in by_model])["auroc"],
+            "by_class": {label: spread([one[name]["by_class"] for one in by_model])[label] for label in by["by_class"]},
         }
-        for name, by in found[0].items()
+        for name, by in by_model[0].items()
     }
     return {"objects": len(new_rows), "scores": scores}
 
 
-def _embedded(panel: Panel, rows: Int64) -> list[Predictions]:
+def _embedded(panel: ModelPanel, rows: Int64) -> list[Predictions]:
     return panel.ask(rows, View(), embeddings=True)
 
 
-def embedding_section(panel: Panel, rows: Int64, *, tsne: bool) -> dict[str, Any] | None:
+def embedding_section(panel: ModelPanel, rows: Int64, *, tsne: bool) -> dict[str, Any] | None:
     """Map of the first model's embedding of complete light curves; None when it has none or too few objects."""
-    told = panel.first(rows, View(), embeddings=True)
-    if told.embedding_NE is None or len(told.rows_N) < 3:
+    predictions = panel.first(rows, View(), embeddings=True)
+    if predictions.embedding_NE is None or len(predictions.rows_N) < 3:
         return None
-    maps = {"principal components": principal_components(told.embedding_NE)}
+    maps = {"principal components": principal_components(predictions.embedding_NE)}
     if tsne:
-        maps["t-SNE"] = neighbour_map(told.embedding_NE)
+        maps["t-SNE"] = neighbour_map(predictions.embedding_NE)
     return {
         name: {
-            "label": told.label_N[place.chosen_M].tolist(),
+            "label": predictions.label_N[place.chosen_M].tolist(),
             "x": numbers(place.place_M2[:, 0]),
             "y": numbers(place.place_M2[:, 1]),
             "explained": place.explained,
@@ -430,12 +442,13 @@ def embedding_section(panel: Panel, rows: Int64, *, tsne: bool) -> dict[str, Any
     }
 
 
-def experts_section(panel: Panel, rows: Int64, classes: int) -> dict[str, Any] | None:
+def experts_section(panel: ModelPanel, rows: Int64, classes: int) -> dict[str, Any] | None:
     """Return which bands and classes each expert serves; None without mixtures."""
-    found = specialisation(panel.models, panel.dataset, rows, classes)
-    if found is None:
+    specialised = specialisation(panel.models, panel.dataset, rows, classes)
+    if specialised is None:
         return None
     mixtures = [
-        {"name": one.name, "by_band": numbers(one.by_band), "by_class": numbers(one.by_class)} for one in found.mixtures
+        {"name": one.name, "by_band": numbers(one.by_band), "by_class": numbers(one.by_class)}
+        for one in specialised.mixtures
     ]
-    return {"model": found.model, "measured": found.measured, "mixtures": mixtures}
+    return {"model": specialised.model, "measured": specialised.measured, "mixtures": mixtures}

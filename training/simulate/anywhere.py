@@ -12,10 +12,10 @@ The physics is that of the deep survey; what is another is where the objects are
   and saturation, stars and nuclei scaled to it, so that brightness tells a class only together with a redshift;
 - stated errors are wrong by object and band, with an unstated share of the total flux, wild points and nights that err
   together; zero points and templates are off; histories are forced or of detections alone, of alerts or of archives,
-  with published limits here and there (:class:`Report`).
+  with published limits here and there (:class:`ReportStyles`).
 
-Notable: nothing in :class:`Report` knows the class. Ranges span what was measured on the real surveys: scatter of 0.8
-to 2.5 stated errors, 0 to 1 % of the total flux beside it.
+Notable: nothing in :class:`ReportStyles` knows the class. Ranges span what was measured on the real surveys: scatter of
+0.8 to 2.5 stated errors, 0 to 1 % of the total flux beside it.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from models.metadata import METADATA_COLUMNS
 from training.data.dataset import LabelledObject
 from training.simulate import cadence, host, photometry, transients
-from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, Measured, Signal, Visits, objects
+from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, MeasuredPoints, Signal, Visits, objects
 from training.simulate.photometry import Floats, Ints, magnitude_to_njy, njy_to_magnitude
 from training.simulate.transient_classes import KINDS
 
@@ -53,16 +53,16 @@ def positions(rng: np.random.Generator, n: int, start: Floats | None = None, end
         cadence.visits(rng, n, start, end),
         _others(rng, n, start, end),
     ]
-    kept = [_of(part, rubin == is_rubin) for part, is_rubin in zip(parts, (True, False), strict=True)]
+    chosen = [_of(part, rubin == is_rubin) for part, is_rubin in zip(parts, (True, False), strict=True)]
     owner, mjd, band, depth = (
-        np.concatenate([getattr(part, key) for part in kept]) for key in ("owner", "mjd", "band", "depth")
+        np.concatenate([getattr(part, key) for part in chosen]) for key in ("owner", "mjd", "band", "depth")
     )
     order = np.lexsort((mjd, owner))
     return Visits(n, owner[order], mjd[order], band[order], depth[order])
 
 
-def _of(part: Visits, wanted: NDArray[np.bool_]) -> Visits:
-    rows = wanted[part.owner]
+def _of(part: Visits, flags: NDArray[np.bool_]) -> Visits:
+    rows = flags[part.owner]
     return Visits(part.n, part.owner[rows], part.mjd[rows], part.band[rows], part.depth[rows])
 
 
@@ -115,11 +115,11 @@ def _bands(rng: np.random.Generator, n: int, owner: Ints) -> tuple[Ints, Ints]:
         has[place, list(bands)] = True
     number = has[chosen].sum(1)
     chance = np.where(rng.random(n) < 0.35, 1.0, rng.uniform(1.0 / number, 1.0))
-    seen = has[chosen][owner] & (rng.random((len(owner), 6)) < chance[owner, None])
+    is_visited = has[chosen][owner] & (rng.random((len(owner), 6)) < chance[owner, None])
     fallback = (has[chosen][owner] * rng.random((len(owner), 6))).argmax(1)
-    empty = ~seen.any(1)
-    seen[np.flatnonzero(empty), fallback[empty]] = True
-    row, band = np.nonzero(seen)
+    empty = ~is_visited.any(1)
+    is_visited[np.flatnonzero(empty), fallback[empty]] = True
+    row, band = np.nonzero(is_visited)
     return band.astype(np.int64), row.astype(np.int64)
 
 
@@ -139,7 +139,7 @@ Variable = Callable[[np.random.Generator, Visits, Floats], Signal]
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
+class ReportStyles:
     """Ways in which the surveys of ``n`` objects report what they saw.
 
     ``floor`` f64[n]: stated error over total flux; ``understated`` f64[n, 6]: true over stated error; ``unstated``
@@ -174,21 +174,23 @@ def candidates(rng: np.random.Generator, name: str, first_id: int, variable: Var
     report = _report(rng, CANDIDATES)
     flux, error = _measure(rng, visits, signal, report, is_variable=variable is not None)
     real = np.abs(signal.difference) >= LEAST_SNR * error  # an object of wild points alone is none
-    detected, kept = _published(visits, flux, error, report, real)
+    detected, is_published = _published(visits, flux, error, report, real)
     flux, error = _limits(visits, flux, error, detected, report)
     trigger = np.full(CANDIDATES, np.inf)
-    np.minimum.at(trigger, visits.owner[detected & kept], visits.mjd[detected & kept])
+    np.minimum.at(trigger, visits.owner[detected & is_published], visits.mjd[detected & is_published])
     metadata = host.metadata(rng, name, signal.redshift, milky_way)
     metadata[np.ix_(rng.random(CANDIDATES) < NO_HOST, _HOST_COLUMNS)] = np.nan
-    return objects(name, first_id, Measured(visits, flux, error, detected, kept, trigger, metadata, signal.redshift))
+    return objects(
+        name, first_id, MeasuredPoints(visits, flux, error, detected, is_published, trigger, metadata, signal.redshift)
+    )
 
 
-def _report(rng: np.random.Generator, n: int) -> Report:
+def _report(rng: np.random.Generator, n: int) -> ReportStyles:
     good = rng.random((n, 1)) < 0.4  # surveys whose errors are honest
     understated = np.exp(rng.uniform(np.log(0.8), np.log(2.5), (n, 1)) + 0.15 * rng.standard_normal((n, 6)))
     smaller = np.exp(rng.uniform(-np.log(MOST_OVERSTATED), 0.0, (n, 1)) + 0.1 * rng.standard_normal((n, 6)))
     understated = np.where(rng.random((n, 1)) < OVERSTATED, smaller, understated)
-    return Report(
+    return ReportStyles(
         floor=np.exp(rng.uniform(np.log(0.002), np.log(0.06), n)),
         understated=np.where(good, 1.0, understated),
         unstated=np.where(rng.random(n) < 0.3, 0.0, rng.uniform(0.0, 0.01, n)),
@@ -227,19 +229,19 @@ def moved(rng: np.random.Generator, events: transients.Events) -> transients.Eve
 
 def _brightest(visits: Visits, light: Floats) -> Floats:
     """Largest light of each object in any visit, nJy."""
-    found = np.full(visits.n, 1e-3)
-    np.maximum.at(found, visits.owner, light)
-    return found
+    largest = np.full(visits.n, 1e-3)
+    np.maximum.at(largest, visits.owner, light)
+    return largest
 
 
 def _as_deep_as_needed(rng: np.random.Generator, visits: Visits, light: Floats) -> Visits:
     """Depths at which the object is seen at its brightest with a S/N of some to hundreds: the survey that found it."""
     snr = np.exp(rng.uniform(np.log(6.0), np.log(400.0), visits.n))
-    wanted = njy_to_magnitude(_brightest(visits, np.abs(light)) * 5.0 / snr)
+    depth = njy_to_magnitude(_brightest(visits, np.abs(light)) * 5.0 / snr)
     mean = np.bincount(visits.owner, visits.depth, visits.n) / np.maximum(
         np.bincount(visits.owner, minlength=visits.n), 1
     )
-    shift = np.clip(wanted - mean, -9.0, 3.0)
+    shift = np.clip(depth - mean, -9.0, 3.0)
     return replace(visits, depth=visits.depth + shift[visits.owner])
 
 
@@ -261,7 +263,7 @@ def _variables(rng: np.random.Generator, milky_way: Floats, variable: Variable) 
 
 
 def _measure(
-    rng: np.random.Generator, visits: Visits, signal: Signal, report: Report, *, is_variable: bool
+    rng: np.random.Generator, visits: Visits, signal: Signal, report: ReportStyles, *, is_variable: bool
 ) -> tuple[Floats, Floats]:
     """Return reported flux and error, f64[P] nJy."""
     owner, band, points = visits.owner, visits.band, len(visits.owner)
@@ -286,16 +288,16 @@ def _measure(
 
 def _medians(visits: Visits, flux: Floats) -> Floats:
     """Median flux of every object and band, [n, 6]; 0 without points."""
-    found = np.zeros((visits.n, 6))
+    medians = np.zeros((visits.n, 6))
     key = visits.owner * 6 + visits.band
     order = np.lexsort((flux, key))
     present, start, count = np.unique(key[order], return_index=True, return_counts=True)
-    found.ravel()[present] = flux[order][start + count // 2]
-    return found
+    medians.ravel()[present] = flux[order][start + count // 2]
+    return medians
 
 
 def _published(
-    visits: Visits, flux: Floats, error: Floats, report: Report, real: NDArray[np.bool_]
+    visits: Visits, flux: Floats, error: Floats, report: ReportStyles, real: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which points are detections and which are published, both bool[P]; two detections must be ``real``."""
     owner = visits.owner
@@ -305,12 +307,14 @@ def _published(
     np.maximum.at(last, owner[detected], visits.mjd[detected])
     enough = np.bincount(owner[detected & real], minlength=visits.n) >= MINIMUM_DETECTIONS
     alerted = (visits.mjd >= first[owner] - report.before[owner]) & (visits.mjd <= last[owner])
-    kept = (report.archive[owner] | alerted) & (report.forced[owner] | report.limits[owner] | detected) & enough[owner]
-    return detected, kept
+    is_published = (
+        (report.archive[owner] | alerted) & (report.forced[owner] | report.limits[owner] | detected) & enough[owner]
+    )
+    return detected, is_published
 
 
 def _limits(
-    visits: Visits, flux: Floats, error: Floats, detected: NDArray[np.bool_], report: Report
+    visits: Visits, flux: Floats, error: Floats, detected: NDArray[np.bool_], report: ReportStyles
 ) -> tuple[Floats, Floats]:
     """Flux 0 with the limit as its error where only a limit is published."""
     limit = report.limits[visits.owner] & ~detected

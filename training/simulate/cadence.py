@@ -130,8 +130,8 @@ def _bands(rng: np.random.Generator, darkness: Floats, deep: NDArray[np.bool_]) 
     wide[:, :4] = rng.permuted(np.stack([PAIR_BANDS[first], PAIR_BANDS[second]], axis=1), axis=2).reshape(n, 4)
     wide[np.arange(SLOTS) >= count[:, None]] = -1
     share = BAND_SHARE * np.exp(DARK_TILT * darkness[:, None])
-    seen = rng.random((n, SLOTS)) < 0.9 * np.sqrt(share / share.max(axis=1, keepdims=True))
-    sequence = np.where(seen | ~seen.any(axis=1, keepdims=True), np.arange(SLOTS), -1)
+    is_visited = rng.random((n, SLOTS)) < 0.9 * np.sqrt(share / share.max(axis=1, keepdims=True))
+    sequence = np.where(is_visited | ~is_visited.any(axis=1, keepdims=True), np.arange(SLOTS), -1)
     return np.where(deep[:, None], sequence, wide)
 
 
@@ -260,32 +260,33 @@ def subtract_template(rng: np.random.Generator, visits: Visits, total: TotalFlux
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """Points of ``visits.n`` candidates of one class: ``flux``, ``error`` f64[P] nJy, ``detected``, ``kept`` bool[P].
+class MeasuredPoints:
+    """Points of ``visits.n`` candidates of one class: ``flux``, ``error`` f64[P] nJy.
 
-    ``trigger`` f64[n] MJD of the first detection, ``metadata`` f32[n, 64], ``redshift`` f64[n].
+    ``detected``, ``is_published`` bool[P], ``trigger`` f64[n] MJD of the first detection, ``metadata`` f32[n, 64],
+    ``redshift`` f64[n].
     """
 
     visits: Visits
     flux: Floats
     error: Floats
     detected: NDArray[np.bool_]
-    kept: NDArray[np.bool_]
+    is_published: NDArray[np.bool_]
     trigger: Floats
     metadata: NDArray[np.float32]
     redshift: Floats
 
 
-def objects(name: str, first_id: int, points: Measured) -> list[LabelledObject]:
+def objects(name: str, first_id: int, points: MeasuredPoints) -> list[LabelledObject]:
     """Return the candidates that kept a point, numbered from ``first_id``."""
-    visits, rows_kept = points.visits, np.flatnonzero(points.kept)
+    visits, rows_kept = points.visits, np.flatnonzero(points.is_published)
     edges = np.searchsorted(visits.owner[rows_kept], np.arange(visits.n + 1))
-    found: list[LabelledObject] = []
+    candidates: list[LabelledObject] = []
     for index in np.flatnonzero(np.diff(edges)):
         rows = rows_kept[edges[index] : edges[index + 1]]
-        found.append(
+        candidates.append(
             LabelledObject(
-                object_id=str(first_id + len(found)),
+                object_id=str(first_id + len(candidates)),
                 class_name=name,
                 mjd=visits.mjd[rows],
                 flux=points.flux[rows].astype(np.float32),
@@ -297,4 +298,4 @@ def objects(name: str, first_id: int, points: Measured) -> list[LabelledObject]:
                 redshift=float(points.redshift[index]),
             )
         )
-    return found
+    return candidates

@@ -192,9 +192,9 @@ def active_nucleus(rng: np.random.Generator, visits: Visits, milky_way: Floats) 
 
     def total(mjd: Floats, own: Ints, band: Ints) -> Floats:
         day = np.maximum(mjd - (SURVEY_START - TEMPLATE_SPAN - WALK_LEAD) - lag[own, band], 0.0)
-        left = np.minimum(day.astype(np.int64), WALK_DAYS - 2)
-        start, end = walk[left, own, band], walk[left + 1, own, band]
-        change = amplitude[own, band] * (start + (day - left) * (end - start))
+        day_before = np.minimum(day.astype(np.int64), WALK_DAYS - 2)
+        start, end = walk[day_before, own, band], walk[day_before + 1, own, band]
+        change = amplitude[own, band] * (start + (day - day_before) * (end - start))
         return galaxy[own, band] + magnitude_to_njy(mean[own, band] + change)
 
     signal = subtract_template(rng, visits, total)
@@ -225,8 +225,8 @@ def _nuclei(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
         z = photometry.redshifts(rng, 4096, 0.03, 3.5, 0.5)
         absolute = rng.normal(-22.0, 1.4, len(z)) - 0.5 * z
         apparent = absolute + photometry.distance_modulus(z) - 1.25 * np.log10(1.0 + z)
-        seen = (apparent < 23.5) & (apparent > 16.0)
-        redshift, r = np.concatenate([redshift, z[seen]]), np.concatenate([r, apparent[seen]])
+        is_bright = (apparent < 23.5) & (apparent > 16.0)
+        redshift, r = np.concatenate([redshift, z[is_bright]]), np.concatenate([r, apparent[is_bright]])
     return redshift[:n], r[:n]
 
 
@@ -258,7 +258,7 @@ def dwarf_nova(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> S
     gaps = recurrence[:, None] * rng.gamma(4.0, 0.25, (n, OUTBURSTS))
     begin = SURVEY_START - TEMPLATE_SPAN - 30.0 - rng.random((n, 1)) * recurrence[:, None] + np.cumsum(gaps, axis=1)
     superburst = rng.random((n, OUTBURSTS)) < 0.25
-    held = np.where(superburst, 11.0, 2.5) * np.exp(0.35 * rng.standard_normal((n, OUTBURSTS)))
+    days_bright = np.where(superburst, 11.0, 2.5) * np.exp(0.35 * rng.standard_normal((n, OUTBURSTS)))
     fainter = np.where(superburst, 0.0, np.abs(rng.normal(0.4, 0.3, (n, OUTBURSTS))))
     rise, fade = np.exp(rng.normal(np.log(0.9), 0.4, n)), np.exp(rng.normal(np.log(1.6), 0.35, n))  # days; days per mag
     stride = 1e6
@@ -269,7 +269,7 @@ def dwarf_nova(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> S
         last = np.clip(last - own * OUTBURSTS, 0, OUTBURSTS - 1)
         age = mjd - begin[own, last]
         dim = fainter[own, last] + height[own] * np.clip(1.0 - age / rise[own], 0.0, None)
-        dim += 0.06 * np.maximum(age, 0.0) + np.maximum(age - rise[own] - held[own, last], 0.0) / fade[own]
+        dim += 0.06 * np.maximum(age, 0.0) + np.maximum(age - rise[own] - days_bright[own, last], 0.0) / fade[own]
         return quiet[own, band] + np.where(age > 0.0, bright[own, band] * 10.0 ** (-0.4 * dim), 0.0)
 
     return subtract_template(rng, visits, total)

@@ -27,7 +27,15 @@ from tqdm import tqdm
 from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from training.data.dataset import LabelledObject, write_dataset
 from training.simulate import anywhere, cadence, galactic, host, photometry, transients
-from training.simulate.cadence import DEEP_FRACTION, SURVEY_NIGHTS, SURVEY_START, Measured, Signal, Visits, objects
+from training.simulate.cadence import (
+    DEEP_FRACTION,
+    SURVEY_NIGHTS,
+    SURVEY_START,
+    MeasuredPoints,
+    Signal,
+    Visits,
+    objects,
+)
 from training.simulate.photometry import Floats, magnitude_to_njy
 from training.simulate.transient_classes import KINDS
 
@@ -83,26 +91,26 @@ def simulate(
     ValueError
         For a class outside the taxonomy, a fraction outside [0, 1], no objects or a negative seed.
     """
-    known = TAXONOMIES[survey].names
-    if unknown := sorted(set(classes) - set(known)):
-        raise ValueError(f"no class {', '.join(unknown)}; there are {', '.join(known)}")
+    class_names = TAXONOMIES[survey].names
+    if unknown := sorted(set(classes) - set(class_names)):
+        raise ValueError(f"no class {', '.join(unknown)}; there are {', '.join(class_names)}")
     if not 0.0 <= deep_fraction <= 1.0:
         raise ValueError(f"the share of deep fields must be between 0 and 1, not {deep_fraction}")
-    names = [name for name in known if name in classes or not classes]
+    names = [name for name in class_names if name in classes or not classes]
     tasks = [
         replace(task, deep_fraction=deep_fraction, survey=survey)
         for name in names
-        for task in _class_tasks(known.index(name), n_per_class, seed)
+        for task in _class_tasks(class_names.index(name), n_per_class, seed)
     ]
     about = provenance(dict.fromkeys(names, n_per_class), seed, deep_fraction, survey)
     with tqdm(total=n_per_class * len(names), unit="curve", disable=not progress) as bar:
 
         def counted() -> Iterator[LabelledObject]:
-            for made in _chunks(tasks, workers):
-                bar.update(len(made))
-                yield from made
+            for chunk in _chunks(tasks, workers):
+                bar.update(len(chunk))
+                yield from chunk
 
-        write_dataset(out, counted(), classes=known, notes=lambda: {"simulation": json.dumps(about)})
+        write_dataset(out, counted(), classes=class_names, notes=lambda: {"simulation": json.dumps(about)})
     return out
 
 
@@ -154,15 +162,15 @@ def _run(task: _Task) -> list[LabelledObject]:
     rng = np.random.default_rng(np.random.SeedSequence(task.seed, spawn_key=(task.class_index, task.chunk)))
     taxon = TAXONOMIES[task.survey].classes[task.class_index]
     prefix = (task.seed % 100_000 * 10_000 + taxon.id) * 10_000_000 + task.chunk * CHUNK
-    kept: list[LabelledObject] = []
-    while len(kept) < task.count:
+    objects: list[LabelledObject] = []
+    while len(objects) < task.count:
         if task.survey == "ztf":
-            kept += transients.bright_supernovae(rng, taxon.name, prefix + len(kept))
+            objects += transients.bright_supernovae(rng, taxon.name, prefix + len(objects))
         elif task.survey == "any":
-            kept += anywhere.candidates(rng, taxon.name, prefix + len(kept), VARIABLES.get(taxon.name))
+            objects += anywhere.candidates(rng, taxon.name, prefix + len(objects), VARIABLES.get(taxon.name))
         else:
-            kept += _round(rng, taxon.name, prefix + len(kept), task.deep_fraction)
-    return kept[: task.count]
+            objects += _round(rng, taxon.name, prefix + len(objects), task.deep_fraction)
+    return objects[: task.count]
 
 
 def _round(rng: np.random.Generator, name: str, first_id: int, deep_fraction: float) -> list[LabelledObject]:
@@ -174,7 +182,7 @@ def _round(rng: np.random.Generator, name: str, first_id: int, deep_fraction: fl
     detected = cadence.detect(rng, flux, error) & usable
     inside, trigger = cadence.history(visits, detected)
     metadata = host.metadata(rng, name, signal.redshift, milky_way)
-    measured = Measured(visits, flux, error, detected, inside & usable, trigger, metadata, signal.redshift)
+    measured = MeasuredPoints(visits, flux, error, detected, inside & usable, trigger, metadata, signal.redshift)
     return objects(name, first_id, measured)
 
 

@@ -159,11 +159,11 @@ def _redshift_estimates(rng: np.random.Generator, redshift: Floats, r: Floats) -
     spread = np.where(outlier, np.maximum(spread, rng.uniform(0.1, 0.5, n)), spread)
     lopsided = np.where(QUANTILES > 0.0, 1.0, np.exp(0.3 * rng.standard_normal((n, 1))))
     quantiles = np.maximum(centre[:, None] + spread[:, None] * QUANTILES * lopsided, 0.0015 * np.arange(1, 12))
-    known = rng.random(n) < 0.25 / (1.0 + np.exp((r - 19.5) / 0.7)) + 0.02
+    has_spectrum = rng.random(n) < 0.25 / (1.0 + np.exp((r - 19.5) / 0.7)) + 0.02
     estimates = {
         "zphot": quantiles[:, 5],
         "zphot_err": 0.5 * (quantiles[:, 8] - quantiles[:, 2]) / 0.84,
-        "zspec": np.where(known, redshift + 0.0003 * rng.standard_normal(n), np.nan),
-        "zspec_err": np.where(known, rng.choice([0.0005, 0.001], n), np.nan),
+        "zspec": np.where(has_spectrum, redshift + 0.0003 * rng.standard_normal(n), np.nan),
+        "zspec_err": np.where(has_spectrum, rng.choice([0.0005, 0.001], n), np.nan),
     }
     return estimates | {f"zphot_q{10 * k:03d}": quantiles[:, k] for k in range(11)}

@@ -161,10 +161,10 @@ Row = Callable[[LabelledObject, int], Record]
 def _history(source: LabelledObject, point: int, days: float, detection: Row, forced: Row) -> Record:
     """Observations before ``point``: the detected ones, and forced photometry of all once the object is a day old."""
     earlier = [index for index in range(point) if source.mjd[index] >= source.mjd[point] - days]
-    seen = [detection(source, index) for index in earlier if source.detected[index]]
+    detections = [detection(source, index) for index in earlier if source.detected[index]]
     old = source.mjd[point] - source.trigger_mjd >= FORCED_DELAY_DAYS
     return {
-        "prvDiaSources": seen or None,
+        "prvDiaSources": detections or None,
         "prvDiaForcedSources": [forced(source, index) for index in earlier] if old else None,
     }
 
@@ -209,18 +209,18 @@ def _lsst_measurement(source: LabelledObject, point: int) -> Record:
 
 def _lsst_object(source: LabelledObject, point: int) -> Record:
     ra, dec = position(source)
-    seen = [index for index in range(point + 1) if source.detected[index]]
+    detections = [index for index in range(point + 1) if source.detected[index]]
     record = {
         "diaObjectId": int(source.object_id),
         "validityStartMjdTai": float(source.mjd[point]) + PROCESSING_DAYS,
         "ra": ra,
         "dec": dec,
-        "firstDiaSourceMjdTai": float(source.mjd[seen[0]]),
+        "firstDiaSourceMjdTai": float(source.mjd[detections[0]]),
         "lastDiaSourceMjdTai": float(source.mjd[point]),
-        "nDiaSources": len(seen),
+        "nDiaSources": len(detections),
     }
     for band, name in enumerate(BANDS):
-        record |= _band_summary(name.lower(), [float(source.flux[i]) for i in seen if source.band[i] == band])
+        record |= _band_summary(name.lower(), [float(source.flux[i]) for i in detections if source.band[i] == band])
     return record
 
 
@@ -274,23 +274,25 @@ HISTORY_DAYS = 30.0
 
 def at_ztf_depth(rng: np.random.Generator, source: LabelledObject) -> LabelledObject | None:
     """Show the object as ZTF would on the same nights, cut after the last detection; None if nothing is detected."""
-    kept = np.array([BANDS[band] in BAND_NUMBER for band in source.band], dtype=np.bool_)
-    depth = np.array([DEPTH[BANDS[band]] for band in source.band[kept]]) - 0.3 * np.abs(rng.standard_normal(kept.sum()))
+    is_ztf = np.array([BANDS[band] in BAND_NUMBER for band in source.band], dtype=np.bool_)
+    depth = np.array([DEPTH[BANDS[band]] for band in source.band[is_ztf]]) - 0.3 * np.abs(
+        rng.standard_normal(is_ztf.sum())
+    )
     sky = 10.0 ** (0.4 * (NJY_ZERO_POINT - depth)) / 5.0
-    flux = source.flux[kept] + sky * rng.standard_normal(len(sky))
-    error = np.hypot(np.hypot(source.flux_err[kept], sky), FLOOR * flux)
+    flux = source.flux[is_ztf] + sky * rng.standard_normal(len(sky))
+    error = np.hypot(np.hypot(source.flux_err[is_ztf], sky), FLOOR * flux)
     detected = np.abs(flux) >= DETECTION_SNR * error
     if not detected.any():
         return None
     points = slice(0, int(np.flatnonzero(detected)[-1]) + 1)
-    mjd = source.mjd[kept][points]
+    mjd = source.mjd[is_ztf][points]
     return LabelledObject(
         object_id=source.object_id,
         class_name=source.class_name,
         mjd=mjd,
         flux=flux[points].astype(np.float32),
         flux_err=error[points].astype(np.float32),
-        band=source.band[kept][points],
+        band=source.band[is_ztf][points],
         detected=detected[points],
         trigger_mjd=float(mjd[detected[points]][0]),
         metadata=source.metadata,
@@ -301,11 +303,11 @@ def at_ztf_depth(rng: np.random.Generator, source: LabelledObject) -> LabelledOb
 def ztf_packet(source: LabelledObject, point: int, schema: Schema) -> bytes:
     """Alert of the detection at ``point``; ``source`` must hold g, r and i only (see `at_ztf_depth`)."""
     recent = [index for index in range(point) if source.mjd[index] >= source.mjd[point] - HISTORY_DAYS]
-    seen = [index for index in range(point + 1) if source.detected[index]]
+    detections = [index for index in range(point + 1) if source.detected[index]]
     candidate = _detection(source, point) | {
-        "ndethist": len(seen),
+        "ndethist": len(detections),
         "ncovhist": point + 1,
-        "jdstarthist": _jd(source, seen[0]),
+        "jdstarthist": _jd(source, detections[0]),
         "jdendhist": _jd(source, point),
         "exptime": EXPOSURE_SECONDS,
     }
@@ -381,7 +383,7 @@ Packet: TypeAlias = Callable[[LabelledObject, int, Schema], bytes]
 
 
 @dataclass(frozen=True)
-class Sample:
+class PacketSample:
     """One packet: the alert of detection number ``alert`` (from 1) of the first object with ``points`` before it."""
 
     class_name: str
@@ -389,10 +391,25 @@ class Sample:
     points: int
 
 
-SAMPLES: dict[str, tuple[Sample, ...]] = {
-    "lsst": (Sample("Ia", 1, 0), Sample("II", 12, 25), Sample("SLSN", 20, 40), Sample("AGN", 150, 400)),
-    "elasticc": (Sample("KN", 2, 5), Sample("Ib/c", 8, 20), Sample("TDE", 25, 50), Sample("EB", 60, 80)),
-    "ztf": (Sample("Ia", 3, 4), Sample("Dwarf Novae", 4, 8), Sample("RR Lyrae", 12, 20), Sample("uLens", 8, 12)),
+SAMPLES: dict[str, tuple[PacketSample, ...]] = {
+    "lsst": (
+        PacketSample("Ia", 1, 0),
+        PacketSample("II", 12, 25),
+        PacketSample("SLSN", 20, 40),
+        PacketSample("AGN", 150, 400),
+    ),
+    "elasticc": (
+        PacketSample("KN", 2, 5),
+        PacketSample("Ib/c", 8, 20),
+        PacketSample("TDE", 25, 50),
+        PacketSample("EB", 60, 80),
+    ),
+    "ztf": (
+        PacketSample("Ia", 3, 4),
+        PacketSample("Dwarf Novae", 4, 8),
+        PacketSample("RR Lyrae", 12, 20),
+        PacketSample("uLens", 8, 12),
+    ),
 }
 SCHEMAS = {"lsst": "lsst/10.0.avsc", "elasticc": "elasticc/0.9.1.avsc", "ztf": "ztf/4.02.avsc"}
 
@@ -422,7 +439,7 @@ def _writer(survey: str, number: int) -> Packet:
     return lsst_packet if survey == "lsst" else ztf_packet
 
 
-def _choose(survey: str, sample: Sample) -> tuple[LabelledObject, int]:
+def _choose(survey: str, sample: PacketSample) -> tuple[LabelledObject, int]:
     for source in _candidates(survey, sample.class_name):
         alerts = np.flatnonzero(source.detected)
         if len(alerts) >= sample.alert and (point := int(alerts[sample.alert - 1])) >= sample.points:
@@ -433,9 +450,9 @@ def _choose(survey: str, sample: Sample) -> tuple[LabelledObject, int]:
 def _candidates(survey: str, class_name: str) -> Iterator[LabelledObject]:
     rng = np.random.default_rng(SEED)
     for source in simulate_class(class_name, CANDIDATES, SEED):
-        seen = at_ztf_depth(rng, source) if survey == "ztf" else source
-        if seen is not None:
-            yield seen
+        shallower = at_ztf_depth(rng, source) if survey == "ztf" else source
+        if shallower is not None:
+            yield shallower
 
 
 def main() -> None:

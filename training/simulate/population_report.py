@@ -90,7 +90,7 @@ REDSHIFT_REACH = 0.02  # over 1 + z
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class PointSample:
     """Light curves as flat points: ``offsets`` i64[N+1], columns of points [P], and per object class and redshift."""
 
     offsets: Ints
@@ -111,7 +111,7 @@ class Sample:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
 
-def read_sample(path: Path, rename: dict[str, str] | None = None) -> Sample:
+def read_sample(path: Path, rename: dict[str, str] | None = None) -> PointSample:
     """Read the labelled objects of a file with two detections or more; ``rename`` gives classes other names."""
     data = read_dataset(path)
     redshift = pq.read_table(path, columns=["redshift"]).column("redshift").to_numpy()
@@ -120,7 +120,7 @@ def read_sample(path: Path, rename: dict[str, str] | None = None) -> Sample:
     return _chosen(data, np.flatnonzero((detections >= MINIMUM_DETECTIONS) & (names != "")), names, redshift)
 
 
-def cut_at_alerts(sample: Sample, rng: np.random.Generator) -> Sample:
+def cut_at_alerts(sample: PointSample, rng: np.random.Generator) -> PointSample:
     """Show the set as a random dump of alerts does: as many objects per class, each at one alert, all alike.
 
     Objects with many alerts are drawn more often, and histories end where the alert does. Objects of which the alert
@@ -131,14 +131,14 @@ def cut_at_alerts(sample: Sample, rng: np.random.Generator) -> Sample:
         points = np.flatnonzero(sample.detected & (sample.class_name[owner] == name))
         for point in rng.choice(points, int((sample.class_name == name).sum())):
             start = sample.offsets[owner[point]]
-            kept = start + alert_rows(sample.mjd[start:], sample.detected[start:], int(point - start))
-            if sample.detected[kept].sum() >= MINIMUM_DETECTIONS:
-                rows.append(kept)
+            alert_points = start + alert_rows(sample.mjd[start:], sample.detected[start:], int(point - start))
+            if sample.detected[alert_points].sum() >= MINIMUM_DETECTIONS:
+                rows.append(alert_points)
                 order.append(owner[point])
     return _gather(sample, rows, np.array(order, dtype=np.int64))
 
 
-def at_redshifts_of(sample: Sample, reference: Sample) -> Sample:
+def at_redshifts_of(sample: PointSample, reference: PointSample) -> PointSample:
     """Return the set with the redshift distribution of another one, class by class.
 
     Every object of ``reference`` with a known redshift is answered by the object of ``sample`` that is nearest in
@@ -158,13 +158,13 @@ def at_redshifts_of(sample: Sample, reference: Sample) -> Sample:
     return take(sample, np.concatenate(chosen))
 
 
-def take(sample: Sample, objects: Ints) -> Sample:
+def take(sample: PointSample, objects: Ints) -> PointSample:
     """Return the set of the given objects, in their order, with repetitions."""
     rows = [np.arange(sample.offsets[index], sample.offsets[index + 1]) for index in objects]
     return _gather(sample, rows, objects)
 
 
-def measure(sample: Sample) -> dict[str, Floats]:
+def measure(sample: PointSample) -> dict[str, Floats]:
     """Numbers of each object, f64[N], NaN where there is none.
 
     ``peak`` AB magnitude of the brightest detection, ``duration`` days from the first to the last one, ``points`` and
@@ -172,15 +172,15 @@ def measure(sample: Sample) -> dict[str, Floats]:
     """
     n, owner = len(sample), sample.owner
     brightest, first, last = np.zeros(n), np.full(n, np.inf), np.full(n, -np.inf)
-    seen = owner[sample.detected]
-    np.maximum.at(brightest, seen, np.abs(sample.flux[sample.detected]))
-    np.minimum.at(first, seen, sample.mjd[sample.detected])
-    np.maximum.at(last, seen, sample.mjd[sample.detected])
+    detected_owner = owner[sample.detected]
+    np.maximum.at(brightest, detected_owner, np.abs(sample.flux[sample.detected]))
+    np.minimum.at(first, detected_owner, sample.mjd[sample.detected])
+    np.maximum.at(last, detected_owner, sample.mjd[sample.detected])
     values: dict[str, Floats] = {
         "peak": njy_to_magnitude(brightest),
         "duration": last - first,
         "points": np.diff(sample.offsets).astype(np.float64),
-        "detections": np.bincount(seen, minlength=n).astype(np.float64),
+        "detections": np.bincount(detected_owner, minlength=n).astype(np.float64),
         "redshift": np.where(sample.redshift > 0.0, sample.redshift, np.nan),
     }
     for index, band in enumerate(BANDS):
@@ -188,7 +188,7 @@ def measure(sample: Sample) -> dict[str, Floats]:
     return values | _colours(sample, owner)
 
 
-def _colours(sample: Sample, owner: Ints) -> dict[str, Floats]:
+def _colours(sample: PointSample, owner: Ints) -> dict[str, Floats]:
     night = np.floor(sample.mjd - NIGHT_STARTS).astype(np.int64)
     key = owner * 100_000 + night
     bright = sample.flux > COLOUR_SNR * sample.flux_err
@@ -217,8 +217,8 @@ def _median_by(owner: Ints, value: Floats, n: int) -> Floats:
     return result
 
 
-def _chosen(data: Dataset, objects: Ints, names: NDArray[np.str_], redshift: Floats) -> Sample:
-    everything = Sample(
+def _chosen(data: Dataset, objects: Ints, names: NDArray[np.str_], redshift: Floats) -> PointSample:
+    everything = PointSample(
         offsets=data.offsets,
         mjd=data.mjd,
         flux=data.flux.astype(np.float64),
@@ -231,10 +231,10 @@ def _chosen(data: Dataset, objects: Ints, names: NDArray[np.str_], redshift: Flo
     return take(everything, objects)
 
 
-def _gather(sample: Sample, rows: list[Ints], objects: Ints) -> Sample:
+def _gather(sample: PointSample, rows: list[Ints], objects: Ints) -> PointSample:
     """Return the set of the given points of the given objects."""
     points = np.concatenate([np.empty(0, dtype=np.int64), *rows])
-    return Sample(
+    return PointSample(
         offsets=np.cumsum([0, *map(len, rows)]),
         mjd=sample.mjd[points],
         flux=sample.flux[points],
@@ -246,7 +246,7 @@ def _gather(sample: Sample, rows: list[Ints], objects: Ints) -> Sample:
     )
 
 
-def common_classes(simulated: Sample, reference: Sample) -> list[str]:
+def common_classes(simulated: PointSample, reference: PointSample) -> list[str]:
     """Classes that both sets have; raises ValueError when there are none."""
     names = sorted(set(simulated.class_name.tolist()) & set(reference.class_name.tolist()))
     if not names:
@@ -270,7 +270,7 @@ SHORTEST = 0.02  # days; two visits of one night
 MANY_DECADES = 50.0  # an axis of a larger ratio is labelled at powers of ten only
 
 
-def draw_populations(path: Path, simulated: Sample, reference: Sample, reference_name: str) -> None:
+def draw_populations(path: Path, simulated: PointSample, reference: PointSample, reference_name: str) -> None:
     """Write the comparison of every class that both sets have as a PNG."""
     names = common_classes(simulated, reference)
     sides = [(sample, measure(sample)) for sample in (simulated, reference)]
@@ -278,7 +278,7 @@ def draw_populations(path: Path, simulated: Sample, reference: Sample, reference
     grid = figure.subplots(len(names), len(COLUMNS) + 1, squeeze=False)
     for row, name in zip(grid, names, strict=True):
         of_class = [
-            {key: values[sample.class_name == name] for key, values in found.items()} for sample, found in sides
+            {key: values[sample.class_name == name] for key, values in measures.items()} for sample, measures in sides
         ]
         for axes, (key, label) in zip(row[:-1], COLUMNS.items(), strict=True):
             _histograms(axes, of_class[0][key], of_class[1][key], logarithmic=key in LOGARITHMIC)
@@ -374,7 +374,7 @@ class PopulationReport(BaseSettings):
         sys.stdout.write("\n".join([*report["disagreements"], summary]) + "\n")
 
 
-def compare(simulated: Sample, reference: Sample, reference_name: str) -> dict[str, Any]:
+def compare(simulated: PointSample, reference: PointSample, reference_name: str) -> dict[str, Any]:
     """Percentiles of every measure on both sides, Kolmogorov-Smirnov distances, and the disagreements in words.
 
     Raises ValueError when the two sets have no class in common.
@@ -384,7 +384,7 @@ def compare(simulated: Sample, reference: Sample, reference_name: str) -> dict[s
     classes = {
         name: _compare_class(_of_class(left, simulated, name), _of_class(right, reference, name)) for name in names
     }
-    found = [
+    disagreements = [
         f"{name}: median {key.replace('_', ' ')} {entry['simulated'][2]:.3g} simulated, "
         f"{entry['reference'][2]:.3g} in {reference_name}"
         for name, measures in classes.items()
@@ -397,11 +397,11 @@ def compare(simulated: Sample, reference: Sample, reference_name: str) -> dict[s
         "tolerance_mag": TOLERANCE,
         "tolerance_ratio": RATIO_TOLERANCE,
         "classes": classes,
-        "disagreements": found,
+        "disagreements": disagreements,
     }
 
 
-def _of_class(measures: Measures, sample: Sample, name: str) -> Measures:
+def _of_class(measures: Measures, sample: PointSample, name: str) -> Measures:
     return {key: values[sample.class_name == name] for key, values in measures.items()}
 
 

@@ -28,7 +28,7 @@ from models.metadata import METADATA_COLUMNS
 from models.photometry import NJY_ZERO_POINT
 from training.data.dataset import LabelledObject
 from training.simulate import cadence, photometry, transient_classes
-from training.simulate.cadence import MOON_PERIOD, SURVEY_NIGHTS, SURVEY_START, Measured, Visits, objects
+from training.simulate.cadence import MOON_PERIOD, SURVEY_NIGHTS, SURVEY_START, MeasuredPoints, Visits, objects
 from training.simulate.photometry import (
     FAINTEST_PEAK,
     MILKY_WAY_DUST,
@@ -39,7 +39,7 @@ from training.simulate.photometry import (
     magnitude_to_njy,
     planck,
 )
-from training.simulate.transient_classes import SED_NODES, Kind, Plateau, Spread
+from training.simulate.transient_classes import SED_NODES, Plateau, Spread, Subtype
 
 NORMAL_WAVELENGTH = 4800.0  # rest Angstrom at which peak magnitudes are quoted
 SED_SCATTER = 0.07  # mag, per node and object
@@ -47,7 +47,7 @@ SED_DRIFT = 0.07  # mag per 30 rest days, per node and object
 BUMP_DAY, BUMP_WIDTH = 25.0, 6.5  # rest days after maximum, and Gaussian width
 SHOCK_FADE = 2.2  # rest days
 POOL = 4096  # events drawn at a time to find the detectable ones
-PARAMETERS: dict[str, Callable[[Kind], Spread]] = {
+PARAMETERS: dict[str, Callable[[Subtype], Spread]] = {
     "rise": lambda k: k.light.rise,
     "fall": lambda k: k.light.fall,
     "tail": lambda k: k.light.tail,
@@ -89,7 +89,7 @@ class Events:
 
 def draw(
     rng: np.random.Generator,
-    kinds: tuple[Kind, ...],
+    kinds: tuple[Subtype, ...],
     milky_way: Floats,
     first_mjd: float,
     last_mjd: float,
@@ -148,8 +148,8 @@ def luminosity(phase: Floats, shape: dict[str, Floats], tail_power: Floats) -> F
     """L(t) / L(maximum) at rest days ``phase`` from maximum; zero before first light."""
     before = np.clip(1.0 - (phase / shape["rise"]) ** 2, 0.0, None)
     after = np.maximum(phase, 0.0)
-    held = np.minimum(after, shape["plateau"])
-    drop = np.exp(-0.5 * ((after - held) / shape["fall"]) ** 2) * 10.0 ** (-0.4 * shape["slope"] * held)
+    days_held = np.minimum(after, shape["plateau"])
+    drop = np.exp(-0.5 * ((after - days_held) / shape["fall"]) ** 2) * 10.0 ** (-0.4 * shape["slope"] * days_held)
     tail = (1.0 + after / (tail_power * shape["tail_time"])) ** -tail_power
     share = np.minimum(shape["tail"], 0.95)
     return np.where(phase < 0.0, before * (phase > -shape["rise"]), (1.0 - share) * drop + share * tail)
@@ -173,7 +173,7 @@ class _Sample:
         return _Sample(*(np.concatenate(pair) for pair in pairs))
 
 
-def _detectable(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int, faintest: float) -> _Sample:
+def _detectable(rng: np.random.Generator, kinds: tuple[Subtype, ...], n: int, faintest: float) -> _Sample:
     """``n`` events of a volume-limited population that are bright enough at maximum to be worth simulating."""
     sample = _bright(_volume(rng, kinds, POOL), faintest)
     while len(sample.kind) < n:
@@ -185,7 +185,7 @@ def _bright(sample: _Sample, faintest: float) -> _Sample:
     return sample.take(sample.magnitude + 0.8 * sample.a_v < faintest)
 
 
-def _volume(rng: np.random.Generator, kinds: tuple[Kind, ...], n: int) -> _Sample:
+def _volume(rng: np.random.Generator, kinds: tuple[Subtype, ...], n: int) -> _Sample:
     people = [k.population for k in kinds]
     kind = rng.choice(len(kinds), n, p=[p.share for p in people])
     redshift = np.empty(n)
@@ -256,25 +256,25 @@ SPECTRUM_LIMIT, SPECTRUM_WIDTH = 18.9, 0.2  # peak magnitude at which half of th
 SUPERLUMINOUS_LIMIT = 19.3  # rare ones are followed deeper
 
 
-def _near(kind: Kind, share: float, farthest: float) -> Kind:
+def _near(kind: Subtype, share: float, farthest: float) -> Subtype:
     return replace(kind, population=replace(kind.population, share=share, redshift=(0.003, farthest)))
 
 
-def _paced(kind: Kind, rise: Spread, fall: Spread, tail_time: Spread) -> Kind:
+def _paced(kind: Subtype, rise: Spread, fall: Spread, tail_time: Spread) -> Subtype:
     return replace(kind, light=replace(kind.light, rise=rise, fall=fall, tail_time=tail_time))
 
 
-def _luminous(kind: Kind, magnitude: Spread) -> Kind:
+def _luminous(kind: Subtype, magnitude: Spread) -> Subtype:
     return replace(kind, population=replace(kind.population, magnitude=magnitude))
 
 
-def _bluer(kind: Kind, cooling: float, slope: Spread) -> Kind:
+def _bluer(kind: Subtype, cooling: float, slope: Spread) -> Subtype:
     """Slower cooling and a steeper plateau than the deep survey's, as the ZTF set has them in g - r."""
     plateau = Plateau(kind.plateau.length, slope)
     return replace(kind, colour=replace(kind.colour, cooling=(cooling, 0.3)), plateau=plateau)
 
 
-def _kinds() -> dict[str, tuple[Kind, ...]]:
+def _kinds() -> dict[str, tuple[Subtype, ...]]:
     t = transient_classes
     return {
         "Ia": (_near(t.NORMAL_IA, 0.90, 0.17), _near(t.LIKE_1991BG, 0.05, 0.1), _near(t.LIKE_2002CX, 0.05, 0.12)),
@@ -302,16 +302,16 @@ def bright_supernovae(rng: np.random.Generator, name: str, first_id: int) -> lis
     milky_way = photometry.milky_way_dust(rng, CANDIDATES, galactic=False)
     first, last = SURVEY_START - 30.0, SURVEY_START + SURVEY_NIGHTS
     events = draw(rng, ZTF_KINDS[name], milky_way, first, last, faintest=FAINTEST_PEAK)
-    seen = ztf_visits(rng, CANDIDATES, *window(events))
-    true = flux(events, seen)
-    measured, error = cadence.observe(rng, seen, true, np.zeros_like(true), cadence.ZTF)
+    visits = ztf_visits(rng, CANDIDATES, *window(events))
+    true = flux(events, visits)
+    measured, error = cadence.observe(rng, visits, true, np.zeros_like(true), cadence.ZTF)
     alerted = _alerted(rng, measured / error)
-    kept = alerted & _classified(rng, name, seen, np.where(alerted, measured, 0.0))[seen.owner]
+    is_published = alerted & _classified(rng, name, visits, np.where(alerted, measured, 0.0))[visits.owner]
     trigger = np.full(CANDIDATES, np.inf)
-    np.minimum.at(trigger, seen.owner[kept], seen.mjd[kept])
+    np.minimum.at(trigger, visits.owner[is_published], visits.mjd[is_published])
     missing = np.full((CANDIDATES, len(METADATA_COLUMNS)), np.nan, np.float32)
-    points = Measured(
-        seen, measured, error, alerted & (measured > 4.2 * error), kept, trigger, missing, events.redshift
+    points = MeasuredPoints(
+        visits, measured, error, alerted & (measured > 4.2 * error), is_published, trigger, missing, events.redshift
     )
     return objects(name, first_id, points)
 
@@ -322,15 +322,15 @@ def _alerted(rng: np.random.Generator, snr: Floats) -> NDArray[np.bool_]:
     return snr > threshold
 
 
-def _classified(rng: np.random.Generator, name: str, seen: Visits, flux: Floats) -> NDArray[np.bool_]:
+def _classified(rng: np.random.Generator, name: str, visits: Visits, flux: Floats) -> NDArray[np.bool_]:
     """Draw which candidates got a spectrum and enough detections, bool[n]; ``flux`` is 0 where nothing was alerted."""
-    brightest = np.full(seen.n, 1e-3)
-    np.maximum.at(brightest, seen.owner, flux)
+    brightest = np.full(visits.n, 1e-3)
+    np.maximum.at(brightest, visits.owner, flux)
     peak = NJY_ZERO_POINT - 2.5 * np.log10(brightest)
     limit = SUPERLUMINOUS_LIMIT if name.startswith("SLSN") else SPECTRUM_LIMIT
     chance = 1.0 / (1.0 + np.exp(np.clip((peak - limit) / SPECTRUM_WIDTH, -50.0, 50.0)))
-    enough = np.bincount(seen.owner[flux > 0.0], minlength=seen.n) >= MIN_DETECTIONS
-    classified: NDArray[np.bool_] = enough & (rng.random(seen.n) < chance)
+    enough = np.bincount(visits.owner[flux > 0.0], minlength=visits.n) >= MIN_DETECTIONS
+    classified: NDArray[np.bool_] = enough & (rng.random(visits.n) < chance)
     return classified
 
 

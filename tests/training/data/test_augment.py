@@ -44,10 +44,10 @@ def days(curve: LightCurve | None) -> list[int]:
 
 def test_default_view_shows_everything() -> None:
     curve = ladder()
-    seen = apply_view(curve, View())
-    assert days(seen) == list(range(12))
-    assert seen is not None
-    assert seen.metadata == curve.metadata
+    visible = apply_view(curve, View())
+    assert days(visible) == list(range(12))
+    assert visible is not None
+    assert visible.metadata == curve.metadata
 
 
 def test_mta_keeps_the_past_of_the_trigger_and_the_days_after_it() -> None:
@@ -89,9 +89,9 @@ def test_nothing_detected_is_no_alert() -> None:
 
 def test_metadata_blocks_cover_every_column_once_they_are_all_missing() -> None:
     assert frozenset().union(*METADATA_BLOCKS.values()) == set(METADATA_COLUMNS)
-    seen = apply_view(ladder(), View(missing=NO_METADATA))
-    assert seen is not None
-    assert seen.metadata == {}
+    visible = apply_view(ladder(), View(missing=NO_METADATA))
+    assert visible is not None
+    assert visible.metadata == {}
     without_redshift = apply_view(ladder(), View(missing=("redshift",)))
     assert without_redshift is not None
     assert not {"z_final", "z_final_err", "hostgal_zspec", "hostgal2_zspec"} & without_redshift.metadata.keys()
@@ -111,19 +111,19 @@ def test_survey_views_lack_what_the_surveys_lack() -> None:
 
 def test_a_shallower_survey_sees_brighter_objects_at_the_same_signal_to_noise() -> None:
     curve = ladder((1, 2, 3, 8))
-    seen = apply_view(curve, View(brightness=36.0))
-    assert seen is not None
-    np.testing.assert_allclose(seen.flux, 36 * curve.flux, rtol=1e-6)
-    np.testing.assert_allclose(seen.flux_err, 36 * curve.flux_err, rtol=1e-6)
-    assert seen.flux.dtype == np.float32
+    visible = apply_view(curve, View(brightness=36.0))
+    assert visible is not None
+    np.testing.assert_allclose(visible.flux, 36 * curve.flux, rtol=1e-6)
+    np.testing.assert_allclose(visible.flux_err, 36 * curve.flux_err, rtol=1e-6)
+    assert visible.flux.dtype == np.float32
 
 
 def test_nothing_is_made_brighter_than_saturation_or_fainter_than_it_was() -> None:
     for peak, expected in ((SATURATION / 2, SATURATION), (2 * SATURATION, 2 * SATURATION)):
         curve = LightCurve.from_columns([60_000.0], [-peak], [1.0], ["r"], [True])
-        seen = apply_view(curve, View(brightness=36.0))
-        assert seen is not None
-        assert -seen.flux[0] == pytest.approx(expected)
+        visible = apply_view(curve, View(brightness=36.0))
+        assert visible is not None
+        assert -visible.flux[0] == pytest.approx(expected)
 
 
 def test_ztf_views_cover_their_range_of_brightness() -> None:
@@ -177,11 +177,11 @@ def test_whatever_is_drawn_only_removes(seed: int, at_detection: float, as_ztf: 
     curve = ladder((2, 3, 5, 9))
     config = AugmentationConfig(at_detection=at_detection, as_ztf=as_ztf, detected_only=0.5, short_history=0.5)
     view = draw_view(curve, config, np.random.default_rng(seed))
-    seen = apply_view(curve, view)
-    if seen is not None:
-        assert seen.detected.any()
-        assert set(days(seen)) <= set(days(curve))
-        assert seen.metadata.items() <= curve.metadata.items()
+    visible = apply_view(curve, view)
+    if visible is not None:
+        assert visible.detected.any()
+        assert set(days(visible)) <= set(days(curve))
+        assert visible.metadata.items() <= curve.metadata.items()
 
 
 def test_a_draw_costs_the_same_random_numbers_whatever_comes_out() -> None:

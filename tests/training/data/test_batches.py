@@ -80,9 +80,9 @@ def test_balanced_draws_take_rare_classes_as_often_as_common_ones(dataset: Datas
 def test_a_view_without_detection_leaves_the_object_out_when_scoring_but_not_when_training(dataset: Dataset) -> None:
     config, indices = recipe().data, np.arange(40)
     only_u = View(bands=("u",))
-    shown = view_examples(dataset, indices, config, only_u)
-    assert 0 < len(shown) < 40
-    assert all(set(example.tokens.band.tolist()) == {0} for example in shown)
+    visible = view_examples(dataset, indices, config, only_u)
+    assert 0 < len(visible) < 40
+    assert all(set(example.tokens.band.tolist()) == {0} for example in visible)
     blind = debug().augmentation.model_copy(update={"as_ztf": 1.0})
     drawn = draw_examples(dataset, indices, config, blind, np.random.default_rng(0))
     assert [example.label for example in drawn] == dataset.label[indices].tolist()

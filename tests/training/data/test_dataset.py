@@ -200,7 +200,7 @@ def test_objects_of_one_parent_are_never_on_two_sides(tmp_path: Path) -> None:
         for row in rows:
             sides.setdefault(data.family[row], set()).add(side)
     assert len(sides) == 200
-    assert all(len(found) == 1 for found in sides.values())
+    assert all(len(parts) == 1 for parts in sides.values())
     assert set.union(*sides.values()) == {"train", "validation", "test"}
 
 

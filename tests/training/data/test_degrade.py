@@ -29,17 +29,24 @@ def drawn(curve: LightCurve, seed: int, **shares: float) -> LightCurve:
 
 def test_every_draw_is_a_light_curve_with_a_detection(curve: LightCurve) -> None:
     for seed in range(300):
-        seen = degrade(curve, DegradeConfig(), np.random.default_rng(seed))
-        LightCurve.from_columns(seen.mjd, seen.flux, seen.flux_err, seen.band, seen.detected, seen.metadata)
-        assert seen.detected.any()
-        assert set(seen.mjd) <= set(curve.mjd)
+        degraded = degrade(curve, DegradeConfig(), np.random.default_rng(seed))
+        LightCurve.from_columns(
+            degraded.mjd,
+            degraded.flux,
+            degraded.flux_err,
+            degraded.band,
+            degraded.detected,
+            degraded.metadata,
+        )
+        assert degraded.detected.any()
+        assert set(degraded.mjd) <= set(curve.mjd)
 
 
 def test_no_share_changes_nothing(curve: LightCurve) -> None:
-    seen = drawn(curve, 0)
-    assert np.array_equal(seen.flux, curve.flux)
-    assert np.array_equal(seen.flux_err, curve.flux_err)
-    assert seen.metadata == curve.metadata
+    degraded = drawn(curve, 0)
+    assert np.array_equal(degraded.flux, curve.flux)
+    assert np.array_equal(degraded.flux_err, curve.flux_err)
+    assert degraded.metadata == curve.metadata
 
 
 def test_the_same_draw_gives_the_same_light_curve(curve: LightCurve) -> None:
@@ -51,10 +58,10 @@ def test_the_same_draw_gives_the_same_light_curve(curve: LightCurve) -> None:
 def test_elsewhere_it_is_as_well_measured_and_its_redshift_unknown(curve: LightCurve) -> None:
     scales = []
     for seed in range(50):
-        seen = drawn(curve, seed, brightness=1.0)
-        np.testing.assert_allclose(seen.flux / seen.flux_err, curve.flux / curve.flux_err, rtol=1e-4)
-        assert set(seen.metadata) == {"mwebv"}
-        scales.append(float(seen.flux_err[0] / curve.flux_err[0]))
+        degraded = drawn(curve, seed, brightness=1.0)
+        np.testing.assert_allclose(degraded.flux / degraded.flux_err, curve.flux / curve.flux_err, rtol=1e-4)
+        assert set(degraded.metadata) == {"mwebv"}
+        scales.append(float(degraded.flux_err[0] / curve.flux_err[0]))
     assert min(scales) < 0.3
     assert max(scales) > 30
 
@@ -71,8 +78,8 @@ def test_misjudged_errors_scatter_more_than_they_say(curve: LightCurve) -> None:
     flat = LightCurve.from_columns(curve.mjd, np.full(80, 1e4), np.full(80, 50.0), curve.band)
     ratios = []
     for seed in range(60):
-        seen = drawn(flat, seed, misjudged=1.0)
-        ratios.append(float(np.std(seen.flux) / np.median(seen.flux_err)))
+        degraded = drawn(flat, seed, misjudged=1.0)
+        ratios.append(float(np.std(degraded.flux) / np.median(degraded.flux_err)))
     assert np.median(ratios) > 1.1
     assert max(ratios) < 6
 
@@ -82,13 +89,13 @@ def test_shaken_light_curves_are_like_the_object_and_unlike_each_other() -> None
     rng, many = np.random.default_rng(3), curve_of_points(60)
     ratios = []
     for _ in range(200):
-        seen = shake(many, rng)
-        assert len(many) * 0.3 < len(seen) <= len(many)
-        assert seen.detected.any()
-        assert np.isin(seen.mjd, many.mjd).all()
-        assert seen.metadata == many.metadata
-        place = np.searchsorted(many.mjd, seen.mjd)
-        ratios.append(np.median(seen.flux_err / many.flux_err[place]))
+        degraded = shake(many, rng)
+        assert len(many) * 0.3 < len(degraded) <= len(many)
+        assert degraded.detected.any()
+        assert np.isin(degraded.mjd, many.mjd).all()
+        assert degraded.metadata == many.metadata
+        place = np.searchsorted(many.mjd, degraded.mjd)
+        ratios.append(np.median(degraded.flux_err / many.flux_err[place]))
     assert 0.5 < min(ratios) < 1.0 < max(ratios) < 2.5
     one, other = (shake(many, np.random.default_rng(7)) for _ in range(2))
     np.testing.assert_array_equal(one.flux, other.flux)

@@ -10,8 +10,8 @@ from support.toy_dataset import write_toy_dataset
 from training.data.augment import AugmentationConfig
 from training.data.dataset import Dataset, read_dataset
 from training.data.targets import (
-    ForecastQuestion,
     ForecastingConfig,
+    ForecastQuestion,
     ask,
     askable,
     cut_times,
@@ -150,11 +150,11 @@ def test_askable_objects_are_those_with_a_cut(dataset: Dataset, horizon: float) 
 def test_padding(dataset: Dataset) -> None:
     questions = [draw(dataset.curve(index), index) for index in range(4)]
     arrays = pad_questions(questions)
-    asked = arrays["query_mask"]
-    assert asked.sum(1).tolist() == [len(question.queries) for question in questions]
+    is_query = arrays["query_mask"]
+    assert is_query.sum(1).tolist() == [len(question.queries) for question in questions]
     assert arrays["mask"].sum(1).tolist() == [len(question.tokens) for question in questions]
-    np.testing.assert_array_equal(arrays["target_flux"][2][asked[2]], questions[2].flux)
-    assert not arrays["target_flux_err"][~asked].any()
+    np.testing.assert_array_equal(arrays["target_flux"][2][is_query[2]], questions[2].flux)
+    assert not arrays["target_flux_err"][~is_query].any()
     assert arrays["query_band"].dtype == np.int64
     assert arrays["target_flux"].dtype == arrays["query_time"].dtype == np.float32
 

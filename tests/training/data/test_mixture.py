@@ -83,7 +83,7 @@ def test_surveys_of_one_class_weigh_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_out", "seen"),
+    ("left_out", "names_left"),
     [
         ({}, {"one0", "two1", "two2", "three3"}),
         ({"without": ["two"]}, {"one0", "three3"}),  # of the views, those of its objects
@@ -91,14 +91,16 @@ def test_surveys_of_one_class_weigh_less() -> None:
         ({"not_through": ["one"]}, {"one0", "two1", "three3"}),  # its own objects are no views
     ],
 )
-def test_surveys_are_left_out_by_object_and_by_visits(tmp_path: Path, left_out: dict[str, Any], seen: set[str]) -> None:
+def test_surveys_are_left_out_by_object_and_by_visits(
+    tmp_path: Path, left_out: dict[str, Any], names_left: set[str]
+) -> None:
     raw = [transient("one", 0, IA), transient("two", 1, II)]
     views = [replace(transient("one", 2, IA, "view"), object_id="two2", raw_label="two")]
     views += [replace(transient("two", 3, IA, "view"), object_id="three3", raw_label="three")]
     collect(raw + views, parts=[0] * 4).save(tmp_path / "sky.npz")
     (tmp_path / "mix.json").write_text(json.dumps({"ingredients": [{"file": "sky.npz", "share": 1.0, **left_out}]}))
     names = read_mixture(tmp_path / "mix.json").object_id
-    assert {name.partition(":")[2] for name in names} == seen
+    assert {name.partition(":")[2] for name in names} == names_left
 
 
 def test_a_recipe_trains_on_a_mixture(mixture: Path, tmp_path: Path) -> None:

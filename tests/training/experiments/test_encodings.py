@@ -88,20 +88,20 @@ def test_frozen_vectors_are_those_of_the_classifier(data: Catalina, tmp_path: Pa
     indices = np.array([0, 41, 7])
     vectors = encode(network, data, indices, config.window, 0.5)
     batch = to_batch(thinned_windows(data, indices, config.window, 0.5, seed=0))
-    seen: list[torch.Tensor] = []
-    classifier.encoder.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    outputs: list[torch.Tensor] = []
+    classifier.encoder.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     with torch.inference_mode():
         classifier(*batch.inputs_of(classifier))
     assert torch.equal(vectors.mask_NW, batch.mask_BL)
-    assert torch.allclose(vectors.x_NWD[vectors.mask_NW], seen[0][batch.mask_BL], atol=1e-5)
+    assert torch.allclose(vectors.x_NWD[vectors.mask_NW], outputs[0][batch.mask_BL], atol=1e-5)
 
 
 def test_vectors_are_cut_to_the_longest_of_a_batch() -> None:
     mask_NW = torch.arange(5) < torch.tensor([2, 5, 3])[:, None]
     vectors = Vectors(torch.randn(3, 5, 4), mask_NW, torch.tensor([0, 1, 2]))
-    taken = vectors.take(np.array([2, 0]))
-    assert taken.x_NWD.shape == (2, 3, 4)
-    assert taken.label_N.tolist() == [2, 0]
+    shorter = vectors.take(np.array([2, 0]))
+    assert shorter.x_NWD.shape == (2, 3, 4)
+    assert shorter.label_N.tolist() == [2, 0]
 
 
 def test_the_fold_held_out_is_neither_trained_nor_validated_on() -> None:

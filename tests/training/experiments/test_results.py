@@ -101,5 +101,5 @@ def test_help_lists_the_experiments(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["experiment", "--help"])
     assert stopped.value.code == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in ("position", "interpolation", "spirals", "pendulum", "table"))
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("position", "interpolation", "spirals", "pendulum", "table"))

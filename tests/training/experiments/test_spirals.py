@@ -63,11 +63,11 @@ def test_distribution_of_the_drawn_spirals() -> None:
     assert not np.isin(test.noisy_NL2[:, 0, 0], train.noisy_NL2[:, 0, 0]).any()
 
 
-@pytest.mark.parametrize(("protocol", "length", "shown"), [("romae", 75, 30), ("contiformer", 150, 50)])
-def test_points_shown(protocol: Protocol, length: int, shown: int) -> None:
+@pytest.mark.parametrize(("protocol", "length", "points"), [("romae", 75, 30), ("contiformer", 150, 50)])
+def test_points_shown(protocol: Protocol, length: int, points: int) -> None:
     shown_NL = draw_shown(20, protocol, np.random.default_rng(0))
     assert shown_NL.shape == (20, length)
-    assert set(shown_NL.sum(1)) == {shown}
+    assert set(shown_NL.sum(1)) == {points}
     assert not shown_NL[:, 75:].any()
 
 

@@ -28,9 +28,9 @@ def table(count: int, seed: int) -> tuple[Float32, Int64]:
     """Rows of four classes that three numbers tell, some of them missing; five more say nothing."""
     rng = np.random.default_rng(seed)
     value = rng.normal(size=(count, 5)).round(1).astype(np.float32)  # few values: many rows tie
-    known = rng.random(value.shape) > 0.2
-    label = (value[:, 0] > 0).astype(np.int64) + 2 * (value[:, 1] * np.where(known[:, 2], 1, -1) > 0)
-    value[~known] = np.nan
+    is_known = rng.random(value.shape) > 0.2
+    label = (value[:, 0] > 0).astype(np.int64) + 2 * (value[:, 1] * np.where(is_known[:, 2], 1, -1) > 0)
+    value[~is_known] = np.nan
     return np.hstack([value, rng.normal(size=(count, 3)).astype(np.float32)]), label
 
 

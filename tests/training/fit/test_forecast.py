@@ -123,7 +123,7 @@ def test_answers_and_errors(task: ForecastingTask) -> None:
 
 def test_baselines(task: ForecastingTask) -> None:
     for rule in (last_flux, mean_flux):
-        said = iter(baseline(task.validation, rule))
+        expected_flux = iter(baseline(task.validation, rule))
         for question in task.validation:
             for band in question.queries.band:
                 here = question.tokens.band == band
@@ -131,8 +131,8 @@ def test_baselines(task: ForecastingTask) -> None:
                 expected = 0.0
                 if here.any():
                     expected = flux[-1] if rule is last_flux else (flux * weight).sum() / weight.sum()
-                assert next(said) == pytest.approx(expected, rel=1e-5)
-        assert next(said, None) is None
+                assert next(expected_flux) == pytest.approx(expected, rel=1e-5)
+        assert next(expected_flux, None) is None
 
 
 def test_scores_are_those_of_the_answers(task: ForecastingTask) -> None:

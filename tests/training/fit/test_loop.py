@@ -84,8 +84,8 @@ class Contrary(Line):
 
 @pytest.mark.parametrize("keep", ["best", "last"])
 def test_the_weights_kept_are_the_best_or_the_last(tmp_path: Path, keep: str) -> None:
-    kept = ValidationConfig.model_validate({"every": 10, "log_every": 5, "keep": keep})
-    chosen = config(validation=kept)
+    validation = ValidationConfig.model_validate({"every": 10, "log_every": 5, "keep": keep})
+    chosen = config(validation=validation)
     result = fit(network(), Contrary(), chosen, tmp_path, chosen, progress=False)
     last = load_checkpoint(tmp_path / CHECKPOINT).average
     assert last is not None
@@ -131,9 +131,9 @@ def test_on_a_terminal_there_is_a_bar_and_warnings_stand_above_it(
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     fit(network(), Warned(), config(10), tmp_path, config(10))
-    shown = terminal.getvalue().replace("\r", "\n").splitlines()
-    assert "look at step 5" in [line.strip() for line in shown]
-    last = [line for line in shown if line.startswith("line:")][-1]
+    lines = terminal.getvalue().replace("\r", "\n").splitlines()
+    assert "look at step 5" in [line.strip() for line in lines]
+    last = [line for line in lines if line.startswith("line:")][-1]
     assert "10/10" in last
     assert "loss=" in last
     assert "best=-" in last  # minus an error

@@ -24,8 +24,8 @@ def test_an_expert_starves_after_three_lines_and_is_reported_once_per_fall(caplo
     with caplog.at_level(logging.WARNING):
         for step in (2, 4, 6, 8):
             assert watch.update(step, {"block_0": FALLEN}) == {}, "warm-up is not watched"
-        seen = [watch.update(step, {"block_0": FALLEN, "input": FAIR}) for step in (10, 20, 30, 40)]
-        assert seen == [{}, {}, {"block_0": [1]}, {"block_0": [1]}]
+        reports = [watch.update(step, {"block_0": FALLEN, "input": FAIR}) for step in (10, 20, 30, 40)]
+        assert reports == [{}, {}, {"block_0": [1]}, {"block_0": [1]}]
         assert [record.args for record in caplog.records] == [(30, 1, "block_0", STARVED, INTERVALS, STARVED / 2)]
         assert "step 30: expert 1 of mixture block_0 has had under 0.1 of an even share" in caplog.text
         assert watch.update(50, {"block_0": FAIR}) == {}

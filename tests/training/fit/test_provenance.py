@@ -51,11 +51,11 @@ def test_the_folder_trains_the_same_weights_again(data: Path, tmp_path: Path) ->
     first, again = tmp_path / "first", tmp_path / "again"
     train(tiny(debug()), data, first, pretrained=tmp_path / "before", progress=False)
     assert {path.name for path in first.iterdir()} == {CONFIG, STARTS, LOG, CHECKPOINT, BEST}
-    told = read_config(first)  # everything below comes from the folder and the files that it names
-    assert told.data == fingerprint(data, len(read_dataset(data)))
-    assert told.pretrained is not None
-    assert told.pretrained_sha256 == sha256_of(Path(told.pretrained) / BEST)
-    train(told.recipe, data, again, pretrained=Path(told.pretrained), progress=False)
+    config = read_config(first)  # everything below comes from the folder and the files that it names
+    assert config.data == fingerprint(data, len(read_dataset(data)))
+    assert config.pretrained is not None
+    assert config.pretrained_sha256 == sha256_of(Path(config.pretrained) / BEST)
+    train(config.recipe, data, again, pretrained=Path(config.pretrained), progress=False)
     one, other = (load_checkpoint(folder / CHECKPOINT) for folder in (first, again))
     assert all(torch.equal(value, other.network[name]) for name, value in one.network.items())
     assert sha256_of(first / BEST) == sha256_of(again / BEST)

@@ -129,9 +129,9 @@ def test_the_coefficients_are_those_of_the_smallest_loss() -> None:
 def test_scores_by_detections_are_of_the_rows_they_name() -> None:
     logits_NC, label_N = honest(7, 300)
     detections_N = np.repeat([1, 3, 4], 100)
-    found = scores_by_detections(softmax(logits_NC), label_N, detections_N)
-    assert {name: scores["rows"] for name, scores in found.items()} == {"all": 300, "0": 100, "3": 200}
-    assert found["3"]["ece"] == ece(softmax(logits_NC[100:]), label_N[100:])
+    by_group = scores_by_detections(softmax(logits_NC), label_N, detections_N)
+    assert {name: scores["rows"] for name, scores in by_group.items()} == {"all": 300, "0": 100, "3": 200}
+    assert by_group["3"]["ece"] == ece(softmax(logits_NC[100:]), label_N[100:])
 
 
 def test_chance_alone_has_an_error_that_shrinks_with_the_objects() -> None:

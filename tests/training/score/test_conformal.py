@@ -34,9 +34,9 @@ def restated(p: NDArray[np.float64], label: int, kind: Kind, penalty: float, fre
 @pytest.mark.parametrize("kind", KINDS)
 def test_nonconformity_by_definition(kind: Kind) -> None:
     probabilities_BC, _ = objects(0, 50)
-    found = nonconformity(probabilities_BC, kind, penalty=0.05, free_ranks=2)
+    scores = nonconformity(probabilities_BC, kind, penalty=0.05, free_ranks=2)
     expected = [[restated(p, label, kind, 0.05, 2) for label in range(5)] for p in probabilities_BC]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(scores, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,9 +44,9 @@ def test_nonconformity_by_definition(kind: Kind) -> None:
 def test_the_stated_coverage_is_reached(kind: Kind, alpha: float) -> None:
     rule = fit_conformal(*objects(1), alpha=alpha, kind=kind)
     probabilities_BC, label_B = objects(2, 8000)
-    found = set_scores(rule.sets(probabilities_BC), label_B)
-    assert found["coverage"] == pytest.approx(1 - alpha, abs=0.02)
-    assert found["empty"] == 0 or kind == "lac"
+    scores = set_scores(rule.sets(probabilities_BC), label_B)
+    assert scores["coverage"] == pytest.approx(1 - alpha, abs=0.02)
+    assert scores["empty"] == 0 or kind == "lac"
 
 
 def test_thresholds_by_class_cover_rare_classes_too() -> None:
@@ -67,16 +67,16 @@ def test_the_threshold_is_the_finite_sample_quantile() -> None:
 
 def test_a_class_never_seen_is_in_every_set() -> None:
     probabilities_BC, label_B = objects(6, 500)
-    kept = label_B != 4
-    rule = fit_conformal(probabilities_BC[kept], label_B[kept], by_class=True)
+    is_seen = label_B != 4
+    rule = fit_conformal(probabilities_BC[is_seen], label_B[is_seen], by_class=True)
     assert rule.sets(probabilities_BC)[:, 4].all()
-    assert np.isnan(class_coverage(rule.sets(probabilities_BC[kept]), label_B[kept])[4])
+    assert np.isnan(class_coverage(rule.sets(probabilities_BC[is_seen]), label_B[is_seen])[4])
 
 
 def test_scores_of_sets_by_hand() -> None:
     inside = np.array([[True, False, False], [True, True, False], [False, False, False], [False, True, True]])
-    found = set_scores(inside, np.array([0, 0, 1, 1]))
-    assert found == {"coverage": 0.75, "worst_class_coverage": 0.5, "mean_size": 1.25, "empty": 0.25, "single": 0.25}
+    scores = set_scores(inside, np.array([0, 0, 1, 1]))
+    assert scores == {"coverage": 0.75, "worst_class_coverage": 0.5, "mean_size": 1.25, "empty": 0.25, "single": 0.25}
     assert all(np.isnan(value) for value in set_scores(inside[:0], np.zeros(0, dtype=np.int64)).values())
 
 

@@ -9,9 +9,9 @@ from training.score.sections import neighbour_map, principal_components
 
 def test_principal_components_agree_with_scikit_learn() -> None:
     embedding = np.random.default_rng(0).normal(size=(80, 7)) * np.arange(1, 8)
-    found, expected = principal_components(embedding.astype(np.float32)), PCA(2).fit(embedding)
-    np.testing.assert_allclose(np.abs(found.place_M2), np.abs(expected.transform(embedding)), atol=1e-4)
-    assert found.explained == pytest.approx(tuple(expected.explained_variance_ratio_), rel=1e-5)
+    embedding_map, expected = principal_components(embedding.astype(np.float32)), PCA(2).fit(embedding)
+    np.testing.assert_allclose(np.abs(embedding_map.place_M2), np.abs(expected.transform(embedding)), atol=1e-4)
+    assert embedding_map.explained == pytest.approx(tuple(expected.explained_variance_ratio_), rel=1e-5)
 
 
 def test_the_signs_do_not_depend_on_the_solver() -> None:
@@ -29,9 +29,9 @@ def test_large_sets_are_sampled_and_small_ones_are_not() -> None:
 
 
 def test_tsne_places_every_object_of_a_small_set() -> None:
-    found = neighbour_map(np.random.default_rng(3).normal(size=(12, 4)))
-    assert found.place_M2.shape == (12, 2)
-    assert np.isfinite(found.place_M2).all()
+    embedding_map = neighbour_map(np.random.default_rng(3).normal(size=(12, 4)))
+    assert embedding_map.place_M2.shape == (12, 2)
+    assert np.isfinite(embedding_map.place_M2).all()
 
 
 def test_identical_embeddings_are_one_place() -> None:

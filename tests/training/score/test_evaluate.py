@@ -17,7 +17,7 @@ from training.data.dataset import read_dataset, split_indices, write_dataset
 from training.recipes.schema import DataConfig
 from training.score.evaluate import DAYS, DETECTIONS, VIEWS, evaluate, sample_split, series_of
 from training.score.metrics import levels
-from training.score.predictions import Answers, Model, Panel, open_model, predict_in_order
+from training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, open_model, predict_in_order
 from training.score.sections import number, numbers, spread
 
 
@@ -79,32 +79,34 @@ def test_predictions_come_back_in_order(tmp_path: Path) -> None:
     assert predicted.probabilities_NC[:, 0].tolist() == [len(example.tokens) for example in examples]
 
 
-def lengths(batch: Sequence[Example]) -> Answers:
-    return Answers(np.array([[float(len(example.tokens))] for example in batch]))
+def lengths(batch: Sequence[Example]) -> ModelAnswers:
+    return ModelAnswers(np.array([[float(len(example.tokens))] for example in batch]))
 
 
 def test_a_question_is_asked_once(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 40))
-    asked = []
+    batch_sizes = []
 
-    def counted(batch: Sequence[Example]) -> Answers:
-        asked.append(len(batch))
-        return Answers(np.ones((len(batch), 2)) / 2, np.zeros((len(batch), 3)))
+    def counted(batch: Sequence[Example]) -> ModelAnswers:
+        batch_sizes.append(len(batch))
+        return ModelAnswers(np.ones((len(batch), 2)) / 2, np.zeros((len(batch), 3)))
 
-    panel = Panel(dataset, [Model("a", 0, DataConfig(), counted), Model("b", 1, DataConfig(), counted)])
+    panel = ModelPanel(
+        dataset, [ScoredModel("a", 0, DataConfig(), counted), ScoredModel("b", 1, DataConfig(), counted)]
+    )
     first, again = panel.ask(np.arange(40), View()), panel.ask(np.arange(40), View())
-    assert sum(asked) == 80
+    assert sum(batch_sizes) == 80
     assert [id(one) for one in first] == [id(one) for one in again]
     assert first[0].embedding_NE is None
     embedded = panel.first(np.arange(40), View(), embeddings=True).embedding_NE
     assert embedded is not None
-    assert sum(asked) == 120
+    assert sum(batch_sizes) == 120
     assert len(panel.first(np.arange(7), View(detections=2)).rows_N) == 7
 
 
 def test_a_view_that_shows_nobody_has_no_predictions(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 4))
-    panel = Panel(dataset, [Model("lengths", 0, DataConfig(), lengths)])
+    panel = ModelPanel(dataset, [ScoredModel("lengths", 0, DataConfig(), lengths)])
     assert len(panel.first(np.zeros(0, dtype=np.int64), View()).label_N) == 0
     with pytest.raises(ValueError, match="no examples"):
         predict_in_order(lengths, [])
@@ -114,7 +116,7 @@ def test_answers_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 4))
     examples = view_examples(dataset, np.arange(4), DataConfig(), View())
     with pytest.raises(ValueError, match="not finite"):
-        predict_in_order(lambda batch: Answers(np.full((len(batch), 2), np.nan)), examples)
+        predict_in_order(lambda batch: ModelAnswers(np.full((len(batch), 2), np.nan)), examples)
 
 
 def test_spread_is_the_sample_standard_deviation() -> None:

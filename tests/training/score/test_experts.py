@@ -85,7 +85,7 @@ def test_a_bundle_is_asked_class_by_class(pipeline: Pipeline) -> None:
 def test_a_run_tells_more_than_a_bundle(pipeline: Pipeline) -> None:
     dataset = read_dataset(pipeline.data)
     models = [open_model(path, dataset) for path in (pipeline.bundle, pipeline.run)]
-    found = specialisation(models, dataset, np.arange(40), 20)
-    assert found is not None
-    assert (found.model, found.measured) == (pipeline.run.name, "tokens")
+    special = specialisation(models, dataset, np.arange(40), 20)
+    assert special is not None
+    assert (special.model, special.measured) == (pipeline.run.name, "tokens")
     assert specialisation([], dataset, np.arange(40), 20) is None

@@ -23,10 +23,10 @@ def test_trees_are_scored_on_every_object(tmp_path: Path) -> None:
     data = write_toy_dataset(tmp_path / "toy.parquet", 120)
     report = crossvalidate(debug(), data, None, folds=2, trees=[("boosted", "summary"), ("forest", "summary")])
     assert set(report["models"]) == {"boosted trees, summary features", "random forest, summary features"}
-    for told in report["models"].values():
-        assert sum(map(sum, told["confusion"])) == 120
-        assert told["scores"]["macro_f1"]["mean"] > 0.8
-        assert len(told["scores"]["macro_f1"]["values"]) == 2
+    for model in report["models"].values():
+        assert sum(map(sum, model["confusion"])) == 120
+        assert model["scores"]["macro_f1"]["mean"] > 0.8
+        assert len(model["scores"]["macro_f1"]["values"]) == 2
 
 
 def test_a_recipe_is_trained_once_for_each_fold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

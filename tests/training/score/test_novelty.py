@@ -47,13 +47,13 @@ def test_left_out_classes_look_strange() -> None:
     (train, label), (test, true) = cloud(0, (0, 1, 2)), cloud(1, (0, 1, 2, 3, 4))
     uniform = np.full((len(test), 3), 1 / 3)
     strange = strangeness(fit_reference(train, label), test, uniform)
-    found = novelty_scores(strange, true, np.array([3, 4]))
-    assert found["Mahalanobis"]["all"] > 0.95
-    assert found["entropy"]["all"] == found["1 - largest probability"]["all"] == 0.5
-    assert found["Mahalanobis"]["all"] == pytest.approx(roc_auc_score(true >= 3, strange["Mahalanobis"]))
+    areas = novelty_scores(strange, true, np.array([3, 4]))
+    assert areas["Mahalanobis"]["all"] > 0.95
+    assert areas["entropy"]["all"] == areas["1 - largest probability"]["all"] == 0.5
+    assert areas["Mahalanobis"]["all"] == pytest.approx(roc_auc_score(true >= 3, strange["Mahalanobis"]))
     alone = true != 4
     expected = roc_auc_score(true[alone] == 3, strange["nearest neighbours"][alone])
-    assert found["nearest neighbours"]["by_class"][3] == pytest.approx(expected)
+    assert areas["nearest neighbours"]["by_class"][3] == pytest.approx(expected)
 
 
 def test_views_that_hardly_differ_make_no_steps() -> None:
@@ -86,9 +86,9 @@ def test_too_little_or_broken_is_refused() -> None:
 
 
 def test_nothing_left_out_has_no_area() -> None:
-    found = novelty_scores({"score": np.arange(3.0)}, np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    assert np.isnan(found["score"]["all"])
-    assert found["score"]["by_class"] == {}
+    areas = novelty_scores({"score": np.arange(3.0)}, np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.int64))
+    assert np.isnan(areas["score"]["all"])
+    assert areas["score"]["by_class"] == {}
 
 
 def answered(embedding: NDArray[np.float64], label: NDArray[np.int64]) -> ServedSample:
@@ -101,12 +101,12 @@ def answered(embedding: NDArray[np.float64], label: NDArray[np.int64]) -> Served
 def test_novelty_is_the_share_of_validation_objects_that_are_nearer() -> None:
     training, validation = answered(*cloud(0, (0, 1, 2))), answered(*cloud(1, (0, 1, 2), 400))
     fit = fit_novelty(training, validation)
-    known = fit_reference(training.embedding_NE, training.label_N).mahalanobis(validation.embedding_NE)
-    asked, _ = cloud(2, (0, 1, 5), 30)
-    distance = fit.reference.mahalanobis(asked)
-    expected = [(known < one).mean() for one in distance]
-    np.testing.assert_allclose(fit.novelty(asked), expected, atol=0.006)
-    np.testing.assert_allclose(fit.novelty(validation.embedding_NE), known.argsort().argsort() / 1199, atol=0.006)
+    usual = fit_reference(training.embedding_NE, training.label_N).mahalanobis(validation.embedding_NE)
+    queried, _ = cloud(2, (0, 1, 5), 30)
+    distance = fit.reference.mahalanobis(queried)
+    expected = [(usual < one).mean() for one in distance]
+    np.testing.assert_allclose(fit.novelty(queried), expected, atol=0.006)
+    np.testing.assert_allclose(fit.novelty(validation.embedding_NE), usual.argsort().argsort() / 1199, atol=0.006)
     assert fit.novelty(1e3 * np.ones((1, 6))).tolist() == [1.0]
 
 

@@ -55,9 +55,9 @@ def test_an_object_without_probed_observations_lowers_the_rmse_only() -> None:
     probed = np.ones((3, 8), dtype=np.bool_)
     full = scored((target, prediction, probed))
     probed[2] = False
-    score, kept = scored((target, prediction, probed)), scored((target[:2], prediction[:2], probed[:2]))
-    assert score.rmse == pytest.approx(kept.rmse * math.sqrt(2 / 3))
-    assert score.r2 == pytest.approx(kept.r2)
+    score, without = scored((target, prediction, probed)), scored((target[:2], prediction[:2], probed[:2]))
+    assert score.rmse == pytest.approx(without.rmse * math.sqrt(2 / 3))
+    assert score.r2 == pytest.approx(without.r2)
     assert score.r2 != pytest.approx(full.r2)
 
 

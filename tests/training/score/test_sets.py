@@ -20,9 +20,9 @@ def drawn(seed: int, n: int, sure: bool) -> Drawn:
     return p_NC, label_N, detections_N
 
 
-def covered(fitted: Drawn, asked: Drawn) -> tuple[NDArray[np.bool_], int]:
+def covered(fitted: Drawn, curves: Drawn) -> tuple[NDArray[np.bool_], int]:
     sets = fit_sets(*fitted, np.arange(len(fitted[0]))).sets
-    rows = zip(*asked, strict=True)
+    rows = zip(*curves, strict=True)
     return np.array([label in sets.named(p, int(n)).classes for p, label, n in rows]), len(sets.groups)
 
 
@@ -43,18 +43,18 @@ def test_the_threshold_is_the_conformal_quantile() -> None:
 
 @pytest.mark.parametrize("sure", [True, False])
 def test_coverage_holds_at_every_number_of_detections(sure: bool) -> None:
-    asked = drawn(3, 6000, sure)
-    inside_N, groups = covered(drawn(2, 6000, sure), asked)
+    curves = drawn(3, 6000, sure)
+    inside_N, groups = covered(drawn(2, 6000, sure), curves)
     assert groups == (1 if sure else 6)
     for number in (1, 2, 3, 7, 12, 40):
-        assert inside_N[asked[2] == number].mean() == pytest.approx(0.9, abs=0.035)
+        assert inside_N[curves[2] == number].mean() == pytest.approx(0.9, abs=0.035)
 
 
 def test_one_threshold_would_not_have_held() -> None:
     p_NC, label_N, detections_N = drawn(4, 6000, sure=False)
-    found = fit_sets(p_NC, label_N, detections_N, np.arange(6000)).coverage_of_one
-    assert found["0"] < 0.85
-    assert found["20"] > 0.92
+    coverage = fit_sets(p_NC, label_N, detections_N, np.arange(6000)).coverage_of_one
+    assert coverage["0"] < 0.85
+    assert coverage["20"] > 0.92
 
 
 def test_small_groups_share_and_nothing_is_an_error() -> None:

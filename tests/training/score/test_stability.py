@@ -12,15 +12,15 @@ STEPS = (1.0, 2.0, 4.0, 8.0)
 
 def test_by_hand() -> None:
     top_NK = np.array([[0, 0, 0, 0], [1, 0, 1, 1], [2, 2, 2, 0], [0, 1, 0, 1]])
-    found = stability(top_NK, np.array([0, 1, 2, 0]), STEPS)
+    settling = stability(top_NK, np.array([0, 1, 2, 0]), STEPS)
     assert first_stable(top_NK).tolist() == [0, 2, 3, 3]
-    assert found.flip_rate == pytest.approx((0 + 2 + 1 + 3) / 12)
-    assert found.flips_per_object == 1.5
-    assert found.never_flipped == 0.25
-    assert found.stable_K.tolist() == [0.25, 0.25, 0.5, 1.0]
-    assert found.stable_and_right_K.tolist() == [0.25, 0.25, 0.5, 0.5]
-    assert found.median_step == 4.0
-    assert found.median_step_right == 1.0
+    assert settling.flip_rate == pytest.approx((0 + 2 + 1 + 3) / 12)
+    assert settling.flips_per_object == 1.5
+    assert settling.never_flipped == 0.25
+    assert settling.stable_K.tolist() == [0.25, 0.25, 0.5, 1.0]
+    assert settling.stable_and_right_K.tolist() == [0.25, 0.25, 0.5, 0.5]
+    assert settling.median_step == 4.0
+    assert settling.median_step_right == 1.0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -32,22 +32,22 @@ def test_random_answers_against_a_loop(seed: int) -> None:
     for row in top_NK.tolist():
         flips += sum(a != b for a, b in pairwise(row))
         stable.append(next(k for k in range(7) if len(set(row[k:])) == 1))
-    found = stability(top_NK, label_N, steps)
+    settling = stability(top_NK, label_N, steps)
     assert first_stable(top_NK).tolist() == stable
-    assert found.flip_rate == pytest.approx(flips / (60 * 6))
-    assert found.stable_K == pytest.approx([np.mean([s <= k for s in stable]) for k in range(7)])
-    assert found.median_step == steps[sorted(stable)[29]]
+    assert settling.flip_rate == pytest.approx(flips / (60 * 6))
+    assert settling.stable_K == pytest.approx([np.mean([s <= k for s in stable]) for k in range(7)])
+    assert settling.median_step == steps[sorted(stable)[29]]
 
 
 def test_nothing_right_has_no_median() -> None:
-    found = stability(np.zeros((3, 2), dtype=np.int64), np.ones(3, dtype=np.int64), (1.0, 2.0))
-    assert np.isnan(found.median_step_right)
-    assert found.stable_and_right_K.tolist() == [0.0, 0.0]
+    settling = stability(np.zeros((3, 2), dtype=np.int64), np.ones(3, dtype=np.int64), (1.0, 2.0))
+    assert np.isnan(settling.median_step_right)
+    assert settling.stable_and_right_K.tolist() == [0.0, 0.0]
 
 
 def test_one_step_never_flips() -> None:
-    found = stability(np.array([[1], [0]]), np.array([1, 1]), (1.0,))
-    assert (found.flip_rate, found.stable_K.tolist(), found.never_flipped) == (0.0, [1.0], 1.0)
+    settling = stability(np.array([[1], [0]]), np.array([1, 1]), (1.0,))
+    assert (settling.flip_rate, settling.stable_K.tolist(), settling.never_flipped) == (0.0, [1.0], 1.0)
 
 
 @pytest.mark.parametrize(("shape", "steps"), [((0, 2), (1.0, 2.0)), ((3, 2), (1.0,)), ((3, 0), ())])

@@ -50,10 +50,10 @@ def test_few_light_curves_of_a_stratum_take_the_thresholds_around_it() -> None:
 def test_under_other_shares_sets_cover_what_those_shares_hold() -> None:
     p, label, strata = drawn(20_000, 3)
     ratio = np.array([5.0, 1.0, 1.0, 0.2, 0.2, 0.0])
-    told, weight = reweighted(p, ratio), ratio[label]
-    kept = weight > 0
-    own = told[kept], label[kept], strata.take(kept)
-    fitted = fit_strata(*own, "other shares", weight[kept])
-    assert coverage_and_size(fitted, *own, weight[kept])["coverage"] > 0.9
-    np.testing.assert_allclose(told.sum(1), 1.0)
-    assert (told[:, 5] == 0).all()
+    new_p, weight = reweighted(p, ratio), ratio[label]
+    weighs = weight > 0
+    own = new_p[weighs], label[weighs], strata.take(weighs)
+    fitted = fit_strata(*own, "other shares", weight[weighs])
+    assert coverage_and_size(fitted, *own, weight[weighs])["coverage"] > 0.9
+    np.testing.assert_allclose(new_p.sum(1), 1.0)
+    assert (new_p[:, 5] == 0).all()

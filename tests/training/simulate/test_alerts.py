@@ -25,10 +25,10 @@ def source() -> LabelledObject:
 
 
 def test_there_is_one_alert_for_each_detection_and_the_last_holds_everything() -> None:
-    seen = list(alerts(source()))
-    assert [a.mjd[-1] for a in seen] == [110.0, 110.5, 120.0, 130.0]
-    assert len(seen[-1].mjd) == len(source().mjd)
-    assert {a.trigger_mjd for a in seen} == {110.0}
+    alerts_sent = list(alerts(source()))
+    assert [a.mjd[-1] for a in alerts_sent] == [110.0, 110.5, 120.0, 130.0]
+    assert len(alerts_sent[-1].mjd) == len(source().mjd)
+    assert {a.trigger_mjd for a in alerts_sent} == {110.0}
 
 
 def test_forced_photometry_joins_when_the_object_is_a_day_old() -> None:

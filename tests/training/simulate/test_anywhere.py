@@ -44,21 +44,21 @@ def test_every_class_is_bright_and_faint(data: Dataset) -> None:
 def test_a_moved_explosion_keeps_its_luminosity() -> None:
     rng = np.random.default_rng(0)
     events = transients.draw(rng, KINDS["Ia"], np.full(200, 0.02), 60_000.0, 61_000.0)
-    seen = moved(rng, events)
-    near = seen.redshift < 0.03
-    magnitude = 31.4 - 2.5 * np.log10(seen.peak_flux / (1 + seen.redshift))
+    far = moved(rng, events)
+    near = far.redshift < 0.03
+    magnitude = 31.4 - 2.5 * np.log10(far.peak_flux / (1 + far.redshift))
     assert magnitude.min() < BRIGHTEST + 1.5
     assert near.any()
-    assert np.corrcoef(magnitude, np.log(seen.redshift))[0, 1] > 0.95
+    assert np.corrcoef(magnitude, np.log(far.redshift))[0, 1] > 0.95
 
 
 def test_surveys_differ_in_bands_and_depth() -> None:
-    seen = anywhere.positions(np.random.default_rng(1), 300)
-    bands = [len(np.unique(seen.band[seen.owner == index])) for index in range(300)]
+    visits = anywhere.positions(np.random.default_rng(1), 300)
+    bands = [len(np.unique(visits.band[visits.owner == index])) for index in range(300)]
     assert min(bands) == 1
     assert max(bands) == 6
-    assert (np.diff(seen.mjd)[np.diff(seen.owner) == 0] >= 0).all()
-    assert np.percentile(seen.depth, 99) - np.percentile(seen.depth, 1) > 5
+    assert (np.diff(visits.mjd)[np.diff(visits.owner) == 0] >= 0).all()
+    assert np.percentile(visits.depth, 99) - np.percentile(visits.depth, 1) > 5
 
 
 def test_stated_errors_are_too_small_or_too_large() -> None:

@@ -69,12 +69,12 @@ def test_medians_by_class_are_those_of_the_survey(data: Dataset) -> None:
 
 def test_visits_stay_in_the_window_and_come_in_order() -> None:
     start = np.array([SURVEY_START + 50.0, SURVEY_START + 400.0])
-    seen = ztf_visits(np.random.default_rng(0), 2, start, start + 200.0)
-    assert set(seen.band.tolist()) == {G, R}
-    assert ((seen.mjd >= start[seen.owner]) & (seen.mjd <= start[seen.owner] + 201.0)).all()
+    visits = ztf_visits(np.random.default_rng(0), 2, start, start + 200.0)
+    assert set(visits.band.tolist()) == {G, R}
+    assert ((visits.mjd >= start[visits.owner]) & (visits.mjd <= start[visits.owner] + 201.0)).all()
     for owner in range(2):
-        assert (np.diff(seen.mjd[seen.owner == owner]) > 0).all()
-    assert np.median(seen.depth) == pytest.approx(20.05, abs=0.4)
+        assert (np.diff(visits.mjd[visits.owner == owner]) > 0).all()
+    assert np.median(visits.depth) == pytest.approx(20.05, abs=0.4)
 
 
 def test_the_file_says_how_it_was_made_and_the_seed_alone_decides(path: Path, tmp_path: Path, data: Dataset) -> None:

@@ -100,9 +100,9 @@ def test_normal_ia_have_a_second_maximum_in_the_near_infrared() -> None:
 def test_plateaus_hold_and_then_drop() -> None:
     events = nearby("II")
     plateau = events.kind == 0
-    held = magnitudes(events, 60.0, R)[plateau] - magnitudes(events, 20.0, R)[plateau]
+    fading = magnitudes(events, 60.0, R)[plateau] - magnitudes(events, 20.0, R)[plateau]
     dropped = magnitudes(events, 160.0, R)[plateau] - magnitudes(events, 60.0, R)[plateau]
-    assert abs(np.median(held)) < 0.8
+    assert abs(np.median(fading)) < 0.8
     assert np.median(dropped) > 2.0
 
 
@@ -176,14 +176,14 @@ def best_period(mjd: Floats, flux: Floats, error: Floats, low: float, high: floa
 
 
 def test_the_period_of_an_rr_lyrae_can_be_recovered() -> None:
-    found = []
+    periods = []
     for source in simulate_class("RR Lyrae", 3, seed=8):
         band = np.bincount(source.band).argmax()
         rows = (source.band == band) & (source.mjd < source.trigger_mjd + 400.0)
         columns = (source.mjd[rows], source.flux[rows].astype(float), source.flux_err[rows].astype(float))
-        found.append(best_period(*columns, low=0.22, high=0.95))
-    assert np.median([explained for _, explained in found]) > 0.85
-    assert 0.25 < np.median([period for period, _ in found]) < 0.85
+        periods.append(best_period(*columns, low=0.22, high=0.95))
+    assert np.median([explained for _, explained in periods]) > 0.85
+    assert 0.25 < np.median([period for period, _ in periods]) < 0.85
 
 
 def test_rr_lyrae_swing_by_some_tenths_to_one_and_a_half_magnitudes() -> None:

@@ -60,12 +60,12 @@ def test_quantiles_rise_and_bracket_the_estimate() -> None:
 
 def test_the_final_redshift_is_spectroscopic_where_known() -> None:
     columns = drawn("Ia", 0.05)
-    known = np.isfinite(columns["hostgal_zspec"])
-    assert 0.01 < known.mean() < 0.5
+    has_spectrum = np.isfinite(columns["hostgal_zspec"])
+    assert 0.01 < has_spectrum.mean() < 0.5
     for suffix in ("", "_err"):
         final = columns["z_final" + suffix]
-        np.testing.assert_array_equal(final[known], columns["hostgal_zspec" + suffix][known])
-        np.testing.assert_array_equal(final[~known], columns["hostgal_zphot" + suffix][~known])
+        np.testing.assert_array_equal(final[has_spectrum], columns["hostgal_zspec" + suffix][has_spectrum])
+        np.testing.assert_array_equal(final[~has_spectrum], columns["hostgal_zphot" + suffix][~has_spectrum])
 
 
 def test_magnitude_errors_grow_from_their_floor() -> None:

@@ -43,8 +43,8 @@ def supernova() -> LabelledObject:
 def variable() -> LabelledObject:
     """A bright variable of both signs, as ZTF sees it."""
     rng = np.random.default_rng(0)
-    seen = (at_ztf_depth(rng, o) for o in simulate_class("RR Lyrae", 40, seed=3))
-    return next(o for o in seen if o is not None and o.detected.sum() > 30 and (o.flux[o.detected] < 0).any())
+    shallower = (at_ztf_depth(rng, o) for o in simulate_class("RR Lyrae", 40, seed=3))
+    return next(o for o in shallower if o is not None and o.detected.sum() > 30 and (o.flux[o.detected] < 0).any())
 
 
 def decode(packet: bytes, schema: str) -> dict[str, Any]:
@@ -184,12 +184,12 @@ def test_ztf_writes_a_dimming_with_its_flag(variable: LabelledObject) -> None:
 def test_ztf_sees_less_than_lsst(supernova: LabelledObject) -> None:
     bright = replace(supernova, flux=supernova.flux * np.float32(100.0))
     faint = replace(supernova, flux=supernova.flux * np.float32(0.01))
-    seen = at_ztf_depth(np.random.default_rng(0), bright)
-    assert seen is not None
-    assert {BANDS[band] for band in seen.band} <= {"g", "r", "i"}
-    assert np.median(seen.flux_err) > 5.0 * np.median(supernova.flux_err)
-    assert seen.trigger_mjd == seen.mjd[seen.detected][0]
-    assert seen.detected[-1]
+    shallower = at_ztf_depth(np.random.default_rng(0), bright)
+    assert shallower is not None
+    assert {BANDS[band] for band in shallower.band} <= {"g", "r", "i"}
+    assert np.median(shallower.flux_err) > 5.0 * np.median(supernova.flux_err)
+    assert shallower.trigger_mjd == shallower.mjd[shallower.detected][0]
+    assert shallower.detected[-1]
     assert at_ztf_depth(np.random.default_rng(0), faint) is None
 
 
@@ -217,8 +217,8 @@ SCHEMA = {
 def test_filling_follows_the_schema() -> None:
     empty = {"count": 0, "text": "", "maybe": None, "one": {"flag": False}, "many": None, "when": 0}
     assert fill(SCHEMA, {}) == empty
-    given = fill(SCHEMA, {"count": 7, "many": [{"flag": True}, {}]})
-    assert given == {**empty, "count": 7, "many": [{"flag": True}, {"flag": False}]}
+    filled = fill(SCHEMA, {"count": 7, "many": [{"flag": True}, {}]})
+    assert filled == {**empty, "count": 7, "many": [{"flag": True}, {"flag": False}]}
 
 
 @pytest.mark.parametrize("values", [{"colour": 1}, {"one": {"colour": 1}}, {"many": [{"colour": 1}]}])
@@ -245,13 +245,13 @@ def alike(left: Any, right: Any) -> bool:
 def test_the_shipped_samples_are_what_the_command_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["samples", "--schemas", str(SCHEMAS), "--out", str(tmp_path)])
     main()
-    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    packets = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     shipped = {path.name: path.read_bytes() for path in (ROOT / "service" / "samples").glob("*.avro")}
-    assert sorted(made) == sorted(shipped)
-    assert sum(map(len, made.values())) < 300_000
-    assert len(made) == sum(map(len, SAMPLES.values())) == 12
-    for name in made:
-        assert alike(any_packet(name, made[name]), any_packet(name, shipped[name])), name
+    assert sorted(packets) == sorted(shipped)
+    assert sum(map(len, packets.values())) < 300_000
+    assert len(packets) == sum(map(len, SAMPLES.values())) == 12
+    for name in packets:
+        assert alike(any_packet(name, packets[name]), any_packet(name, shipped[name])), name
 
 
 def test_a_sample_nobody_fits_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from PIL import Image
 from training.data.dataset import LabelledObject, write_dataset
 from training.simulate.generate import simulate
 from training.simulate.population_report import (
+    PointSample,
     PopulationReport,
-    Sample,
     at_redshifts_of,
     common_classes,
     compare,
@@ -38,36 +38,36 @@ def curve(
     )
 
 
-def stored(path: Path, objects: list[LabelledObject]) -> Sample:
+def stored(path: Path, objects: list[LabelledObject]) -> PointSample:
     write_dataset(path, objects)
     return read_sample(path)
 
 
 @pytest.fixture
-def sample(tmp_path: Path) -> Sample:
+def sample(tmp_path: Path) -> PointSample:
     mjd, flux = [100.1, 100.2, 105.1, 105.2, 120.1], [1000.0, 2000.0, 500.0, 1000.0, 40.0]
-    seen = curve("Ia", mjd, flux, [1, 2, 1, 2, 2], [True, True, True, True, False])
+    supernova = curve("Ia", mjd, flux, [1, 2, 1, 2, 2], [True, True, True, True, False])
     dimming = curve("RR Lyrae", [100.1, 130.1, 131.0], [-4000.0, 1000.0, 10.0], [3, 3, 0], [True, True, False], z=0.0)
     once = curve("II", [100.1, 101.1], [900.0, 20.0], [2, 2], [True, False])
-    return stored(tmp_path / "three.parquet", [seen, dimming, once])
+    return stored(tmp_path / "three.parquet", [supernova, dimming, once])
 
 
-def test_objects_seen_once_do_not_count(sample: Sample) -> None:
+def test_objects_seen_once_do_not_count(sample: PointSample) -> None:
     assert sample.class_name.tolist() == ["Ia", "RR Lyrae"]
 
 
-def test_measures_are_those_of_the_points(sample: Sample) -> None:
-    found = measure(sample)
-    np.testing.assert_allclose(found["peak"], 31.4 - 2.5 * np.log10([2000.0, 4000.0]))
-    np.testing.assert_allclose(found["duration"], [5.1, 30.0])
-    np.testing.assert_array_equal(found["points"], [5, 3])
-    np.testing.assert_array_equal(found["detections"], [4, 2])
-    np.testing.assert_array_equal(found["points_g"], [2, 0])
-    np.testing.assert_allclose(found["colour_gr"], [2.5 * np.log10(2.0), np.nan])
-    np.testing.assert_allclose(found["redshift"], [0.2, np.nan])
+def test_measures_are_those_of_the_points(sample: PointSample) -> None:
+    measures = measure(sample)
+    np.testing.assert_allclose(measures["peak"], 31.4 - 2.5 * np.log10([2000.0, 4000.0]))
+    np.testing.assert_allclose(measures["duration"], [5.1, 30.0])
+    np.testing.assert_array_equal(measures["points"], [5, 3])
+    np.testing.assert_array_equal(measures["detections"], [4, 2])
+    np.testing.assert_array_equal(measures["points_g"], [2, 0])
+    np.testing.assert_allclose(measures["colour_gr"], [2.5 * np.log10(2.0), np.nan])
+    np.testing.assert_allclose(measures["redshift"], [0.2, np.nan])
 
 
-def test_a_dump_of_alerts_ends_histories_at_detections(sample: Sample) -> None:
+def test_a_dump_of_alerts_ends_histories_at_detections(sample: PointSample) -> None:
     cut = cut_at_alerts(sample, np.random.default_rng(0))
     assert set(cut.class_name) <= {"Ia", "RR Lyrae"}
     assert cut.detected[cut.offsets[1:] - 1].all()
@@ -87,10 +87,10 @@ def test_a_set_agrees_with_itself_and_not_with_a_brighter_one(tmp_path: Path) ->
     path = simulate(tmp_path / "sim.parquet", 64, seed=3, progress=False, classes=["Ia", "TDE"])
     sample = read_sample(path)
     assert compare(sample, sample, "itself")["disagreements"] == []
-    brighter = Sample(**{**sample.__dict__, "flux": 3.0 * sample.flux})
-    found = compare(brighter, sample, "real")
-    assert found["classes"]["Ia"]["peak"]["distance"] > 0.3
-    assert [line for line in found["disagreements"] if line.startswith("TDE: median peak")]
+    brighter = PointSample(**{**sample.__dict__, "flux": 3.0 * sample.flux})
+    comparison = compare(brighter, sample, "real")
+    assert comparison["classes"]["Ia"]["peak"]["distance"] > 0.3
+    assert [line for line in comparison["disagreements"] if line.startswith("TDE: median peak")]
 
 
 def test_the_command_writes_numbers_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +107,7 @@ def test_the_command_writes_numbers_and_a_picture(tmp_path: Path, capsys: pytest
         assert picture.width > 1000
 
 
-def test_sets_without_a_common_class_are_refused(sample: Sample) -> None:
-    other = Sample(**{**sample.__dict__, "class_name": np.array(["SN Ia", "Cep"])})
+def test_sets_without_a_common_class_are_refused(sample: PointSample) -> None:
+    other = PointSample(**{**sample.__dict__, "class_name": np.array(["SN Ia", "Cep"])})
     with pytest.raises(ValueError, match="--rename"):
         common_classes(sample, other)

@@ -100,16 +100,16 @@ def test_the_u_filter_is_seen_about_new_moon_only(visits: Visits) -> None:
 
 @pytest.mark.parametrize("deep", [0.0, 1.0])
 def test_a_survey_may_be_all_wide_or_all_deep(deep: float) -> None:
-    seen = cadence.visits(np.random.default_rng(2), 30, deep_fraction=deep)
-    per_year = np.bincount(seen.owner, minlength=30) / (cadence.SURVEY_NIGHTS / 365.25)
+    visits = cadence.visits(np.random.default_rng(2), 30, deep_fraction=deep)
+    per_year = np.bincount(visits.owner, minlength=30) / (cadence.SURVEY_NIGHTS / 365.25)
     assert ((per_year > 200) == (deep == 1.0)).all()
 
 
 def test_fields_are_busy_and_at_rest_in_turn() -> None:
-    seen = cadence.visits(np.random.default_rng(4), 100, deep_fraction=0.0)
-    year = ((seen.mjd - cadence.SURVEY_START) // 183).astype(int)
+    visits = cadence.visits(np.random.default_rng(4), 100, deep_fraction=0.0)
+    year = ((visits.mjd - cadence.SURVEY_START) // 183).astype(int)
     count = np.zeros((100, year.max() + 1))
-    np.add.at(count, (seen.owner, year), 1)
+    np.add.at(count, (visits.owner, year), 1)
     assert np.median(count.max(axis=1)) > 2.0 * np.median(count.mean(axis=1))
 
 
@@ -123,9 +123,9 @@ def test_fields_are_seen_in_seasons_and_nights_in_pairs(visits: Visits) -> None:
 
 def test_a_window_is_kept_to_the_night() -> None:
     start = np.array([61_000.0, 61_100.0])
-    seen = cadence.visits(np.random.default_rng(3), 2, start, start + 300.0)
-    assert (seen.mjd >= start[seen.owner]).all()
-    assert (seen.mjd <= start[seen.owner] + 301.0).all()
+    visits = cadence.visits(np.random.default_rng(3), 2, start, start + 300.0)
+    assert (visits.mjd >= start[visits.owner]).all()
+    assert (visits.mjd <= start[visits.owner] + 301.0).all()
 
 
 def test_a_source_at_the_depth_has_signal_to_noise_five() -> None:
