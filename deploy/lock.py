@@ -29,13 +29,13 @@ def requirements(pyproject: Path) -> list[str]:
     return [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]
 
 
-def resolve(wanted: list[str]) -> list[str]:
+def resolve(names: list[str]) -> list[str]:
     """``name==version`` for everything pip would install for `wanted` in an empty environment, sorted by name."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", "-"]
-    report = json.loads(subprocess.run([*command, *wanted], check=True, stdout=subprocess.PIPE).stdout)
-    found = [entry["metadata"] for entry in report["install"]]
+    report = json.loads(subprocess.run([*command, *names], check=True, stdout=subprocess.PIPE).stdout)
+    parts = [entry["metadata"] for entry in report["install"]]
     # A local version (torch 2.13.0+cpu) names one build of a release: other machines may need another build of it.
-    return sorted(f"{m['name'].lower()}=={m['version'].split('+')[0]}" for m in found)
+    return sorted(f"{m['name'].lower()}=={m['version'].split('+')[0]}" for m in parts)
 
 
 HASHED = {

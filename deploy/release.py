@@ -46,9 +46,9 @@ def release(repository: Path, folder: Path) -> list[Path]:
         with tarfile.open(fileobj=BytesIO(_git(repository, "archive", "HEAD"))) as archive:
             archive.extractall(tree, filter="data")
         scan = [sys.executable, "-m", "deploy.secret_scan", str(tree)]
-        found = subprocess.run(scan, cwd=ROOT, capture_output=True, text=True, check=False)
-        if found.returncode:
-            raise NotReleasable(f"looks like a secret:\n{found.stdout}{found.stderr}")
+        scanned = subprocess.run(scan, cwd=ROOT, capture_output=True, text=True, check=False)
+        if scanned.returncode:
+            raise NotReleasable(f"looks like a secret:\n{scanned.stdout}{scanned.stderr}")
         return build(tree, folder, epoch)
 
 
@@ -81,9 +81,9 @@ def check_wheel(wheel: Path, bill: Path) -> None:
         if len(inside) != 1 or archive.read(inside[0]) != written:
             raise NotReleasable(f"{wheel.name} does not hold its bill of materials")
         graphs = [name for name in archive.namelist() if re.fullmatch(r"models/pretrained/.+/model\.onnx", name)]
-        held = {hashlib.sha256(archive.read(name)).hexdigest() for name in graphs}
+        hashes = {hashlib.sha256(archive.read(name)).hexdigest() for name in graphs}
     named = set(re.findall(rb'"machine-learning-model".*?"content": "([0-9a-f]{64})"', written, re.DOTALL))
-    if held != {each.decode() for each in named}:
+    if hashes != {each.decode() for each in named}:
         raise NotReleasable(f"the bundles in {wheel.name} are not those of its bill")
 
 

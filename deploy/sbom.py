@@ -44,7 +44,7 @@ def document(root: Path = ROOT) -> dict[str, Any]:
 
 def packages(lock: str) -> list[dict[str, Any]]:
     """Return a component for each package of a file of requirements. Raises ValueError for one without a hash."""
-    found = []
+    components = []
     for entry in _ENTRY.finditer(lock):
         part = _component(entry["name"].lower(), entry["version"], "library")
         hashes = _HASH.findall(entry["rest"])
@@ -54,18 +54,18 @@ def packages(lock: str) -> list[dict[str, Any]]:
         index = f"https://pypi.org/project/{entry['name'].lower()}/{entry['version']}/#files"
         each = [{"alg": "SHA-256", "content": content} for content in sorted(set(hashes))]
         part["externalReferences"] = [{"type": "distribution", "url": index, "hashes": [one]} for one in each]
-        found.append(part)
-    return found
+        components.append(part)
+    return components
 
 
 def models(root: Path) -> list[dict[str, Any]]:
     """Return a component for each bundle that the package holds."""
-    found = []
+    components = []
     for manifest in sorted((root / "models" / "pretrained").glob("*/*/manifest.json")):
         facts = json.loads(manifest.read_text())
         graph = hashlib.sha256((manifest.parent / "model.onnx").read_bytes()).hexdigest()
         name, version = facts["name"], facts["version"]
-        found.append(
+        components.append(
             {
                 "type": "machine-learning-model",
                 "bom-ref": f"model:{name}@{version}",
@@ -74,7 +74,7 @@ def models(root: Path) -> list[dict[str, Any]]:
                 "hashes": [{"alg": "SHA-256", "content": graph}],
             }
         )
-    return found
+    return components
 
 
 def text(root: Path = ROOT) -> str:

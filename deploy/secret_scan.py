@@ -57,13 +57,13 @@ class Finding(NamedTuple):
 
 def findings(root: Path, files: Iterable[Path]) -> list[Finding]:
     """Search files below ``root``, but those of :data:`KNOWN`."""
-    found = []
+    secrets = []
     for path in sorted(files):
         name = path.relative_to(root).as_posix()
         if name not in KNOWN and path.stat().st_size <= MOST_BYTES:
             text = path.read_bytes().decode("utf-8", "replace")
-            found += [Finding(name, line, kind) for line, kind in search(text)]
-    return found
+            secrets += [Finding(name, line, kind) for line, kind in search(text)]
+    return secrets
 
 
 def search(text: str) -> Iterator[tuple[int, str]]:
@@ -95,9 +95,9 @@ def tracked(root: Path = ROOT) -> list[Path]:
 def main() -> int:
     """Search what is tracked, or a folder, and say where."""
     folder = Path(sys.argv[1]) if sys.argv[1:] else None
-    found = findings(folder, filter(Path.is_file, folder.rglob("*"))) if folder else findings(ROOT, tracked())
-    sys.stdout.write("".join(f"{one}\n" for one in found) or "no secrets found\n")
-    return 1 if found else 0
+    secrets = findings(folder, filter(Path.is_file, folder.rglob("*"))) if folder else findings(ROOT, tracked())
+    sys.stdout.write("".join(f"{one}\n" for one in secrets) or "no secrets found\n")
+    return 1 if secrets else 0
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ Imports = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class FloorPlan:
     """The import graph of a checkout and what follows from it; packages' ``__init__`` files are left out of all but
     the number of files.
     """
@@ -64,7 +64,7 @@ class Plan:
         for name, imported in self.imports.items():
             for one in imported:
                 importers.setdefault(one, []).append(name)
-        return sorted((name, found[0]) for name, found in importers.items() if len(found) == 1)
+        return sorted((name, names[0]) for name, names in importers.items() if len(names) == 1)
 
     @property
     def cycles(self) -> list[list[str]]:
@@ -72,27 +72,27 @@ class Plan:
         return [sorted(group) for group in _components(self.imports) if len(group) > 1]
 
 
-def read_plan(tree: Path) -> Plan:
+def read_plan(tree: Path) -> FloorPlan:
     """Read the import graph of a checkout's product rooms."""
     paths = [path for room in ROOMS for path in sorted((tree / room).rglob("*.py"))]
     modules = {_module(path.relative_to(tree)): path for path in paths if path.name != "__init__.py"}
     imports = {name: frozenset(_imported(path, name, modules)) - {name} for name, path in modules.items()}
     folders = Counter(str(path.relative_to(tree).parent) for path in modules.values())
     lines = sum(len(path.read_text().splitlines()) for path in paths)
-    return Plan(len(paths), lines, imports, folders)
+    return FloorPlan(len(paths), lines, imports, folders)
 
 
 def _module(path: Path) -> str:
     return ".".join(path.with_suffix("").parts)
 
 
-def _imported(path: Path, name: str, known: Mapping[str, Path]) -> Iterator[str]:
+def _imported(path: Path, name: str, modules: Mapping[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+            yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (one for one in [node.module, *inner] if one in known)
+            yield from (one for one in [node.module, *inner] if one in modules)
 
 
 def _components(imports: Imports) -> list[set[str]]:
@@ -100,7 +100,7 @@ def _components(imports: Imports) -> list[set[str]]:
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[set[str]] = []
+    components: list[set[str]] = []
     for start in imports:
         if start in order:
             continue
@@ -116,7 +116,7 @@ def _components(imports: Imports) -> list[set[str]]:
                     low[work[-1][0]] = min(low[work[-1][0]], low[name])
                 if low[name] == order[name]:
                     place = stack.index(name)
-                    found.append(set(stack[place:]))
+                    components.append(set(stack[place:]))
                     del stack[place:]
             elif following not in order:
                 order[following] = low[following] = len(order)
@@ -124,7 +124,7 @@ def _components(imports: Imports) -> list[set[str]]:
                 work.append((following, iter(sorted(imports[following]))))
             elif following in stack:
                 low[name] = min(low[name], order[following])
-    return found
+    return components
 
 
 def crossed(tree: Path) -> dict[str, list[str]]:
@@ -165,18 +165,18 @@ def crossed(tree: Path) -> dict[str, list[str]]:
 class _Observed:
     """An observed process that is asked which files it has crossed since the last time."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", told: Path) -> None:
-        self._process, self._told = process, told
+    def __init__(self, process: "subprocess.Popen[bytes]", report: Path) -> None:
+        self._process, self._report = process, report
 
     def since_last(self) -> dict[str, list[str]]:
         """Ask, and wait for the answer."""
         time.sleep(0.5)  # threads finish what they do after the reply is out
-        self._told.unlink(missing_ok=True)
+        self._report.unlink(missing_ok=True)
         self._process.send_signal(signal.SIGUSR2)
-        while not self._told.exists():
+        while not self._report.exists():
             time.sleep(0.05)
-        found: dict[str, list[str]] = json.loads(self._told.read_text())
-        return found
+        notes: dict[str, list[str]] = json.loads(self._report.read_text())
+        return notes
 
 
 CHOOSE = frozenset({"lease_classifier", "classifier"})
@@ -222,16 +222,16 @@ class Crossing:
         return self._names[code]
 
 
-def serve_observed(tree: Path, told: Path) -> None:
-    """Run the service of a tree; on SIGUSR2 what was noted since the last one is written to ``told``."""
+def serve_observed(tree: Path, report: Path) -> None:
+    """Run the service of a tree; on SIGUSR2 what was noted since the last one is written to ``report``."""
     crossing = Crossing(tree)
 
     def tell(signum: int, frame: FrameType | None) -> None:
-        found = {name: sorted(getattr(crossing, name)) for name in ("all", "choose")}
+        notes = {name: sorted(getattr(crossing, name)) for name in ("all", "choose")}
         crossing.reset()
-        part = told.with_suffix(".part")
-        part.write_text(json.dumps(found))
-        part.rename(told)
+        part = report.with_suffix(".part")
+        part.write_text(json.dumps(notes))
+        part.rename(report)
 
     signal.signal(signal.SIGUSR2, tell)
     threading.setprofile(crossing.note)
@@ -271,7 +271,7 @@ def _post(port: int, path: str, body: object) -> None:
     connection.close()
 
 
-def _table(plan: Plan, ways: Mapping[str, list[str]] | None) -> Iterator[str]:
+def _table(plan: FloorPlan, ways: Mapping[str, list[str]] | None) -> Iterator[str]:
     largest = max(plan.folders, key=lambda name: plan.folders[name])
     yield f"| product files | {plan.files} |"
     yield f"| lines | {plan.lines} |"
@@ -283,7 +283,7 @@ def _table(plan: Plan, ways: Mapping[str, list[str]] | None) -> Iterator[str]:
             yield f"| files crossed: {what} | {len(ways[name])} |"
 
 
-def _names(plan: Plan, ways: Mapping[str, list[str]] | None) -> Iterator[str]:
+def _names(plan: FloorPlan, ways: Mapping[str, list[str]] | None) -> Iterator[str]:
     yield from (f"one importer: {name} <- {importer}" for name, importer in plan.single_importers)
     yield from (f"cycle: {' '.join(group)}" for group in plan.cycles)
     for what, files in (ways or {}).items():

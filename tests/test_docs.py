@@ -32,7 +32,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from deploy.bench.process import Service, running
+from deploy.bench.process import ServiceProcess, running
 from models.taxonomy import ELASTICC
 from training.simulate.packets import SAMPLES as SIMULATED
 
@@ -135,7 +135,7 @@ def test_every_page_is_linked_from_readme() -> None:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
+def service() -> Iterator[ServiceProcess]:
     with running() as live:
         yield live
 
@@ -222,7 +222,7 @@ def post(url: str, body: bytes, kind: str) -> dict[str, Any]:
     return answer
 
 
-def test_readme_shows_the_answer_that_its_light_curve_gets(service: Service) -> None:
+def test_readme_shows_the_answer_that_its_light_curve_gets(service: ServiceProcess) -> None:
     found = blocks(README.read_text())
     (sent,) = (match[1] for b in found if (match := re.search(r"v1/classify .* -d '(\{.*\})'", b.code, re.DOTALL)))
     (shown,) = (json.loads(b.code) for b in found if b.language == "json")
@@ -264,7 +264,7 @@ def test_readme_shows_what_the_demonstration_prints() -> None:
 
 
 @pytest.mark.parametrize("survey", ["elasticc", "lsst"])
-def test_sets_of_the_sample_packets_hold_their_true_class(survey: str, service: Service) -> None:
+def test_sets_of_the_sample_packets_hold_their_true_class(survey: str, service: ServiceProcess) -> None:
     """README says so; an object id holds the number of the class that was simulated, after 98765."""
     truth = {str(ELASTICC.classes[ELASTICC.names.index(sample.class_name)].id) for sample in SIMULATED[survey]}
     told: dict[str, tuple[str, bool, bool]] = {}
@@ -279,7 +279,7 @@ def class_id(name: str) -> str:
     return str(ELASTICC.classes[ELASTICC.names.index(name)].id)
 
 
-def test_the_variable_star_among_the_samples_is_called_unusual(service: Service) -> None:
+def test_the_variable_star_among_the_samples_is_called_unusual(service: ServiceProcess) -> None:
     packet = (SAMPLES / "ztf_ZTF26ixrptgi.avro").read_bytes()
     (result,) = post(f"{service.url}/v1/alerts", packet, "application/octet-stream")["results"]
     assert result["unusual"] is True

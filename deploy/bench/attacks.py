@@ -31,7 +31,7 @@ class Attack(NamedTuple):
     run: Callable[["Target"], Coroutine[Any, Any, int]]
 
 
-class Pace:
+class AttackPace:
     """Count of the peers that came anew, and a bound on them in a second, where one is given."""
 
     def __init__(self, per_second: float | None = None) -> None:
@@ -53,7 +53,7 @@ class Target(NamedTuple):
     port: int
     scale: float
     until: float
-    pace: Pace
+    pace: AttackPace
 
     def many(self, count: int) -> int:
         """So many at full force."""
@@ -65,7 +65,7 @@ class Target(NamedTuple):
         return time.monotonic() < self.until
 
 
-class Peer:
+class AttackConnection:
     """One connection of an attacker; everything that fails on it is its end, and no news."""
 
     def __init__(self, target: Target) -> None:
@@ -73,7 +73,7 @@ class Peer:
         self._socket = socket.socket()
         self._socket.setblocking(False)
 
-    async def __aenter__(self) -> "Peer":
+    async def __aenter__(self) -> "AttackConnection":
         """Connect."""
         try:
             await asyncio.get_running_loop().sock_connect(self._socket, (HOST, self.target.port))
@@ -130,13 +130,15 @@ class Peer:
         await asyncio.sleep(max(0.0, self.target.until - time.monotonic()))
 
 
-async def crowd(target: Target, count: int, behave: Callable[[Peer], Awaitable[None]], again: bool = False) -> int:
+async def crowd(
+    target: Target, count: int, behave: Callable[[AttackConnection], Awaitable[None]], again: bool = False
+) -> int:
     """So many peers at a time, each anew when it has ended if ``again``, at the target's pace; returns bytes sent."""
 
     async def one() -> int:
         sent = 0
         while True:
-            async with Peer(target) as peer:
+            async with AttackConnection(target) as peer:
                 await behave(peer)
                 sent += peer.sent
             if not again or not target.going_on:
@@ -152,7 +154,7 @@ async def crowd(target: Target, count: int, behave: Callable[[Peer], Awaitable[N
 async def pipelining(target: Target) -> int:
     """Send requests by the thousand behind replies that nobody reads."""
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         peer.small_window()
         await peer.send(GET % b"/docs" * 12 + GET % b"/" * 3000)
         await peer.until_the_end()
@@ -163,16 +165,16 @@ async def pipelining(target: Target) -> int:
 async def idle(target: Target) -> int:
     """Open connections that say nothing."""
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         await peer.until_the_end()
 
     return await crowd(target, target.many(10_000), behave)
 
 
-def dripping(start: bytes, drop: bytes, pause: float = 1.0) -> Callable[[Peer], Awaitable[None]]:
+def dripping(start: bytes, drop: bytes, pause: float = 1.0) -> Callable[[AttackConnection], Awaitable[None]]:
     """Begin at once, and send a drop now and then."""
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         if await peer.send(start):
             while peer.target.going_on and await peer.send(drop):
                 await asyncio.sleep(pause)
@@ -200,7 +202,7 @@ async def slow_streams(target: Target) -> int:
 async def slow_readers(target: Target) -> int:
     """Long replies, a few bytes of which are read in a second."""
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         peer.small_window()
         if await peer.send(GET % b"/openapi.json" * 8):
             while peer.target.going_on and await peer.receive(1.0):
@@ -214,7 +216,7 @@ async def resets(target: Target) -> int:
     """Half a request, and a reset."""
     whole = HEAD % b"application/json" + b"Content-Length: 500\r\n\r\n" + b" " * 200
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         await peer.send(whole)
         peer.reset()
 
@@ -225,7 +227,7 @@ async def half_closed(target: Target) -> int:
     """Half a request, and nothing more while the reply is waited for."""
     whole = HEAD % b"application/json" + b"Content-Length: 500\r\n\r\n{"
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         await peer.send(whole)
         peer.half_close()
         await peer.receive_all()
@@ -236,7 +238,7 @@ async def half_closed(target: Target) -> int:
 async def giant_headers(target: Target) -> int:
     """Headers without end, few and long, or many and short."""
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         line = b"a:\r\n" if id(peer) % 32 else b"X-Filler: " + b"x" * 8000 + b"\r\n"
         await peer.send(b"GET / HTTP/1.1\r\nHost: x\r\n" + line * (200_000 // len(line)))
         await peer.receive_all()
@@ -247,7 +249,7 @@ async def giant_headers(target: Target) -> int:
 async def garbage(target: Target) -> int:
     """Send a request, and bytes that are none behind it."""
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         await peer.send(GET % b"/healthz" + b"\0\xff" * 500)
         await peer.receive_all()
 
@@ -259,7 +261,7 @@ def posting(path: bytes, kind: bytes, body: bytes, count: int) -> Callable[[Targ
     head = b"POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n"
     request = head % (path, kind, len(body)) + body
 
-    async def behave(peer: Peer) -> None:
+    async def behave(peer: AttackConnection) -> None:
         await peer.send(request, PATIENCE_SECONDS)
         await peer.receive_all()
 

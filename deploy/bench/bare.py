@@ -27,7 +27,7 @@ from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
 from models.runtime import Run, open_session, run
 
 
-class Pace(NamedTuple):
+class BarePace(NamedTuple):
     """Pace of a pass over the curves: curves per second of wall time, processor milliseconds per curve."""
 
     per_second: float
@@ -54,16 +54,16 @@ class Bare:
         """Shape (curves, classes): the answer to every curve, alone."""
         return np.concatenate([run(self.session, one)["probabilities"] for one in self.inputs])
 
-    def run(self, callers: int) -> Pace:
+    def run(self, callers: int) -> BarePace:
         """Run every curve once, with `callers` threads that share the session."""
         return pace(self.session, self.inputs, callers, len(self.inputs))
 
 
-def pace(session: ort.InferenceSession, inputs: Sequence[Run], callers: int, curves: int) -> Pace:
+def pace(session: ort.InferenceSession, inputs: Sequence[Run], callers: int, curves: int) -> BarePace:
     """Run every input once, in their order, with `callers` threads that share the session; `curves` are in them all."""
     names = [output.name for output in session.get_outputs()]
-    wanted = [node.name for node in session.get_inputs()]
-    feeds = iter([{name: one[name] for name in wanted} for one in inputs])
+    names_of_inputs = [node.name for node in session.get_inputs()]
+    feeds = iter([{name: one[name] for name in names_of_inputs} for one in inputs])
     lock = threading.Lock()
 
     def work() -> None:
@@ -81,7 +81,7 @@ def pace(session: ort.InferenceSession, inputs: Sequence[Run], callers: int, cur
     for thread in threads:
         thread.join()
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    return Pace(curves / seconds, 1e3 * cpu / curves)
+    return BarePace(curves / seconds, 1e3 * cpu / curves)
 
 
 BUDGETS = (0, 256, 512, 1024, 2048, 4096)
@@ -120,7 +120,7 @@ class Best:
         best = max(BUDGETS, key=lambda budget: rates[budget])
         return cls(session, best, [_inputs(group) for group in cut(tokens, best)], len(tokens))
 
-    def run(self, callers: int) -> Pace:
+    def run(self, callers: int) -> BarePace:
         """Run every curve once, with `callers` threads that share the session."""
         return pace(self.session, self.inputs, callers, self.curves)
 

@@ -47,17 +47,17 @@ def home() -> Path | None:
     repository = Path(__file__).resolve().parents[2]
     named = os.environ.get("NIGHTJAR_KAFKA_HOME")
     candidates = ([Path(named)] if named else []) + [repository / "build/kafka", repository.parent / "shared/kafka"]
-    found = (folder for folder in candidates if (folder / "libs").is_dir())
-    return next(found, None) if _java_version() >= OLDEST_JAVA else None
+    folders = (folder for folder in candidates if (folder / "libs").is_dir())
+    return next(folders, None) if _java_version() >= OLDEST_JAVA else None
 
 
 def _java_version() -> int:
     """Return the first number of Java's version, 0 where there is none that runs."""
     try:
-        told = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        text = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = re.search(r'version "(\d+)', told)
+    match = re.search(r'version "(\d+)', text)
     return int(match[1]) if match else 0
 
 
@@ -67,13 +67,13 @@ def _free_ports(count: int) -> list[int]:
     A client that tries a port of that range again and again while its broker is away may even get itself as an answer.
     """
     with ExitStack() as stack:
-        found: list[int] = []
-        while len(found) < count:
+        ports: list[int] = []
+        while len(ports) < count:
             one, port = stack.enter_context(socket.socket()), random.randrange(*PORTS)
             with suppress(OSError):
                 one.bind((HOST, port))
-                found.append(port)
-        return found
+                ports.append(port)
+        return ports
 
 
 class Brokers:
@@ -217,8 +217,8 @@ class Brokers:
     def _properties(self, node: int) -> dict[str, Any]:
         """KRaft, broker and controller in one process, three replicas of which two must have a record."""
         ports, replicas = self._ports[node], len(self.nodes)
-        shown = [one for one in LISTENERS if self._secure or one in ("PLAINTEXT", "PROXIED", "CONTROLLER")]
-        advertised = {one: self.advertised[node].get(one, ports[one]) for one in shown[:-1]}
+        listeners = [one for one in LISTENERS if self._secure or one in ("PLAINTEXT", "PROXIED", "CONTROLLER")]
+        advertised = {one: self.advertised[node].get(one, ports[one]) for one in listeners[:-1]}
         in_sync = 2 if replicas > 1 else 1
         usual: dict[str, Any] = {
             "process.roles": "broker,controller",
@@ -226,7 +226,7 @@ class Brokers:
             "controller.quorum.voters": ",".join(f"{n}@{HOST}:{self._ports[n]['CONTROLLER']}" for n in self.nodes),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": ",".join(f"{one}://{HOST}:{ports[one]}" for one in shown),
+            "listeners": ",".join(f"{one}://{HOST}:{ports[one]}" for one in listeners),
             "advertised.listeners": ",".join(f"{one}://{HOST}:{port}" for one, port in advertised.items()),
             "listener.security.protocol.map": ",".join(
                 f"{one}:{'PLAINTEXT' if one in ('PROXIED', 'CONTROLLER') else one}" for one in LISTENERS

@@ -43,8 +43,8 @@ from deploy.bench.report import Aim, Numbers, Spread, aims_of, spread
 from deploy.bench.simulation.events import (
     Contender,
     Machine,
-    Outcome,
     PolicyName,
+    TraceOutcome,
     contenders,
     fitted,
     occupation,
@@ -76,18 +76,18 @@ class Ratios(NamedTuple):
 def measure_agreement(model: LoadedModel, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``engine.simulated_vs_measured.FIGURE``, ``...FIGURE.runs_known`` and ``engine.simulation_error``."""
     longest = min(LONGEST, program_of(model.bundle.manifest).most_points)
-    seen = []
+    pairs = []
     for number in range(rounds):
         trace = visits(curves, 1, longest, np.random.default_rng(number))
-        seen.append(_round(model, trace, contenders(limits_of(model))[OURS]))
-        shown = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(FIGURES, seen[-1].before, strict=True))
-        say(f"simulated / measured, {number + 1}/{rounds}: {shown}")
+        pairs.append(_round(model, trace, contenders(limits_of(model))[OURS]))
+        ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(FIGURES, pairs[-1].before, strict=True))
+        say(f"simulated / measured, {number + 1}/{rounds}: {ratios}")
     numbers: Numbers = {}
     for index, name in enumerate(FIGURES):
-        numbers[f"engine.simulated_vs_measured.{name}"] = spread([one.before[index] for one in seen])
-        numbers[f"engine.simulated_vs_measured.{name}.runs_known"] = spread([one.afterwards[index] for one in seen])
-    numbers["engine.simulation_error"] = _error([one.before for one in seen])
-    numbers["engine.simulation_error.runs_known"] = _error([one.afterwards for one in seen])
+        numbers[f"engine.simulated_vs_measured.{name}"] = spread([one.before[index] for one in pairs])
+        numbers[f"engine.simulated_vs_measured.{name}.runs_known"] = spread([one.afterwards[index] for one in pairs])
+    numbers["engine.simulation_error"] = _error([one.before for one in pairs])
+    numbers["engine.simulation_error.runs_known"] = _error([one.afterwards for one in pairs])
     return numbers
 
 
@@ -100,7 +100,7 @@ def _round(model: LoadedModel, trace: Trace, ours: Contender) -> Ratios:
     return Ratios(*(_over(_figures(simulate(trace, ours, machine)), real) for machine in (before, afterwards)))
 
 
-def _figures(outcome: Outcome) -> Figures:
+def _figures(outcome: TraceOutcome) -> Figures:
     return figures(outcome, WITHIN)
 
 
@@ -117,7 +117,7 @@ CURVES: Final = 100
 _PIECE: Final = 1 << 16
 
 
-class Line:
+class HttpLine:
     """A connection that stays open."""
 
     def __init__(self, port: int) -> None:
@@ -152,7 +152,7 @@ class Line:
 class Lone(NamedTuple):
     """One light curve asked alone: seconds over HTTP, seconds bare, and the service's own account by stage."""
 
-    asked: float
+    over_http: float
     bare: float
     stages: Mapping[str, float]
 
@@ -167,15 +167,18 @@ def measure_lone(bundle: Path, curves: Sequence[Columns], rounds: int, say: Call
     some = curves[:CURVES]
     bare = Bare.of(bundle, some)
     requests = [request("/v1/classify", orjson.dumps(curve)).data for curve in some]
-    seen: list[list[Lone]] = []
+    lone_rounds: list[list[Lone]] = []
     with patient(bundle) as service:
-        line = Line(service.port)
+        line = HttpLine(service.port)
         for number in range(1 + rounds):
-            seen.append([_ask_alone(line, data, bare, index) for index, data in enumerate(requests)])
-            asked, alone = 1e3 * median(one.asked for one in seen[-1]), 1e3 * median(one.bare for one in seen[-1])
-            say(f"lone, {number}/{rounds}: {asked:.2f} ms, of which bare {alone:.2f} ms")
+            lone_rounds.append([_ask_alone(line, data, bare, index) for index, data in enumerate(requests)])
+            http_ms, alone = (
+                1e3 * median(one.over_http for one in lone_rounds[-1]),
+                1e3 * median(one.bare for one in lone_rounds[-1]),
+            )
+            say(f"lone, {number}/{rounds}: {http_ms:.2f} ms, of which bare {alone:.2f} ms")
         line.close()
-    return lone_numbers(seen[1:])  # the first round warms up
+    return lone_numbers(lone_rounds[1:])  # the first round warms up
 
 
 def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
@@ -188,32 +191,32 @@ def lone_numbers(rounds: Sequence[Sequence[Lone]]) -> Numbers:
         return middle(1e6, lambda one: one.stages[name])
 
     return {
-        "engine.lone_p50_ms": middle(1e3, lambda one: one.asked),
+        "engine.lone_p50_ms": middle(1e3, lambda one: one.over_http),
         "engine.lone_bare_p50_ms": middle(1e3, lambda one: one.bare),
-        "engine.lone_p50_overhead_ms": middle(1e3, lambda one: one.asked - one.bare),
+        "engine.lone_p50_overhead_ms": middle(1e3, lambda one: one.over_http - one.bare),
         **{f"engine.lone_us.{name}": stage(name) for name in rounds[0][0].stages},
         "engine.lone_us.run_over_bare": middle(1e6, lambda one: one.stages["run"] - one.bare),
     }
 
 
-def _ask_alone(line: Line, data: bytes, bare: Bare, index: int) -> Lone:
+def _ask_alone(line: HttpLine, data: bytes, bare: Bare, index: int) -> Lone:
     """Ask about a light curve over HTTP, then run its network bare."""
     began = time.perf_counter()
     head, body = line.ask(data)
-    asked = time.perf_counter() - began
+    over_http = time.perf_counter() - began
     if json.loads(body)["results"][0]["status"] != "classified":
         raise WrongAnswer(body.decode()[:500])
     began = time.perf_counter()
     run(bare.session, bare.inputs[index])
-    return Lone(asked, time.perf_counter() - began, stages_of(head, asked))
+    return Lone(over_http, time.perf_counter() - began, stages_of(head, over_http))
 
 
-def stages_of(head: str, asked: float) -> dict[str, float]:
+def stages_of(head: str, over_http: float) -> dict[str, float]:
     """Seconds by stage of a reply's ``Server-Timing``, with what lies between the stages and outside of them."""
     header = head.partition("server-timing:")[2].partition("\r\n")[0]
-    told = {name.strip(): 1e-3 * float(value) for name, value in re.findall(r"([a-z_]+);dur=([0-9.]+)", header)}
-    total = told.pop("total")
-    return {**told, BETWEEN: total - sum(told.values()), OUTSIDE: asked - total}
+    seconds = {name.strip(): 1e-3 * float(value) for name, value in re.findall(r"([a-z_]+);dur=([0-9.]+)", header)}
+    total = seconds.pop("total")
+    return {**seconds, BETWEEN: total - sum(seconds.values()), OUTSIDE: over_http - total}
 
 
 SEED = 20260102
@@ -255,11 +258,11 @@ def table(numbers: Numbers, aims: Mapping[str, Aim] = AIMS) -> str:
     """Markdown: each figure, its median and full range over the rounds, and what it should be."""
     cells = []
     for key, aim in aims.items():
-        found = numbers[key]
-        value = found["median"] if isinstance(found, dict) else found
-        shown = f"{value:.2f} ± {found['spread']:.2f}" if isinstance(found, dict) else f"{value:.2f}"
+        figure = numbers[key]
+        value = figure["median"] if isinstance(figure, dict) else figure
+        text = f"{value:.2f} ± {figure['spread']:.2f}" if isinstance(figure, dict) else f"{value:.2f}"
         reached = value >= aim.value if aim.bound == "at least" else value <= aim.value
-        cells.append((aim.figure, shown, f"{aim.bound} {aim.value:g}", "yes" if reached else "no"))
+        cells.append((aim.figure, text, f"{aim.bound} {aim.value:g}", "yes" if reached else "no"))
     return markdown_table(("figure", "measured", "aim", "reached"), cells) + "\n"
 
 
@@ -271,7 +274,7 @@ PASSES: Final = 4  # over the curves at half load: a 99th percentile needs many
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class EngineBench:
     """A network, what it is asked, and the policies that are compared."""
 
     model: LoadedModel
@@ -279,7 +282,7 @@ class Bench:
     contenders: Mapping[PolicyName, Contender]
 
     @classmethod
-    def of(cls, model: LoadedModel, curves: Sequence[Columns]) -> "Bench":
+    def of(cls, model: LoadedModel, curves: Sequence[Columns]) -> "EngineBench":
         """Featurise the curves: the engine takes them from there."""
         questions = [Question(tokens_of(curve, model.bundle.manifest)) for curve in curves]
         return cls(model, questions, contenders(limits_of(model)))
@@ -350,10 +353,10 @@ def limits_of(model: LoadedModel) -> BatchLimits:
 
 def measure_policies(model: LoadedModel, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``engine.policy_per_s.*``, ``engine.policy_speedup.*`` and those of half load."""
-    return asyncio.run(_measure(Bench.of(model, curves), rounds, say))
+    return asyncio.run(_measure(EngineBench.of(model, curves), rounds, say))
 
 
-async def _measure(bench: Bench, rounds: int, say: Callable[[str], None]) -> Numbers:
+async def _measure(bench: EngineBench, rounds: int, say: Callable[[str], None]) -> Numbers:
     await bench.saturated(OURS)  # the first run of a shape is dearer
     rates: list[dict[PolicyName, float]] = []
     for number in range(rounds):
@@ -367,7 +370,7 @@ async def _measure(bench: Bench, rounds: int, say: Callable[[str], None]) -> Num
     return numbers | await _half_load(bench, HALF * median(rate[OURS] for rate in rates), rounds, say)
 
 
-async def _half_load(bench: Bench, rate: float, rounds: int, say: Callable[[str], None]) -> Numbers:
+async def _half_load(bench: EngineBench, rate: float, rounds: int, say: Callable[[str], None]) -> Numbers:
     """Ours and one by one at the same rate, the same arrivals within a round."""
     ours, alone = [], []
     for number in range(rounds):

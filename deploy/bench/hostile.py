@@ -35,9 +35,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, Pace, Target, attacks, lawful, light_curve
+from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, AttackPace, Target, attacks, lawful, light_curve
 from deploy.bench.load import quantile
-from deploy.bench.process import HOST, Service, ServiceDied, running, start
+from deploy.bench.process import HOST, ServiceDied, ServiceProcess, running, start
 from deploy.bench.report import Numbers
 from training.common import markdown_table
 
@@ -52,7 +52,7 @@ MB: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AttackRow:
     """Harm done by one attack, in milliseconds and megabytes (10**6 bytes); ``loop_busy`` is a share of the time."""
 
     attack: str
@@ -75,7 +75,7 @@ class Row:
 
 def measure(
     bundle: Path, seconds: float, scale: float, root: Path | None, only: Sequence[str], say: Callable[[str], None]
-) -> Sequence[Row]:
+) -> Sequence[AttackRow]:
     """Measure every attack in turn, on a service of its own.
 
     Parameters
@@ -89,7 +89,7 @@ def measure(
     settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0", "NIGHTJAR_AUTOTUNE": "false"}
     if root is not None:
         settings |= {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
-    every, rows = [*attacks(), lawful()], list[Row]()
+    every, rows = [*attacks(), lawful()], list[AttackRow]()
     groups = [[each] for each in every] if root is not None else [every[:-1], every[-1:]]
     for group in groups:
         chosen = [attack for attack in group if not only or attack.name in only]
@@ -108,7 +108,7 @@ def measure(
 
 
 @contextlib.contextmanager
-def _doomed(bundle: Path, settings: Mapping[str, str], seconds: float) -> Iterator[Service]:
+def _doomed(bundle: Path, settings: Mapping[str, str], seconds: float) -> Iterator[ServiceProcess]:
     """Run a ready service of limited size that is killed in the end, whatever it is doing then."""
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         service = start(Path(folder), bundle, settings)
@@ -127,7 +127,7 @@ OWN_FIGURES: Final = (
 )  # fmt: skip
 
 
-def numbers(rows: Sequence[Row], before: bool = False) -> Numbers:
+def numbers(rows: Sequence[AttackRow], before: bool = False) -> Numbers:
     """Keys ``hostile.*``: the worst of all attacks but the flood of lawful bodies, then each attack's own figures.
 
     Of another commit (``before``) the latter alone, as ``hostile.before.*``.
@@ -150,7 +150,7 @@ def numbers(rows: Sequence[Row], before: bool = False) -> Numbers:
     }
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[AttackRow]) -> str:
     """Format the rows as Markdown."""
     waits = ("longest wait ms", "p99 ms (floor, quiet)", "not answered")
     head = ("attack", "sent MB", *waits, "memory MB", "after", "loop busy")
@@ -170,12 +170,12 @@ def table(rows: Sequence[Row]) -> str:
     return markdown_table(head, cells) + "\n"
 
 
-def as_json(rows: Sequence[Row]) -> list[dict[str, object]]:
+def as_json(rows: Sequence[AttackRow]) -> list[dict[str, object]]:
     """Return the rows, ready to be written."""
     return [asdict(row) for row in rows]
 
 
-def _memory(service: Service) -> int:
+def _memory(service: ServiceProcess) -> int:
     """Resident bytes; 0 once the service has died, whose clients notice by themselves."""
     try:
         return service.memory()
@@ -183,19 +183,19 @@ def _memory(service: Service) -> int:
         return 0
 
 
-def _loop_seconds(service: Service) -> float:
+def _loop_seconds(service: ServiceProcess) -> float:
     try:
         return service.loop_seconds()
     except OSError:
         return 0.0
 
 
-def _attacked(service: Service, attack: Attack, seconds: float, scale: float) -> Row:
+def _attacked(service: ServiceProcess, attack: Attack, seconds: float, scale: float) -> AttackRow:
     """Attack the service, then the sink, while a good client asks the service from before until after."""
     with _sink() as sink, _good_client(service.port) as good:
         quiet = [_passing(QUIET_SECONDS)]
         before, computed, started = _memory(service), _loop_seconds(service), time.monotonic()
-        target = Target(service.port, scale, started + seconds, Pace())
+        target = Target(service.port, scale, started + seconds, AttackPace())
         sent, peak = asyncio.run(_watched(service, attack, target))
         peak = max(peak, _memory(service))
         lasted = time.monotonic() - started
@@ -204,13 +204,13 @@ def _attacked(service: Service, attack: Attack, seconds: float, scale: float) ->
         time.sleep(REST_SECONDS)
         after = _memory(service)
         begun = time.monotonic()
-        asyncio.run(attack.run(Target(sink, scale, begun + lasted, Pace(target.pace.begun / lasted))))
+        asyncio.run(attack.run(Target(sink, scale, begun + lasted, AttackPace(target.pace.begun / lasted))))
         floor = (begun, time.monotonic())
         time.sleep(SETTLE_SECONDS)
         quiet.append(_passing(QUIET_SECONDS))
         replies = good.stop()
     hit = _between(replies, attacked)
-    return Row(
+    return AttackRow(
         attack.name, sent / MB, 1e3 * max((reply.seconds for reply in hit), default=PATIENCE_SECONDS),
         _p99_ms(hit), _p99_ms(_between(replies, floor)), _p99_ms(_between(replies, *quiet)),
         sum(reply.status == 200 for reply in hit), sum(reply.status != 200 for reply in hit),
@@ -218,7 +218,7 @@ def _attacked(service: Service, attack: Attack, seconds: float, scale: float) ->
     )  # fmt: skip
 
 
-class Reply(NamedTuple):
+class TimedReply(NamedTuple):
     """One request of the good client: when it began (``time.monotonic()``), how long it took, status (0 for none)."""
 
     began: float
@@ -233,17 +233,17 @@ def _passing(seconds: float) -> tuple[float, float]:
     return began, time.monotonic()
 
 
-def _between(replies: Sequence[Reply], *spans: tuple[float, float]) -> list[Reply]:
+def _between(replies: Sequence[TimedReply], *spans: tuple[float, float]) -> list[TimedReply]:
     return [reply for reply in replies if any(start <= reply.began < end for start, end in spans)]
 
 
-def _p99_ms(replies: Sequence[Reply]) -> float:
+def _p99_ms(replies: Sequence[TimedReply]) -> float:
     """Return the 99th percentile of those that were answered, of all where none was."""
     answered = [reply.seconds for reply in replies if reply.status == 200] or [reply.seconds for reply in replies]
     return 1e3 * quantile(sorted(answered) or [PATIENCE_SECONDS], 0.99)
 
 
-async def _watched(service: Service, attack: Attack, target: Target) -> tuple[int, int]:
+async def _watched(service: ServiceProcess, attack: Attack, target: Target) -> tuple[int, int]:
     """Bytes sent and the most memory meanwhile."""
     peak = _memory(service)
     task = asyncio.ensure_future(attack.run(target))
@@ -259,10 +259,10 @@ class _Good:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
 
-    def stop(self) -> list[Reply]:
+    def stop(self) -> list[TimedReply]:
         """Return its requests, in order."""
         out, _ = self._process.communicate()
-        return [Reply(*one) for one in json.loads(out)]
+        return [TimedReply(*one) for one in json.loads(out)]
 
 
 @contextlib.contextmanager
@@ -314,13 +314,13 @@ def ask(address: str, port: int, request: bytes) -> tuple[float, int]:
     return time.perf_counter() - started, status
 
 
-def good_requests(address: str, port: int, enough: Callable[[], bool]) -> Iterator[Reply]:
+def good_requests(address: str, port: int, enough: Callable[[], bool]) -> Iterator[TimedReply]:
     """Ask about one light curve after another, with a pause between them."""
     body = json.dumps(light_curve(30)).encode()
     head = HEAD % b"application/json" + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
     while not enough():
         began = time.monotonic()
-        yield Reply(began, *ask(address, port, head + body))
+        yield TimedReply(began, *ask(address, port, head + body))
         time.sleep(PAUSE_SECONDS)
 
 

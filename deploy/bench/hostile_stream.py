@@ -23,8 +23,8 @@ import numpy as np
 
 from deploy.bench.attacks import container, deflate_bomb, schema_bomb, survey_fields, wide_json
 from deploy.bench.brokers import brokers, home
-from deploy.bench.kafka_trial import PARTITIONS, Answers, Trial, assigned, metric, until
-from deploy.bench.process import Service
+from deploy.bench.kafka_trial import PARTITIONS, AnswerTopic, Trial, assigned, metric, until
+from deploy.bench.process import ServiceProcess
 from deploy.bench.report import Numbers
 from deploy.bench.workload import packet, visit
 from training.common import markdown_table
@@ -59,7 +59,7 @@ class Flood(NamedTuple):
     make: Callable[[int], Harm]
 
 
-class Row(NamedTuple):
+class FloodRow(NamedTuple):
     """Harm done by one kind of message, in milliseconds and megabytes (10**6 bytes); ages are those of good alerts."""
 
     flood: str
@@ -131,7 +131,7 @@ def senseless(number: int) -> bytes:
     return bytes(data)
 
 
-def measure(bundle: Path, seconds: float, say: Callable[[str], None], chosen: Sequence[Flood] = ()) -> list[Row]:
+def measure(bundle: Path, seconds: float, say: Callable[[str], None], chosen: Sequence[Flood] = ()) -> list[FloodRow]:
     """Measure each kind in turn, beside good alerts, on one worker.
 
     Parameters
@@ -164,7 +164,7 @@ def measure(bundle: Path, seconds: float, say: Callable[[str], None], chosen: Se
     return rows
 
 
-def numbers(rows: Sequence[Row]) -> Numbers:
+def numbers(rows: Sequence[FloodRow]) -> Numbers:
     """Keys ``hostile.worker.*``: the worst of all kinds."""
     if not rows:
         return {}
@@ -176,7 +176,7 @@ def numbers(rows: Sequence[Row]) -> Numbers:
     }
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[FloodRow]) -> str:
     """Format the rows as Markdown."""
     head = ("messages", "sent MB", "oldest ms", "p99 ms (quiet)", "memory MB", "after MB")
     cells = [
@@ -196,11 +196,11 @@ def table(rows: Sequence[Row]) -> str:
 class _Attacked:
     """Worker that is given good alerts, numbered on, and floods beside them."""
 
-    def __init__(self, trial: Trial, worker: Service, answers: Answers) -> None:
+    def __init__(self, trial: Trial, worker: ServiceProcess, answers: AnswerTopic) -> None:
         self._trial, self._worker, self._answers = trial, worker, answers
         self._good = self._harm = 0
 
-    def run(self, flood: Flood, seconds: float) -> Row:
+    def run(self, flood: Flood, seconds: float) -> FloodRow:
         quiet = self._ages(QUIET_SECONDS)
         before = self._worker.memory()
         sent: list[int] = []
@@ -213,7 +213,7 @@ class _Attacked:
             until(lambda: metric(self._worker, "nightjar_stream_in_total") >= self._good + self._harm)
             until(lambda: metric(self._worker, "nightjar_stream_inflight_messages") == 0)
         time.sleep(REST_SECONDS)
-        return Row(
+        return FloodRow(
             flood=flood.name,
             sent_mb=sum(sent) / MB,
             oldest_ms=max(ages),
@@ -230,7 +230,7 @@ class _Attacked:
         stamps = self._trial.feed(visit(count, seed=first + 1, first=first), seconds)
         self._good += count
         self._answers.wait_for(range(first, first + count))
-        return [self._answers.stamps[first + number] - taken for number, taken in stamps.items()]
+        return [self._answers.stamps[first + number] - sent_at for number, sent_at in stamps.items()]
 
     def _send(self, flood: Flood, seconds: float) -> list[int]:
         """Send a flood; sizes of the messages that the broker took."""
@@ -238,11 +238,11 @@ class _Attacked:
 
         config: dict[str, Any] = {"bootstrap.servers": self._trial.hosts, "message.max.bytes": 4_100_000}
         producer: Any = Producer({**config, "linger.ms": 5, "log_level": 0})
-        started, taken = time.monotonic(), list[int]()
+        started, sizes = time.monotonic(), list[int]()
 
-        def told(error: object, message: Any) -> None:
+        def note(error: object, message: Any) -> None:
             if error is None:
-                taken.append(len(message.value() or b"") + len(message.key() or b""))
+                sizes.append(len(message.value() or b"") + len(message.key() or b""))
 
         for number in range(max(1, int(flood.per_second * seconds))):
             while number / flood.per_second > time.monotonic() - started:
@@ -250,25 +250,25 @@ class _Attacked:
             harm = flood.make(number)
             more = {"timestamp": harm.timestamp_ms} if harm.timestamp_ms else {}
             producer.produce(
-                self._trial.source, harm.value, harm.key, headers=list(harm.headers), on_delivery=told, **more
+                self._trial.source, harm.value, harm.key, headers=list(harm.headers), on_delivery=note, **more
             )
         producer.flush(60)
-        return taken
+        return sizes
 
 
 @contextmanager
-def _sampled(worker: Service) -> Iterator[list[int]]:
+def _sampled(worker: ServiceProcess) -> Iterator[list[int]]:
     """Resident memory of a worker, read again and again while a block runs."""
-    found, over = [worker.memory()], threading.Event()
+    bytes_used, over = [worker.memory()], threading.Event()
 
     def sample() -> None:
         while not over.wait(SAMPLE_SECONDS):
-            found.append(worker.memory())
+            bytes_used.append(worker.memory())
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
     try:
-        yield found
+        yield bytes_used
     finally:
         over.set()
         thread.join()

@@ -28,7 +28,7 @@ import numpy as np
 
 from deploy.bench.brokers import Brokers, brokers, home
 from deploy.bench.kafka_trial import PARTITIONS, Trial, answered, assigned, until
-from deploy.bench.process import Service
+from deploy.bench.process import ServiceProcess
 from deploy.bench.report import Numbers, spread
 from deploy.bench.wire import interval
 from deploy.bench.workload import visit
@@ -84,19 +84,19 @@ def measure(
         return {}
     numbers: Numbers = {}
 
-    def note(found: Numbers) -> None:
-        numbers.update(found)
-        keep(found)
+    def note(figures: Numbers) -> None:
+        numbers.update(figures)
+        keep(figures)
 
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder, brokers(Path(folder)) as cluster:
-        bench = Bench(cluster, bundle, scale, time.monotonic() + 60 * minutes, say, note)
+        bench = KafkaBench(cluster, bundle, scale, time.monotonic() + 60 * minutes, say, note)
         note({"kafka.scale": scale})
         for name in parts or PARTS:
             _run(bench, name)
     return numbers
 
 
-def _run(bench: "Bench", name: Part) -> None:
+def _run(bench: "KafkaBench", name: Part) -> None:
     """Measure one part; what the others measure is not lost when it fails."""
     if bench.over:
         bench.say(f"{name}: left out, the time is over")
@@ -111,7 +111,7 @@ def _run(bench: "Bench", name: Part) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class KafkaBench:
     """One cluster, a bundle, how much is to be measured and until when, and who is told."""
 
     cluster: Brokers
@@ -141,14 +141,14 @@ class Bench:
         return int(count * self.scale)
 
 
-def visits(bench: Bench) -> None:
+def visits(bench: KafkaBench) -> None:
     """Seconds from the first alert's arrival to the last answer, of visits that arrive within a few seconds."""
     for size in VISITS:
         took = _visit(bench, bench.alerts(size), ARRIVAL_SECONDS)
         bench.note({f"kafka.visit_{size // 1000}k_s": took})
 
 
-def drain(bench: Bench) -> None:
+def drain(bench: KafkaBench) -> None:
     """Alerts a second when all are there at once, by the number of workers."""
     count = bench.alerts(VISITS[0])
     for workers in WORKERS:
@@ -156,7 +156,7 @@ def drain(bench: Bench) -> None:
         bench.note({f"kafka.drain_per_s.workers_{workers}": rate})
 
 
-def _visit(bench: Bench, count: int, seconds: float, workers: int = 1, warm: int = 0) -> float:
+def _visit(bench: KafkaBench, count: int, seconds: float, workers: int = 1, warm: int = 0) -> float:
     """Return seconds from the first alert's arrival to the last answer; so many are answered before, to warm up."""
     trial, cores = bench.trial(), len(os.sched_getaffinity(0))
     with ExitStack() as stack:
@@ -172,10 +172,10 @@ def _visit(bench: Bench, count: int, seconds: float, workers: int = 1, warm: int
     return took
 
 
-class Arm:
+class WorkerArm:
     """One of two workers that are compared: ready, warm, between topics of its own, fed in its turn alone."""
 
-    def __init__(self, bench: Bench, stack: ExitStack, once: bool = False, seldom: bool = False) -> None:
+    def __init__(self, bench: KafkaBench, stack: ExitStack, once: bool = False, seldom: bool = False) -> None:
         self._trial = bench.trial()
         worker = stack.enter_context(self._trial.worker(once=once, seldom=seldom))
         until(lambda: assigned(worker) == PARTITIONS)
@@ -190,23 +190,23 @@ class Arm:
         return 1000 * count / (self._answers.last_ms - min(stamps.values()))
 
 
-def _rounds(bench: Bench, count: int, one: Arm, other: Arm) -> Iterator[tuple[float, float]]:
+def _rounds(bench: KafkaBench, count: int, one: WorkerArm, other: WorkerArm) -> Iterator[tuple[float, float]]:
     """Alerts a second of both arms in turn; who comes first changes from round to round."""
     for number in bench.times(count):
         arms = (one, other) if number % 2 else (other, one)
-        found = {arm: arm.rate(bench.alerts(ROUND_ALERTS)) for arm in arms}
-        bench.say(f"round {number + 1}: {found[one]:.0f} and {found[other]:.0f} alerts/s")
-        yield found[one], found[other]
+        rates = {arm: arm.rate(bench.alerts(ROUND_ALERTS)) for arm in arms}
+        bench.say(f"round {number + 1}: {rates[one]:.0f} and {rates[other]:.0f} alerts/s")
+        yield rates[one], rates[other]
 
 
-def price(bench: Bench) -> None:
+def price(bench: KafkaBench) -> None:
     """Share of the alerts a second that transactions cost: medians of rounds of both, in turn."""
     least, exactly = list[float](), list[float]()
     with ExitStack() as stack:
-        arms = Arm(bench, stack), Arm(bench, stack, once=True)
-        for found in _rounds(bench, PRICE_ROUNDS, *arms):
-            least.append(found[0])
-            exactly.append(found[1])
+        arms = WorkerArm(bench, stack), WorkerArm(bench, stack, once=True)
+        for rates in _rounds(bench, PRICE_ROUNDS, *arms):
+            least.append(rates[0])
+            exactly.append(rates[1])
             plain, whole = statistics.median(least), statistics.median(exactly)
             low, high = interval([1 - b / a for a, b in zip(least, exactly, strict=True)])
             name = "kafka.exactly_once_price"
@@ -215,11 +215,11 @@ def price(bench: Bench) -> None:
             bench.note({"kafka.price_rounds": float(len(least))})
 
 
-def commits(bench: Bench) -> None:
+def commits(bench: KafkaBench) -> None:
     """Alerts a second with a commit twenty times a second over those with one every five seconds, in turn."""
     ratios, name = list[float](), "kafka.commit_often_ratio"
     with ExitStack() as stack:
-        arms = Arm(bench, stack), Arm(bench, stack, seldom=True)
+        arms = WorkerArm(bench, stack), WorkerArm(bench, stack, seldom=True)
         for often, seldom in _rounds(bench, COMMIT_ROUNDS, *arms):
             ratios.append(often / seldom)
             low, high = interval(ratios)
@@ -227,7 +227,7 @@ def commits(bench: Bench) -> None:
             bench.note({"kafka.commit_rounds": float(len(ratios))})
 
 
-def steady(bench: Bench) -> None:
+def steady(bench: KafkaBench) -> None:
     """Ages of answers at a steady rate: from the broker's stamp of the alert to that of its answer."""
     seconds = max(3.0, STEADY_SECONDS * bench.scale)
     for name, once in (("at_least_once", False), ("exactly_once", True)):
@@ -236,7 +236,7 @@ def steady(bench: Bench) -> None:
         bench.note({f"kafka.age_p50_ms.{name}": p50, f"kafka.age_p99_ms.{name}": p99})
 
 
-def _ages(bench: Bench, seconds: float, once: bool) -> list[int]:
+def _ages(bench: KafkaBench, seconds: float, once: bool) -> list[int]:
     trial, count = bench.trial(), int(RATE * seconds)
     with trial.worker(once) as worker, trial.answers() as answers:
         until(lambda: assigned(worker) == PARTITIONS)
@@ -244,10 +244,10 @@ def _ages(bench: Bench, seconds: float, once: bool) -> list[int]:
         answers.wait(RATE)
         stamps = trial.feed(packets(RATE, count), seconds)
         answers.wait(RATE + count)
-        return [answers.stamps[number + RATE] - taken for number, taken in stamps.items()]
+        return [answers.stamps[number + RATE] - sent_at for number, sent_at in stamps.items()]
 
 
-def rebalance(bench: Bench) -> None:
+def rebalance(bench: KafkaBench) -> None:
     """Let a second worker join a loaded one and leave again: the median of some trials, and the worst."""
     stills, repeats = list[float](), list[int]()
     for _ in bench.times(REBALANCES):
@@ -259,7 +259,7 @@ def rebalance(bench: Bench) -> None:
         bench.note({"kafka.repeats_per_rebalance": float(max(repeats)), "kafka.rebalances": float(len(stills))})
 
 
-def _rebalance(bench: Bench) -> tuple[float, int]:
+def _rebalance(bench: KafkaBench) -> tuple[float, int]:
     """Return the longest time in which the first worker answered nothing, and the number of repeats."""
     trial, count = bench.trial(), max(bench.alerts(WAITING), LEAST_WAITING)
     with trial.worker() as first, trial.answers() as answers:
@@ -274,25 +274,25 @@ def _rebalance(bench: Bench) -> tuple[float, int]:
         return still, answers.repeats()
 
 
-def _standstill(service: Service, seconds: float, left: Callable[[], bool]) -> float:
+def _standstill(service: ServiceProcess, seconds: float, is_work_left: Callable[[], bool]) -> float:
     """Return the longest time in which a worker answered nothing, while something was left to do."""
     longest, last, since = 0.0, answered(service), time.monotonic()
     end = since + seconds
-    while (now := time.monotonic()) < end and left():
+    while (now := time.monotonic()) < end and is_work_left():
         if (current := answered(service)) != last:
             last, since = current, now
         longest = max(longest, now - since)
     return longest
 
 
-def kills(bench: Bench) -> None:
+def kills(bench: KafkaBench) -> None:
     """Alerts answered twice for each worker that is killed at a steady rate, once it has caught up."""
-    found, one_at_a_time = dict[int, tuple[int, int]](), threading.Lock()
+    counts_by_lane, one_at_a_time = dict[int, tuple[int, int]](), threading.Lock()
 
     def note(lane: int, repeated: int, killed: int) -> None:
         with one_at_a_time:
-            found[lane] = repeated, killed
-            repeated, killed = (sum(column) for column in zip(*found.values(), strict=True))
+            counts_by_lane[lane] = repeated, killed
+            repeated, killed = (sum(column) for column in zip(*counts_by_lane.values(), strict=True))
             _note_kills(bench, "kafka.repeats_per_kill", "kafka.kills", repeated, killed)
 
     with ThreadPoolExecutor(LANES) as lanes:
@@ -300,7 +300,7 @@ def kills(bench: Bench) -> None:
             one.result()
 
 
-def _kill_in_turn(bench: Bench, trial: Trial, note: Callable[[int, int], None]) -> None:
+def _kill_in_turn(bench: KafkaBench, trial: Trial, note: Callable[[int, int], None]) -> None:
     """Kill one worker after the other; tell the number of repeats and of kills each time that all is answered."""
     each, fed = int(RATE * KILLED_SECONDS), 0
     with trial.answers() as answers, ThreadPoolExecutor(1) as apart:
@@ -319,13 +319,13 @@ def _kill_in_turn(bench: Bench, trial: Trial, note: Callable[[int, int], None]) 
                 fed += each
 
 
-def kills_loaded(bench: Bench) -> None:
+def kills_loaded(bench: KafkaBench) -> None:
     """Alerts answered twice for each worker that is killed while a backlog waits."""
     trial, waiting, killed = bench.trial(), max(bench.alerts(LOADED), 2 * LEAST_LEFT), 0
     with trial.answers() as answers:
         trial.feed(packets(0, waiting), 0)
 
-        def at_work(service: Service, least: int = WORK_ALERTS) -> bool:
+        def at_work(service: ServiceProcess, least: int = WORK_ALERTS) -> bool:
             return answered(service) > least or answers.count() >= waiting
 
         for number in bench.times(KILLS):
@@ -346,13 +346,13 @@ def kills_loaded(bench: Bench) -> None:
         _note_kills(bench, "kafka.repeats_per_kill_full_load", "kafka.kills_full_load", answers.repeats(), killed)
 
 
-def _note_kills(bench: Bench, key: str, counted: str, repeated: int, killed: int) -> None:
+def _note_kills(bench: KafkaBench, key: str, counted: str, repeated: int, killed: int) -> None:
     if killed:
         bench.say(f"{killed} kills: {repeated} repeats")
         bench.note({key: repeated / killed, counted: float(killed)})
 
 
-def outages(bench: Bench) -> None:
+def outages(bench: KafkaBench) -> None:
     """Seconds from a broker's return to the first new answer, by fault and promise."""
     key, longest = "kafka.return_to_first_answer_s", 0.0
     for fault, (name, once) in itertools.product(FAULTS, (("at_least_once", False), ("exactly_once", True))):
@@ -362,7 +362,7 @@ def outages(bench: Bench) -> None:
         bench.note({f"{key}.{fault}.{name}": took, key: longest})
 
 
-def _outage(bench: Bench, fault: str, once: bool) -> float:
+def _outage(bench: KafkaBench, fault: str, once: bool) -> float:
     """Seconds from a broker's return to the first new answer."""
     trial, cluster = bench.trial(), bench.cluster
     breaks, mends = (cluster.kill, cluster.start) if fault == "killed" else (cluster.hang, cluster.wake)
@@ -379,7 +379,7 @@ def _outage(bench: Bench, fault: str, once: bool) -> float:
         return min(time.monotonic() - back, NEVER_SECONDS)
 
 
-PARTS: Final[Mapping[Part, Callable[[Bench], None]]] = {
+PARTS: Final[Mapping[Part, Callable[[KafkaBench], None]]] = {
     "visits": visits,
     "rebalance": rebalance,
     "kills": kills,
@@ -395,8 +395,8 @@ PARTS: Final[Mapping[Part, Callable[[Bench], None]]] = {
 def packets(first: int, count: int) -> list[bytes]:
     """Return packets of a visit by their numbers; they take as long to make as to classify, and are made once."""
     thousands = range(first // 1000, (first + count - 1) // 1000 + 1) if count else range(0)
-    made = list(itertools.chain.from_iterable(map(_thousand, thousands)))
-    return made[first % 1000 : first % 1000 + count]
+    made_packets = list(itertools.chain.from_iterable(map(_thousand, thousands)))
+    return made_packets[first % 1000 : first % 1000 + count]
 
 
 @cache
@@ -410,7 +410,7 @@ def main() -> None:
 
     say: Say = partial(print, flush=True)
     chosen: list[Part] = [name for name in PARTS if name in sys.argv[2:]]
-    print(json.dumps(measure(DEFAULT_BUNDLE, float(sys.argv[1]), say, lambda found: None, chosen), indent=1))
+    print(json.dumps(measure(DEFAULT_BUNDLE, float(sys.argv[1]), say, lambda _: None, chosen), indent=1))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.bench.brokers import Brokers
-from deploy.bench.process import HOST, Service, free_port
+from deploy.bench.process import HOST, ServiceProcess, free_port
 
 PARTITIONS: Final = 4
 FIRST_ID: Final = 10**17  # of the alerts of a visit
@@ -65,7 +65,7 @@ class Trial:
     @contextmanager
     def worker(
         self, once: bool = False, runs: int = 0, seldom: bool = False, session_ms: int = SESSION_MS
-    ) -> Iterator[Service]:
+    ) -> Iterator[ServiceProcess]:
         """Run a worker process, ready; killed at the end where it has not ended before.
 
         Parameters
@@ -93,7 +93,7 @@ class Trial:
             with log.open("wb") as sink:
                 command = [sys.executable, *(("-c", SELDOM) if seldom else ("-m", "service", "worker"))]
                 process = subprocess.Popen(command, env=environment, stderr=sink, cwd=tree)
-            service = Service(process, port, log)
+            service = ServiceProcess(process, port, log)
             try:
                 service.wait_ready(PATIENCE_SECONDS)
                 yield service
@@ -102,9 +102,9 @@ class Trial:
                     service.process.kill()
                 service.process.wait()
 
-    def answers(self) -> "Answers":
+    def answers(self) -> "AnswerTopic":
         """Return a reader of all answers, from the first."""
-        return Answers(self.hosts, self.sink)
+        return AnswerTopic(self.hosts, self.sink)
 
     def feed(self, packets: Sequence[bytes], seconds: float) -> Mapping[int, int]:
         """Write alerts evenly over some seconds; when the broker took each, milliseconds since 1970, by number."""
@@ -116,12 +116,12 @@ class Trial:
             while seconds and number / len(packets) > (time.monotonic() - started) / seconds:
                 producer.poll(0.005)
 
-            def taken(_error: object, message: Any, number: int = number) -> None:
+            def note(_error: object, message: Any, number: int = number) -> None:
                 stamps[number] = message.timestamp()[1]
 
             while True:
                 try:
-                    producer.produce(self.source, packet, on_delivery=taken)
+                    producer.produce(self.source, packet, on_delivery=note)
                     break
                 except BufferError:
                     producer.poll(0.05)
@@ -129,7 +129,7 @@ class Trial:
         return stamps
 
 
-class Answers:
+class AnswerTopic:
     """Committed records of a topic of answers.
 
     Attributes
@@ -150,7 +150,7 @@ class Answers:
         self.stamps: dict[int, int] = {}
         self.last_ms = 0
 
-    def __enter__(self) -> "Answers":
+    def __enter__(self) -> "AnswerTopic":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -172,20 +172,20 @@ class Answers:
         """Wait until so many answers are there, of alerts that were fed several times; raises TimeoutError."""
         self._wait(count, seconds, self._keys.total)
 
-    def _wait(self, count: int, seconds: float, found: Callable[[], int]) -> None:
+    def _wait(self, count: int, seconds: float, count_so_far: Callable[[], int]) -> None:
         end = time.monotonic() + seconds
-        while found() < count:
+        while count_so_far() < count:
             self._read()
             if time.monotonic() > end:
-                raise TimeoutError(f"{found()} of {count} alerts were answered")
+                raise TimeoutError(f"{count_so_far()} of {count} alerts were answered")
 
     def wait_for(self, numbers: Iterable[int], seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the alerts of these numbers are answered; raises TimeoutError."""
-        left, end = set(numbers), time.monotonic() + seconds
-        while left := left - self.stamps.keys():
+        missing, end = set(numbers), time.monotonic() + seconds
+        while missing := missing - self.stamps.keys():
             self._read()
             if time.monotonic() > end:
-                raise TimeoutError(f"{len(left)} alerts were not answered: {sorted(left)[:5]}")
+                raise TimeoutError(f"{len(missing)} alerts were not answered: {sorted(missing)[:5]}")
 
     def count(self) -> int:
         """Alerts answered so far."""
@@ -205,19 +205,19 @@ def _number(key: bytes) -> int:
     return int(alert_id) - FIRST_ID if alert_id.isdigit() and len(alert_id) < 20 else -1
 
 
-def metric(service: Service, name: str) -> int:
+def metric(service: ServiceProcess, name: str) -> int:
     """Sum of a metric over its labels."""
     with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as reply:
         lines = reply.read().decode().splitlines()
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
 
-def answered(service: Service) -> int:
+def answered(service: ServiceProcess) -> int:
     """Alerts that a worker has answered."""
     return metric(service, "nightjar_stream_out_total")
 
 
-def assigned(service: Service) -> int:
+def assigned(service: ServiceProcess) -> int:
     """Partitions that are a worker's."""
     return metric(service, "nightjar_stream_assigned_partitions")
 

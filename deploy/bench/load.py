@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """Reply: the status code (0 for none) and the body."""
 
     status: int
@@ -61,42 +61,42 @@ def write_plan(path: Path, requests: Iterable[Request]) -> None:
 
 def read_plan(path: Path) -> list[Request]:
     """Return the inverse of :func:`write_plan`."""
-    data, at, found = path.read_bytes(), 0, []
+    data, at, requests = path.read_bytes(), 0, []
     while at < len(data):
         vanish, length = _HEADER.unpack_from(data, at)
         at += _HEADER.size
-        found.append(Request(data[at : at + length], vanish))
+        requests.append(Request(data[at : at + length], vanish))
         at += length
-    return found
+    return requests
 
 
 @dataclass(slots=True)
-class Outcome:
+class PlanOutcome:
     """Outcome of a plan. ``latency`` (seconds) and ``replies`` are indexed like the plan."""
 
     latency: list[float]
-    replies: list[Reply]
+    replies: list[HttpReply]
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
 
 
-async def _read_reply(reader: asyncio.StreamReader) -> tuple[Reply, bool]:
+async def _read_reply(reader: asyncio.StreamReader) -> tuple[HttpReply, bool]:
     """One reply and whether the server keeps the connection."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     status = int(head[9:12])
     length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]
     body = await reader.readexactly(int(length or 0))
-    return Reply(status, body), b"connection: close" not in head
+    return HttpReply(status, body), b"connection: close" not in head
 
 
-class Client:
+class LoadClient:
     """One connection, opened when it is needed."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def send(self, one: Request) -> Reply | str:
+    async def send(self, one: Request) -> HttpReply | str:
         """Return the reply, or why there is none."""
         try:
             if self._streams is None:
@@ -122,18 +122,18 @@ class Client:
         self._streams = None
 
 
-async def drive(port: int, plan: list[Request], clients: int) -> Outcome:
+async def drive(port: int, plan: list[Request], clients: int) -> PlanOutcome:
     """Send every request of a plan, `clients` at a time."""
-    outcome = Outcome([0.0] * len(plan), [Reply(0)] * len(plan))
+    outcome = PlanOutcome([0.0] * len(plan), [HttpReply(0)] * len(plan))
     queue: Iterator[tuple[int, Request]] = iter(enumerate(plan))
 
     async def work() -> None:
-        client = Client(port)
+        client = LoadClient(port)
         for index, one in queue:  # shared: each client takes the next request as it becomes free
             started = time.perf_counter()
             reply = await client.send(one)
             outcome.latency[index] = time.perf_counter() - started
-            if isinstance(reply, Reply):
+            if isinstance(reply, HttpReply):
                 outcome.replies[index] = reply
             outcome.statuses[reply if isinstance(reply, str) else str(reply.status)] += 1
         client.close()
@@ -144,7 +144,7 @@ async def drive(port: int, plan: list[Request], clients: int) -> Outcome:
     return outcome
 
 
-def summary(outcome: Outcome) -> dict[str, Any]:
+def summary(outcome: PlanOutcome) -> dict[str, Any]:
     """Return the numbers of an outcome, ready for JSON; latencies in milliseconds."""
     answered = sorted(s for s, reply in zip(outcome.latency, outcome.replies, strict=True) if reply.status)
     return {

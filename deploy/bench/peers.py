@@ -62,8 +62,8 @@ def install(folder: Path, requires: Sequence[str]) -> Path:
 def endpoint(name: str, python: Path, bundle: Path, batch: int) -> Iterator[tuple[int, Path]]:
     """Return a server's port and log; its whole group of processes is gone afterwards."""
     port = free_port()
-    told = {"PORT": port, "WORKERS": usable_cores(), "BATCH": batch, "BUNDLE": bundle.absolute()}
-    environment = {**os.environ, **{f"ENDPOINT_{key}": str(value) for key, value in told.items()}}
+    settings = {"PORT": port, "WORKERS": usable_cores(), "BATCH": batch, "BUNDLE": bundle.absolute()}
+    environment = {**os.environ, **{f"ENDPOINT_{key}": str(value) for key, value in settings.items()}}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         log = Path(folder, "log")
@@ -131,7 +131,7 @@ PEERS: Final[Mapping[Name, Peer]] = {
 }
 
 
-class Row(NamedTuple):
+class PeerRow(NamedTuple):
     """A server in one round."""
 
     server: str
@@ -142,7 +142,7 @@ class Row(NamedTuple):
 
 def measure(
     bundle: Path, names: Sequence[Name], environments: Path, curves: int, rounds: int, say: Callable[[str], None]
-) -> list[Row]:
+) -> list[PeerRow]:
     """Return a row for every server and round; those that will not run are told of and left out."""
     drawn = alert_mix(curves, SEED)
     expected = Bare.of(bundle, drawn).probabilities()
@@ -152,7 +152,7 @@ def measure(
             pythons[name] = install(environments / name, PEERS[name].requires)
         except NoServer as error:
             say(f"{name} is left out: {error}")
-    rows: list[Row] = []
+    rows: list[PeerRow] = []
     for number in range(rounds):
         rows.append(_ours(bundle, drawn))
         say(f"round {number + 1}/{rounds}: {_line(rows[-1])}")
@@ -167,13 +167,13 @@ def measure(
     return rows
 
 
-def _ours(bundle: Path, curves: Sequence[Columns]) -> Row:
+def _ours(bundle: Path, curves: Sequence[Columns]) -> PeerRow:
     with patient(bundle) as service:
         _load(service.port, Route("/v1/classify"), curves)  # the others' answers are checked, which warms them up
         return _row("Nightjar", service.port, Route("/v1/classify"), curves)
 
 
-def turn(name: Name, python: Path, bundle: Path, curves: Sequence[Columns], expected: np.ndarray) -> Iterator[Row]:
+def turn(name: Name, python: Path, bundle: Path, curves: Sequence[Columns], expected: np.ndarray) -> Iterator[PeerRow]:
     """One by one and, where the server can, in batches."""
     peer = PEERS[name]
     for batch, route in ((1, peer.alone), (BATCH, peer.batched)):
@@ -238,13 +238,13 @@ def _load(port: int, route: Route, curves: Sequence[Columns], replies: Path | No
         return run_in_process(port, plan, CLIENTS, replies)
 
 
-def _row(server: str, port: int, route: Route, curves: Sequence[Columns]) -> Row:
+def _row(server: str, port: int, route: Route, curves: Sequence[Columns]) -> PeerRow:
     _load(port, route, curves[:WARM_UP])
     outcome = answered(_load(port, route, curves))
-    return Row(server, outcome["per_second"], outcome["p50_ms"], outcome["p99_ms"])
+    return PeerRow(server, outcome["per_second"], outcome["p50_ms"], outcome["p99_ms"])
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[PeerRow]) -> str:
     """Markdown, the quickest first: medians over the rounds, and the full range of throughput."""
     by_server = {
         server: [row for row in rows if row.server == server] for server in dict.fromkeys(r.server for r in rows)
@@ -258,20 +258,20 @@ def table(rows: Sequence[Row]) -> str:
     return markdown_table(("server", "light curves/s", "range", "p50, ms", "p99, ms"), cells) + "\n"
 
 
-def numbers(rows: Sequence[Row]) -> Numbers:
+def numbers(rows: Sequence[PeerRow]) -> Numbers:
     """Keys ``peers.SERVER.per_s``, ``.p50_ms`` and ``.p99_ms``."""
-    found: Numbers = {}
+    figures: Numbers = {}
     for server in dict.fromkeys(row.server for row in rows):
         mine, key = [row for row in rows if row.server == server], _key(server)
-        found[f"peers.{key}.per_s"] = spread([row.per_second for row in mine])
-        found[f"peers.{key}.p50_ms"] = spread([row.p50_ms for row in mine])
-        found[f"peers.{key}.p99_ms"] = spread([row.p99_ms for row in mine])
-    return found
+        figures[f"peers.{key}.per_s"] = spread([row.per_second for row in mine])
+        figures[f"peers.{key}.p50_ms"] = spread([row.p50_ms for row in mine])
+        figures[f"peers.{key}.p99_ms"] = spread([row.p99_ms for row in mine])
+    return figures
 
 
 def _key(server: str) -> str:
     return server.lower().replace(", batches of ", "_batch_")
 
 
-def _line(row: Row) -> str:
+def _line(row: PeerRow) -> str:
     return f"{row.server}: {row.per_second:.0f}/s, p50 {row.p50_ms:.1f} ms, p99 {row.p99_ms:.1f} ms"

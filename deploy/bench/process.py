@@ -30,7 +30,7 @@ class ServiceDied(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceProcess:
     """A running service process."""
 
     process: subprocess.Popen[bytes]
@@ -101,7 +101,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] | None = None) -> Service:
+def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] | None = None) -> ServiceProcess:
     """Start the service, without waiting for it.
 
     Parameters
@@ -123,13 +123,13 @@ def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] 
             stdout=sink,
             stderr=subprocess.STDOUT,
         )
-    return Service(process, port, log)
+    return ServiceProcess(process, port, log)
 
 
 @contextmanager
 def running(
     bundle: Path | None = None, settings: Mapping[str, str] | None = None, seconds: float = START_SECONDS
-) -> Iterator[Service]:
+) -> Iterator[ServiceProcess]:
     """Run a ready service for the length of a ``with`` block. Raises ServiceDied when it dies or will not stop."""
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         service = start(Path(folder), bundle, settings)

@@ -107,13 +107,13 @@ def table(facts: Facts, numbers: Numbers) -> str:
     """Format the numbers for people: one line a key, aligned."""
     rows: Mapping[str, str] = {
         **{key: _figure(value) if isinstance(value, float) else str(value) for key, value in facts.items()},
-        **{key: _shown(value) for key, value in sorted(numbers.items())},
+        **{key: _text(value) for key, value in sorted(numbers.items())},
     }
     width = max(map(len, rows))
     return "\n".join(f"{key:<{width}}  {value}" for key, value in rows.items())
 
 
-def _shown(value: float | Spread) -> str:
+def _text(value: float | Spread) -> str:
     if isinstance(value, dict):
         return f"{_figure(value['median'])}  (spread {_figure(value['spread'])})"
     return _figure(value)

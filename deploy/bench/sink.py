@@ -22,12 +22,12 @@ REPLY: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d{1,12})\r\n", re.IGNORECASE)
 
 
-class Sink(asyncio.Protocol):
+class SinkConnection(asyncio.Protocol):
     """One connection."""
 
     def __init__(self) -> None:
         self._head: bytes | None = b""  # None once it is complete
-        self._left = MOST_BYTES
+        self._remaining = MOST_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for bytes."""
@@ -35,10 +35,10 @@ class Sink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Drop bytes, and hang up where a service would."""
-        self._left -= len(data)
+        self._remaining -= len(data)
         if self._head is not None:
             self._look_at(self._head + data)
-        if self._left <= 0:
+        if self._remaining <= 0:
             self._transport.write(REPLY)
             self._transport.close()
 
@@ -46,15 +46,15 @@ class Sink(asyncio.Protocol):
         end = head.find(b"\r\n\r\n")
         self._head = head if end < 0 else None
         if b"\0" in head[max(end, 0) : max(end, 0) + 64] or (end < 0 and len(head) > MOST_HEADER_BYTES):
-            self._left = 0
-        elif end >= 0 and (found := _LENGTH.search(head, 0, end + 2)):
-            self._left = int(found[1]) - (len(head) - end - 4)
+            self._remaining = 0
+        elif end >= 0 and (match := _LENGTH.search(head, 0, end + 2)):
+            self._remaining = int(match[1]) - (len(head) - end - 4)
 
 
 async def main() -> None:
     """Serve until nobody wants it any more."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(Sink, HOST, 0, backlog=BACKLOG)
+    server = await loop.create_server(SinkConnection, HOST, 0, backlog=BACKLOG)
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 

@@ -42,8 +42,8 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench.bare import Bare
-from deploy.bench.load import DROPPED, HOST, Client, Reply, Request, request
-from deploy.bench.process import Service, free_port, running
+from deploy.bench.load import DROPPED, HOST, HttpReply, LoadClient, Request, request
+from deploy.bench.process import ServiceProcess, free_port, running
 from deploy.bench.wire import MSGPACK, TOLERANCE, packed_request
 from deploy.bench.workload import Columns, alert_mix, broken
 from models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest
@@ -65,7 +65,7 @@ Golden = Mapping[str, NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SoakRequest:
     """A request; ``curves`` are the numbers of the light curves in it."""
 
     kind: Kind
@@ -79,10 +79,10 @@ def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
 
 
 def _concluded(path: Path, curves: Sequence[Columns]) -> NDArray[np.float32]:
-    posterior, given = Posterior(load_bundle(path).manifest), Bare.of(path, curves).probabilities()
+    posterior, rows = Posterior(load_bundle(path).manifest), Bare.of(path, curves).probabilities()
     concluded = [
         posterior.conclude(one_C, known=curve["metadata"]).probabilities
-        for one_C, curve in zip(given, curves, strict=True)
+        for one_C, curve in zip(rows, curves, strict=True)
     ]
     return np.stack(concluded).astype(np.float32)
 
@@ -92,49 +92,49 @@ def drawn() -> list[Columns]:
     return alert_mix(CURVES, SEED)
 
 
-def prepared(curves: Sequence[Columns]) -> list[Asked]:
+def prepared(curves: Sequence[Columns]) -> list[SoakRequest]:
     """Return requests of every kind, in their shares."""
     rng = random.Random(SEED)
     kinds = rng.choices(list(SHARES), list(SHARES.values()), k=REQUESTS)
     return [_one(kind, curves, rng) for kind in kinds]
 
 
-def _one(kind: Kind, curves: Sequence[Columns], rng: random.Random) -> Asked:
+def _one(kind: Kind, curves: Sequence[Columns], rng: random.Random) -> SoakRequest:
     number = rng.randrange(len(curves))
     alone = request("/v1/classify", orjson.dumps(curves[number]))
     match kind:
         case "one":
-            return Asked(kind, alone, (number,))
+            return SoakRequest(kind, alone, (number,))
         case "batch":
             chosen = tuple(rng.sample(range(len(curves)), rng.randint(2, LARGEST_BATCH)))
-            return Asked(kind, packed_request([curves[index] for index in chosen]), chosen)
+            return SoakRequest(kind, packed_request([curves[index] for index in chosen]), chosen)
         case "bad":
-            return Asked(kind, request("/v1/classify", broken(curves[number], rng)))
+            return SoakRequest(kind, request("/v1/classify", broken(curves[number], rng)))
         case "cancelled":
-            return Asked(kind, Request(alone.data, vanish=True))
+            return SoakRequest(kind, Request(alone.data, vanish=True))
         case "look-up":
-            return Asked(kind, request(rng.choice(LOOK_UPS)))
+            return SoakRequest(kind, request(rng.choice(LOOK_UPS)))
 
 
-def judge(asked: Asked, reply: Reply, golden: Golden) -> Verdict:
+def judge(question: SoakRequest, reply: HttpReply, golden: Golden) -> Verdict:
     """Judge whether a reply is what it has to be. A refusal for want of room is none to a bad request."""
-    if asked.kind == "bad":
+    if question.kind == "bad":
         return "right" if 400 <= reply.status < 500 or reply.status in REFUSALS else "wrong"
     if reply.status in REFUSALS:
         return "refused"
     if reply.status != 200:
         return "wrong"
-    return _compared(asked, reply, golden) if asked.curves else "right"
+    return _compared(question, reply, golden) if question.curves else "right"
 
 
-def _compared(asked: Asked, reply: Reply, golden: Golden) -> Verdict:
+def _compared(question: SoakRequest, reply: HttpReply, golden: Golden) -> Verdict:
     """Light curves of a batch that came too late are refused one by one; the others have to be right all the same."""
-    document: Any = msgspec.msgpack.decode(reply.body) if _is_packed(asked) else json.loads(reply.body)
+    document: Any = msgspec.msgpack.decode(reply.body) if _is_packed(question) else json.loads(reply.body)
     expected, results = golden.get(document["model"]["version"]), document["results"]
-    if expected is None or len(results) != len(asked.curves):
+    if expected is None or len(results) != len(question.curves):
         return "wrong"
     late = [result.get("reason") == LATE for result in results]
-    for result, curve, is_late in zip(results, asked.curves, late, strict=True):
+    for result, curve, is_late in zip(results, question.curves, late, strict=True):
         if not is_late and not _agrees(result, expected[curve]):
             return "wrong"
     return "refused" if any(late) else "right"
@@ -146,8 +146,8 @@ def _agrees(result: Mapping[str, Any], expected: NDArray[np.float32]) -> bool:
     return bool(np.abs(np.array(list(result["probabilities"].values())) - expected).max() <= TOLERANCE)
 
 
-def _is_packed(asked: Asked) -> bool:
-    return MSGPACK.encode() in asked.request.data.partition(b"\r\n\r\n")[0]
+def _is_packed(question: SoakRequest) -> bool:
+    return MSGPACK.encode() in question.request.data.partition(b"\r\n\r\n")[0]
 
 
 PATIENCE_SECONDS: Final = 300.0
@@ -165,13 +165,13 @@ def next_version(bundle: Path, other: Path, folder: Path) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Administrator:
-    """Makes a change every ``pause`` seconds, each kind in turn; counts those ``made``, keeps what failed."""
+    """Makes a change every ``pause`` seconds, each kind in turn; counts them in ``changes``, keeps what failed."""
 
     port: int
     name: str
     version: str
     pause: float
-    made: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     async def work(self) -> None:
@@ -192,11 +192,11 @@ class Administrator:
         try:
             connection.request("POST", path, body)
             response = connection.getresponse()
-            said = response.read()
+            text = response.read()
             if response.status == 200:
-                self.made[what] += 1
+                self.changes[what] += 1
             else:
-                self.failures.append(f"{what}: {response.status} {said[:300].decode('utf-8', 'replace')}")
+                self.failures.append(f"{what}: {response.status} {text[:300].decode('utf-8', 'replace')}")
         except (OSError, HTTPException) as error:
             self.failures.append(f"{what}: {error}")
         finally:
@@ -225,23 +225,23 @@ class Tally:
         """Return requests of any kind with an outcome."""
         return sum(count for (_, what), count in self.outcomes.items() if what == outcome)
 
-    def note(self, asked: Asked, outcome: str, seconds: float, said: str = "") -> None:
+    def note(self, question: SoakRequest, outcome: str, seconds: float, text: str = "") -> None:
         """One more; what was said is kept of the first that went wrong."""
-        self.outcomes[asked.kind, outcome] += 1
+        self.outcomes[question.kind, outcome] += 1
         if outcome == "right":
             self.seconds.append(seconds)
         elif outcome in ("wrong", "stranded") and len(self.examples) < MOST_EXAMPLES:
-            self.examples.append(f"{asked.kind}: {outcome}: {said[:300]}")
+            self.examples.append(f"{question.kind}: {outcome}: {text[:300]}")
 
 
-class Driver:
+class SoakDriver:
     """Sends prepared requests to a port and keeps the tally."""
 
-    def __init__(self, port: int, asked: Sequence[Asked], golden: Golden, seed: int = 0) -> None:
+    def __init__(self, port: int, questions: Sequence[SoakRequest], golden: Golden, seed: int = 0) -> None:
         self.tally = Tally()
-        self._port, self._asked, self._golden = port, asked, golden
+        self._port, self._questions, self._golden = port, questions, golden
         self._rng = random.Random(seed)
-        self._idle: list[tuple[Client, float]] = []
+        self._idle: list[tuple[LoadClient, float]] = []
 
     async def saturate(self, clients: int, seconds: float) -> float:
         """Measure requests a second, closed loop; the first third of the time, while the queue fills, is left out."""
@@ -252,7 +252,7 @@ class Driver:
         async def work() -> None:
             nonlocal sent
             while loop.time() < started + seconds:
-                await self._send(self._rng.choice(self._asked), loop.time())
+                await self._send(self._rng.choice(self._questions), loop.time())
                 sent += loop.time() > settled
 
         await asyncio.gather(*(work() for _ in range(clients)))
@@ -267,7 +267,7 @@ class Driver:
             if (early := due - loop.time()) > 0:
                 await asyncio.sleep(early)
             self.tally.behind = max(self.tally.behind, loop.time() - due)
-            task = asyncio.create_task(self._send(self._rng.choice(self._asked), due))
+            task = asyncio.create_task(self._send(self._rng.choice(self._questions), due))
             sending.add(task)
             task.add_done_callback(sending.discard)
             due += self._rng.expovariate(rate)
@@ -279,33 +279,33 @@ class Driver:
             client.close()
         self._idle.clear()
 
-    async def _send(self, asked: Asked, due: float) -> None:
+    async def _send(self, question: SoakRequest, due: float) -> None:
         loop = asyncio.get_running_loop()
         client = self._connection(loop.time())
         try:
-            reply = await asyncio.wait_for(client.send(asked.request), STRANDED_SECONDS)
+            reply = await asyncio.wait_for(client.send(question.request), STRANDED_SECONDS)
         except TimeoutError:
             client.close()
-            self.tally.note(asked, "stranded", 0.0, f"no reply within {STRANDED_SECONDS:.0f} s")
+            self.tally.note(question, "stranded", 0.0, f"no reply within {STRANDED_SECONDS:.0f} s")
             return
         self._idle.append((client, loop.time()))
-        self._settle(asked, reply, loop.time() - due)
+        self._settle(question, reply, loop.time() - due)
 
-    def _settle(self, asked: Asked, reply: Reply | str, seconds: float) -> None:
-        if isinstance(reply, Reply):
+    def _settle(self, question: SoakRequest, reply: HttpReply | str, seconds: float) -> None:
+        if isinstance(reply, HttpReply):
             self.tally.statuses[str(reply.status)] += 1
-            said = f"{reply.status} {reply.body[:300].decode('utf-8', 'replace')}"
-            self.tally.note(asked, judge(asked, reply, self._golden), seconds, said)
+            text = f"{reply.status} {reply.body[:300].decode('utf-8', 'replace')}"
+            self.tally.note(question, judge(question, reply, self._golden), seconds, text)
         else:
-            self.tally.note(asked, "stranded" if reply == DROPPED else reply, seconds, reply)
+            self.tally.note(question, "stranded" if reply == DROPPED else reply, seconds, reply)
 
-    def _connection(self, now: float) -> Client:
+    def _connection(self, now: float) -> LoadClient:
         while self._idle:
             client, since = self._idle.pop()
             if now - since < IDLE_SECONDS:
                 return client
             client.close()
-        return Client(self._port)
+        return LoadClient(self._port)
 
 
 OTHER: Final = DEFAULT_BUNDLE.parents[1] / "romae-elasticc" / "1.1.0"
@@ -325,7 +325,7 @@ class Soaked:
     tally: Tally
     administrator: Administrator
     memory: list[int] = field(default_factory=list)
-    left: dict[str, float] = field(default_factory=dict)
+    leftovers: dict[str, float] = field(default_factory=dict)
 
     def growth(self) -> float:
         """Memory in the last quarter over that in the second, by their medians; the first one fills caches."""
@@ -335,11 +335,11 @@ class Soaked:
     def faults(self) -> list[str]:
         """Reasons why this was no success."""
         wrong, stranded = self.tally.count("wrong"), self.tally.count("stranded")
-        found = [f"{wrong} wrong answers"] * bool(wrong) + [f"{stranded} stranded requests"] * bool(stranded)
-        found += [f"left at the end: {name} {value:g}" for name, value in self.left.items() if value]
-        found += [f"memory grew by {self.growth() - 1:.0%}"] * (self.growth() > FLAT)
-        found += ["no version was loaded"] * (not self.administrator.made["load"])
-        return found + self.administrator.failures + self.tally.examples
+        faults = [f"{wrong} wrong answers"] * bool(wrong) + [f"{stranded} stranded requests"] * bool(stranded)
+        faults += [f"left at the end: {name} {value:g}" for name, value in self.leftovers.items() if value]
+        faults += [f"memory grew by {self.growth() - 1:.0%}"] * (self.growth() > FLAT)
+        faults += ["no version was loaded"] * (not self.administrator.changes["load"])
+        return faults + self.administrator.failures + self.tally.examples
 
 
 class Soak(BaseSettings):
@@ -366,22 +366,22 @@ class Soak(BaseSettings):
 
     def run(self, folder: Path) -> Soaked:
         """Run it; the folder is for a repository of bundles, which does not outlive this."""
-        made, repository = folder / "made", folder / "repository"
+        second, repository = folder / "made", folder / "repository"
         repository.mkdir()
-        name, version = next_version(self.bundle, self.other, made)
+        name, version = next_version(self.bundle, self.other, second)
         curves, admin = drawn(), free_port()
-        answers = golden({load_bundle(self.bundle).manifest.version: self.bundle, version: made}, curves)
+        answers = golden({load_bundle(self.bundle).manifest.version: self.bundle, version: second}, curves)
         chosen = {"REPOSITORY": repository, "ADMIN_PORT": admin, "CACHE_BYTES": 0}
         settings = {f"NIGHTJAR_{key}": str(value) for key, value in chosen.items()}
         with running(self.bundle, settings, PATIENCE_SECONDS) as service:
-            driver = Driver(service.port, prepared(curves), answers)
+            driver = SoakDriver(service.port, prepared(curves), answers)
             rate = self.load * asyncio.run(self._most(driver))
             (repository / name).mkdir()
-            made.rename(repository / name / version)  # not before: the newest version would have been measured
+            second.rename(repository / name / version)  # not before: the newest version would have been measured
             administrator = Administrator(admin, name, version, self.change_seconds)
             return asyncio.run(self._drive(service, driver, Soaked(rate, driver.tally, administrator)))
 
-    async def _most(self, driver: Driver) -> float:
+    async def _most(self, driver: SoakDriver) -> float:
         """Measure the requests a second that the service answers at most; latencies meanwhile are forgotten."""
         most = await driver.saturate(CLIENTS, min(SATURATED_MOST, SATURATED_SHARE * 60 * self.minutes))
         driver.close()
@@ -389,7 +389,7 @@ class Soak(BaseSettings):
         print(f"{most:.0f} requests/s at most; {self.load:.0%} of that for {self.minutes:g} minutes", flush=True)
         return most
 
-    async def _drive(self, service: Service, driver: Driver, soaked: Soaked) -> Soaked:
+    async def _drive(self, service: ServiceProcess, driver: SoakDriver, soaked: Soaked) -> Soaked:
         seconds = 60 * self.minutes
         tasks = (soaked.administrator.work(), _watch(service, soaked, seconds))
         beside = [asyncio.create_task(task) for task in tasks]
@@ -398,34 +398,34 @@ class Soak(BaseSettings):
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
         driver.close()
-        soaked.left = await _left(service)
+        soaked.leftovers = await _leftovers(service)
         return soaked
 
 
-async def _watch(service: Service, soaked: Soaked, seconds: float) -> None:
+async def _watch(service: ServiceProcess, soaked: Soaked, seconds: float) -> None:
     while True:
         soaked.memory.append(service.memory())
         await asyncio.sleep(seconds / SAMPLES)
 
 
-async def _left(service: Service) -> dict[str, float]:
+async def _leftovers(service: ServiceProcess) -> dict[str, float]:
     """Return the metrics of work under way, once the service has had time to finish."""
     for _ in range(round(CALM_SECONDS)):
-        left = await asyncio.to_thread(_busy, service)
-        if not any(left.values()):
+        leftovers = await asyncio.to_thread(_busy, service)
+        if not any(leftovers.values()):
             break
         await asyncio.sleep(1.0)
-    return left
+    return leftovers
 
 
-def _busy(service: Service) -> dict[str, float]:
+def _busy(service: ServiceProcess) -> dict[str, float]:
     connection = HTTPConnection(HOST, service.port, timeout=30)
     with suppress(OSError):
         connection.request("GET", "/metrics")
         text = connection.getresponse().read()
         connection.close()
-        found = {name.decode(): float(value) for name, value in _BUSY.findall(text)}
-        return found | {"inflight_requests": found["inflight_requests"] - 1}  # this one
+        values = {name.decode(): float(value) for name, value in _BUSY.findall(text)}
+        return values | {"inflight_requests": values["inflight_requests"] - 1}  # this one
     return {"unreachable": 1.0}
 
 
@@ -434,19 +434,19 @@ def table(soaked: Soaked, minutes: float) -> str:
     tally, memory = soaked.tally, soaked.memory
     p50, p99 = 1e3 * np.quantile(tally.seconds, (0.5, 0.99)) if tally.seconds else (np.nan, np.nan)
     kinds = sorted({kind for kind, _ in tally.outcomes})
-    shown = {
+    rows = {
         "minutes, requests a second offered": f"{minutes:g}, {soaked.rate:.0f}",
         **{f"requests: {kind}": _outcomes(tally, kind) for kind in kinds},
         "status codes": ", ".join(f"{count:,} x {status}" for status, count in sorted(tally.statuses.items())),
         "latency of right answers, p50 / p99": f"{p50:.1f} / {p99:.1f} ms",
         "most that the client itself was late": f"{tally.behind:.1f} s",
-        "changes of models": ", ".join(f"{n} x {what}" for what, n in soaked.administrator.made.items()) or "none",
+        "changes of models": ", ".join(f"{n} x {what}" for what, n in soaked.administrator.changes.items()) or "none",
         "changes that failed": str(len(soaked.administrator.failures)),
         "wrong answers": str(tally.count("wrong")),
-        "stranded requests": str(tally.count("stranded") + sum(map(int, soaked.left.values()))),
+        "stranded requests": str(tally.count("stranded") + sum(map(int, soaked.leftovers.values()))),
         "memory: first, median of 2nd and last quarter, most": _memory(memory),
     }
-    return markdown_table(("what", "value"), shown.items())
+    return markdown_table(("what", "value"), rows.items())
 
 
 def _outcomes(tally: Tally, kind: str) -> str:

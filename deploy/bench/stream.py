@@ -37,9 +37,9 @@ import orjson
 
 from deploy.bench import engine
 from deploy.bench.bare import Bare, Best
-from deploy.bench.process import HOST, Service, free_port
+from deploy.bench.process import HOST, ServiceProcess, free_port
 from deploy.bench.report import Numbers, aims_of
-from deploy.bench.wire import Pace, code_of, in_turn, ratio_line, ratios_of
+from deploy.bench.wire import ArmPace, code_of, in_turn, ratio_line, ratios_of
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from models.alerts import plans
 from models.alerts.envelopes import read_packet
@@ -107,7 +107,7 @@ def redis_server() -> Iterator[Any]:
 @contextmanager
 def worker(
     bundle: Path, client: Any, runs: int, suffix: str = "", code: Mapping[str, str] | None = None
-) -> Iterator[Service]:
+) -> Iterator[ServiceProcess]:
     """Run a worker process, ready.
 
     Parameters
@@ -127,7 +127,7 @@ def worker(
         log = Path(folder, "log")
         with log.open("wb") as sink:
             process = subprocess.Popen([sys.executable, "-m", "service", "worker"], env=environment, stderr=sink)
-        service = Service(process, port, log)
+        service = ServiceProcess(process, port, log)
         try:
             service.wait_ready(120)
             yield service
@@ -162,7 +162,7 @@ def measure_backlog(bundle: Path, waiting: int, say: Callable[[str], None]) -> N
     }
 
 
-def _memory_at(client: Any, process: Service, count: int) -> tuple[int, int]:
+def _memory_at(client: Any, process: ServiceProcess, count: int) -> tuple[int, int]:
     """Resident bytes when so many alerts are answered, or the time is over; and how many are then."""
     give_up = time.monotonic() + SECONDS
     while (answered := int(client.xlen("results"))) < count and time.monotonic() < give_up:
@@ -307,21 +307,21 @@ def compare(bundle: Path, other: Path, alerts: int, rounds: int, say: Callable[[
         for warm in arms:
             warm()
         new, old = arms
-        seen = []
+        pairs = []
         for number in range(rounds):
-            seen.append(in_turn(number, new, old))
-            say(f"round {number + 1}/{rounds}: {ratio_line('stream', seen[-1])}")
-    return ratios_of({"stream": seen})
+            pairs.append(in_turn(number, new, old))
+            say(f"round {number + 1}/{rounds}: {ratio_line('stream', pairs[-1])}")
+    return ratios_of({"stream": pairs})
 
 
-def _pace(client: Any, process: Service, packets: Sequence[bytes], name: str) -> Pace:
+def _pace(client: Any, process: ServiceProcess, packets: Sequence[bytes], name: str) -> ArmPace:
     """Feed a worker and wait for its answers; by the server's clock, from the first alert to the last answer."""
     before, (seconds, micro) = process.cpu_seconds(), client.time()
     answered = client.xlen(f"results{name}")
     feed(client, packets, stream=f"alerts{name}")
     wait(client, answered + len(packets), f"results{name}")
     last = client.xrevrange(f"results{name}", count=1)[0][0]
-    return Pace(milliseconds(last) / 1e3 - seconds - micro / 1e6, process.cpu_seconds() - before)
+    return ArmPace(milliseconds(last) / 1e3 - seconds - micro / 1e6, process.cpu_seconds() - before)
 
 
 class Drained(NamedTuple):

@@ -33,9 +33,9 @@ import numpy as np
 import orjson
 import uvloop
 
-from deploy.bench.bare import Bare, Pace
+from deploy.bench.bare import Bare, BarePace
 from deploy.bench.load import HOST, request, run_in_process, write_plan
-from deploy.bench.process import Service, running, start
+from deploy.bench.process import ServiceProcess, running, start
 from deploy.bench.report import Numbers, spread
 from deploy.bench.workload import OCTETS, Columns, columns, requests
 from service.client import packets_in
@@ -86,13 +86,13 @@ class WrongAnswer(RuntimeError):
     """The service answered something else than the network alone does; its speed is then of no interest."""
 
 
-class Round(NamedTuple):
+class ThroughputRound(NamedTuple):
     """One turn of every arm."""
 
     http: dict[str, Any]
     http_cpu_ms: float
-    one: Pace
-    every: Pace
+    one: BarePace
+    every: BarePace
 
 
 def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
@@ -105,10 +105,10 @@ def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) 
         plan = Path(folder, "plan")
         write_plan(plan, [request("/v1/classify", orjson.dumps(curve)) for curve in drawn])
         error = check_answers(service, plan, drawn, bare)
-        seen = []
+        rounds_done = []
         for number in range(rounds):
-            seen.append(_round(service, plan, bare, cores))
-            say(f"round {number + 1}/{rounds}: {_line(seen[-1])}")
+            rounds_done.append(_round(service, plan, bare, cores))
+            say(f"round {number + 1}/{rounds}: {_line(rounds_done[-1])}")
         ceiling = client_ceiling(plan, CLIENTS)
     return {
         "http.clients": CLIENTS,
@@ -117,34 +117,34 @@ def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) 
         "http.max_abs_difference_to_bare": error,
         "http.client_ceiling_per_s": ceiling,
         "bare.callers_all_cores": cores,
-        **_figures(seen),
+        **_figures(rounds_done),
     }
 
 
-def _round(service: Service, plan: Path, bare: Bare, cores: int) -> Round:
+def _round(service: ServiceProcess, plan: Path, bare: Bare, cores: int) -> ThroughputRound:
     before = service.cpu_seconds()
     http = run_in_process(service.port, plan, CLIENTS)
     cpu = service.cpu_seconds() - before
     if http["statuses"] != {"200": len(bare.inputs)}:
         raise WrongAnswer(f"not every request was answered: {http['statuses']}")
-    return Round(http, 1e3 * cpu / len(bare.inputs), bare.run(1), bare.run(cores))
+    return ThroughputRound(http, 1e3 * cpu / len(bare.inputs), bare.run(1), bare.run(cores))
 
 
-def _figures(seen: Sequence[Round]) -> Numbers:
+def _figures(rounds: Sequence[ThroughputRound]) -> Numbers:
     return {
-        "http.requests_per_s": spread([r.http["per_second"] for r in seen]),
-        "http.p50_ms": spread([r.http["p50_ms"] for r in seen]),
-        "http.p99_ms": spread([r.http["p99_ms"] for r in seen]),
-        "http.cpu_ms_per_request": spread([r.http_cpu_ms for r in seen]),
-        "http.ratio_to_bare_one_caller": spread([r.http["per_second"] / r.one.per_second for r in seen]),
-        "http.ratio_to_bare_all_cores": spread([r.http["per_second"] / r.every.per_second for r in seen]),
-        "bare.one_caller_per_s": spread([r.one.per_second for r in seen]),
-        "bare.all_cores_per_s": spread([r.every.per_second for r in seen]),
-        "bare.cpu_ms_per_curve": spread([r.one.cpu_ms for r in seen]),
+        "http.requests_per_s": spread([r.http["per_second"] for r in rounds]),
+        "http.p50_ms": spread([r.http["p50_ms"] for r in rounds]),
+        "http.p99_ms": spread([r.http["p99_ms"] for r in rounds]),
+        "http.cpu_ms_per_request": spread([r.http_cpu_ms for r in rounds]),
+        "http.ratio_to_bare_one_caller": spread([r.http["per_second"] / r.one.per_second for r in rounds]),
+        "http.ratio_to_bare_all_cores": spread([r.http["per_second"] / r.every.per_second for r in rounds]),
+        "bare.one_caller_per_s": spread([r.one.per_second for r in rounds]),
+        "bare.all_cores_per_s": spread([r.every.per_second for r in rounds]),
+        "bare.cpu_ms_per_curve": spread([r.one.cpu_ms for r in rounds]),
     }
 
 
-def check_answers(service: Service, plan: Path, curves: Sequence[Columns], bare: Bare) -> float:
+def check_answers(service: ServiceProcess, plan: Path, curves: Sequence[Columns], bare: Bare) -> float:
     """Largest difference between a probability served under load and the same curve's alone.
 
     It is also the warm-up. Raises WrongAnswer beyond what batch mates may change (1e-4), or when a reply is missing.
@@ -162,7 +162,7 @@ def check_answers(service: Service, plan: Path, curves: Sequence[Columns], bare:
     return error
 
 
-def _line(r: Round) -> str:
+def _line(r: ThroughputRound) -> str:
     http, one, every = r.http["per_second"], r.one.per_second, r.every.per_second
     return f"{http:.0f} requests/s; bare {one:.0f}/s with one caller, {every:.0f}/s on all cores ({http / every:.2f})"
 
@@ -174,10 +174,10 @@ def measure_starts(bundle: Path, repeats: int, say: Callable[[str], None]) -> Nu
         first, _ = _start(Path(folder), bundle)
         say(f"first start: {first:.2f} s to ready")
         for number in range(repeats):
-            taken, held = _start(Path(folder), bundle)
-            seconds.append(taken)
-            memory.append(held / 1e6)
-            say(f"start {number + 1}/{repeats}: {taken:.2f} s to ready")
+            ready, resident = _start(Path(folder), bundle)
+            seconds.append(ready)
+            memory.append(resident / 1e6)
+            say(f"start {number + 1}/{repeats}: {ready:.2f} s to ready")
     return {
         "coldstart.first_s": first,
         "coldstart.ready_s": spread(seconds),
@@ -191,9 +191,9 @@ def _start(folder: Path, bundle: Path) -> tuple[float, int]:
     service = start(folder, bundle, {"NIGHTJAR_MEASUREMENTS_FOLDER": str(folder / "measurements")})
     service.wait_ready()
     ready = time.perf_counter() - began
-    held = service.memory()
+    resident = service.memory()
     service.stop()
-    return ready, held
+    return ready, resident
 
 
 MEMORY_CLIENTS = 16
@@ -233,19 +233,19 @@ PACKET_CLIENTS = 4
 
 def measure_packets(bundle: Path, folder: Path, say: Callable[[str], None]) -> Numbers:
     """Keys ``packets.SURVEY.OUTCOME[.REASON]``, ``packets.total`` and ``packets.server_errors``."""
-    found = list(packets_in([folder]))
+    packets = list(packets_in([folder]))
     with tempfile.TemporaryDirectory() as scratch, running(bundle) as service:
         plan, replies = Path(scratch, "plan"), Path(scratch, "replies")
-        write_plan(plan, [request("/v1/alerts", data, OCTETS) for _, data in found])
+        write_plan(plan, [request("/v1/alerts", data, OCTETS) for _, data in packets])
         run_in_process(service.port, plan, PACKET_CLIENTS, replies)
         answers = json.loads(replies.read_text())
     counts: Counter[str] = Counter()
-    for (name, _), (status, body) in zip(found, answers, strict=True):
+    for (name, _), (status, body) in zip(packets, answers, strict=True):
         counts.update(_keys(status, body))
         if status != 200:
             say(f"{name}: {status} {body[:300]}")
     errors = sum(status == 0 or status >= 500 for status, _ in answers)
-    return {"packets.total": len(found), "packets.server_errors": errors, **counts}
+    return {"packets.total": len(packets), "packets.server_errors": errors, **counts}
 
 
 def _keys(status: int, body: str) -> list[str]:

@@ -24,7 +24,7 @@ import orjson
 
 from deploy.bench.bare import Bare, Best
 from deploy.bench.load import HOST, Request, request, run_in_process, write_plan
-from deploy.bench.process import Service, running
+from deploy.bench.process import ServiceProcess, running
 from deploy.bench.report import Numbers, spread
 from deploy.bench.throughput import WrongAnswer, check_answers
 from deploy.bench.workload import Columns, alert_mix
@@ -40,7 +40,7 @@ TOLERANCE: Final = 1e-4  # what batch mates may change
 PATIENT: Final = {"MAX_QUEUED_SECONDS": "600", "DEFAULT_DEADLINE_MS": "300000", "CACHE_BYTES": "0"}
 
 
-class Round(NamedTuple):
+class WireRound(NamedTuple):
     """Curves a second of one turn of every arm; ``json`` in the order of :data:`JSON_IN_FLIGHT`."""
 
     bare: float
@@ -49,7 +49,7 @@ class Round(NamedTuple):
 
 
 @contextmanager
-def patient(bundle: Path) -> Iterator[Service]:
+def patient(bundle: Path) -> Iterator[ServiceProcess]:
     """Return a service that refuses no burst and answers nothing from memory."""
     with running(bundle, {f"NIGHTJAR_{name}": value for name, value in PATIENT.items()}) as service:
         yield service
@@ -67,22 +67,22 @@ def measure(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[
         write_plan(singles, [request("/v1/classify", orjson.dumps(curve)) for curve in curves])
         alone = Bare.of(bundle, curves)
         error = max(check_answers(service, singles, curves, alone), check_packed(service, packed, alone))
-        seen = []
+        rounds_done = []
         for number in range(rounds):
-            seen.append(_round(service, batches, singles, best, cores))
-            say(f"round {number + 1}/{rounds}: {_line(seen[-1])}")
+            rounds_done.append(_round(service, batches, singles, best, cores))
+            say(f"round {number + 1}/{rounds}: {_line(rounds_done[-1])}")
     return {
         "engine.max_abs_difference_to_bare": error,
         "engine.bare_best_budget": best.budget,
-        **_figures(seen),
+        **_figures(rounds_done),
     }
 
 
-def _round(service: Service, batches: Path, singles: Path, best: Best, cores: int) -> Round:
+def _round(service: ServiceProcess, batches: Path, singles: Path, best: Best, cores: int) -> WireRound:
     bare = best.run(cores).per_second
     packed = answered(run_in_process(service.port, batches, BATCHES_IN_FLIGHT))
     msgpack = best.curves / packed["seconds"]
-    return Round(
+    return WireRound(
         bare,
         msgpack,
         tuple(best.curves / answered(run_in_process(service.port, singles, n))["seconds"] for n in JSON_IN_FLIGHT),
@@ -96,16 +96,16 @@ def answered(outcome: dict[str, Any]) -> dict[str, Any]:
     return outcome
 
 
-def _figures(seen: Sequence[Round]) -> Numbers:
+def _figures(rounds: Sequence[WireRound]) -> Numbers:
     few, many = JSON_IN_FLIGHT
     return {
-        "engine.bare_best_per_s": spread([r.bare for r in seen]),
-        f"engine.msgpack_{BATCH}_per_s": spread([r.msgpack for r in seen]),
-        f"engine.json_1_per_s.in_flight_{few}": spread([r.json[0] for r in seen]),
-        f"engine.json_1_per_s.in_flight_{many}": spread([r.json[1] for r in seen]),
-        f"engine.vs_bare.msgpack_{BATCH}": spread([r.msgpack / r.bare for r in seen]),
-        "engine.vs_bare.json_1": spread([r.json[0] / r.bare for r in seen]),
-        f"engine.vs_bare.json_1_{many}": spread([r.json[1] / r.bare for r in seen]),
+        "engine.bare_best_per_s": spread([r.bare for r in rounds]),
+        f"engine.msgpack_{BATCH}_per_s": spread([r.msgpack for r in rounds]),
+        f"engine.json_1_per_s.in_flight_{few}": spread([r.json[0] for r in rounds]),
+        f"engine.json_1_per_s.in_flight_{many}": spread([r.json[1] for r in rounds]),
+        f"engine.vs_bare.msgpack_{BATCH}": spread([r.msgpack / r.bare for r in rounds]),
+        "engine.vs_bare.json_1": spread([r.json[0] / r.bare for r in rounds]),
+        f"engine.vs_bare.json_1_{many}": spread([r.json[1] / r.bare for r in rounds]),
     }
 
 
@@ -127,7 +127,7 @@ def _packed(curve: Columns) -> dict[str, Any]:
     return packed | ({"metadata": np.asarray(values, "<f4").tobytes()} if curve["metadata"] else {})
 
 
-def check_packed(service: Service, plan: Sequence[Request], bare: Bare) -> float:
+def check_packed(service: ServiceProcess, plan: Sequence[Request], bare: Bare) -> float:
     """Largest difference between a probability served to msgpack and the same curve's alone. Raises WrongAnswer."""
     connection = HTTPConnection(HOST, service.port, timeout=60)
     served: list[list[float]] = []
@@ -153,7 +153,7 @@ def burst(bundle: Path, size: int, rounds: int, say: Callable[[str], None]) -> N
     cores, curves = usable_cores(), alert_mix(size, seed=2)
     best = Best.of(bundle, curves, cores)
     plan = [packed_request(curves[first : first + BURST_BATCH]) for first in range(0, size, BURST_BATCH)]
-    taken, ideal = [], []
+    seconds, ideal = [], []
     with tempfile.TemporaryDirectory() as folder, patient(bundle) as service:
         path = Path(folder, "burst")
         write_plan(path, plan[:1])
@@ -161,23 +161,23 @@ def burst(bundle: Path, size: int, rounds: int, say: Callable[[str], None]) -> N
         write_plan(path, plan)
         for number in range(rounds):
             ideal.append(size / best.run(cores).per_second)
-            taken.append(answered(run_in_process(service.port, path, len(plan)))["seconds"])
-            say(f"burst {number + 1}/{rounds}: {taken[-1]:.2f} s, bare at its best {ideal[-1]:.2f} s")
+            seconds.append(answered(run_in_process(service.port, path, len(plan)))["seconds"])
+            say(f"burst {number + 1}/{rounds}: {seconds[-1]:.2f} s, bare at its best {ideal[-1]:.2f} s")
     return {
         "engine.burst_curves": size,
-        "engine.burst_10k_s": spread(taken),
-        "engine.burst_10k_vs_ideal": spread([one / least for one, least in zip(taken, ideal, strict=True)]),
+        "engine.burst_10k_s": spread(seconds),
+        "engine.burst_10k_vs_ideal": spread([one / least for one, least in zip(seconds, ideal, strict=True)]),
     }
 
 
-class Arm(NamedTuple):
+class RequestArm(NamedTuple):
     """A way to ask: a plan of requests, and how many of them are in flight."""
 
     plan: Path
     in_flight: int
 
 
-class Pace(NamedTuple):
+class ArmPace(NamedTuple):
     """Seconds that an arm took, and processor seconds of the process that answered meanwhile."""
 
     seconds: float
@@ -196,8 +196,8 @@ def compare(bundle: Path, other: Path, curves: int, rounds: int, say: Callable[[
     there = chosen | code_of(other)
     with tempfile.TemporaryDirectory() as folder, running(bundle, chosen) as new, running(bundle, there) as old:
         arms = {
-            "json_1": Arm(Path(folder, "singles"), JSON_IN_FLIGHT[0]),
-            "msgpack_64": Arm(Path(folder, "batches"), 8),
+            "json_1": RequestArm(Path(folder, "singles"), JSON_IN_FLIGHT[0]),
+            "msgpack_64": RequestArm(Path(folder, "batches"), 8),
         }
         write_plan(arms["json_1"].plan, [request("/v1/classify", orjson.dumps(curve)) for curve in drawn])
         packed = [packed_request(drawn[first : first + BATCH]) for first in range(0, len(drawn), BATCH)]
@@ -205,18 +205,18 @@ def compare(bundle: Path, other: Path, curves: int, rounds: int, say: Callable[[
         for service in (new, old):
             for arm in arms.values():
                 _pace(service, arm)
-        seen: dict[str, list[tuple[Pace, Pace]]] = {name: [] for name in arms}
+        paces: dict[str, list[tuple[ArmPace, ArmPace]]] = {name: [] for name in arms}
         for number in range(rounds):
             for name, arm in arms.items():
-                seen[name].append(in_turn(number, partial(_pace, new, arm), partial(_pace, old, arm)))
-            say(f"round {number + 1}/{rounds}: " + ", ".join(ratio_line(name, seen[name][-1]) for name in arms))
-    return ratios_of(seen)
+                paces[name].append(in_turn(number, partial(_pace, new, arm), partial(_pace, old, arm)))
+            say(f"round {number + 1}/{rounds}: " + ", ".join(ratio_line(name, paces[name][-1]) for name in arms))
+    return ratios_of(paces)
 
 
-def _pace(service: Service, arm: Arm) -> Pace:
+def _pace(service: ServiceProcess, arm: RequestArm) -> ArmPace:
     before = service.cpu_seconds()
     seconds = answered(run_in_process(service.port, arm.plan, arm.in_flight))["seconds"]
-    return Pace(seconds, service.cpu_seconds() - before)
+    return ArmPace(seconds, service.cpu_seconds() - before)
 
 
 def code_of(checkout: Path) -> dict[str, str]:
@@ -224,7 +224,7 @@ def code_of(checkout: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(checkout.resolve()), "PYTHONSAFEPATH": "1"}
 
 
-def in_turn(number: int, new: Callable[[], Pace], old: Callable[[], Pace]) -> tuple[Pace, Pace]:
+def in_turn(number: int, new: Callable[[], ArmPace], old: Callable[[], ArmPace]) -> tuple[ArmPace, ArmPace]:
     """Return what both took, new and old; who goes first changes from round to round."""
     if number % 2:
         first = new()
@@ -233,10 +233,10 @@ def in_turn(number: int, new: Callable[[], Pace], old: Callable[[], Pace]) -> tu
     return new(), first
 
 
-def ratios_of(seen: Mapping[str, Sequence[tuple[Pace, Pace]]]) -> Numbers:
+def ratios_of(paces: Mapping[str, Sequence[tuple[ArmPace, ArmPace]]]) -> Numbers:
     """Keys ``before.ARM.throughput_ratio`` and ``before.ARM.cpu_ratio``, with the interval of the median of each."""
     numbers = Numbers()
-    for name, pairs in seen.items():
+    for name, pairs in paces.items():
         ratios = {
             "throughput": [old.seconds / new.seconds for new, old in pairs],
             "cpu": [new.cpu / old.cpu for new, old in pairs],
@@ -255,12 +255,12 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def ratio_line(name: str, pair: tuple[Pace, Pace]) -> str:
+def ratio_line(name: str, pair: tuple[ArmPace, ArmPace]) -> str:
     """Return one round of one arm, for people."""
     new, old = pair
     return f"{name} throughput {old.seconds / new.seconds:.3f}, processor time {new.cpu / old.cpu:.3f}"
 
 
-def _line(r: Round) -> str:
+def _line(r: WireRound) -> str:
     few, many = (rate / r.bare for rate in r.json)
     return f"bare {r.bare:.0f} curves/s; msgpack {r.msgpack / r.bare:.2f} of it, JSON {few:.2f} and {many:.2f}"

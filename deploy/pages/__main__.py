@@ -41,13 +41,13 @@ PAGES: dict[Path, Callable[[str], str]] = {
 
 def stale() -> dict[Path, str]:
     """Pages that differ from what the code says now, with the text they should have."""
-    found = {}
+    pages = {}
     for path, page in PAGES.items():
         before = path.read_text() if path.exists() else ""
         after = page(before)
         if after != before:
-            found[path] = after
-    return found
+            pages[path] = after
+    return pages
 
 
 def main() -> None:
@@ -55,12 +55,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m deploy.pages", description="Write the generated pages of docs/.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is stale")
     check = parser.parse_args().check
-    found = stale()
-    for path, text in found.items():
+    pages = stale()
+    for path, text in pages.items():
         sys.stdout.write(f"{path.name}: {'stale' if check else 'written'}\n")
         if not check:
             path.write_text(text)
-    sys.exit(1 if check and found else 0)
+    sys.exit(1 if check and pages else 0)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Row:
+class PanelRow:
     """Panels side by side under a heading; they wrap when the grid is full."""
 
     title: str
@@ -115,7 +115,7 @@ ANSWERED = f'sum(rate(nightjar_outcomes_total{{status=~"classified|forecast"}}{R
 NAMED = "{{model}} {{version}} ({{provider}})"
 EXPERTS = rate("nightjar_expert_load_total", "layer, expert")
 
-GLANCE = Row(
+GLANCE = PanelRow(
     "",
     (
         Panel(
@@ -149,7 +149,7 @@ GLANCE = Row(
     ),
     height=4,
 )  # fmt: skip
-TRAFFIC = Row(
+TRAFFIC = PanelRow(
     "Traffic",
     (
         Panel("Requests by route", "reqps", (Query(rate("nightjar_requests_total", "route"), "{{route}}"),), width=8),
@@ -167,7 +167,7 @@ TRAFFIC = Row(
         ),
     ),
 )  # fmt: skip
-ERRORS = Row(
+ERRORS = PanelRow(
     "Errors",
     (
         Panel(
@@ -191,7 +191,7 @@ ERRORS = Row(
         ),
     ),
 )  # fmt: skip
-LATENCY = Row(
+LATENCY = PanelRow(
     "Latency",
     (
         Panel(
@@ -207,7 +207,7 @@ LATENCY = Row(
         ),
     ),
 )  # fmt: skip
-BATCHES = Row(
+BATCHES = PanelRow(
     "Queue and batches",
     (
         Panel(
@@ -246,7 +246,7 @@ BATCHES = Row(
         ),
     ),
 )  # fmt: skip
-NETWORK = Row(
+NETWORK = PanelRow(
     "The network",
     (
         Panel(
@@ -291,7 +291,7 @@ NETWORK = Row(
     ),
     height=9,
 )  # fmt: skip
-PROCESS = Row(
+PROCESS = PanelRow(
     "The process",
     (
         Panel("Resident memory", "bytes", (Query('process_resident_memory_bytes{job=~"nightjar.*"}', "{{instance}}"),)),
@@ -318,7 +318,7 @@ PROCESS = Row(
     ),
     height=7,
 )  # fmt: skip
-MODELS = Row(
+MODELS = PanelRow(
     "Models and results",
     (
         Panel(
@@ -367,7 +367,7 @@ MODELS = Row(
     ),
     height=7,
 )  # fmt: skip
-STREAM = Row(
+STREAM = PanelRow(
     "Stream workers",
     (
         Panel(
@@ -428,7 +428,7 @@ STREAM = Row(
     ),
     height=7,
 )  # fmt: skip
-KEYS = Row(
+KEYS = PanelRow(
     "API keys",
     (
         Panel(
@@ -462,13 +462,13 @@ def page(_: str = "") -> str:
             heading = {"id": len(panels) + 1, "type": "row", "title": row.title, "collapsed": False}
             panels.append({**heading, "gridPos": place, "panels": []})
             top += 1
-        left = 0
+        column = 0
         for panel in row.panels:
-            if left + panel.width > WIDTH:
-                left, top = 0, top + row.height
-            place = {"x": left, "y": top, "w": panel.width, "h": row.height}
+            if column + panel.width > WIDTH:
+                column, top = 0, top + row.height
+            place = {"x": column, "y": top, "w": panel.width, "h": row.height}
             panels.append(panel.json(len(panels) + 1, place))
-            left += panel.width
+            column += panel.width
         top += row.height
     head = json.dumps(_HEAD, indent=1).removesuffix("\n}")
     lines = ",\n  ".join(map(json.dumps, panels))  # a panel on each line, so that a change of one is a change of a line

@@ -260,12 +260,12 @@ DEFAULT = "astro-moe-elasticc "  # a version of any other model is shown with it
 
 def benchmarks_page(text: str) -> str:
     """Return docs/benchmarks.md with every table made anew."""
-    found = measurements()
+    measured = measurements()
 
     def filled(slot: re.Match[str]) -> str:
         name = slot["name"]
-        made = {"peers": peers, "attacks": attacks}.get(name)
-        table = made(found) if made else rows_of(TABLES[name], found)
+        render = {"peers": peers, "attacks": attacks}.get(name)
+        table = render(measured) if render else rows_of(TABLES[name], measured)
         return f"{slot[1]}\n{table}\n{slot[3]}"
 
     return SLOT.sub(filled, text)
@@ -273,27 +273,27 @@ def benchmarks_page(text: str) -> str:
 
 def measurements(folder: Path = RESULTS) -> list[Measurement]:
     """Return all measurements, the newest version first."""
-    found: list[Measurement] = [json.loads(path.read_text()) for path in sorted(folder.glob("bench-*.json"))]
-    return sorted(found, key=lambda one: (one["date"], one["bundle"]), reverse=True)
+    measured: list[Measurement] = [json.loads(path.read_text()) for path in sorted(folder.glob("bench-*.json"))]
+    return sorted(measured, key=lambda one: (one["date"], one["bundle"]), reverse=True)
 
 
-def rows_of(figures: Sequence[Figure], found: Sequence[Measurement]) -> str:
+def rows_of(figures: Sequence[Figure], measured: Sequence[Measurement]) -> str:
     """Return a Markdown table with a row for each measurement that holds any of the figures."""
-    mine = [one for one in found if any(figure.key in one for figure in figures)]
-    shown = [figure for figure in figures if any(figure.key in one for one in mine)]
+    mine = [one for one in measured if any(figure.key in one for figure in figures)]
+    columns = [figure for figure in figures if any(figure.key in one for one in mine)]
     if not mine:
         return "*Not measured yet.*\n"
-    rows = [["version", *(figure.heading for figure in shown), MEASURED]]
-    if any(figure.aim for figure in shown):
-        rows.append(["*wanted*", *(f"*{figure.aim}*" if figure.aim else "" for figure in shown), ""])
-    rows += [[_version(one), *(_with_interval(one, figure.key) for figure in shown), _held_for(one)] for one in mine]
+    rows = [["version", *(figure.heading for figure in columns), MEASURED]]
+    if any(figure.aim for figure in columns):
+        rows.append(["*wanted*", *(f"*{figure.aim}*" if figure.aim else "" for figure in columns), ""])
+    rows += [[_version(one), *(_with_interval(one, figure.key) for figure in columns), _held_for(one)] for one in mine]
     return markdown_table(rows[0], rows[1:]) + "\n"
 
 
-def peers(found: Sequence[Measurement]) -> str:
+def peers(measured: Sequence[Measurement]) -> str:
     """Return a Markdown table of other servers, the quickest of each measurement first."""
     rows = [list(PEER_HEADS)]
-    for one in found:
+    for one in measured:
         rates = {
             key.split(".")[1]: _middle(value) for key, value in one.items() if re.fullmatch(r"peers\..+\.per_s", key)
         }
@@ -318,29 +318,29 @@ _SIMULATED: Final = {
 }
 
 
-def simulated(found: Sequence[Measurement]) -> str:
+def simulated(measured: Sequence[Measurement]) -> str:
     """Return a Markdown table of the policies of the newest simulation."""
-    newest = next((one for one in found if "simulation.nightjar.per_s" in one), None)
+    newest = next((one for one in measured if "simulation.nightjar.per_s" in one), None)
     if newest is None:
         return "*Not simulated yet.*\n"
     rows = [
         [name, *(_figure_cell(newest.get(f"simulation.{policy}.{key}")) for key in _SIMULATED)]
         for policy, name in POLICIES.items()
     ]
-    told = f"{newest['bundle']}, {_held_for(newest)}"
-    return markdown_table(["policy", *_SIMULATED.values()], rows) + f"\n\n({told})\n"
+    about = f"{newest['bundle']}, {_held_for(newest)}"
+    return markdown_table(["policy", *_SIMULATED.values()], rows) + f"\n\n({about})\n"
 
 
 def batching_page(text: str) -> str:
     """Return docs/batching.md with the table of the simulator made anew."""
-    found = measurements()
-    return SLOT.sub(lambda slot: f"{slot[1]}\n{simulated(found)}\n{slot[3]}", text)
+    measured = measurements()
+    return SLOT.sub(lambda slot: f"{slot[1]}\n{simulated(measured)}\n{slot[3]}", text)
 
 
-def attacks(found: Sequence[Measurement]) -> str:
+def attacks(measured: Sequence[Measurement]) -> str:
     """Return a Markdown table of the attacks of the newest measurement that has any, beside the newest from before."""
     now, before = (
-        next((one for one in found if any(key.startswith(f"hostile.{group}.") for key in one)), {})
+        next((one for one in measured if any(key.startswith(f"hostile.{group}.") for key in one)), {})
         for group in ("attack", "before")
     )
     if not now:
@@ -348,11 +348,11 @@ def attacks(found: Sequence[Measurement]) -> str:
     names = dict.fromkeys(key.split(".")[2] for key in now if key.startswith("hostile.attack."))
     columns = [(figure.heading, now, f"hostile.attack.{{}}.{figure.key}") for figure in ATTACKS]
     columns += [(figure.heading, before, f"hostile.before.{{}}.{figure.key}") for figure in ATTACKS_BEFORE]
-    shown = [column for column in columns if any(column[2].format(name) in column[1] for name in names)]
+    filled = [column for column in columns if any(column[2].format(name) in column[1] for name in names)]
     rows = [
-        [name.replace("_", " "), *(_figure_cell(one.get(key.format(name))) for _, one, key in shown)] for name in names
+        [name.replace("_", " "), *(_figure_cell(one.get(key.format(name))) for _, one, key in filled)] for name in names
     ]
-    return markdown_table(["attack", *(heading for heading, _, _ in shown)], rows) + "\n"
+    return markdown_table(["attack", *(heading for heading, _, _ in filled)], rows) + "\n"
 
 
 def _version(one: Measurement) -> str:

@@ -102,10 +102,10 @@ def test_the_stream_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_visit_is_as_stated() -> None:
     packets = [read_packet(data)[0] for data in workload.visit(400)]
-    found = Counter(len(one.curve or ()) for one in packets if isinstance(one, Packet))
-    assert set(found) == {1 + detections + forced for _, detections, forced in workload.MIX}
-    assert sum(found.values()) == 400
-    assert 0.6 < found[1] / 400 < 0.8
+    sizes = Counter(len(one.curve or ()) for one in packets if isinstance(one, Packet))
+    assert set(sizes) == {1 + detections + forced for _, detections, forced in workload.MIX}
+    assert sum(sizes.values()) == 400
+    assert 0.6 < sizes[1] / 400 < 0.8
 
 
 def test_memory_is_read_after_every_fifth() -> None:

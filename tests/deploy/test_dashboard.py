@@ -29,15 +29,15 @@ def test_metric_names_are_found(query: str, names: set[str]) -> None:
 
 
 def test_every_metric_is_declared_by_the_service() -> None:
-    known = declared()
-    assert {title: unknown for title, query in queries() if (unknown := metric_names(query) - known)} == {}
+    names = declared()
+    assert {title: unknown for title, query in queries() if (unknown := metric_names(query) - names)} == {}
 
 
 def test_every_metric_of_the_service_is_on_it() -> None:
     named = set().union(*(metric_names(query) for _, query in queries()))
-    shown = {name.removesuffix(suffix) for name in named for suffix in ("_bucket", "_sum", "_count", "_total")} | named
+    names = {name.removesuffix(suffix) for name in named for suffix in ("_bucket", "_sum", "_count", "_total")} | named
     families = {next(iter(metric.describe())).name for metric in tables.declared()}
-    assert {name for name in families if name not in shown and f"{name}_total" not in shown} == set()
+    assert {name for name in families if name not in names and f"{name}_total" not in names} == set()
 
 
 def test_the_dashboard_shows_all_that_must_be_watched() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deploy.bench import engine, wire
 from deploy.bench.bare import Best, cut, tokens_of
-from deploy.bench.engine import Line, Lone, lone_numbers, stages_of
+from deploy.bench.engine import HttpLine, Lone, lone_numbers, stages_of
 from deploy.bench.load import HOST
 from deploy.bench.process import running
 from deploy.bench.report import Numbers
@@ -35,14 +35,14 @@ def tokens(length: int) -> Tokens:
 
 @given(st.lists(st.integers(1, 60), max_size=30), st.sampled_from([0, 64, 256]))
 def test_a_schedule_loses_nothing_and_keeps_its_budget(lengths: list[int], budget: int) -> None:
-    made = [tokens(length) for length in lengths]
-    groups = cut(made, budget)
-    assert sorted(map(id, chain(*groups))) == sorted(map(id, made))
+    curves = [tokens(length) for length in lengths]
+    groups = cut(curves, budget)
+    assert sorted(map(id, chain(*groups))) == sorted(map(id, curves))
     for group in groups:
         assert len(group) == 1 or len(group) * max(map(len, group)) <= budget
     longest = [max(map(len, group)) for group in groups]
     assert longest == sorted(longest, reverse=True)
-    assert budget or len(groups) == len(made)
+    assert budget or len(groups) == len(curves)
 
 
 def test_the_mix_has_a_tail_of_deep_fields() -> None:
@@ -64,7 +64,7 @@ def test_a_packed_request_holds_every_column() -> None:
 
 
 async def test_every_policy_answers_everything_after_it_came(tiny_bundle: Path) -> None:
-    bench = engine.Bench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
+    bench = engine.EngineBench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
     arrival = np.linspace(0.0, 0.1, 60)
     for policy in bench.contenders:
         assert await bench.saturated(policy) > 0
@@ -75,14 +75,14 @@ def test_the_best_schedule_is_run_on_every_curve(tiny_bundle: Path) -> None:
     curves = alert_mix(40, seed=4)
     best = Best.of(tiny_bundle, curves, callers=2)
     manifest = load_bundle(tiny_bundle).manifest
-    seen = sum(int(one["mask"].sum()) for one in best.inputs)
-    assert seen == sum(len(tokens_of(curve, manifest)) for curve in curves)
+    points = sum(int(one["mask"].sum()) for one in best.inputs)
+    assert points == sum(len(tokens_of(curve, manifest)) for curve in curves)
     assert best.run(2).per_second > 0
 
 
 def test_a_refusal_ends_a_lone_measurement(tiny_bundle: Path) -> None:
     with running(tiny_bundle) as service:
-        line = Line(service.port)
+        line = HttpLine(service.port)
         assert b"models" in line.ask(b"GET /v1/models HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())[1]
         with pytest.raises(WrongAnswer, match="404"):
             line.ask(b"GET /nowhere HTTP/1.1\r\nHost: %s\r\n\r\n" % HOST.encode())
@@ -91,10 +91,10 @@ def test_a_refusal_ends_a_lone_measurement(tiny_bundle: Path) -> None:
 
 def test_stages_add_up_to_what_a_client_waited() -> None:
     head = "http/1.1 200 ok\r\nserver-timing: receive;dur=0.100, run;dur=3.000, total;dur=4.500\r\nx-other: y"
-    found = stages_of(head, 0.005)
-    assert found == pytest.approx({"receive": 1e-4, "run": 3e-3, "between": 1.4e-3, "outside": 5e-4})
-    assert sum(found.values()) == pytest.approx(0.005)
-    numbers = lone_numbers([[Lone(0.005, 0.002, found)] * 3])
+    stages = stages_of(head, 0.005)
+    assert stages == pytest.approx({"receive": 1e-4, "run": 3e-3, "between": 1.4e-3, "outside": 5e-4})
+    assert sum(stages.values()) == pytest.approx(0.005)
+    numbers = lone_numbers([[Lone(0.005, 0.002, stages)] * 3])
     assert numbers["engine.lone_us.run_over_bare"] == pytest.approx({"median": 1000.0, "spread": 0.0})
     assert numbers["engine.lone_p50_overhead_ms"] == pytest.approx({"median": 3.0, "spread": 0.0})
 
@@ -106,8 +106,8 @@ def test_every_figure_of_the_engine_is_measured(tiny_bundle: Path, monkeypatch: 
     assert set(engine.AIMS) <= set(numbers)
     assert float(str(numbers["engine.max_abs_difference_to_bare"])) <= 1e-4
     for key in engine.AIMS:
-        found = numbers[key]
-        assert np.isfinite(found["median"] if isinstance(found, dict) else found), key
+        figure = numbers[key]
+        assert np.isfinite(figure["median"] if isinstance(figure, dict) else figure), key
 
 
 def test_the_table_says_what_was_reached() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from deploy.bench import attacks as bombs
 from deploy.bench import hostile
-from deploy.bench.attacks import Pace, Target, attacks
-from deploy.bench.hostile import Row, numbers, table
+from deploy.bench.attacks import AttackPace, Target, attacks
+from deploy.bench.hostile import AttackRow, numbers, table
 from deploy.pages import tables
 from models.alerts.envelopes import ANYTHING, MessageReader
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
@@ -30,7 +30,7 @@ def edge() -> Iterator[Live]:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_good_client_is_answered_during_and_after(edge: Live, name: str) -> None:
-    target = Target(edge.port, 0.01, time.monotonic() + 1.5, Pace())
+    target = Target(edge.port, 0.01, time.monotonic() + 1.5, AttackPace())
 
     async def both() -> list[int]:
         attack = asyncio.ensure_future(ATTACKS[name].run(target))
@@ -49,28 +49,28 @@ def test_a_good_client_is_answered_during_and_after(edge: Live, name: str) -> No
 
 def test_the_worst_is_told() -> None:
     rows = [
-        Row("idle", 0.1, 20.0, 15.0, 6.0, 5.0, 99, 1, 12.0, 2.0, 0.25),
-        Row("garbage", 3.0, 40.0, 10.0, 2.0, 5.0, 100, 0, 3.0, 0.0, 0.1),
-        Row("lawful bodies", 900.0, 90.0, 50.0, 5.0, 5.0, 10, 0, 80.0, 5.0, 0.9),
+        AttackRow("idle", 0.1, 20.0, 15.0, 6.0, 5.0, 99, 1, 12.0, 2.0, 0.25),
+        AttackRow("garbage", 3.0, 40.0, 10.0, 2.0, 5.0, 100, 0, 3.0, 0.0, 0.1),
+        AttackRow("lawful bodies", 900.0, 90.0, 50.0, 5.0, 5.0, 10, 0, 80.0, 5.0, 0.9),
     ]
-    found = numbers(rows)
-    assert (found["hostile.worst_stall_ms"], found["hostile.worst_memory_mb"]) == (40.0, 12.0)
-    assert (found["hostile.worst_p99_ratio"], found["hostile.failures"]) == (3.0, 1.0)
-    assert (found["hostile.worst_p99_over_floor"], found["hostile.worst_floor_ratio"]) == (5.0, 1.2)
-    assert (found["hostile.attack.lawful_bodies.memory_mb"], found["hostile.attack.idle.loop_busy"]) == (80.0, 0.25)
+    figures = numbers(rows)
+    assert (figures["hostile.worst_stall_ms"], figures["hostile.worst_memory_mb"]) == (40.0, 12.0)
+    assert (figures["hostile.worst_p99_ratio"], figures["hostile.failures"]) == (3.0, 1.0)
+    assert (figures["hostile.worst_p99_over_floor"], figures["hostile.worst_floor_ratio"]) == (5.0, 1.2)
+    assert (figures["hostile.attack.lawful_bodies.memory_mb"], figures["hostile.attack.idle.loop_busy"]) == (80.0, 0.25)
     assert table(rows).count("\n") == 5
     assert "| idle | 0.1 | 20 | 15 (6, 5) | 1 of 100 | +12 | +2 | 25% |" in table(rows)
 
 
 def test_the_service_before_its_repairs_stands_beside() -> None:
-    row = Row("slow headers", 0.1, 20.0, 15.0, 6.0, 5.0, 99, 1, 12.0, 2.0, 0.25)
+    row = AttackRow("slow headers", 0.1, 20.0, 15.0, 6.0, 5.0, 99, 1, 12.0, 2.0, 0.25)
     old = numbers([row], before=True)
     assert set(old) == {f"hostile.before.slow_headers.{name}" for name in hostile.OWN_FIGURES}
     lines = tables.attacks([dict(numbers([row])), dict(old)]).splitlines()
     heads, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], lines[2]))
-    found = dict(zip(heads, cells, strict=True))
-    assert found["attack"] == "slow headers"
-    assert found["not given back, MB"] == found["before: not given back, MB"] == "2"
+    cell_by_head = dict(zip(heads, cells, strict=True))
+    assert cell_by_head["attack"] == "slow headers"
+    assert cell_by_head["not given back, MB"] == cell_by_head["before: not given back, MB"] == "2"
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def sink() -> Iterator[int]:
         yield port
 
 
-async def seen(name: str, port: int, seconds: float, pace: Pace, enough: int) -> int:
+async def peers_begun(name: str, port: int, seconds: float, pace: AttackPace, enough: int) -> int:
     """Bytes sent by an attack that is stopped once so many have come anew."""
     attack = asyncio.ensure_future(ATTACKS[name].run(Target(port, 0.01, time.monotonic() + seconds, pace)))
     while not attack.done() and pace.begun < enough:
@@ -93,16 +93,16 @@ async def seen(name: str, port: int, seconds: float, pace: Pace, enough: int) ->
 @pytest.mark.parametrize("name", sorted(ENDED))
 def test_a_sink_ends_a_connection_where_a_service_would(sink: int, name: str) -> None:
     """Attacks go on there as they do on a service, and cost a bystander as much."""
-    assert asyncio.run(seen(name, sink, 30, Pace(), 3)) >= 3
+    assert asyncio.run(peers_begun(name, sink, 30, AttackPace(), 3)) >= 3
 
 
 @pytest.mark.parametrize("name", sorted(set(ATTACKS) - ENDED - {"resets"}))
 def test_a_sink_keeps_a_connection_that_a_service_would_keep(sink: int, name: str) -> None:
-    assert asyncio.run(seen(name, sink, 0.4, Pace(), 1)) == 0
+    assert asyncio.run(peers_begun(name, sink, 0.4, AttackPace(), 1)) == 0
 
 
 async def test_a_pace_is_kept() -> None:
-    began, pace = time.monotonic(), Pace(100)
+    began, pace = time.monotonic(), AttackPace(100)
     await asyncio.gather(*(pace.wait() for _ in range(20)))
     assert (pace.begun, time.monotonic() - began >= 0.18) == (20, True)
 
@@ -120,10 +120,10 @@ def test_a_good_client_tells_when_it_asked(edge: Live) -> None:
 
 def test_the_bomb_is_refused_for_its_size() -> None:
     """A refusal for a fault of spelling would say nothing about the price of its size."""
-    (found,) = MessageReader(SchemaRegistry(), ReadLimits()).read(bombs.schema_bomb(), None, ANYTHING)
-    assert isinstance(found, PacketError)
-    assert found.reason is RejectReason.UNSAFE_SCHEMA
-    assert "more than" in found.detail
+    (refusal,) = MessageReader(SchemaRegistry(), ReadLimits()).read(bombs.schema_bomb(), None, ANYTHING)
+    assert isinstance(refusal, PacketError)
+    assert refusal.reason is RejectReason.UNSAFE_SCHEMA
+    assert "more than" in refusal.detail
 
 
 def test_bombs_are_what_they_say() -> None:

@@ -48,19 +48,19 @@ def test_every_expert_computed_gives_what_the_chosen_ones_do() -> None:
 
 @pytest.mark.skipif("CUDAExecutionProvider" in ort.get_available_providers(), reason="there is a GPU")
 def test_without_a_gpu_the_part_says_so_and_measures_nothing() -> None:
-    said: list[str] = []
-    assert lean.measure_gpu(DEFAULT_BUNDLE, said.append) == {}
-    assert said[0].startswith("no GPU")
+    lines: list[str] = []
+    assert lean.measure_gpu(DEFAULT_BUNDLE, lines.append) == {}
+    assert lines[0].startswith("no GPU")
 
 
 def test_batches_staged_as_for_a_gpu_run_on_the_cpu(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lean, "ROUNDS", 2)
-    held = load_bundle(tiny_bundle)
-    paces = lean.real_mix(held.model, "cpu", columns(12, seed=0), held.manifest)
-    bound = lean.device_run(held.model, "cpu", {"batch": 3, "length": 20})
-    for found in (paces, lean.timed_runs(bound, random_inputs(3, 20))):
-        assert len(found) == 2
-        assert min(found) > 0
+    bundle = load_bundle(tiny_bundle)
+    paces = lean.real_mix(bundle.model, "cpu", columns(12, seed=0), bundle.manifest)
+    bound = lean.device_run(bundle.model, "cpu", {"batch": 3, "length": 20})
+    for seconds in (paces, lean.timed_runs(bound, random_inputs(3, 20))):
+        assert len(seconds) == 2
+        assert min(seconds) > 0
 
 
 def test_the_reference_bundle_is_version_1_2_0() -> None:

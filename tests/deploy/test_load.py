@@ -9,14 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bench.load import HOST, Outcome, Reply, Request, drive, quantile, read_plan, request, summary, write_plan
+from deploy.bench.load import (
+    HOST,
+    HttpReply,
+    PlanOutcome,
+    Request,
+    drive,
+    quantile,
+    read_plan,
+    request,
+    summary,
+    write_plan,
+)
 from deploy.bench.throughput import client_ceiling
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
-async def drive_against(handler: Handler, plan: list[Request], clients: int) -> Outcome:
+async def drive_against(handler: Handler, plan: list[Request], clients: int) -> PlanOutcome:
     server = await asyncio.start_server(handler, HOST, 0)
     async with server:
         return await asyncio.wait_for(drive(server.sockets[0].getsockname()[1], plan, clients), timeout=10)
@@ -33,9 +44,9 @@ def test_a_plan_survives_its_file(tmp_path_factory: pytest.TempPathFactory, pair
 @given(st.lists(st.floats(0, 10), min_size=1), st.floats(0, 1))
 def test_a_quantile_is_the_smallest_value_that_enough_do_not_exceed(values: list[float], q: float) -> None:
     ordered = sorted(values)
-    found = quantile(ordered, q)
+    smallest = quantile(ordered, q)
     enough = [value for value in ordered if sum(other <= value for other in ordered) >= q * len(ordered)]
-    assert found == enough[0]
+    assert smallest == enough[0]
 
 
 def test_quantile_of_nothing() -> None:
@@ -88,7 +99,7 @@ async def test_a_server_that_closes_is_connected_to_again() -> None:
 
     outcome = await drive_against(once, [request("/")] * 3, clients=1)
     assert outcome.statuses == {"503": 3}
-    assert outcome.replies == [Reply(503)] * 3
+    assert outcome.replies == [HttpReply(503)] * 3
 
 
 async def test_a_vanishing_client_does_not_wait() -> None:

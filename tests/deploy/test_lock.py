@@ -17,15 +17,15 @@ def constraints() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-def wanted() -> list[Requirement]:
+def required() -> list[Requirement]:
     lock = runpy.run_path(str(ROOT / "deploy" / "lock.py"))
     return [Requirement(line) for line in lock["requirements"](ROOT / "pyproject.toml")]
 
 
 def test_every_requirement_has_a_version_that_satisfies_it() -> None:
     pinned = constraints()
-    missing = [str(r) for r in wanted() if canonicalize_name(r.name) not in pinned]
-    unmet = [str(r) for r in wanted() if not r.specifier.contains(pinned.get(canonicalize_name(r.name), ""))]
+    missing = [str(r) for r in required() if canonicalize_name(r.name) not in pinned]
+    unmet = [str(r) for r in required() if not r.specifier.contains(pinned.get(canonicalize_name(r.name), ""))]
     assert (missing, unmet) == ([], []), "run `make lock`"
 
 
@@ -43,24 +43,24 @@ def hashed(name: str) -> dict[str, tuple[str, int]]:
 
 
 def test_serving_packages_have_hashes_and_the_versions_of_the_tests() -> None:
-    found, pinned = hashed("requirements.txt"), constraints()
+    packages, pinned = hashed("requirements.txt"), constraints()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     served = [
         *project["dependencies"],
         *(line for extra in ("cpu", "otel", "redis", "stream") for line in extras[extra]),
     ]
-    assert {canonicalize_name(Requirement(line).name) for line in served} <= set(found), "run `make lock`"
-    assert {name: version for name, (version, _) in found.items() if pinned.get(name, version) != version} == {}
-    assert not {"torch", "pyarrow"} & set(found)
+    assert {canonicalize_name(Requirement(line).name) for line in served} <= set(packages), "run `make lock`"
+    assert {name: version for name, (version, _) in packages.items() if pinned.get(name, version) != version} == {}
+    assert not {"torch", "pyarrow"} & set(packages)
 
 
 def test_the_build_backend_is_named_with_hashes() -> None:
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
-    found = hashed("build-requirements.txt")
-    for line in wanted:
+    lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    packages = hashed("build-requirements.txt")
+    for line in lines:
         requirement = Requirement(line)
-        assert found[canonicalize_name(requirement.name)][0] in requirement.specifier
+        assert packages[canonicalize_name(requirement.name)][0] in requirement.specifier
 
 
 def test_nothing_that_serves_is_installed_without_a_hash() -> None:

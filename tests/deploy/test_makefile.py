@@ -67,5 +67,5 @@ def test_continuous_integration_runs_what_readme_names() -> None:
 
 @pytest.mark.skipif(Path(sys.prefix) != VENV or not (VENV / ".cpu").exists(), reason="not run by `make test`")
 def test_the_demonstration_shows_all_three_surveys() -> None:
-    shown = make("demo").lower()
-    assert all(survey in shown for survey in ("lsst", "ztf", "elasticc"))
+    text = make("demo").lower()
+    assert all(survey in text for survey in ("lsst", "ztf", "elasticc"))

@@ -19,25 +19,25 @@ def test_no_generated_page_is_stale() -> None:
 
 
 def test_every_setting_is_on_the_page_once() -> None:
-    shown = re.findall(rf"^\| `({ENV_PREFIX}\w+)` ", (DOCS / "settings.md").read_text(), re.MULTILINE)
+    names = re.findall(rf"^\| `({ENV_PREFIX}\w+)` ", (DOCS / "settings.md").read_text(), re.MULTILINE)
     fields = StreamSettings.model_fields | ClientSettings.model_fields
-    assert sorted(shown) == sorted(f"{ENV_PREFIX}{name.upper()}" for name in fields)
+    assert sorted(names) == sorted(f"{ENV_PREFIX}{name.upper()}" for name in fields)
 
 
 def test_every_metric_of_the_exposition_is_on_the_page() -> None:
     exposed = set(re.findall(r"^# TYPE (nightjar_\w+) ", Metrics().render().decode(), re.MULTILINE))
-    shown = set(re.findall(r"^\| `(nightjar_\w+)` ", (DOCS / "metrics.md").read_text(), re.MULTILINE))
+    names = set(re.findall(r"^\| `(nightjar_\w+)` ", (DOCS / "metrics.md").read_text(), re.MULTILINE))
     created = {name for name in exposed if name.endswith("_created")}
     assert {name.removesuffix("_total") for name in exposed - created} == {
-        name.removesuffix("_total") for name in shown
+        name.removesuffix("_total") for name in names
     }
 
 
 def test_labels_of_a_metric_are_told_in_order() -> None:
-    made = Metrics()
-    assert tables.labels(made.outcomes) == ("survey", "status", "reason")
-    assert tables.labels(made.stage_seconds) == ("stage",)
-    assert tables.labels(made.inflight) == ()
+    metrics = Metrics()
+    assert tables.labels(metrics.outcomes) == ("survey", "status", "reason")
+    assert tables.labels(metrics.stage_seconds) == ("stage",)
+    assert tables.labels(metrics.inflight) == ()
 
 
 @pytest.mark.parametrize("path", MEASUREMENTS, ids=lambda path: path.name)
@@ -53,28 +53,28 @@ def test_every_table_of_the_page_is_known_and_used() -> None:
 
 
 def test_policies_are_those_of_the_newest_simulation() -> None:
-    held = {"bundle": "some 2.0.0", "commit": "abc", "machine.cpu": "CPU", "machine.cores": 2, "date": "2026-01-01"}
-    one = held | {f"simulation.{policy}.per_s": 10.0 + place for place, policy in enumerate(tables.POLICIES)}
-    rows = tables.simulated([held, one, one | {"simulation.nightjar.per_s": 1.0}]).splitlines()
+    about = {"bundle": "some 2.0.0", "commit": "abc", "machine.cpu": "CPU", "machine.cores": 2, "date": "2026-01-01"}
+    one = about | {f"simulation.{policy}.per_s": 10.0 + place for place, policy in enumerate(tables.POLICIES)}
+    rows = tables.simulated([about, one, one | {"simulation.nightjar.per_s": 1.0}]).splitlines()
     assert rows[2] == "| by predicted cost (Nightjar) | 10 |  |  |  |"
     assert len(rows) == 2 + len(tables.POLICIES) + 2
     assert "some 2.0.0" in rows[-1]
-    assert tables.simulated([held]) == "*Not simulated yet.*\n"
+    assert tables.simulated([about]) == "*Not simulated yet.*\n"
 
 
 def test_a_row_holds_one_version_and_what_it_lacks_is_empty() -> None:
-    held = {"commit": "abc", "machine.cpu": "CPU", "machine.cores": 2}
+    about = {"commit": "abc", "machine.cpu": "CPU", "machine.cores": 2}
     figures = (
         tables.Figure("a", "first", "at least 2"),
         tables.Figure("b", "second"),
         tables.Figure("c", "third"),
     )
-    found = [
-        {"bundle": "m 2.0.0", "date": "2026-01-02", **held, "a": {"median": 2.5, "spread": 0.25}, "b": 1234.5},
-        {"bundle": "m 1.0.0", "date": "2026-01-01", **held, "b": 7},
-        {"bundle": "m 0.9.0", "date": "2026-01-01", **held, "other": 7},
+    measurements = [
+        {"bundle": "m 2.0.0", "date": "2026-01-02", **about, "a": {"median": 2.5, "spread": 0.25}, "b": 1234.5},
+        {"bundle": "m 1.0.0", "date": "2026-01-01", **about, "b": 7},
+        {"bundle": "m 0.9.0", "date": "2026-01-01", **about, "other": 7},
     ]
-    assert tables.rows_of(figures, found).splitlines() == [
+    assert tables.rows_of(figures, measurements).splitlines() == [
         "| version | first | second | commit, machine, date |",
         "| --- | --- | --- | --- |",
         "| *wanted* | *at least 2* |  |  |",

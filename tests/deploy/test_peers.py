@@ -37,15 +37,15 @@ def test_servers_that_cannot_be_installed_are_left_out(tiny_bundle: Path, monkey
         raise NoServer("pip: no such thing")
 
     monkeypatch.setattr(peers, "install", nothing)
-    said: list[str] = []
-    rows = peers.measure(tiny_bundle, ["ray"], Path("nowhere"), curves=8, rounds=1, say=said.append)
+    lines: list[str] = []
+    rows = peers.measure(tiny_bundle, ["ray"], Path("nowhere"), curves=8, rounds=1, say=lines.append)
     assert [row.server for row in rows] == ["Nightjar"]
-    assert said[0] == "ray is left out: pip: no such thing"
+    assert lines[0] == "ray is left out: pip: no such thing"
 
 
 def test_the_table_has_the_quickest_first() -> None:
-    rows = [peers.Row("slow", 10.0, 5.0, 9.0), peers.Row("quick, batches of 64", 1100.0, 1.0, 2.0)]
-    rows += [peers.Row("slow", 30.0, 7.0, 11.0)]
+    rows = [peers.PeerRow("slow", 10.0, 5.0, 9.0), peers.PeerRow("quick, batches of 64", 1100.0, 1.0, 2.0)]
+    rows += [peers.PeerRow("slow", 30.0, 7.0, 11.0)]
     assert peers.table(rows).splitlines()[2:] == [
         "| quick, batches of 64 | 1,100 | 1,100 to 1,100 | 1.0 | 2.0 |",
         "| slow | 20 | 10 to 30 | 6.0 | 10.0 |",

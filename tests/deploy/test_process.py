@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.process import Service, ServiceDied, free_port, running, start
+from deploy.bench.process import ServiceDied, ServiceProcess, free_port, running, start
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def container_healthcheck(port: int) -> int:
     """Exit status of the image's HEALTHCHECK command, run here against a port."""
     dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
-    found = re.search(r"^HEALTHCHECK .*?CMD (\[[^\n]*\])$", dockerfile, re.MULTILINE | re.DOTALL)
-    assert found is not None
-    program, *arguments = json.loads(found[1])
+    match = re.search(r"^HEALTHCHECK .*?CMD (\[[^\n]*\])$", dockerfile, re.MULTILINE | re.DOTALL)
+    assert match is not None
+    program, *arguments = json.loads(match[1])
     assert program == "python3"
     environment = {**os.environ, "NIGHTJAR_PORT": str(port)}
     command = [sys.executable, *arguments]
@@ -45,7 +45,7 @@ def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_a_service_that_dies_is_reported(tiny_bundle: Path) -> None:
-    def kill(service: Service) -> None:
+    def kill(service: ServiceProcess) -> None:
         service.process.kill()
         service.process.wait()
 

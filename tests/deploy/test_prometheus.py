@@ -23,7 +23,7 @@ import yaml
 
 from deploy.bench.__main__ import sample_packets
 from deploy.bench.load import drive
-from deploy.bench.process import HOST, Service, free_port, running
+from deploy.bench.process import HOST, ServiceProcess, free_port, running
 from deploy.bench.stream import feed, redis_server, worker
 from deploy.bench.workload import requests
 from deploy.pages import dashboard
@@ -54,7 +54,7 @@ pytestmark = [
 
 
 @contextmanager
-def load(service: Service) -> Iterator[None]:
+def load(service: ServiceProcess) -> Iterator[None]:
     """One client that sends good and bad requests until the block ends."""
     plan = requests(200, sample_packets(), seed=1)
     stop = threading.Event()
@@ -93,7 +93,7 @@ def stream(client: Any) -> Iterator[None]:
 
 
 @contextmanager
-def prometheus(folder: Path, service: Service, consumer: Service) -> Iterator[str]:
+def prometheus(folder: Path, service: ServiceProcess, consumer: ServiceProcess) -> Iterator[str]:
     """The shipped configuration, pointed at processes on this machine, scraping every second; yields its address."""
     config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
@@ -135,11 +135,11 @@ def values(address: str, query: str) -> list[float]:
     return [float(series["value"][1]) for series in result]
 
 
-def shows(found: list[float]) -> bool:
-    return bool(found) and not any(math.isnan(value) for value in found)
+def shows(values: list[float]) -> bool:
+    return bool(values) and not any(math.isnan(value) for value in values)
 
 
-def asked() -> dict[str, str]:
+def busy_queries() -> dict[str, str]:
     """Every query of the dashboard that has something to show under this load, by panel and legend."""
     return {
         f"{title}: {query.legend}": query.expr
@@ -153,7 +153,7 @@ def test_queries_left_out_here_are_on_the_dashboard() -> None:
 
 
 def test_every_panel_has_something_to_show(tmp_path: Path, tiny_bundle: Path) -> None:
-    missing = asked()
+    missing = busy_queries()
     anew = {"NIGHTJAR_CACHE_BYTES": "0"}  # else nothing would run after the first round
     with ExitStack() as stack:
         service = stack.enter_context(running(tiny_bundle, anew))

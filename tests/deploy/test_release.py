@@ -57,8 +57,8 @@ def test_the_bill_names_every_bundle_and_is_whole() -> None:
     graphs = {
         hashlib.sha256(path.read_bytes()).hexdigest() for path in (ROOT / "models/pretrained").rglob("model.onnx")
     }
-    found = [part for part in bill["components"] if part["type"] == "machine-learning-model"]
-    assert {part["hashes"][0]["content"] for part in found} == graphs
+    parts = [part for part in bill["components"] if part["type"] == "machine-learning-model"]
+    assert {part["hashes"][0]["content"] for part in parts} == graphs
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     references = [part["bom-ref"] for part in bill["components"]]
     assert len(set(references)) == len(references)
@@ -77,21 +77,21 @@ def test_the_same_tree_has_the_same_bill() -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Make a tree like that of which the image is built, with one small bundle."""
-    made = tmp_path / "tree"
-    shutil.copytree(ROOT / "service", made / "service", ignore=shutil.ignore_patterns("__pycache__"))
-    (made / "training").mkdir()
-    (made / "models" / "pretrained" / "small" / "1.0.0").mkdir(parents=True)
-    (made / "models" / "__init__.py").touch()
-    (made / "training" / "__init__.py").touch()
-    bundle = made / "models" / "pretrained" / "small" / "1.0.0"
+    folder = tmp_path / "tree"
+    shutil.copytree(ROOT / "service", folder / "service", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "training").mkdir()
+    (folder / "models" / "pretrained" / "small" / "1.0.0").mkdir(parents=True)
+    (folder / "models" / "__init__.py").touch()
+    (folder / "training" / "__init__.py").touch()
+    bundle = folder / "models" / "pretrained" / "small" / "1.0.0"
     (bundle / "manifest.json").write_text(json.dumps({"name": "small", "version": "1.0.0"}))
     (bundle / "model.onnx").write_bytes(b"graph")
-    (made / "deploy").mkdir()
+    (folder / "deploy").mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, made / name)
+        shutil.copy(ROOT / name, folder / name)
     for name in ("requirements.txt", "sbom.py", "build_hook.py"):
-        shutil.copy(ROOT / "deploy" / name, made / "deploy" / name)
-    return made
+        shutil.copy(ROOT / "deploy" / name, folder / "deploy" / name)
+    return folder
 
 
 def test_a_wheel_holds_its_bill_and_is_the_same_again(tree: Path, tmp_path: Path) -> None:

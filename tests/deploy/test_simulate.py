@@ -41,11 +41,11 @@ def test_figures_of_the_pages_are_added_to_a_file_of_results(tmp_path: Path, cos
     results = tmp_path / "bench.json"
     results.write_text('{"bundle": "some 1.0.0", "lean.nodes": 3}')
     assert run(tmp_path, "--cost", cost, "--workers", "2", "--results", str(results)) == 0
-    found = json.loads(results.read_text())
-    assert (found["bundle"], found["lean.nodes"]) == ("some 1.0.0", 3)
+    figures = json.loads(results.read_text())
+    assert (figures["bundle"], figures["lean.nodes"]) == ("some 1.0.0", 3)
     policies = ("nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms")
-    told = ("per_s", "p50_ms", "p99_ms", "visit_p99_ms")
-    assert all(found[f"simulation.{policy}.{key}"] > 0 for policy in policies for key in told)
+    keys = ("per_s", "p50_ms", "p99_ms", "visit_p99_ms")
+    assert all(figures[f"simulation.{policy}.{key}"] > 0 for policy in policies for key in keys)
 
 
 def test_a_recorded_trace_is_simulated_and_replayed(
@@ -78,8 +78,8 @@ def test_a_file_without_a_trace_is_refused(tmp_path: Path, cost: str, capsys: py
 def test_a_policy_that_waits_for_more_is_replayed_too(tmp_path: Path, tiny_bundle: Path) -> None:
     trace = tmp_path / "night.txt"
     trace.write_text("".join(f"{0.01 * number:.2f} 30\n" for number in range(40)))
-    given = ("--bundle", str(tiny_bundle), "--trace", str(trace), "--replay", "--max-delay-ms", "50")
-    assert run(tmp_path, *given) == 0
+    options = ("--bundle", str(tiny_bundle), "--trace", str(trace), "--replay", "--max-delay-ms", "50")
+    assert run(tmp_path, *options) == 0
     document = json.loads((tmp_path / "new" / "out.json").read_text())
     assert document["replay"]["measured"]["mean_batch"] > 2
     assert document["replay"]["measured"]["mean_batch"] == pytest.approx(

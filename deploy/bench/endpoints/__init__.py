@@ -31,11 +31,11 @@ class Network:
 
     def read(self, columns: Mapping[str, Any]) -> Tokens:
         """Return a light curve as the network sees it."""
-        wanted = self._manifest
+        manifest = self._manifest
         curve = LightCurve.from_columns(
             columns["mjd"], columns["flux"], columns["flux_err"], columns["band"], metadata=columns["metadata"]
         )
-        return featurise(curve, wanted.limits, wanted.flux_unit, wanted.metadata_columns, wanted.band_map)
+        return featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map)
 
     def answer(self, batch: Sequence[Tokens]) -> list[list[float]]:
         """Probabilities of every class, for every light curve of a padded batch."""

@@ -8,7 +8,7 @@ from deploy.bench.endpoints import BATCH, HOST, PORT, WORKERS, Network
 
 
 @bentoml.service(workers=WORKERS)
-class Classifier:
+class BentoClassifier:
     """The network as a service."""
 
     def __init__(self) -> None:
@@ -27,4 +27,4 @@ class Classifier:
 
 
 if __name__ == "__main__":
-    bentoml.serve(f"{__spec__.name}:Classifier", host=HOST, port=PORT, blocking=True)
+    bentoml.serve(f"{__spec__.name}:BentoClassifier", host=HOST, port=PORT, blocking=True)

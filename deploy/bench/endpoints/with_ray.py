@@ -16,7 +16,7 @@ IN_PROGRESS = 256  # requests that a replica may hold: enough for its batches to
 
 
 @serve.deployment(num_replicas=WORKERS, max_ongoing_requests=IN_PROGRESS)
-class Classifier:
+class RayClassifier:
     """The network as a deployment."""
 
     def __init__(self) -> None:
@@ -37,5 +37,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # else the processes of Ray would stay behind
     ray.init(address="local", num_cpus=WORKERS + 1, include_dashboard=False, log_to_driver=False)
     serve.start(http_options={"host": HOST, "port": PORT})
-    serve.run(Classifier.bind(), route_prefix="/classify")  # type: ignore[attr-defined]  # made by its decorator
+    serve.run(RayClassifier.bind(), route_prefix="/classify")  # type: ignore[attr-defined]  # made by its decorator
     signal.pause()

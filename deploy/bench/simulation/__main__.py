@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, SettingsCon
 
 from deploy.bench.report import held_for
 from deploy.bench.simulation.events import Machine, contenders, fitted, occupation, replay, simulate
-from deploy.bench.simulation.figures import LOADS, Result, Sweep, figures, picture, table, told_of_policies
+from deploy.bench.simulation.figures import LOADS, PolicyResult, Sweep, figures, figures_of_policies, picture, table
 from deploy.bench.workload import Trace, TraceError, poisson, read_trace
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
@@ -32,7 +32,7 @@ class SimulateError(ValueError):
     """Failure to simulate what was asked for; says why."""
 
 
-class Simulate(BaseSettings):
+class SimulatePolicies(BaseSettings):
     """Simulate batching policies: Poisson load, visits of a survey, or a recorded trace."""
 
     model_config = SettingsConfigDict(cli_prog_name="python -m deploy.bench.simulation", cli_kebab_case=True)
@@ -71,12 +71,12 @@ class Simulate(BaseSettings):
         write(self.output, json.dumps(self._document(sweep, results) | compared, indent=1) + "\n")
         print(f"\nwritten to {self.output} and {self.picture}")
         if self.results is not None and saturated:
-            self._add(self.results, told_of_policies(results, _most(saturated)))
+            self._add(self.results, figures_of_policies(results, _most(saturated)))
 
     def _add(self, path: Path, numbers: dict[str, float]) -> None:
         """Add figures to a file of measurements, of which the pages' tables are made."""
-        known = json.loads(path.read_text()) if path.exists() else held_for(self.bundle)
-        write(path, json.dumps(known | numbers, indent=1) + "\n")
+        stored = json.loads(path.read_text()) if path.exists() else held_for(self.bundle)
+        write(path, json.dumps(stored | numbers, indent=1) + "\n")
         print(f"added to {path}")
 
     @cached_property
@@ -99,11 +99,11 @@ class Simulate(BaseSettings):
     def _machine(self) -> Machine:
         workers = self.workers or usable_cores()
         if self.cost is not None:
-            given = read_cost(self.cost)
-            return Machine(workers, given, given)
+            cost = read_cost(self.cost)
+            return Machine(workers, cost, cost)
         return Machine(workers, self._model.cost, occupation(self._model, workers))
 
-    def _results(self, sweep: Sweep) -> tuple[list[Result], list[Result], list[list[Result]]]:
+    def _results(self, sweep: Sweep) -> tuple[list[PolicyResult], list[PolicyResult], list[list[PolicyResult]]]:
         """At saturation, under rising load, and under bursts; on a trace, under that alone."""
         if self.trace is not None:
             return [], [], [list(sweep.trace(self.trace.name, read_trace(self.trace, sweep.longest)))]
@@ -111,7 +111,7 @@ class Simulate(BaseSettings):
         rates = self.rates or tuple(load * _most(saturated) for load in LOADS)
         return saturated, list(sweep.poisson(rates, self.alerts)), [list(sweep.visits(size)) for size in self.visits]
 
-    def _compare(self, sweep: Sweep, saturated: list[Result]) -> dict[str, Any]:
+    def _compare(self, sweep: Sweep, saturated: list[PolicyResult]) -> dict[str, Any]:
         trace = self._replayed(sweep, saturated)
         real = asyncio.run(replay(trace, self._model, sweep.machine.workers, self._limits, sweep.deadline))
         afterwards = replace(sweep.machine, occupied=fitted(real.runs)) if real.runs else sweep.machine
@@ -124,13 +124,13 @@ class Simulate(BaseSettings):
         print(f"\nthe engine itself\n{table(list(rows.items()))}")
         return {"replay": {name: one.row() for name, one in rows.items()}}
 
-    def _replayed(self, sweep: Sweep, saturated: list[Result]) -> Trace:
+    def _replayed(self, sweep: Sweep, saturated: list[PolicyResult]) -> Trace:
         if self.trace is not None:
             return read_trace(self.trace, sweep.longest)
         rate = self.rates[0] if self.rates else REPLAY_LOAD * _most(saturated)
         return poisson(rate, self.alerts, sweep.longest, np.random.default_rng(self.seed))
 
-    def _document(self, sweep: Sweep, results: list[Result]) -> dict[str, Any]:
+    def _document(self, sweep: Sweep, results: list[PolicyResult]) -> dict[str, Any]:
         machine = sweep.machine
         return {
             "workers": machine.workers,
@@ -142,7 +142,7 @@ class Simulate(BaseSettings):
         }
 
 
-def _most(saturated: list[Result]) -> float:
+def _most(saturated: list[PolicyResult]) -> float:
     """Light curves a second that our own policy answers with all of them waiting."""
     return next(result.figures.throughput for result in saturated if result.policy == OURS)
 
@@ -174,7 +174,7 @@ def write(path: Path, text: str) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; what cannot be simulated ends with a sentence and status 1."""
     try:
-        CliApp.run(Simulate, arguments)
+        CliApp.run(SimulatePolicies, arguments)
     except (BundleError, ProviderError, SimulateError, TraceError) as error:
         print(f"simulation: {error}", file=sys.stderr)
         sys.exit(1)

@@ -83,8 +83,8 @@ def fifo(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchL
             break
         count, length = count + 1, padded
     full = count == limits.max_items or count < len(queue)
-    held = bool(queue) and not full and now < release(queue, limits)
-    return [] if held else list(range(count))
+    is_waiting = bool(queue) and not full and now < release(queue, limits)
+    return [] if is_waiting else list(range(count))
 
 
 def contenders(ours: BatchLimits) -> dict[PolicyName, Contender]:
@@ -100,7 +100,7 @@ def contenders(ours: BatchLimits) -> dict[PolicyName, Contender]:
     }
 
 
-class Run(NamedTuple):
+class SimulatedRun(NamedTuple):
     """One batch: which light curves, what they were padded to, observations in all, when it ran (seconds)."""
 
     items: tuple[int, ...]
@@ -128,12 +128,12 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TraceOutcome:
     """Outcome of a trace: when each light curve was answered (seconds; NaN: it expired), and the runs."""
 
     trace: Trace
     answered: NDArray[np.float64]
-    runs: list[Run]
+    runs: list[SimulatedRun]
     peak_waiting: int
 
 
@@ -149,7 +149,7 @@ class _Engine:
     deadline: float | None
     waiting: OrderedDict[int, QueueItem] = field(default_factory=OrderedDict)
     busy: list[float] = field(default_factory=list)  # ends of the runs under way, a heap
-    runs: list[Run] = field(default_factory=list)
+    runs: list[SimulatedRun] = field(default_factory=list)
     arrived: int = 0
     peak: int = 0
 
@@ -188,10 +188,10 @@ class _Engine:
         padded, tokens = max(lengths), sum(lengths)
         ended = now + self.machine.occupied.seconds(len(numbers), padded, tokens)
         heapq.heappush(self.busy, ended)
-        self.runs.append(Run(tuple(numbers), padded, tokens, now, ended))
+        self.runs.append(SimulatedRun(tuple(numbers), padded, tokens, now, ended))
 
 
-def simulate(trace: Trace, contender: Contender, machine: Machine, deadline: float | None = None) -> Outcome:
+def simulate(trace: Trace, contender: Contender, machine: Machine, deadline: float | None = None) -> TraceOutcome:
     """Run a trace through the engine.
 
     Parameters
@@ -216,7 +216,7 @@ def simulate(trace: Trace, contender: Contender, machine: Machine, deadline: flo
     answered = np.full(len(trace.arrival), np.nan)
     for run in engine.runs:
         answered[list(run.items)] = run.ended
-    return Outcome(trace, answered, engine.runs, engine.peak)
+    return TraceOutcome(trace, answered, engine.runs, engine.peak)
 
 
 REPEATS = 7
@@ -249,7 +249,7 @@ def _busy_seconds(model: LoadedModel, program: TaskProgram, questions: Sequence[
     return seconds[1:]  # the first run of a shape allocates
 
 
-def fitted(runs: Sequence[Run]) -> CostModel:
+def fitted(runs: Sequence[SimulatedRun]) -> CostModel:
     """Fit a cost model whose total equals the measured total of all runs.
 
     Held against a replay, a simulation with this model shows what is wrong with its queue and its policy; one with
@@ -263,7 +263,7 @@ def fitted(runs: Sequence[Run]) -> CostModel:
 
 async def replay(
     trace: Trace, model: LoadedModel, workers: int, limits: BatchLimits, deadline: float | None = None
-) -> Outcome:
+) -> TraceOutcome:
     """Drive an engine of its own with a trace, in real time.
 
     Parameters
@@ -271,7 +271,7 @@ async def replay(
     deadline : seconds after its arrival at which a light curve's answer is worth nothing; None: never.
     """
     questions = _questions(program_of(model.bundle.manifest), trace)
-    runs: list[Run] = []
+    runs: list[SimulatedRun] = []
     engine = Engine(
         model.run,
         program_of(model.bundle.manifest),
@@ -289,8 +289,8 @@ async def replay(
 
 
 async def _drive(
-    engine: Engine, trace: Trace, questions: Sequence[Question], deadline: float | None, runs: list[Run]
-) -> Outcome:
+    engine: Engine, trace: Trace, questions: Sequence[Question], deadline: float | None, runs: list[SimulatedRun]
+) -> TraceOutcome:
     loop = asyncio.get_running_loop()
     answered = np.full(len(questions), np.nan)
     futures = []
@@ -309,7 +309,7 @@ async def _drive(
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, DeadlineExceeded):
             raise result
-    return Outcome(trace, answered, runs, peak)
+    return TraceOutcome(trace, answered, runs, peak)
 
 
 def _together(trace: Trace, first: int, last: int) -> list[tuple[int, int]]:
@@ -329,12 +329,12 @@ def _clock(
     return note
 
 
-def _as_run(report: RunReport) -> Run:
+def _as_run(report: RunReport) -> SimulatedRun:
     """Ignore the members and the time of a run, which are not known here."""
     seconds = report.assemble_seconds + report.run_seconds + report.split_seconds
-    return Run(tuple(range(report.size)), report.length, report.tokens, 0.0, seconds)
+    return SimulatedRun(tuple(range(report.size)), report.length, report.tokens, 0.0, seconds)
 
 
 def _questions(program: TaskProgram, trace: Trace) -> list[Question]:
-    made = {length: probe(program, Shape(1, length, 0))[0] for length in set(trace.length.tolist())}
-    return [made[length] for length in trace.length.tolist()]
+    question_by_length = {length: probe(program, Shape(1, length, 0))[0] for length in set(trace.length.tolist())}
+    return [question_by_length[length] for length in trace.length.tolist()]

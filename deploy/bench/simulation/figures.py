@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from deploy.bench.simulation.events import Contender, Machine, Outcome, PolicyName, simulate
+from deploy.bench.simulation.events import Contender, Machine, PolicyName, TraceOutcome, simulate
 from deploy.bench.workload import VISIT_SECONDS, Trace, poisson, visits
 
 
@@ -51,7 +51,7 @@ class Figures:
         }
 
 
-def figures(outcome: Outcome, within: float) -> Figures:
+def figures(outcome: TraceOutcome, within: float) -> Figures:
     """Sum up an outcome.
 
     Parameters
@@ -60,19 +60,19 @@ def figures(outcome: Outcome, within: float) -> Figures:
     """
     arrival, answered = outcome.trace.arrival, outcome.answered
     latency = (answered - arrival)[np.isfinite(answered)]
-    span, taken = arrival[-1] - arrival[0], np.nanmax(answered, initial=arrival[-1]) - arrival[0]
+    span, busy = arrival[-1] - arrival[0], np.nanmax(answered, initial=arrival[-1]) - arrival[0]
     p50, p99, most = 1000 * np.quantile(latency, (0.5, 0.99, 1.0)) if len(latency) else np.full(3, np.nan)
     sizes = [len(run.items) for run in outcome.runs]
     padded = sum(size * run.length for size, run in zip(sizes, outcome.runs, strict=True))
     return Figures(
         offered=_rate(len(arrival), span),
-        throughput=_rate(len(latency), taken),
+        throughput=_rate(len(latency), busy),
         p50_ms=float(p50),
         p99_ms=float(p99),
         max_ms=float(most),
         mean_batch=float(np.mean(sizes)) if sizes else float("nan"),
         padding=1 - sum(run.tokens for run in outcome.runs) / padded if padded else 0.0,
-        goodput=_rate(int((latency <= within).sum()), taken),
+        goodput=_rate(int((latency <= within).sum()), busy),
         expired=len(arrival) - len(latency),
         peak_waiting=outcome.peak_waiting,
     )
@@ -102,7 +102,7 @@ LEGEND_STEP, LEGEND_WIDTH = 17, 150
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """Points (x, y) in order; lines of one label share a colour and an entry in the legend."""
 
     label: str
@@ -111,13 +111,13 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class Chart:
     """One chart. ``y_range`` cuts what lies outside, ``log_y`` needs it positive; the legend is where no line is."""
 
     title: str
     x_label: str
     y_label: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     y_range: tuple[float, float]
     log_y: bool = False
     legend: Literal["top left", "bottom right"] = "top left"
@@ -140,7 +140,7 @@ class _Axes:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
 
 
-def draw(panels: Sequence[Panel]) -> str:
+def draw(panels: Sequence[Chart]) -> str:
     """Panels side by side, as one SVG document."""
     body = "".join(
         f'<g transform="translate({number * WIDTH},0)">{"".join(_panel(panel, number))}</g>\n'
@@ -154,7 +154,7 @@ def draw(panels: Sequence[Panel]) -> str:
     )
 
 
-def _panel(panel: Panel, number: int) -> Iterator[str]:
+def _panel(panel: Chart, number: int) -> Iterator[str]:
     x_max = max((x for line in panel.lines for x, _ in line.points), default=1.0) or 1.0
     axes = _Axes(1.04 * x_max, panel.y_range, panel.log_y)
     yield f'<text x="{LEFT}" y="22" font-size="14" font-weight="bold">{escape(panel.title)}</text>\n'
@@ -169,7 +169,7 @@ def _panel(panel: Panel, number: int) -> Iterator[str]:
     yield from _legend(labels, panel.legend)
 
 
-def _grid(panel: Panel, axes: _Axes) -> Iterator[str]:
+def _grid(panel: Chart, axes: _Axes) -> Iterator[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     for value in _ticks(axes.x_max):
         x = axes.x(value)
@@ -197,7 +197,7 @@ def _ticks(most: float) -> list[float]:
     return [step * number for number in range(floor(most / step) + 1)]
 
 
-def _line(line: Line, axes: _Axes, colour: str, number: int) -> str:
+def _line(line: ChartLine, axes: _Axes, colour: str, number: int) -> str:
     places = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in line.points)
     dash = ' stroke-dasharray="5 4"' if line.dashed else ""
     return (
@@ -229,12 +229,12 @@ Contenders = Mapping[PolicyName, Contender]
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PolicyResult:
     """One policy under one traffic; ``outcome`` is its detail."""
 
     traffic: str
     policy: PolicyName
-    outcome: Outcome
+    outcome: TraceOutcome
     figures: Figures
 
 
@@ -242,7 +242,7 @@ TOLD_AT: Final = 0.7
 """Load at which latencies are told in the pages: others than ours do not always keep up with it."""
 
 
-def told_of_policies(results: Sequence[Result], most: float) -> dict[str, float]:
+def figures_of_policies(results: Sequence[PolicyResult], most: float) -> dict[str, float]:
     """Keys ``simulation.<policy>.*`` for the pages: light curves a second with all of them waiting, latency under load,
     and how long the alerts of a visit wait.
 
@@ -250,18 +250,18 @@ def told_of_policies(results: Sequence[Result], most: float) -> dict[str, float]
     ----------
     most : light curves a second that our own policy answers with all of them waiting.
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     loads = {one.traffic: one.figures.offered for one in results if one.traffic.startswith("poisson")}
     told_at = min(loads, key=lambda traffic: abs(loads[traffic] - TOLD_AT * most), default="")
     for one in results:
         row, key = one.figures, f"simulation.{one.policy}"
         if one.traffic == "saturation":
-            found[f"{key}.per_s"] = row.throughput
+            numbers[f"{key}.per_s"] = row.throughput
         elif one.traffic == told_at:
-            found |= {f"{key}.p50_ms": row.p50_ms, f"{key}.p99_ms": row.p99_ms}
+            numbers |= {f"{key}.p50_ms": row.p50_ms, f"{key}.p99_ms": row.p99_ms}
         elif not one.traffic.startswith("poisson"):
-            found[f"{key}.visit_p99_ms"] = row.p99_ms
-    return {key: value for key, value in found.items() if np.isfinite(value)}
+            numbers[f"{key}.visit_p99_ms"] = row.p99_ms
+    return {key: value for key, value in numbers.items() if np.isfinite(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,22 +282,22 @@ class Sweep:
     longest: int
     seed: int
 
-    def trace(self, name: str, trace: Trace) -> Iterator[Result]:
+    def trace(self, name: str, trace: Trace) -> Iterator[PolicyResult]:
         """Every policy on one trace."""
         for policy, contender in self.contenders.items():
             outcome = simulate(trace, contender, self.machine, self.deadline)
-            yield Result(name, policy, outcome, figures(outcome, self.within))
+            yield PolicyResult(name, policy, outcome, figures(outcome, self.within))
 
-    def saturated(self, alerts: int) -> Iterator[Result]:
+    def saturated(self, alerts: int) -> Iterator[PolicyResult]:
         """Every policy on ``alerts`` light curves that are all there at once."""
         yield from self.trace("saturation", visits(alerts, 1, self.longest, self._rng()))
 
-    def poisson(self, rates: Sequence[float], alerts: int) -> Iterator[Result]:
+    def poisson(self, rates: Sequence[float], alerts: int) -> Iterator[PolicyResult]:
         """Every policy on ``alerts`` light curves at each rate, the same ones each time."""
         for rate in rates:
             yield from self.trace(f"poisson {rate:.0f}/s", poisson(rate, alerts, self.longest, self._rng()))
 
-    def visits(self, alerts: int) -> Iterator[Result]:
+    def visits(self, alerts: int) -> Iterator[PolicyResult]:
         """Every policy on consecutive visits."""
         yield from self.trace(
             f"{alerts:,} every {VISIT_SECONDS:.0f} s", visits(alerts, VISITS, self.longest, self._rng())
@@ -307,38 +307,38 @@ class Sweep:
         return np.random.default_rng(self.seed)
 
 
-def picture(loads: Sequence[Result], bursts: Sequence[Sequence[Result]]) -> str:
+def picture(loads: Sequence[PolicyResult], bursts: Sequence[Sequence[PolicyResult]]) -> str:
     """Latency against throughput under rising load, and how fast each burst drains, as SVG."""
     panels = [_latency_panel(loads)] if loads else []
     return draw([*panels, *(_drain_panel(burst) for burst in bursts)])
 
 
-def _latency_panel(results: Sequence[Result]) -> Panel:
+def _latency_panel(results: Sequence[PolicyResult]) -> Chart:
     lines = []
     for policy in dict.fromkeys(result.policy for result in results):
         mine = [result.figures for result in results if result.policy == policy]
-        lines.append(Line(policy, [(one.throughput, one.p99_ms) for one in mine]))
-        lines.append(Line(policy, [(one.throughput, one.p50_ms) for one in mine], dashed=True))
-    return Panel(
+        lines.append(ChartLine(policy, [(one.throughput, one.p99_ms) for one in mine]))
+        lines.append(ChartLine(policy, [(one.throughput, one.p50_ms) for one in mine], dashed=True))
+    return Chart(
         "Poisson arrivals: p99 (solid) and p50 (dashed)",
         "light curves answered per second",
         "latency from arrival, ms",
-        [Line(line.label, [point for point in line.points if point[1] > 0], line.dashed) for line in lines],
+        [ChartLine(line.label, [point for point in line.points if point[1] > 0], line.dashed) for line in lines],
         LATENCIES_MS,
         log_y=True,
     )
 
 
-def _drain_panel(results: Sequence[Result]) -> Panel:
+def _drain_panel(results: Sequence[PolicyResult]) -> Chart:
     lines = []
     for result in results:
         answered = np.sort(result.outcome.answered[np.isfinite(result.outcome.answered)])
-        shown = np.unique(np.linspace(0, len(answered), DRAIN_POINTS + 1).astype(int)[1:])
-        points = [(0.0, 0.0), *((float(answered[n - 1]), float(n)) for n in shown)]
+        places = np.unique(np.linspace(0, len(answered), DRAIN_POINTS + 1).astype(int)[1:])
+        points = [(0.0, 0.0), *((float(answered[n - 1]), float(n)) for n in places)]
         # At saturation a window is never waited for: dashes leave the line it covers in sight.
-        lines.append(Line(result.policy, points, dashed=result.policy == "window_5ms"))
+        lines.append(ChartLine(result.policy, points, dashed=result.policy == "window_5ms"))
     total = len(results[0].outcome.answered)
-    return Panel(
+    return Chart(
         results[0].traffic,
         "seconds",
         "light curves answered",

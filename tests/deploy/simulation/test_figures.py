@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 
-from deploy.bench.simulation.events import Outcome, Run
+from deploy.bench.simulation.events import SimulatedRun, TraceOutcome
 from deploy.bench.simulation.figures import figures, table
 from deploy.bench.workload import Trace
 
 
-def outcome(arrival: list[float], answered: list[float], runs: list[Run]) -> Outcome:
-    return Outcome(Trace(np.array(arrival), np.full(len(arrival), 10)), np.array(answered), runs, 3)
+def outcome(arrival: list[float], answered: list[float], runs: list[SimulatedRun]) -> TraceOutcome:
+    return TraceOutcome(Trace(np.array(arrival), np.full(len(arrival), 10)), np.array(answered), runs, 3)
 
 
 def test_figures_of_a_small_run() -> None:
-    runs = [Run((0, 1), 30, 40, 1.0, 1.5), Run((2,), 20, 20, 1.5, 3.0)]
+    runs = [SimulatedRun((0, 1), 30, 40, 1.0, 1.5), SimulatedRun((2,), 20, 20, 1.5, 3.0)]
     one = figures(outcome([1.0, 1.0, 2.0, 3.0], [1.5, 1.5, 3.0, np.nan], runs), within=0.6)
     assert (one.offered, one.throughput, one.goodput) == pytest.approx((2.0, 1.5, 1.0))
     assert (one.p50_ms, one.max_ms) == pytest.approx((500, 1000))

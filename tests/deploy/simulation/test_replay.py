@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench.simulation.events import Machine, Run, contenders, fitted, occupation, replay, simulate
+from deploy.bench.simulation.events import Machine, SimulatedRun, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import figures
 from deploy.bench.workload import Trace, poisson, visits
 from service.engine.batch import Arrays
@@ -63,10 +63,10 @@ async def test_the_simulation_agrees_with_the_engine(model: LoadedModel) -> None
 
 
 async def test_simulation_and_engine_agree_on_batches_that_are_held_back(model: LoadedModel) -> None:
-    slow, held = replace(model, run=sleeping, cost=SLOW), BatchLimits(max_delay=0.1)
+    slow, limits = replace(model, run=sleeping, cost=SLOW), BatchLimits(max_delay=0.1)
     trace = poisson(60, 120, 390, np.random.default_rng(4))
-    simulated = figures(simulate(trace, contenders(held)["nightjar"], Machine(2, SLOW, SLOW)), 1.0)
-    measured = figures(await replay(trace, slow, 2, held), 1.0)
+    simulated = figures(simulate(trace, contenders(limits)["nightjar"], Machine(2, SLOW, SLOW)), 1.0)
+    measured = figures(await replay(trace, slow, 2, limits), 1.0)
     assert simulated.mean_batch > 2
     assert measured.mean_batch == pytest.approx(simulated.mean_batch, rel=0.2)
     assert measured.p50_ms == pytest.approx(simulated.p50_ms, rel=0.25)
@@ -82,7 +82,8 @@ def test_a_worker_is_busy_with_more_than_the_graph(model: LoadedModel) -> None:
 def test_the_costs_of_runs_are_found_again_and_add_up() -> None:
     shapes = [(1, 4, 4), (1, 128, 128), (16, 32, 512), (16, 64, 124), (4, 48, 192), (32, 8, 256)]
     runs = [
-        Run(tuple(range(n)), length, tokens, 1.0, 1.0 + SLOW.seconds(n, length, tokens)) for n, length, tokens in shapes
+        SimulatedRun(tuple(range(n)), length, tokens, 1.0, 1.0 + SLOW.seconds(n, length, tokens))
+        for n, length, tokens in shapes
     ]
     for run in runs:
         assert fitted(runs).seconds(len(run.items), run.length, run.tokens) == pytest.approx(run.ended - 1.0, rel=1e-3)

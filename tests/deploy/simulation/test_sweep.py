@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from deploy.bench.simulation.events import Machine, contenders
-from deploy.bench.simulation.figures import Line, Panel, Sweep, draw, picture
+from deploy.bench.simulation.figures import Chart, ChartLine, Sweep, draw, picture
 from service.engine.policy import BatchLimits, CostModel
 
 PADDED = CostModel(1.2e-3, 1.8e-5, 5e-9, 4e-4)
@@ -44,8 +44,8 @@ def test_the_picture_holds_every_policy_in_every_panel() -> None:
 
 
 def test_a_chart_puts_points_where_they_belong() -> None:
-    line = Line("a < b", [(0.0, 1.0), (10.0, 100.0)])
-    root = ElementTree.fromstring(draw([Panel("title", "x", "y", [line], (1.0, 100.0), log_y=True)]))
+    line = ChartLine("a < b", [(0.0, 1.0), (10.0, 100.0)])
+    root = ElementTree.fromstring(draw([Chart("title", "x", "y", [line], (1.0, 100.0), log_y=True)]))
     (drawn,) = root.iter(f"{SVG}polyline")
     (left, bottom), (right, top) = (map(float, pair.split(",")) for pair in drawn.attrib["points"].split())
     assert left < right <= 560

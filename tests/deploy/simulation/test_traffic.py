@@ -46,7 +46,7 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "no light curve"),
         ("# only a remark\n\n", "no light curve"),
@@ -60,10 +60,10 @@ def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("1 2 3\n", "line 1"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_line_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "night.txt"
     path.write_text(text)
-    with pytest.raises(TraceError, match=told):
+    with pytest.raises(TraceError, match=message):
         read_trace(path, 390)
 
 
