@@ -168,8 +168,8 @@ class Manifest(_Frozen):
             raise ValueError("a classifier needs a taxonomy and the width of its embedding")
         if self.task == "forecast" and (self.taxonomy is not None or self.embedding_dim):
             raise ValueError("a forecaster has neither a taxonomy nor an embedding")
-        told = (self.novelty, self.prediction_sets, self.ensemble)
-        if self.task == "forecast" and any(part is not None for part in told):
+        classifier_parts = (self.novelty, self.prediction_sets, self.ensemble)
+        if self.task == "forecast" and any(part is not None for part in classifier_parts):
             raise ValueError("a forecaster has neither a novelty nor prediction sets nor trees beside it")
         if self.task == "forecast" and (self.prior is not None or self.priors or self.context is not None):
             raise ValueError("a forecaster has neither class shares nor a context")

@@ -83,10 +83,10 @@ class BandMap:
 
     def table(self, survey: str = "") -> Int64:
         """Integer of the network's band for each of :data:`FILTERS`, :data:`UNKNOWN` where there is none."""
-        known = survey if survey in self._surveys else ""  # clients choose the name: one table for all others
-        if known not in self._tables:
-            self._tables[known] = np.array([self._index(known, name) for name in FILTERS], dtype=np.int64)
-        return self._tables[known]
+        table_name = survey if survey in self._surveys else ""  # clients choose the name: one table for all others
+        if table_name not in self._tables:
+            self._tables[table_name] = np.array([self._index(table_name, name) for name in FILTERS], dtype=np.int64)
+        return self._tables[table_name]
 
     def _index(self, survey: str, name: str) -> int:
         band = self.groups.get(f"{survey}:{name}", self.groups.get(name, name))

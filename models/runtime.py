@@ -77,18 +77,18 @@ def open_session(
     GraphError
         When the file has another digest, or is no graph that holds all its weights.
     """
-    wanted, options = _PROVIDERS[provider], session_options(threads)
+    provider_name, options = _PROVIDERS[provider], session_options(threads)
     for name, size in (axes or {}).items():
         options.add_free_dimension_override_by_name(name, size)
     if provider == "cuda" and axes:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if provider == "cuda" and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
-    if wanted not in ort.get_available_providers():
-        raise ProviderError(f"{wanted} is not available in this onnxruntime; install the matching extra")
-    session = _session(path, sha256, options, wanted)
-    if session.get_providers()[0] != wanted:
-        raise ProviderError(f"asked for {wanted}, the session runs on {session.get_providers()[0]}")
+    if provider_name not in ort.get_available_providers():
+        raise ProviderError(f"{provider_name} is not available in this onnxruntime; install the matching extra")
+    session = _session(path, sha256, options, provider_name)
+    if session.get_providers()[0] != provider_name:
+        raise ProviderError(f"asked for {provider_name}, the session runs on {session.get_providers()[0]}")
     return session
 
 
@@ -235,11 +235,11 @@ class _Buffer:
         self.host: Bytes = np.empty(0, dtype=np.uint8)
         self._there: ort.OrtValue | None = None
 
-    def room(self, wanted: int) -> None:
+    def room(self, size: int) -> None:
         """Hold at least so many bytes; what was held is lost when it grows."""
-        if wanted <= self.host.nbytes:
+        if size <= self.host.nbytes:
             return
-        self.host = np.zeros(max(LEAST_BYTES, 2 ** math.ceil(math.log2(wanted))), dtype=np.uint8)
+        self.host = np.zeros(max(LEAST_BYTES, 2 ** math.ceil(math.log2(size))), dtype=np.uint8)
         self._there = None
         if self._driver is not None:
             self._driver.page_lock(self.host)
@@ -267,7 +267,7 @@ class Lane:
         return self._buffers.setdefault(name, _Buffer(self.device, self._driver))
 
 
-class Staged(dict[str, NDArray[Any]]):
+class StagedInputs(dict[str, NDArray[Any]]):
     """Inputs of a run, as ever, which are also on the device, bound to one run of one session: ``spent`` after it."""
 
     def __init__(self, inputs: Mapping[str, NDArray[Any]], lane: Lane, session: ort.InferenceSession) -> None:
@@ -282,16 +282,16 @@ class Staged(dict[str, NDArray[Any]]):
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Return copies of what the run has answered: the buffers will be written again."""
-        told = self.binding.get_outputs()
-        bound = zip(self._answers.items(), told, strict=True)
+        values = self.binding.get_outputs()
+        bound = zip(self._answers.items(), values, strict=True)
         return {name: np.asarray(value.numpy()) if place is None else place.copy() for (name, place), value in bound}
 
     def _answer(self, node: Any) -> NDArray[Any] | None:
         """Bind an output to page-locked memory, where its shape is known before; None where it is not."""
         axes = {
             axis: size
-            for given in self.session.get_inputs()
-            for axis, size in zip(given.shape, self[given.name].shape, strict=True)
+            for node_in in self.session.get_inputs()
+            for axis, size in zip(node_in.shape, self[node_in.name].shape, strict=True)
             if isinstance(axis, str)
         }
         shape: list[Any] = [axes.get(axis) if isinstance(axis, str) else axis for axis in node.shape]
@@ -345,9 +345,9 @@ class DeviceRun(SessionRun):
 
     def __call__(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Run the graph, on what was staged or on what is staged now."""
-        ready = isinstance(inputs, Staged) and inputs.session is self._session and not inputs.spent
+        ready = isinstance(inputs, StagedInputs) and inputs.session is self._session and not inputs.spent
         staged = inputs if ready else self._staged(inputs)
-        assert isinstance(staged, Staged)
+        assert isinstance(staged, StagedInputs)
         with self.watched(inputs) as options:
             staged.spent = True
             try:
@@ -356,12 +356,12 @@ class DeviceRun(SessionRun):
             finally:
                 self._lanes.append(staged.lane)
 
-    def _staged(self, inputs: Mapping[str, NDArray[Any]]) -> Staged:
+    def _staged(self, inputs: Mapping[str, NDArray[Any]]) -> StagedInputs:
         try:
             lane = self._lanes.pop()
         except IndexError:
             lane = Lane(self._device, self._driver)
-        return Staged(inputs, lane, self._session)
+        return StagedInputs(inputs, lane, self._session)
 
 
 SHARE_OF_MEMORY: Final = 0.8
@@ -385,8 +385,8 @@ class Room:
 
     def ran(self, padded: int) -> None:
         """Look at the free memory after a batch of so many padded observations."""
-        taken = max(0, self._at_first - self._free_bytes())
-        self._for_each = max(self._for_each, taken / padded)
+        used_bytes = max(0, self._at_first - self._free_bytes())
+        self._for_each = max(self._for_each, used_bytes / padded)
 
     def fits(self, padded: int) -> bool:
         """Return True unless batches so wide would take more than :data:`SHARE_OF_MEMORY` of what was free."""

@@ -138,8 +138,8 @@ def taxonomy_of(names: Sequence[str]) -> Taxonomy:
     ValueError
         For fewer than two names, or a name given twice.
     """
-    for known in TAXONOMIES:
-        if known.names == tuple(names):
-            return known
+    for taxonomy in TAXONOMIES:
+        if taxonomy.names == tuple(names):
+            return taxonomy
     classes = tuple(TaxonClass(name=name, id=number) for number, name in enumerate(names, start=1))
     return Taxonomy(name="of-the-training-set", version="1", classes=classes)

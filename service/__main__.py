@@ -55,8 +55,8 @@ def _row(answer: Answer) -> str:
     """One alert."""
     result = answer.result
     name = result["object_id"] or result["alert_id"] or answer.source
-    told = _classes(result) if result["status"] == "classified" else f"{result['status']}: {result['reason']}"
-    return _line(name, result["survey"], _points(result), told, f"{answer.milliseconds:.1f}")
+    verdict = _classes(result) if result["status"] == "classified" else f"{result['status']}: {result['reason']}"
+    return _line(name, result["survey"], _points(result), verdict, f"{answer.milliseconds:.1f}")
 
 
 def _summary(answers: Sequence[Answer]) -> str:
@@ -88,8 +88,8 @@ def _report(checked: Checked) -> str:
 
 def _line(*cells: str) -> str:
     widths = (OBJECT_WIDTH, SURVEY_WIDTH, POINTS_WIDTH, CLASSES_WIDTH)
-    left = "  ".join(_fit(cell, width) for cell, width in zip(cells, widths, strict=False))
-    return f"{left}  {cells[-1]:>8}"
+    padded = "  ".join(_fit(cell, width) for cell, width in zip(cells, widths, strict=False))
+    return f"{padded}  {cells[-1]:>8}"
 
 
 def _fit(text: str, width: int) -> str:

@@ -41,9 +41,9 @@ def packets_in(paths: list[Path]) -> Iterator[tuple[str, bytes]]:
     """
     for path in paths:
         if path.is_dir():
-            found = (file for file in sorted(path.rglob("*")) if file.name.endswith((PACKET_SUFFIX, *ARCHIVE_SUFFIXES)))
-            for file in found:
-                yield from _packets_of(file)
+            for file in sorted(path.rglob("*")):
+                if file.name.endswith((PACKET_SUFFIX, *ARCHIVE_SUFFIXES)):
+                    yield from _packets_of(file)
         else:
             yield from _packets_of(path)
 

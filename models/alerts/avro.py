@@ -34,7 +34,7 @@ from typing import Any, Final, NamedTuple
 import fastavro
 
 from models.alerts.packet import PacketError, RejectReason
-from models.alerts.surveys import NAMED, SURVEYS
+from models.alerts.surveys import SURVEY_BY_NAME, SURVEYS
 from models.limits import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES
 
 AvroType = Any  # a JSON value: "long", ["null", ...] or {"type": ...}
@@ -106,8 +106,8 @@ def _pruned(schema: Schema, keep: Mapping[str, frozenset[str]], kind: AvroType, 
     if definition is None or definition["name"] in emitted:
         return kind if definition is None else definition["name"]
     emitted.add(definition["name"])
-    wanted = [field for field in definition["fields"] if field["name"] in keep[definition["name"]]]
-    fields = [{"name": field["name"], "type": _pruned(schema, keep, field["type"], emitted)} for field in wanted]
+    retained = [field for field in definition["fields"] if field["name"] in keep[definition["name"]]]
+    fields = [{"name": field["name"], "type": _pruned(schema, keep, field["type"], emitted)} for field in retained]
     return {"type": "record", "name": definition["name"], "fields": fields}
 
 
@@ -262,11 +262,15 @@ class _Costs:
     """
 
     def __init__(self) -> None:
-        self.known: dict[str, _Cost] = {}
+        self.cost_by_name: dict[str, _Cost] = {}
 
     def of(self, kind: AvroType) -> _Cost:
         if isinstance(kind, str):
-            return self.known[kind] if kind in self.known else _Cost(1 - VISITS_PER_BYTE * PRIMITIVE_BYTES[kind])
+            return (
+                self.cost_by_name[kind]
+                if kind in self.cost_by_name
+                else _Cost(1 - VISITS_PER_BYTE * PRIMITIVE_BYTES[kind])
+            )
         if isinstance(kind, list):
             branches = [self.of(branch) for branch in kind]
             return _around(branches, 1 - VISITS_PER_BYTE + max(branch.unpaid for branch in branches))
@@ -285,7 +289,7 @@ class _Costs:
                 cost = _Cost(1 - VISITS_PER_BYTE * int(kind["size"]))
             case _:
                 cost = _Cost(1 - VISITS_PER_BYTE)
-        self.known[kind["name"]] = cost
+        self.cost_by_name[kind["name"]] = cost
         return cost
 
     def _repeated(self, item: Sequence[_Cost]) -> _Cost:
@@ -306,7 +310,7 @@ def _around(parts: Sequence[_Cost], unpaid: int) -> _Cost:
 
 
 FOLDER: Final = Path(__file__).parent / "schemas"
-_SHIPPED: Final = re.compile(rf"({'|'.join(map(re.escape, NAMED))})/\d{{1,3}}(\.\d{{1,3}}){{1,2}}")
+_SHIPPED: Final = re.compile(rf"({'|'.join(map(re.escape, SURVEY_BY_NAME))})/\d{{1,3}}(\.\d{{1,3}}){{1,2}}")
 _FRAMED: Final = next(survey.name for survey in SURVEYS if survey.framed)
 
 

@@ -34,7 +34,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ContainerBlock:
     """Number of records and their bytes, decompressed."""
 
     count: int
@@ -68,7 +68,7 @@ def read_header(data: bytes) -> Header:
     return Header(metadata[b"avro.schema"], codec, sync, cursor.at)
 
 
-def read_blocks(data: bytes, header: Header, limits: ReadLimits) -> Iterator[Block]:
+def read_blocks(data: bytes, header: Header, limits: ReadLimits) -> Iterator[ContainerBlock]:
     """Yield the blocks of a container in order.
 
     Raises
@@ -85,7 +85,7 @@ def read_blocks(data: bytes, header: Header, limits: ReadLimits) -> Iterator[Blo
             raise _malformed("a block of the container has a negative count or a wrong sync marker")
         block = _unpack(packed, header.codec, min(limits.max_record_bytes, budget))
         budget -= len(block)
-        yield Block(count, block)
+        yield ContainerBlock(count, block)
 
 
 def _unpack(packed: bytes, codec: str, limit: int) -> bytes:

@@ -81,7 +81,7 @@ class Leaf:
 
 
 @dataclass(slots=True)
-class Part:
+class PatternPart:
     """A piece of a pattern and what it captures, in order."""
 
     source: bytes
@@ -104,61 +104,61 @@ class PatternWriter:
         self._schema, self._keep = schema, keep
         self._fields = 0
 
-    def part(self, kind: AvroType, path: tuple[str, ...], kept: bool) -> Part:
+    def part(self, kind: AvroType, path: tuple[str, ...], capture: bool) -> PatternPart:
         """Pattern of a type; raises IrregularTypeError when it has none."""
         self._charge(1)  # whatever it is: a record without fields and a reference cost time to write as well
         if isinstance(kind, str):
             if kind not in self._schema.named:
-                return self._primitive(kind, path, kept)
+                return self._primitive(kind, path, capture)
             kind = self._schema.named[kind]
         if isinstance(kind, list):
-            return self._union(kind, path, kept)
+            return self._union(kind, path, capture)
         match kind["type"]:
             case "record":
-                return self.record(kind, path, kept)
-            case "fixed" if not kept and kind["size"] <= LARGEST_FIXED:
-                return Part(b".{%d}" % kind["size"], [])
+                return self.record(kind, path, capture)
+            case "fixed" if not capture and kind["size"] <= LARGEST_FIXED:
+                return PatternPart(b".{%d}" % kind["size"], [])
             case "enum":
-                leaves = [Leaf(path, "enum", _symbol(kind["symbols"]))] if kept else []
-                return Part(b"(" + INTEGER + b")" if kept else INTEGER, leaves)
+                leaves = [Leaf(path, "enum", _symbol(kind["symbols"]))] if capture else []
+                return PatternPart(b"(" + INTEGER + b")" if capture else INTEGER, leaves)
         raise IrregularTypeError(str(kind["type"]))
 
-    def entry(self, values: AvroType) -> Part:
+    def entry(self, values: AvroType) -> PatternPart:
         """Pattern of a map's key and value, which are never captured."""
-        return Part(_text(LONGEST_TEXT) + self.part(values, (), kept=False).source, [])
+        return PatternPart(_text(LONGEST_TEXT) + self.part(values, (), capture=False).source, [])
 
-    def record(self, definition: AvroType, path: tuple[str, ...], kept: bool) -> Part:
+    def record(self, definition: AvroType, path: tuple[str, ...], capture: bool) -> PatternPart:
         """Pattern of a record, its fields one after another."""
-        wanted = self._keep.get(definition["name"], frozenset()) if kept else frozenset()
-        parts = [self.part(f["type"], (*path, f["name"]), f["name"] in wanted) for f in definition["fields"]]
-        if path and kept:
-            parts.insert(0, Part(b"()", [Leaf(path, "record", lambda _: {})]))
-        return Part(b"".join(part.source for part in parts), [leaf for part in parts for leaf in part.leaves])
+        capture_names = self._keep.get(definition["name"], frozenset()) if capture else frozenset()
+        parts = [self.part(f["type"], (*path, f["name"]), f["name"] in capture_names) for f in definition["fields"]]
+        if path and capture:
+            parts.insert(0, PatternPart(b"()", [Leaf(path, "record", lambda _: {})]))
+        return PatternPart(b"".join(part.source for part in parts), [leaf for part in parts for leaf in part.leaves])
 
     def _charge(self, fields: int) -> None:
         self._fields += fields
         if self._fields > MAX_FIELDS:
             raise IrregularTypeError("too many fields")
 
-    def _primitive(self, kind: str, path: tuple[str, ...], kept: bool) -> Part:
+    def _primitive(self, kind: str, path: tuple[str, ...], capture: bool) -> PatternPart:
         if kind == "string":
             self._charge(TEXT_FIELDS)
         if kind == "null":
-            return Part(b"()", [Leaf(path, kind, lambda _: None)]) if kept else Part(b"", [])
+            return PatternPart(b"()", [Leaf(path, kind, lambda _: None)]) if capture else PatternPart(b"", [])
         if kind == "bytes":
             raise IrregularTypeError(kind)
-        source = _text(LONGEST_KEPT_TEXT if kept else LONGEST_TEXT) if kind == "string" else _primitive(kind)
-        if not kept:
-            return Part(source, [])
-        return Part(b"(" + source + b")", [Leaf(path, kind, _READERS[kind])])
+        source = _text(LONGEST_KEPT_TEXT if capture else LONGEST_TEXT) if kind == "string" else _primitive(kind)
+        if not capture:
+            return PatternPart(source, [])
+        return PatternPart(b"(" + source + b")", [Leaf(path, kind, _READERS[kind])])
 
-    def _union(self, branches: list[AvroType], path: tuple[str, ...], kept: bool) -> Part:
-        if len(branches) > MAX_BRANCHES or (kept and isinstance(avro.bare(branches), list)):
+    def _union(self, branches: list[AvroType], path: tuple[str, ...], capture: bool) -> PatternPart:
+        if len(branches) > MAX_BRANCHES or (capture and isinstance(avro.bare(branches), list)):
             raise IrregularTypeError("union")
-        parts = [(_mark(i), self.part(branch, path, kept and branch != "null")) for i, branch in enumerate(branches)]
+        parts = [(_mark(i), self.part(branch, path, capture and branch != "null")) for i, branch in enumerate(branches)]
         parts.reverse()  # a value is more common than null, which comes first
         source = b"|".join(mark + part.source for mark, part in parts)
-        return Part(b"(?:" + source + b")", [leaf for _, part in parts for leaf in part.leaves])
+        return PatternPart(b"(?:" + source + b")", [leaf for _, part in parts for leaf in part.leaves])
 
 
 def _symbol(symbols: Sequence[str]) -> Value:
@@ -209,7 +209,7 @@ _FLOATS: Final[Mapping[str, str]] = {"float": "<f4", "double": "<f8"}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ColumnTable:
     """Rows of a list of records, by column; null rows are left out."""
 
     length: int
@@ -220,7 +220,7 @@ class Table:
         return self.length
 
     @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any] | None], names: Iterable[str]) -> "Table":
+    def of_rows(cls, rows: Iterable[Mapping[str, Any] | None], names: Iterable[str]) -> "ColumnTable":
         """Turn decoded rows into columns."""
         present = [row for row in rows if row is not None]
         return cls(len(present), {name: [row[name] for row in present] for name in names})
@@ -229,7 +229,7 @@ class Table:
 def steps_of(schema: Schema, keep: Mapping[str, frozenset[str]]) -> list[Step] | None:
     """Return steps through a record of the schema, None when a type in it allows none."""
     try:
-        return _Builder(schema, keep).of_fields(schema.root, kept=True)
+        return _Builder(schema, keep).of_fields(schema.root, capture=True)
     except IrregularTypeError:
         return None
 
@@ -241,43 +241,43 @@ class _Builder:
         self._schema, self._keep = schema, keep
         self._patterns = PatternWriter(schema, keep)
 
-    def of_fields(self, record: AvroType, kept: bool) -> list[Step]:
+    def of_fields(self, record: AvroType, capture: bool) -> list[Step]:
         """Return steps through the fields of a record: those that have a pattern are read together."""
         steps: list[Step] = []
-        run: list[Part] = []
-        wanted = self._keep.get(record["name"], frozenset()) if kept else frozenset()
+        run: list[PatternPart] = []
+        capture_names = self._keep.get(record["name"], frozenset()) if capture else frozenset()
         for field in record["fields"]:
             name = field["name"]
             try:
-                run.append(self._patterns.part(field["type"], (name,), name in wanted))
+                run.append(self._patterns.part(field["type"], (name,), name in capture_names))
             except IrregularTypeError:
-                steps += [*_fields(run), *self._irregular(field["type"], name, name in wanted)]
+                steps += [*_fields(run), *self._irregular(field["type"], name, name in capture_names)]
                 run = []
         return [*steps, *_fields(run)]
 
-    def _irregular(self, kind: AvroType, name: str, kept: bool) -> list[Step]:
+    def _irregular(self, kind: AvroType, name: str, capture: bool) -> list[Step]:
         """Return steps through what has no pattern: lists, and what holds images."""
         if isinstance(kind, list):
             value = avro.bare(kind)
             if isinstance(value, list) or "null" not in kind:
                 raise IrregularTypeError("union")
-            return [_nullable(2 * kind.index(value), self._irregular(value, name, kept), name if kept else None)]
-        if kind == "bytes" and not kept:
+            return [_nullable(2 * kind.index(value), self._irregular(value, name, capture), name if capture else None)]
+        if kind == "bytes" and not capture:
             return [_skip_bytes]
         definition = self._schema.named.get(kind) if isinstance(kind, str) else kind
         match definition:
             case {"type": "array", "items": items}:
-                return [self._rows(items, name, kept)]
-            case {"type": "map", "values": values} if not kept:
+                return [self._rows(items, name, capture)]
+            case {"type": "map", "values": values} if not capture:
                 return [_skip_rows(self._patterns.entry(values).compile().match)]
-            case {"type": "record"} if not kept:
-                return self.of_fields(definition, kept=False)
+            case {"type": "record"} if not capture:
+                return self.of_fields(definition, capture=False)
         raise IrregularTypeError(str(kind))
 
-    def _rows(self, items: AvroType, name: str, kept: bool) -> Step:
-        part = self._patterns.part(items, (name,), kept)
+    def _rows(self, items: AvroType, name: str, capture: bool) -> Step:
+        part = self._patterns.part(items, (name,), capture)
         match = part.compile().match
-        if not kept:
+        if not capture:
             return _skip_rows(match)
         present, *leaves = part.leaves
         if present.kind != "record" or any(len(leaf.path) != 2 or leaf.kind == "record" for leaf in leaves):
@@ -285,19 +285,19 @@ class _Builder:
         return _rows(match, leaves, name)
 
 
-def _fields(run: Sequence[Part]) -> list[Step]:
+def _fields(run: Sequence[PatternPart]) -> list[Step]:
     if not run:
         return []
-    part = Part(b"".join(part.source for part in run), [leaf for part in run for leaf in part.leaves])
-    match, leaves = part.compile().match, part.leaves
+    part = PatternPart(b"".join(part.source for part in run), [leaf for part in run for leaf in part.leaves])
+    match_at, leaves = part.compile().match, part.leaves
 
     def step(data: bytes, at: int, values: Values) -> int:
-        found = match(data, at)
-        if found is None:
+        match = match_at(data, at)
+        if match is None:
             raise Unusual
-        for leaf, encoded in zip(leaves, found.groups(), strict=True):
+        for leaf, encoded in zip(leaves, match.groups(), strict=True):
             _place(values, leaf, encoded)
-        return found.end()
+        return match.end()
 
     return [step]
 
@@ -347,7 +347,7 @@ def _rows(match: Match, leaves: Sequence[Leaf], name: str) -> Step:
         if not all(there):
             columns = [list(compress(column, there)) for column in columns]
         read = {column: reader(captured) for (column, reader), captured in zip(readers, columns[1:], strict=True)}
-        values[name] = Table(sum(there), read)
+        values[name] = ColumnTable(sum(there), read)
         return at
 
     return step
@@ -357,27 +357,27 @@ def _skip_rows(match: Match) -> Step:
     return lambda data, at, values: _items(match, data, at, None)
 
 
-def _items(match: Match, data: bytes, at: int, rows: list[Captured] | None) -> int:
+def _items(match_at: Match, data: bytes, at: int, rows: list[Captured] | None) -> int:
     """Walk the blocks of an array; where it ends."""
     while True:
         count, at = _integer(data, at)
         if count == 0:
             return at
         for _ in range(count):
-            found = match(data, at)
-            if found is None:
+            match = match_at(data, at)
+            if match is None:
                 raise Unusual
-            at = found.end()
+            at = match.end()
             if rows is not None:
-                rows.append(found.groups())
+                rows.append(match.groups())
 
 
 def _integer(data: bytes, at: int) -> tuple[int, int]:
     """Return a count or a size, which no packet has negative, and where it ends."""
-    found = _MATCH_INTEGER(data, at)
-    if found is None or (value := integer(found[0])) < 0:
+    match = _MATCH_INTEGER(data, at)
+    if match is None or (value := integer(match[0])) < 0:
         raise Unusual
-    return value, found.end()
+    return value, match.end()
 
 
 def _column_reader(leaf: Leaf) -> Callable[[Captured], Sequence[Any]]:
@@ -416,25 +416,25 @@ READS_BEFORE_COMPILING: Final = 3
 tens of milliseconds; whoever sends a new schema with every packet would have all of them compiled for nothing."""
 
 
-class Decoder:
+class AvroDecoder:
     """Reads records of one schema through a projection.
 
     Parameters
     ----------
     keep : for each record by full name, the fields wanted; others are skipped.
-    known : whether the schema is one of ours or of a registry, which is compiled for its first record.
+    trusted : whether the schema is one of ours or of a registry, which is compiled for its first record.
 
     Attributes
     ----------
     projection : the reader schema of the slow way.
     """
 
-    def __init__(self, schema: Schema, keep: Mapping[str, frozenset[str]], known: bool = True) -> None:
+    def __init__(self, schema: Schema, keep: Mapping[str, frozenset[str]], trusted: bool = True) -> None:
         self.schema = schema
         self.projection = avro.project(schema, keep)
         self._keep = keep
         self._tables = _tables(schema, keep)
-        self._slow_reads = 0 if known else READS_BEFORE_COMPILING  # two threads that miscount cost one slow read more
+        self._slow_reads = 0 if trusted else READS_BEFORE_COMPILING  # two threads that miscount cost one slow read more
 
     @cached_property
     def _steps(self) -> list[Step] | None:
@@ -452,7 +452,7 @@ class Decoder:
 
         Returns
         -------
-        The wanted fields, nested as the record is, its lists of records as :class:`Table`.
+        The wanted fields, nested as the record is, its lists of records as :class:`ColumnTable`.
 
         Raises
         ------
@@ -484,7 +484,7 @@ class Decoder:
         record: dict[str, Any] = avro.read_record(stream, self.schema, self.projection)
         for name, columns in self._tables.items():
             if record[name] is not None:
-                record[name] = Table.of_rows(record[name], columns)
+                record[name] = ColumnTable.of_rows(record[name], columns)
         return record, stream.tell()
 
 

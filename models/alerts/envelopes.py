@@ -28,9 +28,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from models.alerts import avro, containers, plans
-from models.alerts.decoder import Table, Values
+from models.alerts.decoder import ColumnTable, Values
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
-from models.alerts.plans import NewSchemas, Plan
+from models.alerts.plans import DecodePlan, NewSchemas
 from models.alerts.reader import (
     CONFLUENT_HEADER_BYTES,
     PacketOutcome,
@@ -116,10 +116,10 @@ class MessageReader:
             if not value:
                 raise PacketError(RejectReason.EMPTY, "there are no bytes")
             if rule.envelope is Envelope.AUTO:
-                found = self._sniff(value, key, new)
+                packets = self._sniff(value, key, new)
             else:
-                found = self._read(value, key, rule.envelope, new, rule.schema_name or "")
-            outcomes.extend(found)
+                packets = self._read(value, key, rule.envelope, new, rule.schema_name or "")
+            outcomes.extend(packets)
         except SchemaUnavailableError:
             raise
         except Exception as error:  # the fence: what was read before is good, and what was not has its reason
@@ -163,7 +163,7 @@ class MessageReader:
         values, plan = read_document(value)
         return build_packet(values, plan, self.limits)
 
-    def _framed(self, value: bytes) -> Plan:
+    def _framed(self, value: bytes) -> DecodePlan:
         return self.registry.plan(int.from_bytes(value[1:CONFLUENT_HEADER_BYTES], "big"))
 
 
@@ -209,7 +209,7 @@ _KINDS: Final = {bool: "boolean", int: "long", float: "double", str: "string"}
 MAX_NAME: Final = 80
 
 
-def read_document(data: bytes) -> tuple[Values, Plan]:
+def read_document(data: bytes) -> tuple[Values, DecodePlan]:
     """Values of one alert in the form that :func:`models.alerts.reader.build_packet` takes, and its plan.
 
     Raises
@@ -228,9 +228,9 @@ def read_document(data: bytes) -> tuple[Values, Plan]:
 
 
 @lru_cache(maxsize=64)
-def _plan(schema: bytes) -> Plan:
+def _plan(schema: bytes) -> DecodePlan:
     """Plan for a schema that a document was given; nearly all documents of a topic are given the same."""
-    return plans.resolve(avro.parse(schema), known=False)
+    return plans.resolve(avro.parse(schema), trusted=False)
 
 
 class _Describer:
@@ -275,18 +275,18 @@ class _Describer:
             return "double"
         if len(types) != 1:
             return None
-        found = types.pop()
-        if found is dict:
+        python_type = types.pop()
+        if python_type is dict:
             return self.record(values, depth + 1)
-        if found is list:
+        if python_type is list:
             rows = [row for value in values for row in value if row is not None]
             if not any(rows) or not all(isinstance(row, dict) for row in rows):
                 return None
             items = self.record(rows, depth + 1)
             return {"type": "array", "items": items} if items["fields"] else None  # an empty list says nothing
-        if found is int and not all(-LARGEST_INT64 - 1 <= value <= LARGEST_INT64 for value in values):
+        if python_type is int and not all(-LARGEST_INT64 - 1 <= value <= LARGEST_INT64 for value in values):
             return None  # no integer of Avro
-        return _KINDS[found]
+        return _KINDS[python_type]
 
 
 def _unsafe(detail: str) -> PacketError:
@@ -305,4 +305,4 @@ def _value(value: Json, kind: Json) -> Json:
         return _values(value, kind)
     rows = [row for row in value if row is not None]
     names = [field["name"] for field in kind["items"]["fields"]]
-    return Table(len(rows), {name: [row.get(name) for row in rows] for name in names})
+    return ColumnTable(len(rows), {name: [row.get(name) for row in rows] for name in names})

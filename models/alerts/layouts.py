@@ -39,7 +39,7 @@ class Observations:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PacketLayout:
     """One family of packets.
 
     Attributes
@@ -86,7 +86,7 @@ class Survey:
     name: str
     title: str
     bands: Mapping[Any, str]
-    layouts: tuple[Layout, ...] = ()
+    layouts: tuple[PacketLayout, ...] = ()
     record_name: re.Pattern[str] | None = None
     bare: tuple[str, ...] = ()
     framed: bool = False

@@ -121,8 +121,8 @@ def boom_lsst(columns: Columns, detection: bool, bands: Bands = LSST_FILTERS) ->
 
 def boom_ztf(columns: Columns, detection: bool, bands: Bands) -> Photometry:
     """Convert ZTF photometry of BOOM: Julian dates (UTC) at the start of the exposure, signed fluxes."""
-    found = _plain(columns, detection, bands, _ztf_middle(columns))
-    return replace(found, detected=found.detected & np.isfinite(found.flux))
+    rows = _plain(columns, detection, bands, _ztf_middle(columns))
+    return replace(rows, detected=rows.detected & np.isfinite(rows.flux))
 
 
 def boom_ztf_unit(lists: Sequence[Columns]) -> float:
@@ -183,7 +183,7 @@ def placed(rows: Photometry) -> NDArray[np.bool_]:
     return (rows.band >= 0) & (np.abs(rows.mjd) < MAX_ABS_MJD)
 
 
-def together(parts: Sequence[Photometry]) -> Photometry:
+def concatenate(parts: Sequence[Photometry]) -> Photometry:
     """Rows of several lists, one after the other."""
     return Photometry(
         *(np.concatenate([getattr(part, column.name) for part in parts]) for column in fields(Photometry))
@@ -196,13 +196,13 @@ def merge(parts: Sequence[Photometry]) -> Photometry:
     The first usable row gives time and flux; the exposure counts as detected when any of its rows is a detection, also
     one without a usable flux. Exposures without a usable row are left out.
     """
-    rows = together(parts)
+    rows = concatenate(parts)
     rows = rows.at(placed(rows))
     if len(rows) < 2:  # most new objects have one point, and what follows takes as long for one as for a hundred
         return rows.at(usable(rows))
-    found = exposures(rows)
-    kept = found.chosen < len(rows)
-    return replace(rows.at(found.chosen[kept]), detected=found.detected[kept])
+    groups = exposures(rows)
+    has_usable = groups.chosen < len(rows)
+    return replace(rows.at(groups.chosen[has_usable]), detected=groups.detected[has_usable])
 
 
 class Exposures(NamedTuple):

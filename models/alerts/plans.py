@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from models.alerts import avro
-from models.alerts.decoder import Decoder
-from models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Columns, Layout, Observations, Survey
+from models.alerts.decoder import AvroDecoder
+from models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Columns, Observations, PacketLayout, Survey
 from models.alerts.layouts import Path as FieldPath
 from models.alerts.packet import PacketError, RejectReason
 from models.alerts.photometry import Bands, Convert
@@ -28,7 +28,7 @@ _LABEL: Final = _WHOLE | {"string"}
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ObservationColumns:
     """Observations of the packet's field ``path``; ``names`` maps roles to the field names of this schema."""
 
     path: str
@@ -38,13 +38,13 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class DecodePlan:
     """Instructions to read the packets of one schema; ``version`` is None where the packet itself must say."""
 
     survey: str
     version: str | None
-    decoder: Decoder
-    rows: tuple[Rows, ...]
+    decoder: AvroDecoder
+    rows: tuple[ObservationColumns, ...]
     filters: Bands
     njy_per_unit: Callable[[Sequence[Columns]], float] | None
     alert_id: tuple[FieldPath, ...]
@@ -60,43 +60,43 @@ class Plan:
 class NewSchemas:
     """Allowance of schemas that one request may still bring unseen: each takes milliseconds to judge."""
 
-    def __init__(self, left: int = MAX_NEW_SCHEMAS) -> None:
-        self._limit = self._left = left
+    def __init__(self, limit: int = MAX_NEW_SCHEMAS) -> None:
+        self._limit = self._remaining = limit
 
     def take(self) -> None:
         """Count one. Raises PacketError (``too_many_schemas``)."""
-        if not self._left:
+        if not self._remaining:
             detail = f"more than {self._limit} schemas of one request were not seen before: send it again by itself"
             raise PacketError(RejectReason.TOO_MANY_SCHEMAS, detail)
-        self._left -= 1
+        self._remaining -= 1
 
 
-class _Judged:
-    """Verdicts on the schemas seen last, plans and refusals, so that nothing is judged again. For any thread."""
+class _SchemaVerdicts:
+    """Verdicts on the latest schemas, plans and refusals, so that none is judged again. For any thread."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._found: OrderedDict[bytes, Plan | PacketError] = OrderedDict()
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._by_schema: OrderedDict[bytes, DecodePlan | PacketError] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, schema: bytes) -> Plan | PacketError | None:
+    def find(self, schema: bytes) -> DecodePlan | PacketError | None:
         with self._lock:
-            found = self._found.get(schema)
-            if found is not None:
-                self._found.move_to_end(schema)
-            return found
+            verdict = self._by_schema.get(schema)
+            if verdict is not None:
+                self._by_schema.move_to_end(schema)
+            return verdict
 
-    def keep(self, schema: bytes, found: Plan | PacketError) -> None:
+    def keep(self, schema: bytes, verdict: DecodePlan | PacketError) -> None:
         with self._lock:
-            self._found[schema] = found
-            if len(self._found) > self._most:
-                self._found.popitem(last=False)
+            self._by_schema[schema] = verdict
+            if len(self._by_schema) > self._limit:
+                self._by_schema.popitem(last=False)
 
 
-_judged: Final = _Judged(16)
+_verdicts: Final = _SchemaVerdicts(16)
 
 
-def for_text(schema: bytes, new: NewSchemas | None = None) -> Plan:
+def for_text(schema: bytes, new: NewSchemas | None = None) -> DecodePlan:
     """Plan for the schema in a container's header or a message's key.
 
     Raises
@@ -104,49 +104,49 @@ def for_text(schema: bytes, new: NewSchemas | None = None) -> Plan:
     PacketError
         ``unsafe_schema``, ``unknown_schema``, or ``too_many_schemas`` when ``new`` allows no more.
     """
-    found = _judged.find(schema)
-    if found is None:
+    verdict = _verdicts.find(schema)
+    if verdict is None:
         if new is not None:
             new.take()
-        found = _judge(schema)
+        verdict = _judge(schema)
         if len(schema) <= MAX_SCHEMA_BYTES:
-            _judged.keep(schema, found)
-    if isinstance(found, PacketError):
-        raise PacketError(found.reason, found.detail)
-    return found
+            _verdicts.keep(schema, verdict)
+    if isinstance(verdict, PacketError):
+        raise PacketError(verdict.reason, verdict.detail)
+    return verdict
 
 
-def _judge(schema: bytes) -> Plan | PacketError:
+def _judge(schema: bytes) -> DecodePlan | PacketError:
     try:
-        return resolve(avro.parse(schema), known=False)
+        return resolve(avro.parse(schema), trusted=False)
     except PacketError as error:
         return error.as_outcome()
 
 
 @lru_cache(maxsize=64)
-def for_name(name: str, extra: Path | None = None) -> Plan:
+def for_name(name: str, extra: Path | None = None) -> DecodePlan:
     """Plan for a schema at hand, by name (see :mod:`models.alerts.avro`); raises PacketError as above."""
     return resolve(avro.load(name, extra))
 
 
-def resolve(schema: avro.Schema, known: bool = True) -> Plan:
+def resolve(schema: avro.Schema, trusted: bool = True) -> DecodePlan:
     """Resolve the table of surveys against a schema.
 
     Parameters
     ----------
-    known : whether it is one of ours or of a registry, as opposed to one that came with a packet.
+    trusted : whether it is one of ours or of a registry, as opposed to one that came with a packet.
 
     Raises
     ------
     PacketError
         ``unknown_schema``: no survey's layout, or a field that is required is absent or of another type.
     """
-    named = [(survey, _version(survey, schema.name)) for survey in SURVEYS]
-    by_name = [(survey, version) for survey, version in named if version is not None]
-    for survey, version in by_name or named:
+    versions = [(survey, _version(survey, schema.name)) for survey in SURVEYS]
+    by_name = [(survey, version) for survey, version in versions if version is not None]
+    for survey, version in by_name or versions:
         for layout in survey.layouts:
             if all(_reaches(schema, mark) for mark in layout.marks):
-                return _Resolver(schema, survey, layout, version, known).plan()
+                return _Resolver(schema, survey, layout, version, trusted).plan()
     layouts = (layout for survey in SURVEYS for layout in survey.layouts)
     marks = dict.fromkeys(" and ".join(".".join(mark) for mark in layout.marks) for layout in layouts)
     raise _unknown(schema, f"it holds none of: {'; '.join(marks)}")
@@ -168,13 +168,15 @@ def _reaches(schema: avro.Schema, path: FieldPath) -> bool:
 class _Resolver:
     """Collects, while it resolves, the fields of each record that the plan needs."""
 
-    def __init__(self, schema: avro.Schema, survey: Survey, layout: Layout, version: str | None, known: bool) -> None:
+    def __init__(
+        self, schema: avro.Schema, survey: Survey, layout: PacketLayout, version: str | None, trusted: bool
+    ) -> None:
         self.schema = schema
         self.survey, self.layout, self.version = survey, layout, version
-        self.known = known
+        self.trusted = trusted
         self.keep: dict[str, set[str]] = {}
 
-    def plan(self) -> Plan:
+    def plan(self) -> DecodePlan:
         layout = self.layout
         packet = self.schema.fields(self.schema.root)
         rows = tuple(self._rows(place) for place in layout.observations if place.path in packet)
@@ -185,40 +187,40 @@ class _Resolver:
         version_at = self._present(layout.version, frozenset({"string"}))
         metadata, context = self._metadata(), self._context()
         keep = {name: frozenset(names) for name, names in self.keep.items()}
-        return Plan(
-            self.survey.name, self.version, Decoder(self.schema, keep, self.known), rows,
+        return DecodePlan(
+            self.survey.name, self.version, AvroDecoder(self.schema, keep, self.trusted), rows,
             self.survey.filters, layout.njy_per_unit,
             alert_id, source_id, object_id, moving_id, version_at, layout.metadata if metadata else None, metadata,
             context,
         )  # fmt: skip
 
-    def _rows(self, place: Observations) -> Rows:
+    def _rows(self, place: Observations) -> ObservationColumns:
         names = {}
         for role, aliases in {**place.required, **place.optional}.items():
-            found = [alias for alias in aliases if self._holds((place.path, alias), _kinds(role))]
-            if found:
-                names[role] = found[0]
-                self._want((place.path, found[0]))
+            matches = [alias for alias in aliases if self._holds((place.path, alias), _kinds(role))]
+            if matches:
+                names[role] = matches[0]
+                self._want((place.path, matches[0]))
             elif role in place.required:
                 raise _unknown(self.schema, f"{place.path} has no {' or '.join(aliases)} of a fitting type")
-        return Rows(place.path, place.detections, names, place.convert)
+        return ObservationColumns(place.path, place.detections, names, place.convert)
 
     def _present(self, paths: tuple[FieldPath, ...], kinds: frozenset[str]) -> tuple[FieldPath, ...]:
-        found = tuple(path for path in paths if self._holds(path, kinds))
-        for path in found:
+        present_paths = tuple(path for path in paths if self._holds(path, kinds))
+        for path in present_paths:
             self._want(path)
-        return found
+        return present_paths
 
     def _metadata(self) -> tuple[str, ...]:
         place = self.layout.metadata
         if place is None:
             return ()
-        found = self._present(tuple((place, name) for name in METADATA_COLUMNS), _REAL)
-        return tuple(path[-1] for path in found)
+        paths = self._present(tuple((place, name) for name in METADATA_COLUMNS), _REAL)
+        return tuple(path[-1] for path in paths)
 
     def _context(self) -> dict[str, tuple[FieldPath, ...]]:
-        found = {name: self._present(paths, _REAL) for name, paths in self.layout.context.items()}
-        return {name: paths for name, paths in found.items() if paths}
+        paths_by_name = {name: self._present(paths, _REAL) for name, paths in self.layout.context.items()}
+        return {name: paths for name, paths in paths_by_name.items() if paths}
 
     def _holds(self, path: FieldPath, kinds: frozenset[str]) -> bool:
         """Return whether a field exists with one of the types, nullable or not."""

@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from models.alerts import containers, photometry, plans
-from models.alerts.decoder import Table
+from models.alerts.decoder import ColumnTable
 from models.alerts.layouts import Columns
 from models.alerts.layouts import Path as FieldPath
 from models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
-from models.alerts.plans import Plan
+from models.alerts.plans import DecodePlan
 from models.alerts.surveys import SURVEYS
 from models.lightcurve import LightCurve
 from models.limits import Allowance, TooCostly
@@ -38,7 +38,7 @@ MAX_FILTER_NAMES: Final = 8
 _ID: Final = re.compile(r"[!-~]{1,64}")  # printable ASCII without spaces: ids go into logs and replies
 
 
-class Part(NamedTuple):
+class ObservationList(NamedTuple):
     """One list of observations: where it stood, converted, and its columns by role as they were."""
 
     path: str
@@ -46,7 +46,7 @@ class Part(NamedTuple):
     columns: Columns
 
 
-def build_packet(record: Record, plan: Plan, limits: ReadLimits) -> Packet:
+def build_packet(record: Record, plan: DecodePlan, limits: ReadLimits) -> Packet:
     """Turn a record, as the plan's decoder returns it, into a packet.
 
     Raises
@@ -71,27 +71,27 @@ def build_packet(record: Record, plan: Plan, limits: ReadLimits) -> Packet:
         return replace(packet, reason=AbstainReason.NO_USABLE_POINTS, detail=_why_empty(rows))
     curve = LightCurve(
         points.mjd, points.flux.astype(np.float32), points.flux_err.astype(np.float32), points.band, points.detected,
-        _known(record, plan), object_id, plan.survey, unknown_filters=_unknown_filters(parts),
+        _metadata_of(record, plan), object_id, plan.survey, unknown_filters=_unknown_filters(parts),
     )  # fmt: skip  # merge() has made sure of every rule of the record
     return replace(packet, curve=curve)
 
 
-class Alert(NamedTuple):
+class ArchiveAlert(NamedTuple):
     """An alert of an archive: of which object, when (mid-exposure, MJD TAI), and its rows, none left out."""
 
     survey: str
     object_id: str
     mjd: float | None
-    parts: list[Part]
+    parts: list[ObservationList]
 
 
-def build_alert(record: Record, plan: Plan, limits: ReadLimits) -> Alert:
+def build_archive_alert(record: Record, plan: DecodePlan, limits: ReadLimits) -> ArchiveAlert:
     """Turn a record into converted rows by the rules of :func:`build_packet`; raises PacketError likewise."""
     parts = observations(record, plan, limits)
-    return Alert(plan.survey, _first_id(record, plan.object_id), _alert_time(record, parts), parts)
+    return ArchiveAlert(plan.survey, _first_id(record, plan.object_id), _alert_time(record, parts), parts)
 
 
-def _alert_time(record: Record, parts: Sequence[Part]) -> float | None:
+def _alert_time(record: Record, parts: Sequence[ObservationList]) -> float | None:
     """Mid-exposure of the detection that caused the alert: the one place that is no list."""
     for part in parts:
         if isinstance(record[part.path], dict) and abs(part.rows.mjd[0]) < MAX_ABS_MJD:
@@ -99,7 +99,7 @@ def _alert_time(record: Record, parts: Sequence[Part]) -> float | None:
     return None
 
 
-def observations(record: Record, plan: Plan, limits: ReadLimits) -> list[Part]:
+def observations(record: Record, plan: DecodePlan, limits: ReadLimits) -> list[ObservationList]:
     """Convert each list of observations that holds any, in the plan's order of preference.
 
     Raises
@@ -116,14 +116,14 @@ def observations(record: Record, plan: Plan, limits: ReadLimits) -> list[Part]:
     for place, rows in lists:
         if len(rows):
             columns = {role: rows.columns[name] for role, name in place.names.items()}
-            parts.append(Part(place.path, place.convert(columns, place.detections, plan.filters), columns))
+            parts.append(ObservationList(place.path, place.convert(columns, place.detections, plan.filters), columns))
     if plan.njy_per_unit is None:
         return parts
     unit = plan.njy_per_unit([part.columns for part in parts])
     return [part._replace(rows=photometry.scaled(part.rows, unit)) for part in parts]
 
 
-def _unknown_filters(parts: Sequence[Part]) -> dict[str, int]:
+def _unknown_filters(parts: Sequence[ObservationList]) -> dict[str, int]:
     """Count the rows whose filter is none of the survey's, by what the survey calls it."""
     counts: Counter[str] = Counter()
     for part in parts:
@@ -131,27 +131,27 @@ def _unknown_filters(parts: Sequence[Part]) -> dict[str, int]:
             for value, band in zip(part.columns["band"], part.rows.band.tolist(), strict=True):
                 if band < 0:
                     name = str(value)[:MAX_FILTER_NAME]
-                    known = _FILTER.fullmatch(name) and (name in counts or len(counts) < MAX_FILTER_NAMES)
-                    counts[name if known else "other"] += 1
+                    nameable = _FILTER.fullmatch(name) and (name in counts or len(counts) < MAX_FILTER_NAMES)
+                    counts[name if nameable else "other"] += 1
     return dict(counts)
 
 
-def _table(value: Record | Table | None) -> Table:
+def _table(value: Record | ColumnTable | None) -> ColumnTable:
     """Observations in a field: a single one, a list of them, or nothing."""
-    if isinstance(value, Table):
+    if isinstance(value, ColumnTable):
         return value
-    return Table(0, {}) if value is None else Table(1, {name: [one] for name, one in value.items()})
+    return ColumnTable(0, {}) if value is None else ColumnTable(1, {name: [one] for name, one in value.items()})
 
 
-def _known(record: Record, plan: Plan) -> dict[str, float]:
-    """Metadata and whatever else is known of the object."""
+def _metadata_of(record: Record, plan: DecodePlan) -> dict[str, float]:
+    """Metadata of the object, and its context where the layout says where that stands."""
     source = record[plan.metadata_at] if plan.metadata_at else None
-    found = clean_metadata({name: source[name] for name in plan.metadata}) if isinstance(source, dict) else {}
+    metadata = clean_metadata({name: source[name] for name in plan.metadata}) if isinstance(source, dict) else {}
     if not plan.context:
-        return found
+        return metadata
     values = {name: [_at(record, path) for path in paths] for name, paths in plan.context.items()}
     first = {name: next((value for value in each if value is not None), None) for name, each in values.items()}
-    return clean_metadata(first) | found
+    return clean_metadata(first) | metadata
 
 
 def _at(record: Record, path: FieldPath) -> Any:
@@ -175,7 +175,7 @@ def _first_id(record: Record, paths: Sequence[FieldPath]) -> str:
     return ""
 
 
-def _schema_version(record: Record, plan: Plan) -> str:
+def _schema_version(record: Record, plan: DecodePlan) -> str:
     if plan.version is not None:
         return plan.version
     stated = next((value for path in plan.version_at if (value := _at(record, path))), "")
@@ -225,12 +225,12 @@ def rejection(error: Exception) -> PacketError:
         return PacketError(RejectReason.TOO_COSTLY, str(error))
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{type(error).__name__} in {Path(place.filename).name}:{place.lineno}"
-    told = "".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES))
-    log.error("a packet broke the reader: %s\n%s", where, told)
+    trace = "".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES))
+    log.error("a packet broke the reader: %s\n%s", where, trace)
     return PacketError(RejectReason.INTERNAL_ERROR, where)
 
 
-def read_bare(data: bytes, start: int, plan: plans.Plan, limits: ReadLimits) -> Packet:
+def read_bare(data: bytes, start: int, plan: plans.DecodePlan, limits: ReadLimits) -> Packet:
     """Read the record that fills ``data`` from ``start`` on; raises PacketError."""
     if len(data) - start > limits.max_record_bytes:
         raise PacketError(RejectReason.RECORD_TOO_LARGE, f"more than {limits.max_record_bytes} bytes", plan.survey)
@@ -271,7 +271,7 @@ def read_container(
         yield _of_survey(error.as_outcome(), plan)
 
 
-def read_alerts(data: bytes, limits: ReadLimits) -> Iterator[Alert]:
+def read_archive_alerts(data: bytes, limits: ReadLimits) -> Iterator[ArchiveAlert]:
     """Read every alert of a container as converted rows, for archives; what is damaged ends the reading.
 
     Raises
@@ -281,21 +281,21 @@ def read_alerts(data: bytes, limits: ReadLimits) -> Iterator[Alert]:
     """
     header = containers.read_header(data)
     plan = plans.for_text(header.schema)
-    found = 0
+    count = 0
     for block in containers.read_blocks(data, header, limits):
         end = 0
         for _ in range(block.count):
             record, end = plan.decoder.read(block.data, end)
-            yield build_alert(record, plan, limits)
-            found += 1
+            yield build_archive_alert(record, plan, limits)
+            count += 1
         if end != len(block.data):
             raise _trailing(plan)
-    if not found:
+    if not count:
         raise PacketError(RejectReason.NO_RECORDS, "the container holds no record")
 
 
 def _block(
-    block: containers.Block, plan: plans.Plan, room: int, limits: ReadLimits, allowance: Allowance
+    block: containers.ContainerBlock, plan: plans.DecodePlan, room: int, limits: ReadLimits, allowance: Allowance
 ) -> Iterator[PacketOutcome]:
     """PacketOutcomes of at most ``room`` records of a block; nothing after a damaged record can be found again."""
     end = 0
@@ -310,17 +310,17 @@ def _block(
         yield _of_survey(error.as_outcome(), plan)
 
 
-def _build(record: Record, plan: plans.Plan, limits: ReadLimits) -> PacketOutcome:
+def _build(record: Record, plan: plans.DecodePlan, limits: ReadLimits) -> PacketOutcome:
     try:
         return build_packet(record, plan, limits)
     except Exception as error:  # whatever it is, the records behind this one can be read
         return _of_survey(rejection(error), plan)
 
 
-def _of_survey(error: PacketError, plan: plans.Plan) -> PacketError:
+def _of_survey(error: PacketError, plan: plans.DecodePlan) -> PacketError:
     error.survey = plan.survey
     return error
 
 
-def _trailing(plan: plans.Plan) -> PacketError:
+def _trailing(plan: plans.DecodePlan) -> PacketError:
     return PacketError(RejectReason.MALFORMED_AVRO, f"bytes are left after the {plan.decoder.schema.name} record")

@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from models.alerts import avro, plans
 from models.alerts.packet import PacketError, RejectReason
-from models.alerts.plans import Plan
+from models.alerts.plans import DecodePlan
 from models.limits import MAX_SCHEMA_BYTES
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -69,15 +69,15 @@ class SchemaRegistry:
         if url is not None:
             self._url, self._headers = _split_credentials(url)
         self._folder, self._extra, self._clock = folder, extra, clock
-        self._plans: OrderedDict[int, Plan] = OrderedDict()
-        self._refused: OrderedDict[int, tuple[PacketError, float]] = OrderedDict()  # each until when
-        self._asked_again: dict[int, float] = {}
+        self._plans: OrderedDict[int, DecodePlan] = OrderedDict()
+        self._refusals: OrderedDict[int, tuple[PacketError, float]] = OrderedDict()  # each until when
+        self._retry_at: dict[int, float] = {}
         self._lock = threading.Lock()  # held for moments
         self._asking: dict[int, threading.Lock] = {}  # held while the registry is asked: others want the same schema
         self._fetches = threading.Semaphore(MAX_FETCHES)
         self._asks: urllib.request.OpenerDirector | None = None
 
-    def plan(self, schema_id: int) -> Plan:
+    def plan(self, schema_id: int) -> DecodePlan:
         """Plan for the packets framed with an id.
 
         Raises
@@ -87,51 +87,51 @@ class SchemaRegistry:
         SchemaUnavailableError
             When the registry cannot say.
         """
-        found = self._remembered(schema_id)
-        if found is None:
+        plan_or_error = self._remembered(schema_id)
+        if plan_or_error is None:
             with self._lock:
                 turn = self._asking.setdefault(schema_id, threading.Lock())
             try:
                 with turn:
-                    found = self._remembered(schema_id) or self._look_up(schema_id)
+                    plan_or_error = self._remembered(schema_id) or self._look_up(schema_id)
             finally:
-                self._asked(schema_id, turn)
-        if isinstance(found, PacketError):
-            raise PacketError(found.reason, found.detail)
-        return found
+                self._forget_turn(schema_id, turn)
+        if isinstance(plan_or_error, PacketError):
+            raise PacketError(plan_or_error.reason, plan_or_error.detail)
+        return plan_or_error
 
-    def _asked(self, schema_id: int, turn: threading.Lock) -> None:
+    def _forget_turn(self, schema_id: int, turn: threading.Lock) -> None:
         """Forget whose turn it was, however it ended: ids come with messages, and there are four thousand million."""
         with self._lock:
             if self._asking.get(schema_id) is turn:
                 del self._asking[schema_id]
 
-    def _remembered(self, schema_id: int) -> Plan | PacketError | None:
+    def _remembered(self, schema_id: int) -> DecodePlan | PacketError | None:
         with self._lock:
             if plan := self._plans.get(schema_id):
                 self._plans.move_to_end(schema_id)
                 return plan
-            refused, until = self._refused.get(schema_id, (None, 0.0))
-            return refused if self._clock() < until else None
+            refusal, until = self._refusals.get(schema_id, (None, 0.0))
+            return refusal if self._clock() < until else None
 
-    def _look_up(self, schema_id: int) -> Plan | PacketError:
+    def _look_up(self, schema_id: int) -> DecodePlan | PacketError:
         try:
-            found: Plan | PacketError = self._find(schema_id)
+            plan_or_error: DecodePlan | PacketError = self._find(schema_id)
         except PacketError as error:
-            found = error.as_outcome()
+            plan_or_error = error.as_outcome()
         with self._lock:
-            if isinstance(found, PacketError):
-                self._refused[schema_id] = (found, self._clock() + UNKNOWN_SECONDS)
-                self._refused.move_to_end(schema_id)
-                if len(self._refused) > MAX_REMEMBERED:
-                    self._refused.popitem(last=False)
+            if isinstance(plan_or_error, PacketError):
+                self._refusals[schema_id] = (plan_or_error, self._clock() + UNKNOWN_SECONDS)
+                self._refusals.move_to_end(schema_id)
+                if len(self._refusals) > MAX_REMEMBERED:
+                    self._refusals.popitem(last=False)
             else:
-                self._plans[schema_id] = found
+                self._plans[schema_id] = plan_or_error
                 if len(self._plans) > MAX_REMEMBERED:
                     self._plans.popitem(last=False)
-        return found
+        return plan_or_error
 
-    def _find(self, schema_id: int) -> Plan:
+    def _find(self, schema_id: int) -> DecodePlan:
         if self._url is None:
             return self._at_hand(schema_id)
         with contextlib.suppress(OSError, PacketError):  # a file that is not there, or was cut short
@@ -147,12 +147,12 @@ class SchemaRegistry:
         self._keep(schema_id, text)
         return plan
 
-    def _at_hand(self, schema_id: int) -> Plan:
+    def _at_hand(self, schema_id: int) -> DecodePlan:
         return plans.for_name(avro.confluent_name(schema_id), self._extra)
 
     def _fetch(self, schema_id: int) -> bytes:
         now = self._clock()
-        if (again := self._asked_again.get(schema_id, now)) > now:
+        if (again := self._retry_at.get(schema_id, now)) > now:
             raise SchemaUnavailableError(schema_id, "the registry did not answer a moment ago", again - now)
         request = urllib.request.Request(f"{self._url}/schemas/ids/{schema_id}", headers=self._headers)
         try:
@@ -174,9 +174,9 @@ class SchemaRegistry:
 
     def _unavailable(self, schema_id: int, detail: str) -> SchemaUnavailableError:
         wait = RETRY_SECONDS * random.uniform(0.5, 1.5)  # many workers lost it at the same moment
-        if len(self._asked_again) >= MAX_REMEMBERED:
-            self._asked_again.clear()
-        self._asked_again[schema_id] = self._clock() + wait
+        if len(self._retry_at) >= MAX_REMEMBERED:
+            self._retry_at.clear()
+        self._retry_at[schema_id] = self._clock() + wait
         return SchemaUnavailableError(schema_id, detail, wait)
 
     def _keep(self, schema_id: int, text: bytes) -> None:
@@ -197,7 +197,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Follow none; the redirect's status becomes the error."""
 
 
-def _plan(text: bytes) -> Plan:
+def _plan(text: bytes) -> DecodePlan:
     return plans.resolve(avro.parse(text))
 
 

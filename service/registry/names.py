@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Literal, NamedTuple, Self
 
-from models.alerts.surveys import NAMED
+from models.alerts.surveys import SURVEY_BY_NAME
 
 MOST_CHARACTERS = 100
 _NAME = r"[a-z0-9][a-z0-9-]*"
@@ -50,7 +50,7 @@ DEFAULT, FORECAST = "default", "forecast"
 """Aliases of the models that answer where a request names none: classifier and forecaster."""
 
 ZTF = "ztf"
-CLASSIFIERS = (DEFAULT, *sorted(NAMED))
+CLASSIFIERS = (DEFAULT, *sorted(SURVEY_BY_NAME))
 """Aliases that lead packets to a classifier, by survey where there is one."""
 
 FALLBACK = "fallback"

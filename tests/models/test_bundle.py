@@ -86,7 +86,7 @@ def test_other_numbers_than_the_golden_ones_are_refused(copy: Path, wrong: float
 
 
 @pytest.mark.parametrize(
-    ("actual", "expected", "told"),
+    ("actual", "expected", "largest"),
     [
         ([[0.5, 0.5]], [[0.5, 0.4999]], 1e-4),  # probabilities: absolute
         ([[1e5, 10.0]], [[1e5, 11.0]], 1e-5),  # fluxes: relative to the largest of the row
@@ -95,9 +95,9 @@ def test_other_numbers_than_the_golden_ones_are_refused(copy: Path, wrong: float
         ([], [], 0.0),
     ],
 )
-def test_outputs_are_compared_on_the_scale_of_their_values(actual: object, expected: object, told: float) -> None:
+def test_outputs_are_compared_on_the_scale_of_their_values(actual: object, expected: object, largest: float) -> None:
     a, b = (np.array(values, dtype=np.float32) for values in (actual, expected))
-    assert difference(a, b) == pytest.approx(told, rel=1e-3, nan_ok=True)
+    assert difference(a, b) == pytest.approx(largest, rel=1e-3, nan_ok=True)
 
 
 def test_counts_are_compared_exactly() -> None:

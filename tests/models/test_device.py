@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from models.runtime import SHARE_OF_MEMORY, Cudart, DeviceRun, Room, SessionRun, Staged, open_session
+from models.runtime import SHARE_OF_MEMORY, Cudart, DeviceRun, Room, SessionRun, StagedInputs, open_session
 
 
 class Driver:
@@ -75,7 +75,7 @@ def test_staged_inputs_are_the_inputs_and_answer_the_same(tmp_path: Path) -> Non
     again = opener(tmp_path)
     run = DeviceRun(again(), again, "cpu")
     first, second = run.stage(asked(4, 9)), run.stage(asked(3, 7))  # two at a time
-    assert isinstance(first, Staged)
+    assert isinstance(first, StagedInputs)
     assert first["mask"].shape == (4, 9)
     same(run(second), second)
     same(run(first), first)

@@ -31,8 +31,8 @@ def test_a_wrong_number_of_probabilities_is_refused() -> None:
 
 
 def test_a_list_of_classes_finds_its_taxonomy() -> None:
-    for known in TAXONOMIES:
-        assert taxonomy_of(known.names) is known
+    for taxonomy in TAXONOMIES:
+        assert taxonomy_of(taxonomy.names) is taxonomy
     other = taxonomy_of(("b", "a"))
     assert (other.names, other.ids) == (("b", "a"), (1, 2))
     assert other.rollup([0.5, 0.5]) == {}
@@ -50,7 +50,9 @@ def test_ids_of_other_surveys_agree_with_those_of_elasticc(taxonomy: Taxonomy) -
             assert leaf.path == published[leaf.name].path
         else:
             digits = str(leaf.id).rstrip("0")
-            assert any(str(known).startswith(digits) or digits.startswith(str(known)) for known in ELASTICC.ids)
+            assert any(
+                str(class_id).startswith(digits) or digits.startswith(str(class_id)) for class_id in ELASTICC.ids
+            )
 
 
 def test_names_and_ids_must_be_unique() -> None:

@@ -65,7 +65,7 @@ def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         (["classify", "nowhere.avro"], "nowhere.avro"),
         (["classify", "{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], "does not answer"),
@@ -76,14 +76,14 @@ def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: py
     ],
 )
 def test_a_failure_is_a_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
 ) -> None:
     (folder / "deep" / "empty").mkdir()
     (folder / "bad.tar.gz").write_bytes(b"\x1f\x8b nonsense")
     assert run(*(argument.format(folder=folder) for argument in arguments)) == 1
     error = capsys.readouterr().err
     assert error.startswith("nightjar: ")
-    assert told in error
+    assert sentence in error
 
 
 def test_a_problem_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

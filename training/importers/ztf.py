@@ -24,15 +24,15 @@ import numpy as np
 from models.alerts import photometry
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
 from models.alerts.photometry import ZTF_MISSING_FLUX, ZTF_NO_WARNING, ZTF_SIGN, Photometry
-from models.alerts.reader import Alert, Part
-from models.alerts.reader import read_alerts as alerts_of
-from models.alerts.surveys import NAMED
+from models.alerts.reader import ArchiveAlert, ObservationList
+from models.alerts.reader import read_archive_alerts as alerts_of
+from models.alerts.surveys import SURVEY_BY_NAME
 from models.photometry import FILTERS
 from training.importers.columns import ImportFormatError, RawObject
 from training.importers.tables import About
 
 TAR_END: Final = 1024  # bytes
-SURVEY: Final = NAMED["ztf"]
+SURVEY: Final = SURVEY_BY_NAME["ztf"]
 RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1].observations)}
 """Order of preference of the lists of observations; those of brokers' packets have the same names."""
 MANY: Final = 1 << 40
@@ -91,7 +91,7 @@ def read_alerts(
             yield _object(name, list(opened.pop(name).rows.values()), (about or {}).get(name, About()))
 
 
-def alerts_in(source: Path) -> Iterator[Alert]:
+def alerts_in(source: Path) -> Iterator[ArchiveAlert]:
     """Every alert of a file, a tar or the files and tars below a folder, in the order of their names."""
     if not source.exists():
         raise ImportFormatError(f"{source} does not exist")
@@ -139,7 +139,7 @@ def _tail(path: Path) -> bytes:
         return file.read()
 
 
-def _decode(origin: str, data: bytes) -> Iterator[Alert]:
+def _decode(origin: str, data: bytes) -> Iterator[ArchiveAlert]:
     try:
         for alert in alerts_of(data, LIMITS):
             if alert.survey != SURVEY.name or not alert.object_id:
@@ -151,7 +151,7 @@ def _decode(origin: str, data: bytes) -> Iterator[Alert]:
         raise ImportFormatError(f"{origin} is truncated or not an Avro container: {error}") from error
 
 
-def rows_of(alert: Alert) -> Iterator[AlertRow]:
+def rows_of(alert: ArchiveAlert) -> Iterator[AlertRow]:
     """Rows of one alert: forced photometry, its own detection, its history."""
     for part in alert.parts:
         usable = np.isfinite(part.rows.flux) & np.isfinite(part.rows.flux_err)
@@ -160,12 +160,12 @@ def rows_of(alert: Alert) -> Iterator[AlertRow]:
             yield AlertRow(mjd, _filter(part, index), RANKS[part.path], part.rows, index, reason)
 
 
-def _filter(part: Part, index: int) -> str:
+def _filter(part: ObservationList, index: int) -> str:
     band = int(part.rows.band[index])
     return FILTERS[band] if band >= 0 else f"fid {part.columns['band'][index]}"
 
 
-def _reason(part: Part, index: int) -> str:
+def _reason(part: ObservationList, index: int) -> str:
     """Return why a row holds no flux."""
     values: Mapping[str, Any] = {role: column[index] for role, column in part.columns.items()}
     if "status" in values:
@@ -181,7 +181,7 @@ def _reason(part: Part, index: int) -> str:
 def _object(name: str, rows: list[AlertRow], about: About) -> RawObject:
     """Rows of one exposure become one point: the first with a flux, detected when any of them was."""
     rows = sorted(rows, key=lambda row: (row.rank, row.mjd))
-    points = photometry.together([row.rows.at(np.array([row.place])) for row in rows])
+    points = photometry.concatenate([row.rows.at(np.array([row.place])) for row in rows])
     detected, spare = _exposures(points)
     reasons = sorted({row.reason for row in rows if row.reason})
     rejected = {reason: np.array([row.reason == reason for row in rows]) for reason in reasons}

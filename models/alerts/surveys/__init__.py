@@ -1,6 +1,6 @@
 """Every survey that is known: one module each, with its record as ``SURVEY``.
 
-survey = surveys.NAMED["ztf"]
+survey = surveys.SURVEY_BY_NAME["ztf"]
 """
 
 from collections.abc import Mapping
@@ -13,4 +13,4 @@ from models.alerts.layouts import Survey
 SURVEYS: Final[tuple[Survey, ...]] = tuple(
     import_module(f"{__name__}.{module.name}").SURVEY for module in sorted(iter_modules(__path__))
 )
-NAMED: Final[Mapping[str, Survey]] = {survey.name: survey for survey in SURVEYS}
+SURVEY_BY_NAME: Final[Mapping[str, Survey]] = {survey.name: survey for survey in SURVEYS}

@@ -7,7 +7,7 @@ makes other packets of them: times become Julian dates (UTC) at mid-exposure, id
 import re
 from typing import Final
 
-from models.alerts.layouts import Aliases, Layout, Observations, Survey
+from models.alerts.layouts import Aliases, Observations, PacketLayout, Survey
 from models.alerts.photometry import boom_lsst, rubin
 from models.photometry import BANDS
 
@@ -19,7 +19,7 @@ ROW: Final[Aliases] = {
 }
 EXTRA: Final[Aliases] = {"visit": ("visit",), "withdrawn": ("timeWithdrawnMjdTai",)}
 
-RUBIN: Final = Layout(
+RUBIN: Final = PacketLayout(
     marks=(("diaSource",),),
     observations=(
         Observations("prvDiaForcedSources", False, ROW, EXTRA, rubin),
@@ -44,7 +44,7 @@ RUBIN: Final = Layout(
 
 _BOOM_ROW: Final[Aliases] = {"time": ("jd",), "band": ("band",), "flux": ("psfFlux",), "flux_err": ("psfFluxErr",)}
 
-BOOM: Final = Layout(
+BOOM: Final = PacketLayout(
     marks=(("objectId",), ("candidate", "midpointMjdTai")),
     observations=(
         Observations("fp_hists", False, _BOOM_ROW, {}, boom_lsst),

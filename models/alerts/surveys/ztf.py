@@ -6,7 +6,7 @@ whose public streams are Babamul's, adds fluxes and names bands; its unit of flu
 
 from typing import Final
 
-from models.alerts.layouts import Aliases, Layout, Observations, Path, Survey
+from models.alerts.layouts import Aliases, Observations, PacketLayout, Path, Survey
 from models.alerts.photometry import boom_ztf, boom_ztf_unit, ztf_counts, ztf_magnitudes
 
 _ROW: Final[Aliases] = {
@@ -33,7 +33,7 @@ _CONTEXT: Final[dict[str, tuple[Path, ...]]] = {
     "parallax_err": (("e_Plx",),),
 }
 
-ZTF: Final = Layout(
+ZTF: Final = PacketLayout(
     marks=(("candidate",), ("objectId",)),
     observations=(
         Observations("fp_hists", False, _FORCED_ROW, _EXTRA, ztf_counts),
@@ -50,7 +50,7 @@ ZTF: Final = Layout(
 _BOOM_ROW: Final[Aliases] = {"time": ("jd",), "band": ("band",), "flux": ("psfFlux",), "flux_err": ("psfFluxErr",)}
 _BOOM_EXTRA: Final[Aliases] = {"exposure": ("exptime",), "magnitude": ("magpsf",)}
 
-BOOM: Final = Layout(
+BOOM: Final = PacketLayout(
     marks=(("objectId",), ("candidate", "psfFlux"), ("candidate", "jd")),
     observations=(
         Observations("fp_hists", False, _BOOM_ROW, _BOOM_EXTRA, boom_ztf),

@@ -21,7 +21,7 @@ from models.alerts.envelopes import MessageReader, TopicRule, rule_of
 from models.alerts.packet import Packet, PacketError, ReadLimits
 from models.alerts.plans import NewSchemas
 from models.alerts.schema_registry import SchemaRegistry
-from models.alerts.surveys import NAMED
+from models.alerts.surveys import SURVEY_BY_NAME
 from models.lightcurve import LightCurve, LightCurveError
 from service.answers.replies import AlertsReply, FieldError
 from service.dataplane import AskOptions, Outcome, Refusal
@@ -125,8 +125,8 @@ class AlertQuery(BaseModel):
         "",
         max_length=MOST_CHARACTERS,
         description="model to ask: `name`, `name@1.2.3` or an alias; where none is named, the alias of a packet's "
-        f"survey ({', '.join(f'`{name}`' for name in sorted(NAMED))}) if there is one, else `default`; a light "
-        "curve that it was not measured on goes to a model that was, or to none",
+        f"survey ({', '.join(f'`{name}`' for name in sorted(SURVEY_BY_NAME))}) if there is one, else `default`; a "
+        "light curve that it was not measured on goes to a model that was, or to none",
     )
     prior: AskedPrior = Field(None, description=PRIOR_TEXT)
     embedding: bool = Field(False, description="return the network's embedding of each light curve")

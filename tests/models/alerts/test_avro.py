@@ -38,15 +38,15 @@ def test_other_unions_stay(kind: Any) -> None:
 
 def test_a_projection_skips_what_is_not_wanted() -> None:
     schema = parse(alerts.schema("lsst/10.0"))
-    wanted = {
+    keep = {
         "lsst.v10_0.alert": frozenset({"diaSource", "prvDiaSources"}),
         "lsst.v10_0.diaSource": frozenset({"band"}),
     }
-    reader = avro.project(schema, wanted)
+    reader = avro.project(schema, keep)
     data = alerts.bare("lsst/10.0", {**alerts.lsst_alert(), "cutoutScience": b"x" * 1000})
     stream = io.BytesIO(data)
-    found = avro.read_record(stream, schema, reader)
-    assert found == {"diaSource": {"band": "z"}, "prvDiaSources": [{"band": "u"}, {"band": "r"}]}
+    record = avro.read_record(stream, schema, reader)
+    assert record == {"diaSource": {"band": "z"}, "prvDiaSources": [{"band": "u"}, {"band": "r"}]}
     assert stream.tell() == len(data)
 
 

@@ -164,28 +164,28 @@ def test_babamul_s_ztf_alerts(unit: float) -> None:
 @pytest.mark.parametrize("packet", [lsst() | {"cutoutScience": None}, ztf(1e6)])
 def test_the_same_as_json(packet: dict[str, Any]) -> None:
     record_, plan = read_document(orjson.dumps(packet))
-    found = build_packet(record_, plan, ReadLimits())
-    known = only(container(LSST if "cutoutScience" in packet else ZTF, packet))
-    assert found.survey == known.survey
-    assert found.curve is not None
-    assert known.curve is not None
-    order, other = np.argsort(found.curve.mjd), np.argsort(known.curve.mjd)
-    np.testing.assert_allclose(found.curve.mjd[order], known.curve.mjd[other], rtol=0, atol=1e-9)
-    np.testing.assert_allclose(found.curve.flux[order], known.curve.flux[other], rtol=1e-6)
+    from_json = build_packet(record_, plan, ReadLimits())
+    from_avro = only(container(LSST if "cutoutScience" in packet else ZTF, packet))
+    assert from_json.survey == from_avro.survey
+    assert from_json.curve is not None
+    assert from_avro.curve is not None
+    order, other = np.argsort(from_json.curve.mjd), np.argsort(from_avro.curve.mjd)
+    np.testing.assert_allclose(from_json.curve.mjd[order], from_avro.curve.mjd[other], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(from_json.curve.flux[order], from_avro.curve.flux[other], rtol=1e-6)
 
 
 def test_an_empty_history_is_no_other_layout() -> None:
     packet = {**lsst(), "prv_candidates": [], "fp_hists": [], "cutoutScience": None}
     record_, plan = read_document(orjson.dumps(packet))
-    found = build_packet(record_, plan, ReadLimits())
-    assert found.curve is not None
-    assert len(found.curve) == 1
+    read = build_packet(record_, plan, ReadLimits())
+    assert read.curve is not None
+    assert len(read.curve) == 1
 
 
 def test_rows_of_unknown_filters_are_counted_by_name() -> None:
     packet = ztf(1.0)
     packet["fp_hists"] = [point(JD - 6, 100.0, 3e3, "w"), point(JD - 7, 100.0, 3e3, "w"), point(JD - 8, 1.0, 1.0, "é")]
     record_, plan = read_document(orjson.dumps(packet))
-    found = build_packet(record_, plan, ReadLimits())
-    assert found.curve is not None
-    assert found.curve.unknown_filters == {"w": 2, "other": 1}
+    read = build_packet(record_, plan, ReadLimits())
+    assert read.curve is not None
+    assert read.curve.unknown_filters == {"w": 2, "other": 1}

@@ -29,7 +29,7 @@ def snap(data: bytes) -> bytes:
 PACK: dict[str, Callable[[bytes], bytes]] = {"null": bytes, "deflate": deflate, "snappy": snap}
 
 
-def unpack(data: bytes, limits: ReadLimits | None = None) -> list[containers.Block]:
+def unpack(data: bytes, limits: ReadLimits | None = None) -> list[containers.ContainerBlock]:
     return list(containers.read_blocks(data, containers.read_header(data), limits or ReadLimits()))
 
 
@@ -42,7 +42,7 @@ def reason(data: bytes, limits: ReadLimits | None = None) -> RejectReason:
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
 def test_blocks_come_out_in_order(codec: str) -> None:
     data = alerts.header(KIND, codec) + b"".join(alerts.block(i, PACK[codec](b"%d" % i * 300)) for i in range(4))
-    assert unpack(data) == [containers.Block(i, b"%d" % i * 300) for i in range(4)]
+    assert unpack(data) == [containers.ContainerBlock(i, b"%d" % i * 300) for i in range(4)]
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy"])
@@ -120,7 +120,7 @@ DAMAGED = {
 def test_damage_ends_the_reading_after_the_good_blocks(tail: bytes) -> None:
     data = alerts.header(KIND) + alerts.block(1, b"\2a") + tail
     blocks = containers.read_blocks(data, containers.read_header(data), ReadLimits())
-    assert next(blocks) == containers.Block(1, b"\2a")
+    assert next(blocks) == containers.ContainerBlock(1, b"\2a")
     with pytest.raises(PacketError) as caught:
         next(blocks)
     assert caught.value.reason is RejectReason.MALFORMED_AVRO

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from models.alerts import avro, containers, plans
 from models.alerts.avro import Schema, bare
-from models.alerts.decoder import Decoder, Table
+from models.alerts.decoder import AvroDecoder, ColumnTable
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
 from support import alerts
 from support.shared import needs_shared, shared
@@ -26,7 +26,7 @@ BIGGEST = 2**62 - 1  # nine bytes; the tenth is fastavro's
 
 def plain(value: Any) -> Any:
     """A decoded record without tables: lists of rows, as fastavro has them."""
-    if isinstance(value, Table):
+    if isinstance(value, ColumnTable):
         columns = list(value.columns)
         rows = zip(*value.columns.values(), strict=True) if columns else [()] * len(value)
         return [dict(zip(columns, row, strict=True)) for row in rows]
@@ -40,15 +40,15 @@ def projected(schema: Schema, keep: dict[str, frozenset[str]], kind: Json, value
     definition = schema.definition(kind)
     if not isinstance(value, dict) or definition is None:
         return value
-    wanted = keep[definition["name"]]
+    names = keep[definition["name"]]
     return {
         field["name"]: projected(schema, keep, field["type"], value[field["name"]])
         for field in definition["fields"]
-        if field["name"] in wanted
+        if field["name"] in names
     }
 
 
-def keep_of(decoder: Decoder) -> dict[str, frozenset[str]]:
+def keep_of(decoder: AvroDecoder) -> dict[str, frozenset[str]]:
     """The fields that a decoder's projection keeps, by record."""
     keep: dict[str, frozenset[str]] = {}
 
@@ -67,27 +67,27 @@ def keep_of(decoder: Decoder) -> dict[str, frozenset[str]]:
     return keep
 
 
-def check(decoder: Decoder, data: bytes, start: int = 0, must_be_fast: bool = True) -> int:
+def check(decoder: AvroDecoder, data: bytes, start: int = 0, must_be_fast: bool = True) -> int:
     """Hold a record against the full fastavro decoder, field by field; returns where it ends."""
     stream = io.BytesIO(data)
     stream.seek(start)
     full = fastavro.schemaless_reader(stream, decoder.schema.parsed, None)
     expected = projected(decoder.schema, keep_of(decoder), decoder.schema.root, full)
-    found = decoder.read_fast(data, start)
-    assert found is not None or not must_be_fast
-    for values, end in filter(None, (found, decoder.read_slow(data, start))):
+    fast = decoder.read_fast(data, start)
+    assert fast is not None or not must_be_fast
+    for values, end in filter(None, (fast, decoder.read_slow(data, start))):
         assert same(plain(values), expected)
         assert end == stream.tell()
     return stream.tell()
 
 
-def same(found: Any, expected: Any) -> bool:
+def same(actual: Any, expected: Any) -> bool:
     """Equality with NaN equal to itself, types included."""
     if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
+        return actual.keys() == expected.keys() and all(same(actual[name], expected[name]) for name in expected)
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(same, found, expected))
-    return type(found) is type(expected) and (found == expected or (found != found and expected != expected))
+        return len(actual) == len(expected) and all(map(same, actual, expected))
+    return type(actual) is type(expected) and (actual == expected or (actual != actual and expected != expected))
 
 
 @pytest.mark.parametrize("name", avro.schema_names())
@@ -192,13 +192,13 @@ def any_keep(schema: Schema, draw: random.Random) -> dict[str, frozenset[str]]:
     }
 
 
-def any_decoder(kinds: list[Json], draw: random.Random) -> Decoder | None:
+def any_decoder(kinds: list[Json], draw: random.Random) -> AvroDecoder | None:
     kind = spelled_out({"type": "record", "kinds": kinds}, [0])
     try:
         schema = avro.parse(json.dumps(kind).encode())
     except PacketError:
         return None
-    return Decoder(schema, any_keep(schema, draw))
+    return AvroDecoder(schema, any_keep(schema, draw))
 
 
 @settings(max_examples=150, deadline=None)
@@ -237,9 +237,9 @@ def test_damaged_bytes_are_judged_by_fastavro(seed: int, name: str) -> None:
     damaged = bytes(data[: draw.randint(len(data) // 2, len(data))])
     fast = decoder.read_fast(damaged)
     if fast is not None:
-        found, expected = (plain(fast[0]), fast[1]), outcome(lambda: decoder.read_slow(damaged))
-        assert same(found[0], expected[0])
-        assert found[1] == expected[1]
+        actual, expected = (plain(fast[0]), fast[1]), outcome(lambda: decoder.read_slow(damaged))
+        assert same(actual[0], expected[0])
+        assert actual[1] == expected[1]
 
 
 SMALL = {"type": "record", "name": "top", "fields": [
@@ -262,9 +262,9 @@ HOSTILE = {
 }
 
 
-def small_decoder() -> Decoder:
+def small_decoder() -> AvroDecoder:
     schema = avro.parse(json.dumps(SMALL).encode())
-    return Decoder(schema, {"top": frozenset({"rows", "name"}), "row": frozenset({"x"})})
+    return AvroDecoder(schema, {"top": frozenset({"rows", "name"}), "row": frozenset({"x"})})
 
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
@@ -302,7 +302,7 @@ def test_two_blocks_of_an_array_are_joined() -> None:
 def test_a_schema_of_huge_fixed_fields_is_read_slowly() -> None:
     fields = [{"name": f"f{i}", "type": {"type": "fixed", "name": f"t{i}", "size": 2**31 - 1}} for i in range(3)]
     huge = {"type": "record", "name": "huge", "fields": [*fields, {"name": "x", "type": "int"}]}
-    decoder = Decoder(avro.parse(json.dumps(huge).encode()), {"huge": frozenset({"x"})})
+    decoder = AvroDecoder(avro.parse(json.dumps(huge).encode()), {"huge": frozenset({"x"})})
     assert not decoder.fast
     with pytest.raises(PacketError):
         decoder.read(b"\2" * 100)
@@ -310,7 +310,7 @@ def test_a_schema_of_huge_fixed_fields_is_read_slowly() -> None:
 
 def test_a_schema_too_large_is_read_slowly() -> None:
     wide = {"type": "record", "name": "wide", "fields": [{"name": f"f{i}", "type": "int"} for i in range(4000)]}
-    decoder = Decoder(avro.parse(json.dumps(wide).encode()), {"wide": frozenset({"f7"})})
+    decoder = AvroDecoder(avro.parse(json.dumps(wide).encode()), {"wide": frozenset({"f7"})})
     assert not decoder.fast
     assert decoder.read(b"\2" * 4000) == ({"f7": 1}, 4000)
 
@@ -362,7 +362,7 @@ def test_a_long_packet_costs_a_third_of_fastavros_time() -> None:
     assert fastest(lambda: decoder.read(data)) < 0.34 * full
 
 
-def records_of(path: Path) -> tuple[Decoder, list[tuple[bytes, int]]]:
+def records_of(path: Path) -> tuple[AvroDecoder, list[tuple[bytes, int]]]:
     """The decoder of a file and the places of its records; bare and framed files are named by their folder."""
     data = path.read_bytes()
     if data.startswith(containers.MAGIC):

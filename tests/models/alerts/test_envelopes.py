@@ -191,8 +191,8 @@ def test_fink_messages_with_their_schema_as_key() -> None:
         reader = fastavro.reader(file)
         key = json.dumps(reader.writer_schema, default=str).encode()
         for packet, record in zip(plain, reader, strict=True):
-            found = one(alerts.bare(json.loads(key), record), key)  # type: ignore[arg-type]  # fastavro gives records
-            assert (found.alert_id, found.reason) == (packet.alert_id, packet.reason)
+            by_key = one(alerts.bare(json.loads(key), record), key)  # type: ignore[arg-type]  # fastavro gives records
+            assert (by_key.alert_id, by_key.reason) == (packet.alert_id, packet.reason)
             read += 1
     assert read > 5
 

@@ -21,11 +21,11 @@ READER = MessageReader(SchemaRegistry(), ReadLimits())
 
 def failing(error: Exception, times: int) -> Any:
     """``build_packet``, which raises so many times first."""
-    left, working = [times], reader.build_packet
+    failures, working = [times], reader.build_packet
 
     def build(*arguments: Any) -> Packet:
-        if left[0]:
-            left[0] -= 1
+        if failures[0]:
+            failures[0] -= 1
             raise error
         return working(*arguments)
 
@@ -64,9 +64,9 @@ def test_whatever_breaks_the_reader_is_a_reason(
 
 
 def test_a_traceback_is_short(caplog: pytest.LogCaptureFixture) -> None:
-    def deeper(left: int) -> None:
-        if left:
-            deeper(left - 1)
+    def deeper(depth: int) -> None:
+        if depth:
+            deeper(depth - 1)
         raise ValueError("at the bottom")
 
     try:
@@ -79,10 +79,10 @@ def test_a_traceback_is_short(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_packet_may_take_so_much_work_and_no_more() -> None:
     data = alerts.container("ztf/4.02", [alerts.ztf_alert()] * 50)
-    found = read_packet(data, limits=ReadLimits(max_seconds=1e-9))
-    assert isinstance(found[-1], PacketError)
-    assert found[-1].reason is RejectReason.TOO_COSTLY
-    assert len(found) < 50
+    outcomes = read_packet(data, limits=ReadLimits(max_seconds=1e-9))
+    assert isinstance(outcomes[-1], PacketError)
+    assert outcomes[-1].reason is RejectReason.TOO_COSTLY
+    assert len(outcomes) < 50
 
 
 def deep(records: int) -> dict[str, Any]:
@@ -105,11 +105,11 @@ def test_depth_through_references_is_refused(records: int) -> None:
 
 def test_a_request_may_bring_few_schemas() -> None:
     new = plans.NewSchemas(3)
-    told = []
+    outcomes = []
     for number in range(6):
         schema = json.loads(json.dumps(alerts.schema("ztf/4.02"))) | {"doc": f"bring {number}"}
-        told += READER.read(alerts.header(schema), new=new)
-    assert [error.reason for error in told if isinstance(error, PacketError)] == [
+        outcomes += READER.read(alerts.header(schema), new=new)
+    assert [error.reason for error in outcomes if isinstance(error, PacketError)] == [
         *[RejectReason.NO_RECORDS] * 3,
         *[RejectReason.TOO_MANY_SCHEMAS] * 3,
     ]
@@ -151,31 +151,31 @@ def test_refused_packets_leave_nothing_for_the_search_for_cycles() -> None:
     try:
         for _ in range(100):
             assert all(isinstance(outcome, PacketError) for data in bad for outcome in READER.read(data)[-1:])
-        found = gc.collect()
+        unreachable = gc.collect()
     finally:
         gc.enable()
-    assert found < 100
+    assert unreachable < 100
 
 
 def test_blocks_without_records_use_up_the_allowance_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only records were weighed: a container of empty blocks had all the time there is."""
-    left = 20
+    checks = 20
 
     def check(self: Allowance) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
+        nonlocal checks
+        checks -= 1
+        if checks < 0:
             raise TooCostly("the time is over")
 
     monkeypatch.setattr(Allowance, "check", check)
-    found = list(read_packet(alerts.header(alerts.schema("ztf/4.02")) + alerts.block(0, b"") * 50))
-    assert [error.reason for error in found if isinstance(error, PacketError)] == [RejectReason.TOO_COSTLY]
+    outcomes = list(read_packet(alerts.header(alerts.schema("ztf/4.02")) + alerts.block(0, b"") * 50))
+    assert [error.reason for error in outcomes if isinstance(error, PacketError)] == [RejectReason.TOO_COSTLY]
 
 
 def test_bytes_without_records_count_as_records() -> None:
     """Each such block was an outcome of its own, and their number had no bound."""
     data = alerts.header(alerts.schema("ztf/4.02")) + alerts.block(0, b"x") * 50
-    found = [
+    reasons = [
         error.reason for error in read_packet(data, limits=ReadLimits(max_records=5)) if isinstance(error, PacketError)
     ]
-    assert found == [RejectReason.MALFORMED_AVRO] * 6 + [RejectReason.TOO_MANY_RECORDS]
+    assert reasons == [RejectReason.MALFORMED_AVRO] * 6 + [RejectReason.TOO_MANY_RECORDS]

@@ -116,14 +116,14 @@ def test_the_schema_of_a_stranger_is_compiled_when_it_comes_again() -> None:
 def test_patterns_end_with_their_plan() -> None:
     """Python keeps the patterns that were compiled last, and each of these takes half a megabyte."""
     compiled: list[weakref.ref[re.Pattern[bytes]]] = []
-    whole = decoder.Part.compile
+    whole = decoder.PatternPart.compile
 
-    def compile_watched(part: decoder.Part) -> re.Pattern[bytes]:
-        compiled.append(weakref.ref(found := whole(part)))
-        return found
+    def compile_watched(part: decoder.PatternPart) -> re.Pattern[bytes]:
+        compiled.append(weakref.ref(pattern := whole(part)))
+        return pattern
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder.Part, "compile", compile_watched)
+        patch.setattr(decoder.PatternPart, "compile", compile_watched)
         plan = plans.resolve(avro.load("elasticc/0.9.1"))
         assert plan.decoder.fast
     assert compiled

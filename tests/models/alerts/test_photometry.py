@@ -37,32 +37,32 @@ def test_zero_magnitude_is_3631_jansky() -> None:
 
 
 def test_magnitudes_become_signed_flux() -> None:
-    found = candidates(
+    rows = candidates(
         (2460000.5, 1, 18.9, 0.1, "t"),
         (2460001.5, 2, 18.9, 0.1, "1"),
         (2460002.5, 3, 18.9, 0.1, "f"),
         (2460003.5, 1, 18.9, 0.1, "0"),
     )
-    np.testing.assert_allclose(found.flux, np.array([1, 1, -1, -1]) * 1e5)
-    np.testing.assert_allclose(found.flux_err, 1e5 * 0.1 * 0.4 * math.log(10))
-    assert found.band.tolist() == [1, 2, 3, 1]
-    assert found.detected.all()
+    np.testing.assert_allclose(rows.flux, np.array([1, 1, -1, -1]) * 1e5)
+    np.testing.assert_allclose(rows.flux_err, 1e5 * 0.1 * 0.4 * math.log(10))
+    assert rows.band.tolist() == [1, 2, 3, 1]
+    assert rows.detected.all()
 
 
 @pytest.mark.parametrize(
     "row", [(2460000.5, 1, None, None, None), (2460000.5, 1, 18.0, 0.1, None), (2460000.5, 1, 18.0, 0.1, "x")]
 )
 def test_upper_limits_are_neither_points_nor_detections(row: tuple[Any, ...]) -> None:
-    found = candidates(row)
-    assert not photometry.usable(found).any()
-    assert not found.detected.any()
+    rows = candidates(row)
+    assert not photometry.usable(rows).any()
+    assert not rows.detected.any()
 
 
 def test_counts_become_flux_by_their_zero_point() -> None:
-    found = forced((2460000.5, 1, 100.0, 10.0, 26.4, "0", 30.0), (2460001.5, 1, -50.0, 10.0, 26.4, "0", None))
-    np.testing.assert_allclose(found.flux, [1e4, -5e3])
-    np.testing.assert_allclose(found.flux_err, 1e3)
-    assert not found.detected.any()
+    rows = forced((2460000.5, 1, 100.0, 10.0, 26.4, "0", 30.0), (2460001.5, 1, -50.0, 10.0, 26.4, "0", None))
+    np.testing.assert_allclose(rows.flux, [1e4, -5e3])
+    np.testing.assert_allclose(rows.flux_err, 1e3)
+    assert not rows.detected.any()
 
 
 BAD_FORCED = [
@@ -86,8 +86,8 @@ def test_bad_forced_photometry_is_dropped(row: tuple[Any, ...]) -> None:
 
 def test_ztf_time_is_moved_to_mid_exposure_in_tai() -> None:
     start = 2460000.5 - 2400000.5
-    found = forced((2460000.5, 1, 1.0, 1.0, 26.0, "0", 30.0), (2460000.5, 2, 1.0, 1.0, 26.0, "0", 300.0)).mjd
-    np.testing.assert_allclose((found - start) * DAY, [37 + 15, 37 + 150], atol=1e-5)
+    mjd = forced((2460000.5, 1, 1.0, 1.0, 26.0, "0", 30.0), (2460000.5, 2, 1.0, 1.0, 26.0, "0", 300.0)).mjd
+    np.testing.assert_allclose((mjd - start) * DAY, [37 + 15, 37 + 150], atol=1e-5)
     np.testing.assert_allclose((candidates((2460000.5, 1, 18.0, 0.1, "t")).mjd - start) * DAY, 37 + 15, atol=1e-5)
 
 
@@ -97,9 +97,9 @@ def test_leap_seconds() -> None:
 
 
 def test_withdrawn_rows_are_no_points_and_no_detections() -> None:
-    found = rubin((61000.0, "g", 10.0, 1.0, 5, None), (61001.0, "g", 10.0, 1.0, 6, 61002.0), detection=True)
-    assert photometry.usable(found).tolist() == [True, False]
-    assert found.detected.tolist() == [True, False]
+    rows = rubin((61000.0, "g", 10.0, 1.0, 5, None), (61001.0, "g", 10.0, 1.0, 6, 61002.0), detection=True)
+    assert photometry.usable(rows).tolist() == [True, False]
+    assert rows.detected.tolist() == [True, False]
 
 
 UNUSABLE = {

@@ -8,7 +8,7 @@ from models.alerts.packet import PacketError, RejectReason
 from support import alerts
 
 
-def plan_for(schema: Any) -> plans.Plan:
+def plan_for(schema: Any) -> plans.DecodePlan:
     return plans.for_text(json.dumps(schema).encode())
 
 

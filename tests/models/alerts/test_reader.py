@@ -48,7 +48,7 @@ def refusal(outcomes: list[PacketOutcome]) -> PacketError:
     return error
 
 
-def told(outcome: PacketOutcome) -> str:
+def summary(outcome: PacketOutcome) -> str:
     """An outcome in one word: an alert id, or a reason."""
     return outcome.alert_id if isinstance(outcome, Packet) else outcome.reason
 
@@ -123,7 +123,7 @@ def test_ztf_containers(name: str, codec: str) -> None:
 def test_other_containers(name: str) -> None:
     alert = alerts.elasticc_alert(name) if name.startswith("elasticc") else alerts.lsst_alert(name)
     outcomes = read_packet(alerts.container(name, [alert] * 3))
-    assert [isinstance(found, Packet) and found.schema_version for found in outcomes] == [name.split("/")[1]] * 3
+    assert [isinstance(outcome, Packet) and outcome.schema_version for outcome in outcomes] == [name.split("/")[1]] * 3
 
 
 RECURSIVE = {"type": "record", "name": "n", "fields": [{"name": "n", "type": ["null", "n"]}]}
@@ -151,7 +151,12 @@ def test_junk_is_refused_with_a_reason(data: bytes, reason: RejectReason) -> Non
 def test_one_bad_record_harms_no_other_block() -> None:
     first, second, third = (alerts.bare(SMALL, small(i)) for i in (1, 2, 3))
     blocks = alerts.block(1, first) + alerts.block(3, second + b"\xff" * 20 + third) + alerts.block(1, third)
-    assert [told(found) for found in read_packet(alerts.header(SMALL) + blocks)] == ["1", "2", "truncated_avro", "3"]
+    assert [summary(outcome) for outcome in read_packet(alerts.header(SMALL) + blocks)] == [
+        "1",
+        "2",
+        "truncated_avro",
+        "3",
+    ]
 
 
 def test_a_bad_id_harms_only_its_record() -> None:
@@ -159,19 +164,19 @@ def test_a_bad_id_harms_only_its_record() -> None:
         "ztf/4.02", [{**alerts.ztf_alert(), "objectId": name} for name in ("ZTF1", "ZTF 2", "ZTF3")]
     )
     outcomes = read_packet(data)
-    assert [isinstance(found, Packet) and found.object_id for found in outcomes] == ["ZTF1", False, "ZTF3"]
+    assert [isinstance(outcome, Packet) and outcome.object_id for outcome in outcomes] == ["ZTF1", False, "ZTF3"]
     assert isinstance(outcomes[1], PacketError)
     assert outcomes[1].survey == "ztf"
 
 
 def test_a_cut_container_answers_what_came_before() -> None:
     data = alerts.container(SMALL, [small(i) for i in range(1, 4)], sync_interval=1)
-    assert [told(found) for found in read_packet(data[:-5])] == ["1", "2", "truncated_avro"]
+    assert [summary(outcome) for outcome in read_packet(data[:-5])] == ["1", "2", "truncated_avro"]
 
 
 def test_surplus_records_are_refused_together() -> None:
     data = alerts.container(SMALL, [small(i) for i in range(1, 9)])
-    assert [told(found) for found in read_packet(data, limits=ReadLimits(max_records=3))] == [
+    assert [summary(outcome) for outcome in read_packet(data, limits=ReadLimits(max_records=3))] == [
         "1",
         "2",
         "3",
@@ -182,7 +187,7 @@ def test_surplus_records_are_refused_together() -> None:
 
 def test_bytes_left_in_a_block_are_reported() -> None:
     data = alerts.header(SMALL) + alerts.block(1, alerts.bare(SMALL, small(1)) * 2)
-    assert [told(found) for found in read_packet(data)] == ["1", "malformed_avro"]
+    assert [summary(outcome) for outcome in read_packet(data)] == ["1", "malformed_avro"]
 
 
 SAMPLES: dict[str, bytes] = {

@@ -21,12 +21,12 @@ from support import alerts
 
 
 class Fake(ThreadingHTTPServer):
-    """A schema registry: what it holds, what it was asked, and a status to answer everything with."""
+    """A schema registry: what it holds, what was asked of it, and a status to answer everything with."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.replies: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.credentials: list[str | None] = []
         self.broken: int | None = None
         self.location = ""
@@ -46,7 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Fake
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
+        self.server.requests.append(self.path)
         self.server.credentials.append(self.headers.get("Authorization"))
         body = self.server.replies.get(self.path)
         if self.path in self.server.slow:
@@ -78,7 +78,7 @@ def test_a_schema_is_fetched_once(registry: Fake) -> None:
     schemas = SchemaRegistry(registry.url + "/")
     assert schemas.plan(17).version == "11.1"
     assert schemas.plan(17) is schemas.plan(17)
-    assert registry.asked == ["/schemas/ids/17"]
+    assert registry.requests == ["/schemas/ids/17"]
 
 
 def test_the_next_process_reads_it_from_disk(registry: Fake, tmp_path: Path) -> None:
@@ -86,15 +86,15 @@ def test_the_next_process_reads_it_from_disk(registry: Fake, tmp_path: Path) -> 
     SchemaRegistry(registry.url, tmp_path / "new").plan(17)
     registry.broken = 500
     assert SchemaRegistry(registry.url, tmp_path / "new").plan(17).survey == "ztf"
-    assert len(registry.asked) == 1
+    assert len(registry.requests) == 1
 
 
 def test_a_file_that_was_cut_is_fetched_again(registry: Fake, tmp_path: Path) -> None:
     registry.hold(17, "ztf/4.02")
     (tmp_path / "17.avsc").write_text('{"type": "rec')
     assert SchemaRegistry(registry.url, tmp_path).plan(17).survey == "ztf"
-    assert SchemaRegistry(None if not registry.asked else registry.url, tmp_path).plan(17).survey == "ztf"
-    assert len(registry.asked) == 1
+    assert SchemaRegistry(None if not registry.requests else registry.url, tmp_path).plan(17).survey == "ztf"
+    assert len(registry.requests) == 1
 
 
 def test_a_disk_that_takes_nothing_costs_only_the_cache(registry: Fake, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_an_unknown_id_is_asked_for_once(registry: Fake) -> None:
         with pytest.raises(PacketError, match="schema id 704: the registry does not know it") as caught:
             schemas.plan(704)  # a registry that answers is believed, whatever is at hand
         assert caught.value.reason is RejectReason.UNKNOWN_SCHEMA
-    assert len(registry.asked) == 1
+    assert len(registry.requests) == 1
 
 
 def test_ids_of_strangers_do_not_fill_the_memory(registry: Fake) -> None:
@@ -118,7 +118,7 @@ def test_ids_of_strangers_do_not_fill_the_memory(registry: Fake) -> None:
     for schema_id in range(50_000, 50_000 + 2 * MAX_REMEMBERED):
         with pytest.raises(PacketError):
             schemas.plan(schema_id)
-    assert len(schemas._refused) == MAX_REMEMBERED
+    assert len(schemas._refusals) == MAX_REMEMBERED
     assert not schemas._asking
     assert schemas.plan(704) is good
 
@@ -130,7 +130,7 @@ def test_an_unknown_id_is_asked_for_again_after_a_minute(registry: Fake) -> None
         now[0] = seconds
         with pytest.raises(PacketError):
             schemas.plan(704)
-    assert len(registry.asked) == 2
+    assert len(registry.requests) == 2
     registry.hold(704, "ztf/4.02")
     now[0] = 3 * UNKNOWN_SECONDS
     assert schemas.plan(704).survey == "ztf"
@@ -145,7 +145,7 @@ def test_credentials_do_not_follow_a_redirect(registry: Fake, status: int) -> No
         registry.broken, registry.location = status, f"{elsewhere.url}/latest/meta-data/"
         with pytest.raises(SchemaUnavailableError, match=f"answered {status}"):
             SchemaRegistry(registry.url.replace("//", "//user:secret@")).plan(17)
-        assert elsewhere.asked == []
+        assert elsewhere.requests == []
     finally:
         elsewhere.shutdown()
         elsewhere.server_close()
@@ -176,7 +176,7 @@ def test_an_outage_is_no_answer(registry: Fake) -> None:
     assert 0.5 * RETRY_SECONDS <= caught.value.retry_after <= 1.5 * RETRY_SECONDS
     with pytest.raises(SchemaUnavailableError, match="a moment ago"):
         schemas.plan(17)
-    assert len(registry.asked) == 1
+    assert len(registry.requests) == 1
     registry.broken, now[0] = None, 2 * RETRY_SECONDS
     assert schemas.plan(17).version == "11.1"
 
