@@ -27,8 +27,8 @@ PATIENCE_SECONDS: Final = 300.0
 SELDOM: Final = """
 import runpy, sys
 from service.stream.kafka import commits, source
-commits.COMMIT_SECONDS, commits.UNCOMMITTED = 5.0, 1 << 40
-source.KafkaSource.room = lambda self: None
+commits.COMMIT_SECONDS, commits.MAX_UNCOMMITTED = 5.0, 1 << 40
+source.KafkaSource.commit_window = lambda self: None
 sys.argv = ["service", "worker"]
 runpy.run_module("service", run_name="__main__")
 """

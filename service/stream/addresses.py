@@ -64,12 +64,12 @@ class Address:
             raise AddressError(f"{text[:40]!r} is not an ISO time such as 2026-11-21T05:00:00") from None
         return int(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
-    def only(self, *known: str) -> "Address":
+    def only(self, *names: str) -> "Address":
         """Return it as well; raises AddressError when there is an option that is not one of these and has no dot."""
         for option in self.options:
-            if option not in known and not (self.scheme == "kafka" and "." in option):
+            if option not in names and not (self.scheme == "kafka" and "." in option):
                 raise AddressError(
-                    f"{self.scheme}://{self.hosts}: unknown option {option!r}; known: {', '.join(known)}"
+                    f"{self.scheme}://{self.hosts}: unknown option {option!r}; known: {', '.join(names)}"
                 )
         return self
 
@@ -94,9 +94,9 @@ def parse_address(text: str) -> Address:
             raise AddressError("a file's address is file:///path, or file:path where the worker is")
         return Address("file", path=Path(unquote(parts.path)), options=options)
     tls = parts.scheme == "rediss"  # as clients of Redis write it; Kafka has options for this
-    scheme = "redis" if tls else next((known for known in SCHEMES if known == parts.scheme), None)
+    scheme = "redis" if tls else next((scheme_name for scheme_name in SCHEMES if scheme_name == parts.scheme), None)
     if scheme is None:
-        raise AddressError(f"an address begins with {', '.join(f'{known}://' for known in SCHEMES)}")
+        raise AddressError(f"an address begins with {', '.join(f'{scheme_name}://' for scheme_name in SCHEMES)}")
     user, _, hosts = parts.netloc.rpartition("@")
     names = tuple(unquote(name) for name in parts.path.strip("/").split(",") if name)
     if not hosts or not names:

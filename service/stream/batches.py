@@ -6,7 +6,7 @@ from typing import Final, Literal, NamedTuple
 
 from models.alerts.packet import Packet
 from service.observe.metrics import Metrics
-from service.stream.messages import LONGEST_TOPIC, GivenUp, Message
+from service.stream.messages import LONGEST_TOPIC, DeadLetterCause, Message
 
 Ending = Literal["classified", "abstained", "dead", "returned", "lost"]
 TOPICS: Final = 256
@@ -65,21 +65,23 @@ class Accounts:
 
     def summary(self) -> dict[str, Mapping[str, int]]:
         """Return what became of the alerts of each topic, reasons beside endings."""
-        told: dict[str, Mapping[str, int]] = {}
+        summary: dict[str, Mapping[str, int]] = {}
         for topic, count in self._in.items():
             endings = self._out.get(topic, Counter())
-            named = {f"{ending}:{reason}" if reason else ending: n for (ending, reason), n in sorted(endings.items())}
-            told[topic] = {"in": count, **named, "pending": count - endings.total()}
-        return told
+            by_ending = {
+                f"{ending}:{reason}" if reason else ending: n for (ending, reason), n in sorted(endings.items())
+            }
+            summary[topic] = {"in": count, **by_ending, "pending": count - endings.total()}
+        return summary
 
     def check(self) -> None:
         """Raise UnbalancedError unless every alert has come to exactly one end, and not to be lost."""
-        wrong = {topic: told for topic, told in self.summary().items() if told["pending"] or told.get("lost")}
+        wrong = {topic: counts for topic, counts in self.summary().items() if counts["pending"] or counts.get("lost")}
         if wrong:
             raise UnbalancedError(f"alerts without an end, or with two: {wrong}")
 
 
-NAMED: Final = 5
+MAX_NAMED: Final = 5
 """Number of lost alerts that are named at most."""
 
 
@@ -96,43 +98,43 @@ class DeadAlert(NamedTuple):
 
     message: Message
     number: int | None
-    given_up: GivenUp
+    cause: DeadLetterCause
 
 
 class Batch:
     """Messages that were taken together.
 
-    Each message is one alert until it is known how many it holds (:meth:`hold`). Every alert is open until it is
+    Each message is one alert until it is known how many it holds (:meth:`set_alerts`). Every alert is open until it is
     settled, by its message and number: answered, given up, or given back. So an alert that a stage has dropped, or that
-    two stages have answered, is found (:meth:`check`, :meth:`answered`) and named. Messages are told apart as objects
-    (:func:`identity`): every stage hands on the very ones that were taken.
+    two stages have answered, is found (:meth:`check`, :meth:`settle_answers`) and named. Messages are told apart as
+    objects (:func:`identity`): every stage hands on the very ones that were taken.
 
     Attributes
     ----------
-    taken : as the source gave them.
+    messages : as the source gave them.
     dead : alerts that are given up.
     received_ms : when they came, milliseconds since 1970.
-    waits : is called before the batch waits for something that may take any time: others need not wait for it.
+    on_wait : is called before the batch waits for something outside, for any time: others need not wait for it.
     """
 
-    def __init__(self, taken: Sequence[Message], accounts: Accounts, received_ms: int) -> None:
-        self.taken = taken
+    def __init__(self, messages: Sequence[Message], accounts: Accounts, received_ms: int) -> None:
+        self.messages = messages
         self.dead: list[DeadAlert] = []
         self.received_ms = received_ms
-        self.waits: Callable[[], None] = lambda: None
+        self.on_wait: Callable[[], None] = lambda: None
         self._accounts = accounts
         self._open: dict[int, dict[int, str]] = {}  # by message: numbers of open alerts, and their ids where known
-        for message in taken:
+        for message in messages:
             self._open[identity(message)] = {0: ""}
             accounts.take(message.topic)
 
-    def parts(self, size: int) -> list["Batch"]:
+    def split(self, size: int) -> list["Batch"]:
         """Return batches of so many messages at most, in order, which settle what is open here; the dead are theirs."""
         parts = []
-        for first in range(0, len(self.taken), size):
+        for first in range(0, len(self.messages), size):
             part = Batch((), self._accounts, self.received_ms)
-            part.taken = self.taken[first : first + size]
-            part._open = {one: self._open[one] for one in map(identity, part.taken)}
+            part.messages = self.messages[first : first + size]
+            part._open = {one: self._open[one] for one in map(identity, part.messages)}
             part.dead = [one for one in self.dead if part.has(one.message)]
             parts.append(part)
         self.dead = []
@@ -142,17 +144,17 @@ class Batch:
         """Return whether a message is one of these."""
         return identity(message) in self._open
 
-    def hold(self, message: Message, ids: Sequence[str]) -> None:
-        """Note how many alerts a message holds, and what they call themselves."""
-        # It was counted as one when it was taken; after a first try that failed, as what was found in it then.
+    def set_alerts(self, message: Message, ids: Sequence[str]) -> None:
+        """Note how many alerts a message holds, and their ids."""
+        # It was counted as one when it was taken; after a first try that failed, as many as were found in it then.
         self._accounts.take(message.topic, len(ids) - len(self._open[identity(message)]))
         self._open[identity(message)] = dict(enumerate(ids))
 
-    def give_up(self, message: Message, number: int | None, given_up: GivenUp) -> None:
+    def give_up(self, message: Message, number: int | None, cause: DeadLetterCause) -> None:
         """Give up an alert, or all alerts of a message."""
-        self.dead.append(DeadAlert(message, number, given_up))
+        self.dead.append(DeadAlert(message, number, cause))
 
-    def answered(self, alerts: Iterable[tuple[Message, int, str, str]]) -> None:
+    def settle_answers(self, alerts: Iterable[tuple[Message, int, str, str]]) -> None:
         """Settle alerts that were acknowledged: message, number, ending and reason of each.
 
         Raises
@@ -163,14 +165,14 @@ class Batch:
         for message, number, ending, reason in alerts:
             self._settle(message, number, "classified" if ending == "classified" else "abstained", reason)
 
-    def dead_lettered(self, written: Iterable[Message]) -> None:
+    def settle_dead_letters(self, written: Iterable[Message]) -> None:
         """Settle alerts that were given up, of messages whose dead letters are acknowledged."""
         ended = {identity(message) for message in written}
-        for message, number, given_up in self.dead:
+        for message, number, cause in self.dead:
             if identity(message) not in ended:
                 continue
             for one in self._numbers(message, number):
-                self._settle(message, one, "dead", given_up.reason)
+                self._settle(message, one, "dead", cause.reason)
         self.dead = [one for one in self.dead if identity(one.message) not in ended]
 
     def _settle(self, message: Message, number: int, ending: Ending, reason: str = "") -> None:
@@ -178,17 +180,17 @@ class Batch:
             raise LostAlertError(f"{_name(message, number, '')} came to a second end: {ending}")
         self._accounts.settle(message.topic, ending, reason)
 
-    def let_go(self, message: Message) -> None:
-        """Give back what is open of a message: others answer it, or it is delivered again."""
+    def return_message(self, message: Message) -> None:
+        """Count what is open of a message as returned: others answer it, or it is delivered again."""
         opened = self._open[identity(message)]
         self._accounts.settle(message.topic, "returned", count=len(opened))
         opened.clear()
         self.dead = [one for one in self.dead if identity(one.message) != identity(message)]
 
-    def give_back(self) -> None:
-        """Give back whatever is open."""
-        for message in self.taken:
-            self.let_go(message)
+    def return_all(self) -> None:
+        """Count whatever is open as returned."""
+        for message in self.messages:
+            self.return_message(message)
 
     def check(self, answered: Iterable[tuple[Message, int]] = (), written: Iterable[Message] = ()) -> None:
         """Raise LostAlertError, with their names, when alerts are open although every stage is through with them.
@@ -205,15 +207,15 @@ class Batch:
                 covered |= {(identity(message), one) for one in self._numbers(message, number)}
         lost = [
             (message, number, alert_id)
-            for message in self.taken
+            for message in self.messages
             for number, alert_id in self._open[identity(message)].items()
             if (identity(message), number) not in covered
         ]
         for message, number, _ in lost:  # so that the account tells them, and does not merely fail to balance
             self._settle(message, number, "lost")
         if lost:
-            names = [_name(message, number, alert_id) for message, number, alert_id in lost[:NAMED]]
-            more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
+            names = [_name(message, number, alert_id) for message, number, alert_id in lost[:MAX_NAMED]]
+            more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
             raise LostAlertError(f"no stage has brought to an end: {', '.join(names)}{more}")
 
     def _numbers(self, message: Message, number: int | None) -> list[int]:
@@ -225,7 +227,7 @@ def identity(message: Message) -> int:
     """Return what tells a message apart from all others that are held, which its place does not.
 
     Two dead letters of one message lie in two places and are restored to the same one: a worker was killed after it had
-    written the dead letter, and before it could tell the source.
+    written the dead letter, and before it could acknowledge the message.
     """
     return id(message)
 

@@ -81,8 +81,14 @@ def _nightjar(result: Result) -> bytes:
         "alert_id": packet.alert_id,
         "object_id": packet.object_id,
     }
-    told = writer.result(result.outcome, identity, embedding=True)
-    document = {"key": result.key, "topic": result.message.topic, "mjd": packet.mjd, "model": writer.provenance, **told}
+    result_fields = writer.result(result.outcome, identity, embedding=True)
+    document = {
+        "key": result.key,
+        "topic": result.message.topic,
+        "mjd": packet.mjd,
+        "model": writer.provenance,
+        **result_fields,
+    }
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

@@ -1,14 +1,14 @@
 """Messages and results that move through the worker; the protocols of its ends, :class:`Source` and :class:`Sink`.
 
-Both ends block and are used from threads: a source's ``poll``, ``rest`` and ``close`` from one, which owns it; all else
-of a source, and everything of a sink, from several at once.
+Both ends block and are used from threads: a source's ``poll``, ``keep_alive`` and ``close`` from one, which owns it;
+all else of a source, and everything of a sink, from several at once.
 
 What fails for now is tried again after a pause that doubles, up to ten seconds, and is never quite the same
 (:func:`pauses`); :class:`Troubles` knows what fails.
 
 A message that nobody could answer becomes a dead letter (:func:`dead_letter`), with everything needed to try again. It
 is an ordinary record whose value, key and headers are the message's own; what happened is in further headers. So it
-survives any broker, and a worker that reads one takes it for the message it was (:func:`restored`).
+survives any broker, and a worker that reads one takes it for the message it was (:func:`restore`).
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Message:
     place : where in the topic, as the broker counts (``partition:offset``, a stream id, a file name); unique there.
     timestamp_ms : the broker's, milliseconds since 1970; None when it has none.
     deliveries : how often it has been handed out, as far as the broker counts that.
-    token : the source's own, for :meth:`Source.done`.
+    token : the source's own, for :meth:`Source.acknowledge`.
     unread : True where the bytes were not fetched, as reading them may be what ends the process: a dead letter without.
     """
 
@@ -69,8 +69,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Standing of a source with its broker.
+class SourceStatus:
+    """Status of a source with its broker.
 
     Attributes
     ----------
@@ -96,8 +96,8 @@ class PermanentError(Exception):
     """Record that will never be taken."""
 
 
-PIECE: Final = 64
-"""Most messages answered at once where a source has room for a number of answers until it has committed them."""
+PART_MESSAGES: Final = 64
+"""Most messages that are published together where a source bounds the answers that are not committed."""
 
 
 class Source(Protocol):
@@ -109,23 +109,23 @@ class Source(Protocol):
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return up to ``limit`` messages; waits about ``timeout`` seconds for the first. Raises TransientError."""
 
-    def rest(self, seconds: float) -> None:
-        """Keep the broker's trust while nothing can be taken, for so long at most; called instead of ``poll``."""
+    def keep_alive(self, seconds: float) -> None:
+        """Stay a member of the group while nothing can be taken, for so long at most; called instead of ``poll``."""
 
-    def done(self, messages: Sequence[Message]) -> None:
-        """Tell that these need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
+    def acknowledge(self, messages: Sequence[Message]) -> None:
+        """Note that these need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
 
-    def room(self) -> int | None:
-        """Return how many messages more may be answered before a commit; None for any number."""
+    def commit_window(self) -> int | None:
+        """Return how many messages more may be answered before offsets are committed; None for any number."""
 
     def refusal(self) -> str:
         """Return why the broker refuses us, in words; empty when it does not, or is silent. Asked once, at first."""
 
-    def holds(self, message: Message) -> bool:
+    def owns(self, message: Message) -> bool:
         """Return whether a message is still ours to answer: not when others have been given its partition since."""
 
-    def standing(self) -> Standing:
-        """Return how we stand with the broker; asked a few times a minute."""
+    def status(self) -> SourceStatus:
+        """Return the status with the broker; asked a few times a minute."""
 
     def close(self, clean: bool = True) -> None:
         """Give back whatever was not done.
@@ -141,27 +141,27 @@ class FiniteSource:
 
     finite = True
 
-    def rest(self, seconds: float) -> None:
+    def keep_alive(self, seconds: float) -> None:
         """Sleep: nobody expels us."""
         time.sleep(seconds)
 
-    def room(self) -> None:
+    def commit_window(self) -> None:
         """Return no bound: there is nothing to commit."""
 
-    def done(self, messages: Sequence[Message]) -> None:
+    def acknowledge(self, messages: Sequence[Message]) -> None:
         """Do nothing: what has been read is not kept."""
 
     def refusal(self) -> str:
         """Return nothing: who may not read is told at the start."""
         return ""
 
-    def holds(self, message: Message) -> bool:
+    def owns(self, message: Message) -> bool:
         """Return True: nobody else is given what is read here."""
         return True
 
-    def standing(self) -> Standing:
+    def status(self) -> SourceStatus:
         """Return no backlog: a replay is behind by intention."""
-        return Standing()
+        return SourceStatus()
 
     def close(self, clean: bool = True) -> None:
         """Do nothing: nothing is open, and nobody counts deliveries."""
@@ -220,14 +220,14 @@ class Result:
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds; what is mended shall not wait for a minute
-SPREAD: Final = 0.5  # many workers lose one broker at the same moment
+JITTER: Final = 0.5  # many workers lose one broker at the same moment, and must not all come back at another
 
 
-def pauses() -> Iterator[float]:
-    """Yield seconds to wait after each failed try."""
+def backoff() -> Iterator[float]:
+    """Yield seconds to wait after each failed try: twice as long each time, up to ten, and never quite the same."""
     pause = FIRST_PAUSE
     while True:
-        yield pause * random.uniform(1 - SPREAD, 1 + SPREAD)
+        yield pause * random.uniform(1 - JITTER, 1 + JITTER)
         pause = min(LONGEST_PAUSE, 2 * pause)
 
 
@@ -272,29 +272,29 @@ _LONGEST_FACTS: Final[Mapping[str, int]] = {
     "topic": LONGEST_TOPIC,
     "place": 1024,  # an archive's name and a path in it; of brokers, no more than 40
     "timestamp": 20,  # any number of 64 bits
-    "key": 2 << 20,  # in hexadecimal; brokers take records of a megabyte unless they are told otherwise
+    "key": 2 << 20,  # in hexadecimal; brokers take records of a megabyte unless configured otherwise
 }
 """Facts that a dead letter tells about its message, and the most bytes of each: more was not written by us."""
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """Reason for which a message or an alert is given up: the stage, a machine-readable reason, words for people."""
+class DeadLetterCause:
+    """Cause for which a message or an alert is given up: the stage, a machine-readable reason, words for people."""
 
     stage: str
     reason: str
     detail: str = ""
 
 
-def dead_letter(message: Message, given_up: GivenUp, model: str) -> Record:
+def dead_letter(message: Message, cause: DeadLetterCause, model: str) -> Record:
     """Return the dead letter of a message.
 
     Its record key names the message, so that a second dead letter of the same message replaces the first where keys do.
     """
     facts = {
-        "stage": given_up.stage,
-        "reason": given_up.reason,
-        "detail": given_up.detail[:500],
+        "stage": cause.stage,
+        "reason": cause.reason,
+        "detail": cause.detail[:500],
         "model": model,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "topic": message.topic,
@@ -317,7 +317,7 @@ def is_shortened(record: Record) -> bool:
     return any(name == PREFIX + "length" for name, _ in record.headers)
 
 
-def shortened(record: Record) -> Record:
+def shorten(record: Record) -> Record:
     """Return the dead letter with the beginning of the value alone, and the length and SHA-256 of the whole.
 
     The message's own headers are left out, and a long key is replaced by its hash: whatever the message is, the result
@@ -333,10 +333,10 @@ def shortened(record: Record) -> Record:
     return Record(key, record.value[:SHORT_BYTES], headers)
 
 
-def restored(message: Message) -> Message:
+def restore(message: Message) -> Message:
     """Return the message that a dead letter was; any other message as it is.
 
-    Of the dead letter, where it lies now is kept, so that its source can be told when it is done.
+    Of the dead letter, where it lies now is kept, so that its source can acknowledge it.
     """
     facts = _facts(message.headers)
     if facts is None:
@@ -359,6 +359,6 @@ def _facts(headers: Headers) -> Mapping[str, str] | None:
         return None
     if any(len(facts[name]) > longest for name, longest in _LONGEST_FACTS.items()):
         return None
-    told = {name: value.decode(errors="replace") for name, value in facts.items()}
-    sound = all(c in "0123456789abcdef" for c in told["key"]) or told["key"] == NO_KEY
-    return told if sound and len(told["key"]) % 2 == 0 else None
+    texts = {name: value.decode(errors="replace") for name, value in facts.items()}
+    sound = all(c in "0123456789abcdef" for c in texts["key"]) or texts["key"] == NO_KEY
+    return texts if sound and len(texts["key"]) % 2 == 0 else None

@@ -1,11 +1,11 @@
-"""The way of a batch: decode, classify, publish, write dead letters, and tell the source that it is done.
+"""The way of a batch: decode, classify, publish, write dead letters, and acknowledge it to the source.
 
 Decoding runs in a thread; a message that cannot be read is given up, and its neighbours are not. The data plane is
 asked again where that may help, and a batch that breaks it is halved. Each alert is answered from the history in its
 own packet, also when a batch holds several alerts of one object.
 
 Whatever a message makes of a stage costs that message alone: a batch that breaks one is read again message by message,
-and who breaks it alone becomes a dead letter. A batch is told to the source when every alert of it is settled, and not
+and who breaks it alone becomes a dead letter. A batch is acknowledged when every alert of it is settled, and not
 before: an alert without an end is an error (:class:`~service.stream.batches.LostAlertError`), after which the worker
 stops.
 """
@@ -34,18 +34,18 @@ from service.observe.metrics import Metrics
 from service.registry.live import Item, Lease, ModelChooser, ask_each, held
 from service.registry.repository import ModelRepository
 from service.stream.batches import Accounts, Alert, Batch, UnbalancedError
-from service.stream.messages import GivenUp, Message, Result, Source, TransientError, Troubles, pauses
-from service.stream.publishing import Encoded, ExactlyOnce, Line, Publishing
+from service.stream.messages import DeadLetterCause, Message, Result, Source, TransientError, Troubles, backoff
+from service.stream.publishing import EncodedRecords, ExactlyOnce, PublishingQueue, PublishStage
 
 log = structlog.get_logger(__name__)
 
-PASSING: Final = ("out_of_memory", "run_hung", "deadline_exceeded")
+PASSING_REASONS: Final = ("out_of_memory", "run_hung", "deadline_exceeded")
 """Reasons of failed light curves that a later try may not meet again."""
-TRIES: Final = 4
+MAX_TRIES: Final = 4
 
 
-class Classifying:
-    """The second stage."""
+class ClassifyStage:
+    """Second stage: alerts to results."""
 
     def __init__(self, models: ModelRepository, troubles: Troubles, prior: str = "") -> None:
         self._models, self._troubles, self._prior = models, troubles, prior
@@ -59,46 +59,50 @@ class Classifying:
             When the process can classify no more.
         """
         results: list[Result] = []
-        left = list(alerts)
-        for attempt, pause in zip(range(TRIES), pauses(), strict=False):
-            results += await self._ask(batch, left)
-            left = self._failed(batch, results, last=attempt == TRIES - 1)
+        remaining = list(alerts)
+        for attempt, pause in zip(range(MAX_TRIES), backoff(), strict=False):
+            results += await self._ask(batch, remaining)
+            remaining = self._retry_or_give_up(batch, results, last=attempt == MAX_TRIES - 1)
             results = [result for result in results if result.outcome.status in ("classified", "abstained")]
-            if not left:
+            if not remaining:
                 break
-            batch.waits()
-            await self._troubles.wait("inference", f"{len(left)} light curves failed", pause)
+            batch.on_wait()
+            await self._troubles.wait("inference", f"{len(remaining)} light curves failed", pause)
         self._troubles.end("inference")
         return results
 
-    def _failed(self, batch: Batch, results: Sequence[Result], last: bool) -> list[Alert]:
+    def _retry_or_give_up(self, batch: Batch, results: Sequence[Result], last: bool) -> list[Alert]:
         """Return alerts to ask about again; those whose failure will not pass are given up."""
-        again = []
+        retries = []
         for result in results:
             outcome = result.outcome
             if outcome.status in ("classified", "abstained"):
                 continue
-            if outcome.reason in PASSING and not last:
-                again.append(Alert(result.message, result.number, result.packet))
+            if outcome.reason in PASSING_REASONS and not last:
+                retries.append(Alert(result.message, result.number, result.packet))
             else:
-                batch.give_up(result.message, result.number, GivenUp("classify", outcome.reason, outcome.detail))
-        return again
+                batch.give_up(
+                    result.message, result.number, DeadLetterCause("classify", outcome.reason, outcome.detail)
+                )
+        return retries
 
     async def _ask(self, batch: Batch, alerts: Sequence[Alert]) -> list[Result]:
         """Ask about all alerts together; a batch that breaks the data plane is halved until one alert is left."""
         if not alerts:
             return []
         try:
-            leases, items = self._led(alerts)
+            leases, items = self._choose_models(alerts)
             with held(dict.fromkeys(leases)):
-                outcomes = await self._patient(batch, alerts, leases, items)
+                outcomes = await self._ask_when_there_is_room(batch, alerts, leases, items)
         except (EngineClosed, EngineDead, asyncio.CancelledError):
             raise  # nobody answers any more: in halves neither, and no alert is to blame
         except Exception as error:
             if len(alerts) == 1:
                 alert = alerts[0]
                 log.exception("an alert broke the data plane", alert=alert.packet.alert_id)
-                batch.give_up(alert.message, alert.number, GivenUp("classify", "internal_error", type(error).__name__))
+                batch.give_up(
+                    alert.message, alert.number, DeadLetterCause("classify", "internal_error", type(error).__name__)
+                )
                 return []
             middle = len(alerts) // 2
             return await self._ask(batch, alerts[:middle]) + await self._ask(batch, alerts[middle:])
@@ -107,26 +111,28 @@ class Classifying:
             for alert, outcome, lease in zip(alerts, outcomes, leases, strict=True)
         ]
 
-    async def _patient(
+    async def _ask_when_there_is_room(
         self, batch: Batch, alerts: Sequence[Alert], leases: Sequence[Lease[LightCurve]], items: Sequence[Item]
     ) -> list[Outcome]:
         """Ask until there is room; back-pressure, not failure."""
         options = AskOptions(surveys=[alert.packet.survey for alert in alerts])
-        for pause in pauses():
+        for pause in backoff():
             try:
                 return await ask_each(leases, items, options)
             except Overloaded as error:
                 await asyncio.sleep(min(error.retry_after, 1.0))
             except RunAborted as error:
-                batch.waits()
+                batch.on_wait()
                 await self._troubles.wait("inference", str(error), pause)
-        raise AssertionError("pauses() never ends")
+        raise AssertionError("backoff() never ends")
 
-    def _led(self, alerts: Sequence[Alert]) -> tuple[list[Lease[LightCurve]], list[Item]]:
+    def _choose_models(self, alerts: Sequence[Alert]) -> tuple[list[Lease[LightCurve]], list[Item]]:
         """Return the model for each alert, by survey and, where a canary has a share, by object; and what to ask."""
         chooser = ModelChooser(self._models.classifier)
-        led = [chooser.choose(_item(alert), survey=alert.packet.survey, key=alert.packet.object_id) for alert in alerts]
-        return [lease for lease, _ in led], [item for _, item in led]
+        choices = [
+            chooser.choose(_item(alert), survey=alert.packet.survey, key=alert.packet.object_id) for alert in alerts
+        ]
+        return [lease for lease, _ in choices], [item for _, item in choices]
 
 
 def _item(alert: Alert) -> LightCurve | Refusal:
@@ -139,12 +145,12 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-Policy = Literal["wait", "dead"]
-Read = list[PacketOutcome] | SchemaUnavailableError | GivenUp
+UnknownSchemaPolicy = Literal["wait", "dead"]
+ReadResult = list[PacketOutcome] | SchemaUnavailableError | DeadLetterCause
 
 
-class Decoding:
-    """The first stage.
+class DecodeStage:
+    """First stage: messages to alerts.
 
     Parameters
     ----------
@@ -156,7 +162,7 @@ class Decoding:
         self,
         reader: MessageReader,
         rules: Mapping[str, TopicRule],
-        policy: Policy,
+        policy: UnknownSchemaPolicy,
         max_deliveries: int,
         executor: Executor,
         troubles: Troubles,
@@ -166,54 +172,57 @@ class Decoding:
 
     async def alerts(self, batch: Batch, messages: Sequence[Message]) -> list[Alert]:
         """Return alerts of the messages, in order; those that cannot be read are among the batch's dead."""
-        read = await self._patient(batch, messages)
+        read = await self._read_all(batch, messages)
         alerts: list[Alert] = []
         for message, outcomes in zip(messages, read, strict=True):
-            if isinstance(outcomes, GivenUp):
+            if isinstance(outcomes, DeadLetterCause):
                 batch.give_up(message, None, outcomes)
                 continue
-            batch.hold(message, [getattr(outcome, "alert_id", None) or "" for outcome in outcomes])
+            batch.set_alerts(message, [getattr(outcome, "alert_id", None) or "" for outcome in outcomes])
             for number, outcome in enumerate(outcomes):
                 if isinstance(outcome, PacketError):
-                    batch.give_up(message, number, GivenUp("decode", outcome.reason, outcome.detail))
+                    batch.give_up(message, number, DeadLetterCause("decode", outcome.reason, outcome.detail))
                 else:
                     alerts.append(Alert(message, number, outcome))
         return alerts
 
-    async def _patient(self, batch: Batch, messages: Sequence[Message]) -> list[list[PacketOutcome] | GivenUp]:
+    async def _read_all(self, batch: Batch, messages: Sequence[Message]) -> list[list[PacketOutcome] | DeadLetterCause]:
         """Read all messages, as often as it takes to get their schemas."""
-        done: dict[int, list[PacketOutcome] | GivenUp] = {}  # by place: however often some are read, the order stays
-        while left := [place for place in range(len(messages)) if place not in done]:
-            found = await self._read([messages[place] for place in left])
-            missing = [read for read in found if isinstance(read, SchemaUnavailableError)]
-            for place, read in zip(left, found, strict=True):
+        # By place in the batch: however often some are read again, the order stays.
+        read_by_place: dict[int, list[PacketOutcome] | DeadLetterCause] = {}
+        while remaining := [place for place in range(len(messages)) if place not in read_by_place]:
+            results = await self._read([messages[place] for place in remaining])
+            unavailable = [read for read in results if isinstance(read, SchemaUnavailableError)]
+            for place, read in zip(remaining, results, strict=True):
                 if not isinstance(read, SchemaUnavailableError):
-                    done[place] = read
+                    read_by_place[place] = read
                 elif self._policy == "dead":
-                    done[place] = GivenUp("decode", "schema_unavailable", str(read))
-            if missing and self._policy == "wait":
-                batch.waits()
-                await self._troubles.wait("schema registry", str(missing[0]), min(m.retry_after for m in missing))
+                    read_by_place[place] = DeadLetterCause("decode", "schema_unavailable", str(read))
+            if unavailable and self._policy == "wait":
+                batch.on_wait()
+                await self._troubles.wait(
+                    "schema registry", str(unavailable[0]), min(m.retry_after for m in unavailable)
+                )
         self._troubles.end("schema registry")
-        return [done[place] for place in range(len(messages))]
+        return [read_by_place[place] for place in range(len(messages))]
 
-    async def _read(self, messages: Sequence[Message]) -> list[Read]:
+    async def _read(self, messages: Sequence[Message]) -> list[ReadResult]:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: [self._read_one(message) for message in messages])
 
-    def _read_one(self, message: Message) -> Read:
+    def _read_one(self, message: Message) -> ReadResult:
         if message.deliveries > self._max_deliveries:  # before it is read, which may be what kills
             ending = "read: its body is where it was" if message.unread else "done"
             detail = f"delivered {message.deliveries} times and never {ending}"
-            return GivenUp("deliver", "too_many_deliveries", detail)
+            return DeadLetterCause("deliver", "too_many_deliveries", detail)
         try:
             read = self._reader.read(message.value, message.key, rule_for(message.topic, self._rules))
-            return read or GivenUp("decode", "empty", "no alert in it")
+            return read or DeadLetterCause("decode", "empty", "no alert in it")
         except SchemaUnavailableError as error:
             return error
         except Exception as error:  # a bug of ours must cost this message alone, and its dead letter keeps the bytes
             log.exception("a message broke the reader", topic=message.topic, place=message.place)
-            return GivenUp("decode", "internal_error", type(error).__name__)
+            return DeadLetterCause("decode", "internal_error", type(error).__name__)
 
 
 MJD_OF_1970: Final = 40587.0
@@ -234,7 +243,7 @@ class Pipeline:
     def __init__(
         self,
         source: Source,
-        stages: tuple[Decoding, Classifying, Publishing],
+        stages: tuple[DecodeStage, ClassifyStage, PublishStage],
         accounts: Accounts,
         troubles: Troubles,
         metrics: Metrics,
@@ -242,7 +251,7 @@ class Pipeline:
         exactly_once: ExactlyOnce | None = None,
     ) -> None:
         self._exactly_once = exactly_once
-        self._line = Line(source)
+        self._queue = PublishingQueue(source)
         self._source, self._accounts, self._troubles = source, accounts, troubles
         self._decoding, self._classifying, self._publishing = stages
         self._metrics, self.model = metrics, model
@@ -250,42 +259,44 @@ class Pipeline:
     async def handle(self, messages: Sequence[Message]) -> None:
         """Bring messages to an end; what is open when this is cancelled, or fails, is given back to the broker."""
         batch = Batch(messages, self._accounts, now_ms())
-        self._line.join(batch)
-        batch.waits = lambda: self._line.step_aside(batch)
+        self._queue.enqueue(batch)
+        batch.on_wait = lambda: self._queue.leave(batch)
         try:
             await self._handle(batch)
         finally:
-            self._line.step_aside(batch)
-            batch.give_back()
+            self._queue.leave(batch)  # else those behind a batch that failed would wait for ever
+            batch.return_all()
 
     async def _handle(self, batch: Batch) -> None:
         # Before anything is waited for: batches end in the order in which they were taken.
-        turn = self._exactly_once.turn() if self._exactly_once else None
+        turn = self._exactly_once.next_turn() if self._exactly_once else None
         self._watch_arrival(batch)
         results = await self._results(batch)
         if self._exactly_once and turn:
             with self._timed("publish"):
                 self._watch_ages(await self._exactly_once.conclude(batch, results, turn, self.model))
         else:
-            await self._conclude(batch, results)
+            await self._publish_at_least_once(batch, results)
 
     async def _results(self, batch: Batch) -> list[Result]:
         """Read and classify; a message that breaks a stage in a way that nobody foresaw is given up."""
         try:
-            return await self._read_and_classify(batch, batch.taken)
+            return await self._read_and_classify(batch, batch.messages)
         except (EngineFailure, UnbalancedError):
             raise
         except Exception as error:
-            log.exception("a batch broke a stage", messages=len(batch.taken), error=type(error).__name__)
+            log.exception("a batch broke a stage", messages=len(batch.messages), error=type(error).__name__)
         batch.dead.clear()  # all are read again, one by one, and die again where they have to
         results: list[Result] = []
-        for message in batch.taken:
+        for message in batch.messages:
             try:
                 results += await self._read_and_classify(batch, [message])
             except (EngineFailure, UnbalancedError):
                 raise
             except Exception as error:
-                batch.give_up(message, None, GivenUp("worker", "internal_error", f"{type(error).__name__}: {error}"))
+                batch.give_up(
+                    message, None, DeadLetterCause("worker", "internal_error", f"{type(error).__name__}: {error}")
+                )
         return results
 
     async def _read_and_classify(self, batch: Batch, messages: Sequence[Message]) -> list[Result]:
@@ -294,39 +305,39 @@ class Pipeline:
         with self._timed("classify"):
             return await self._classifying.results(batch, alerts)
 
-    async def _conclude(self, batch: Batch, results: Sequence[Result]) -> None:
-        """Publish, write dead letters, tell the source: at least once, in parts where the source has room for some."""
+    async def _publish_at_least_once(self, batch: Batch, results: Sequence[Result]) -> None:
+        """Publish, write dead letters, acknowledge: at least once, in parts where the source has a commit window."""
         encoded = await self._publishing.encode(results)
 
-        async def conclude(part: Batch) -> None:
-            await self._conclude_part(part, [one for one in results if part.has(one.message)], encoded)
+        async def publish_part(part: Batch) -> None:
+            await self._publish_part(part, [one for one in results if part.has(one.message)], encoded)
 
-        await self._line.let_through(batch, conclude)
+        await self._queue.publish_in_turn(batch, publish_part)
 
-    async def _conclude_part(self, batch: Batch, results: Sequence[Result], encoded: Encoded) -> None:
-        self._let_go_of_others(batch)
-        held = [result for result in results if self._source.holds(result.message)]
+    async def _publish_part(self, batch: Batch, results: Sequence[Result], encoded: EncodedRecords) -> None:
+        self._return_reassigned(batch)  # their new owners answer them: fewer are answered twice
+        owned_results = [result for result in results if self._source.owns(result.message)]
         with self._timed("publish"):
-            answered = await self._publishing.publish(batch, held, encoded)
-        batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in answered)
+            answered = await self._publishing.publish(batch, owned_results, encoded)
+        batch.settle_answers((r.message, r.number, r.outcome.status, r.outcome.reason) for r in answered)
         self._watch_ages(answered)
         if batch.dead:
             with self._timed("dead_letters"):
-                batch.dead_lettered(await self._publishing.write_dead_letters(batch, self.model))
-        self._let_go_of_others(batch)
+                batch.settle_dead_letters(await self._publishing.write_dead_letters(batch, self.model))
+        self._return_reassigned(batch)  # partitions may have gone while the sink was waited for
         batch.check()
-        await self._done(batch)
+        await self._acknowledge(batch)
 
-    def _let_go_of_others(self, batch: Batch) -> None:
+    def _return_reassigned(self, batch: Batch) -> None:
         """Give back messages whose partitions others have by now: they answer them."""
-        for message in batch.taken:
-            if not self._source.holds(message):
-                batch.let_go(message)
+        for message in batch.messages:
+            if not self._source.owns(message):
+                batch.return_message(message)
 
-    async def _done(self, batch: Batch) -> None:
-        for pause in pauses():
+    async def _acknowledge(self, batch: Batch) -> None:
+        for pause in backoff():
             try:
-                await asyncio.to_thread(self._source.done, batch.taken)
+                await asyncio.to_thread(self._source.acknowledge, batch.messages)
                 break
             except TransientError as error:
                 await self._troubles.wait("source", str(error), pause)
@@ -339,7 +350,7 @@ class Pipeline:
         self._metrics.stream_seconds.labels(stage).observe(monotonic() - started)
 
     def _watch_arrival(self, batch: Batch) -> None:
-        for message in batch.taken:
+        for message in batch.messages:
             if (stated := milliseconds(message.timestamp_ms)) is not None:
                 self._metrics.stream_broker_age.observe(max(0.0, (batch.received_ms - stated) / 1000))
 

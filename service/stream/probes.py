@@ -12,11 +12,11 @@ from time import monotonic
 from typing import Any, Final
 
 from service.observe.metrics import Metrics
-from service.stream.messages import Standing
+from service.stream.messages import SourceStatus
 
 
-class Movement:
-    """Movement of alerts: when messages were taken and done last, and how the source stands.
+class ProgressMonitor:
+    """Monitor of the progress of alerts: when messages were taken and done last, and the status of the source.
 
     Not ready is a worker that can take nothing, for whatever reason, or takes nothing although the broker has more. It
     is unhealthy, so that a supervisor starts it anew, when nothing moves for minutes although messages wait and no
@@ -45,53 +45,53 @@ class Movement:
         self._outside = outside
         self._clock = clock
         self._taken_at = self._moved_at = self._trouble_at = self._member_at = clock()
-        self.standing = Standing()
+        self.status = SourceStatus()
 
-    def took(self) -> None:
+    def note_taken(self) -> None:
         """Note that messages were taken."""
         self._taken_at = self._moved_at = self._clock()
 
-    def ended(self) -> None:
+    def note_ended(self) -> None:
         """Note that a batch has ended."""
         self._moved_at = self._clock()
 
-    def observe(self, standing: Standing, under_way: int) -> None:
-        """Take in how the source stands, and tell the metrics; called every few seconds.
+    def observe(self, status: SourceStatus, in_flight: int) -> None:
+        """Take in the status of the source, and set the metrics; called every few seconds.
 
         Parameters
         ----------
-        under_way : messages taken and not done.
+        in_flight : messages taken and not done.
         """
-        self.standing, now = standing, self._clock()
-        if standing.waiting <= 0:
+        self.status, now = status, self._clock()
+        if status.waiting <= 0:
             self._taken_at = now
-            if not under_way:
+            if not in_flight:
                 self._moved_at = now
-        if self._outside() or standing.trouble or standing.assigned == 0:
+        if self._outside() or status.trouble or status.assigned == 0:
             self._trouble_at = now
-        if self._outside() or standing.trouble or standing.member:
+        if self._outside() or status.trouble or status.member:
             self._member_at = now
         metrics = self._metrics
         metrics.stream_lag.clear()
-        for (topic, partition), lag in standing.lag.items():
+        for (topic, partition), lag in status.lag.items():
             metrics.stream_lag.labels(topic, partition).set(lag)
-        metrics.stream_assigned.set(standing.assigned or 0)
+        metrics.stream_assigned.set(status.assigned or 0)
         metrics.stream_untaken.set(now - self._taken_at)
         metrics.stream_not_ready.set(bool(self._outside() or self.unready()))
 
     def unready(self) -> str:
         """Return why nothing is taken, in words; empty when there is nothing to take, or it is taken."""
-        if self.standing.trouble:
-            return f"source: {self.standing.trouble}"
+        if self.status.trouble:
+            return f"source: {self.status.trouble}"
         since = self._clock() - self._taken_at
-        if self.standing.waiting > 0 and since > self._unready_after:
-            return f"source: nothing taken for {since:.0f} s although {self.standing.waiting} messages wait"
+        if self.status.waiting > 0 and since > self._unready_after:
+            return f"source: nothing taken for {since:.0f} s although {self.status.waiting} messages wait"
         return self._no_member(self._unready_after)
 
     def unhealthy(self) -> str:
         """Return what only a new process mends, in words; empty when nothing is known to be wrong."""
         now = self._clock()
-        if self._outside() or self.standing.trouble:
+        if self._outside() or self.status.trouble:
             return ""
         since = now - max(self._moved_at, self._trouble_at)
         if since > self._unhealthy_after:
@@ -100,7 +100,7 @@ class Movement:
 
     def _no_member(self, longest: float) -> str:
         since = self._clock() - self._member_at
-        if self.standing.member or since <= longest:
+        if self.status.member or since <= longest:
             return ""
         return f"source: not a member of its group for {since:.0f} s although the brokers answer"
 
@@ -153,11 +153,11 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         super().__init__(address, handler)
-        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Begin a thread, or hang up where all places are taken."""
-        if self._places.acquire(blocking=False):
+        if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -171,7 +171,7 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             late.cancel()
-            self._places.release()
+            self._slots.release()
 
 
 def _hang_up(request: socket.socket) -> None:

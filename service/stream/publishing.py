@@ -8,8 +8,8 @@ Exactly once, from Kafka to Kafka (:class:`ExactlyOnce`): batches end in transac
 they were taken. A transaction holds the results of a batch, its dead letters where they go to the same cluster, and the
 offsets after it. One that fails is aborted and tried again from memory, as long as the partitions are ours. Of
 partitions that were taken away nothing is published: their messages are given back, and whoever gets them begins at the
-committed offset. Batches are decoded and classified several at a time all the same; only their ends wait for each
-other.
+committed offset. Batches are decoded and classified several at a time all the same; only their transactions wait for
+each other.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from service.settings import SinkFormat
 from service.stream.batches import Batch, DeadAlert, identity
 from service.stream.formats import record_of
 from service.stream.messages import (
-    PIECE,
-    GivenUp,
+    PART_MESSAGES,
+    DeadLetterCause,
     Message,
     PermanentError,
     Record,
@@ -35,21 +35,21 @@ from service.stream.messages import (
     Source,
     TransientError,
     Troubles,
+    backoff,
     dead_letter,
     is_shortened,
-    pauses,
-    shortened,
+    shorten,
 )
 
 log = structlog.get_logger(__name__)
 
 
-Encoded = Mapping[Result, Record | GivenUp | None]
-"""Records of results; the reason where one cannot be told in the format, None where the format has no words for it."""
+EncodedRecords = Mapping[Result, Record | DeadLetterCause | None]
+"""Records of results; a cause where one cannot be written in the format, None where that has no words for it."""
 
 
-class Publishing:
-    """The last stage."""
+class PublishStage:
+    """Last stage: results to the sink, what was given up to the dead letters."""
 
     def __init__(
         self, sink: Sink, dead_letters: Sink, form: SinkFormat, executor: Executor, troubles: Troubles, metrics: Metrics
@@ -57,12 +57,14 @@ class Publishing:
         self._sink, self._dead_letters, self._form = sink, dead_letters, form
         self._executor, self._troubles, self._metrics = executor, troubles, metrics
 
-    async def encode(self, results: Sequence[Result]) -> Encoded:
+    async def encode(self, results: Sequence[Result]) -> EncodedRecords:
         """Return what is to be published of each result."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: {result: self._encode(result) for result in results})
 
-    async def publish(self, batch: Batch, results: Sequence[Result], encoded: Encoded | None = None) -> list[Result]:
+    async def publish(
+        self, batch: Batch, results: Sequence[Result], encoded: EncodedRecords | None = None
+    ) -> list[Result]:
         """Publish; returns results acknowledged, or without words in the format. Others are among the batch's dead.
 
         Parameters
@@ -70,63 +72,73 @@ class Publishing:
         encoded : of these results and perhaps more, where that was done before.
         """
         encoded = await self.encode(results) if encoded is None else encoded
-        records, owners, silent = [], [], []
+        records, record_results, inexpressible = [], [], []
         for result in results:
             record = encoded[result]
             if isinstance(record, Record):
                 records.append(record)
-                owners.append(result)
-            elif isinstance(record, GivenUp):
+                record_results.append(result)
+            elif isinstance(record, DeadLetterCause):
                 batch.give_up(result.message, result.number, record)
             else:
-                silent.append(result)
+                inexpressible.append(result)
         refusals = await self._send(self._sink, records, "sink")
         for place, error in refusals.items():
-            batch.give_up(owners[place].message, owners[place].number, GivenUp("publish", "refused", str(error)))
-        return silent + [owner for place, owner in enumerate(owners) if place not in refusals]
+            batch.give_up(
+                record_results[place].message,
+                record_results[place].number,
+                DeadLetterCause("publish", "refused", str(error)),
+            )
+        return inexpressible + [result for place, result in enumerate(record_results) if place not in refusals]
 
-    def _encode(self, result: Result) -> Record | GivenUp | None:
+    def _encode(self, result: Result) -> Record | DeadLetterCause | None:
         try:
             return record_of(result, self._form)
         except PermanentError as error:
-            return GivenUp("encode", "not_expressible", str(error))
+            return DeadLetterCause("encode", "not_expressible", str(error))
         except Exception as error:  # a bug of ours must cost this alert alone
             log.exception("a result broke its format", alert=result.packet.alert_id)
-            return GivenUp("encode", "internal_error", type(error).__name__)
+            return DeadLetterCause("encode", "internal_error", type(error).__name__)
 
     async def write_dead_letters(self, batch: Batch, model: str) -> list[Message]:
         """Write a batch's dead letters, one for each message; returns the messages of those acknowledged."""
-        # One for each message, with its first reason: of equal keys a dictionary keeps the last that it is given.
-        dead = {identity(one.message): one for one in reversed(batch.dead)}
-        left = [(one.message, dead_letter(one.message, one.given_up, model)) for one in dead.values()]
-        kept: list[Message] = []
-        for pause in pauses():
-            refusals = await self._send(self._dead_letters, [record for _, record in left], "dead letters")
-            taken = [one for place, one in enumerate(left) if place not in refusals]
-            kept += [message for message, _ in taken]
-            self._metrics.stream_shortened.inc(sum(is_shortened(record) for _, record in taken))
-            refused = [left[place] for place in refusals]
-            left = [(message, shortened(record)) for message, record in refused]  # too large, most likely
-            if not left:
+        # With its first cause: of equal keys a dictionary keeps the last that it is given.
+        first_by_message = {identity(one.message): one for one in reversed(batch.dead)}
+        pending = [(one.message, dead_letter(one.message, one.cause, model)) for one in first_by_message.values()]
+        written: list[Message] = []
+        for pause in backoff():
+            refusals = await self._send(self._dead_letters, [record for _, record in pending], "dead letters")
+            acknowledged = [one for place, one in enumerate(pending) if place not in refusals]
+            written += [message for message, _ in acknowledged]
+            self._metrics.stream_shortened.inc(sum(is_shortened(record) for _, record in acknowledged))
+            refused = [pending[place] for place in refusals]
+            pending = [(message, shorten(record)) for message, record in refused]  # too large, most likely
+            if not pending:
                 break
-            log.warning("a dead letter was refused", place=left[0][0].place, reason=str(next(iter(refusals.values()))))
-            if left == refused:  # shortened before
+            log.warning(
+                "a dead letter was refused", place=pending[0][0].place, reason=str(next(iter(refusals.values())))
+            )
+            if pending == refused:  # shortened before
                 await self._troubles.wait("dead letters", str(next(iter(refusals.values()))), pause)
-        return kept
+        return written
 
     async def _send(self, sink: Sink, records: Sequence[Record], step: str) -> dict[int, PermanentError]:
         """Publish until every record is acknowledged or refused for good; returns the refusals, by place."""
         refusals: dict[int, PermanentError] = {}
-        left = list(range(len(records)))
-        for pause in pauses():
-            if not left:
+        pending = list(range(len(records)))
+        for pause in backoff():
+            if not pending:
                 break
-            verdicts = await asyncio.to_thread(_publish, sink, [records[place] for place in left])
-            told = dict(zip(left, verdicts, strict=True))
-            refusals |= {place: verdict for place, verdict in told.items() if isinstance(verdict, PermanentError)}
-            left = [place for place, verdict in told.items() if verdict is not None and place not in refusals]
-            if left:
-                await self._troubles.wait(step, str(told[left[0]]), pause)
+            verdicts = await asyncio.to_thread(_publish, sink, [records[place] for place in pending])
+            verdict_by_place = dict(zip(pending, verdicts, strict=True))
+            refusals |= {
+                place: verdict for place, verdict in verdict_by_place.items() if isinstance(verdict, PermanentError)
+            }
+            pending = [
+                place for place, verdict in verdict_by_place.items() if verdict is not None and place not in refusals
+            ]
+            if pending:
+                await self._troubles.wait(step, str(verdict_by_place[pending[0]]), pause)
         if records:
             self._troubles.end(step)
         return refusals
@@ -142,64 +154,66 @@ def _publish(sink: Sink, records: Sequence[Record]) -> list[PermanentError | Tra
         if len(records) == 1:
             log.exception("a record broke the sink")
             return [PermanentError(f"{type(error).__name__}: {error}"[:500])]
-        middle = len(records) // 2
-        return _publish(sink, records[:middle]) + _publish(sink, records[middle:])
+        half = len(records) // 2
+        return _publish(sink, records[:half]) + _publish(sink, records[half:])
 
 
-PATIENCE_SECONDS: Final = 10.0
-LOOK_SECONDS: Final = 0.005
+WINDOW_TIMEOUT_SECONDS: Final = 10.0
+WINDOW_POLL_SECONDS: Final = 0.005
 
 
-class Line:
-    """Order in which batches are published where a source has room for so many answers until it can commit.
+class PublishingQueue:
+    """Queue of batches for publishing, where a source bounds the answers that are not committed.
 
-    What is answered cannot be committed before everything taken before it is done. So batches are let through in the
-    order in which they were taken, in parts, each once there is room for it; a killed worker has answered no more than
-    that room without a commit. A batch that waits for something outside steps aside (:meth:`step_aside`), and where
-    there is no room for :data:`PATIENCE_SECONDS`, as nobody takes commits, alerts are answered all the same.
+    What is answered cannot be committed before everything taken before it is done. So batches are published in the
+    order in which they were taken, in parts, each once it fits into the source's commit window; a killed worker has
+    answered no more than that window without a commit. A batch that waits for something outside leaves the queue
+    (:meth:`leave`) and is published when it is ready. Where a part has not fitted for :data:`WINDOW_TIMEOUT_SECONDS`,
+    as no broker acknowledges commits, alerts are answered all the same.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._bounded = source.room() is not None
-        self._waiting: dict[Batch, asyncio.Event] = {}  # in the order taken; the first one's is set
-        self._let_through = 0
-        self._patience = PATIENCE_SECONDS
+        self._bounded = source.commit_window() is not None
+        self._waiting: dict[Batch, asyncio.Event] = {}  # in the order taken; the turn of the first one is set
+        self._in_flight = 0
+        # Zero once a part has not fitted for so long, until one fits: an outage costs one timeout, not one a part.
+        self._window_timeout = WINDOW_TIMEOUT_SECONDS
 
-    def join(self, batch: Batch) -> None:
-        """Take the last place; to be called in the order in which batches are taken."""
+    def enqueue(self, batch: Batch) -> None:
+        """Put a batch at the end; to be called in the order in which batches are taken."""
         if self._bounded:
             self._waiting[batch] = asyncio.Event()
-            self._call_first()
+            self._wake_first()
 
-    def step_aside(self, batch: Batch) -> None:
-        """Give up a batch's place, if it has one still: those behind it need not wait for it."""
-        if (place := self._waiting.pop(batch, None)) is not None:
-            place.set()
-            self._call_first()
+    def leave(self, batch: Batch) -> None:
+        """Take a batch out of the queue, if it is in it still: those behind it need not wait for it."""
+        if (turn := self._waiting.pop(batch, None)) is not None:
+            turn.set()
+            self._wake_first()
 
-    def _call_first(self) -> None:
-        for place in self._waiting.values():
-            place.set()
+    def _wake_first(self) -> None:
+        for turn in self._waiting.values():
+            turn.set()
             break
 
-    async def let_through(self, batch: Batch, publish: Callable[[Batch], Awaitable[None]]) -> None:
+    async def publish_in_turn(self, batch: Batch, publish: Callable[[Batch], Awaitable[None]]) -> None:
         """Have a batch published in its turn: in parts, side by side, where there is a bound, and whole elsewhere.
 
         Parameters
         ----------
-        publish : brings a part to an end, which fills the room until it returns. The others end with the first to fail.
+        publish : brings a part to an end, which counts in the window until it returns. If one fails, all end with it.
         """
-        if (place := self._waiting.get(batch)) is not None:
-            await place.wait()
-        parts = batch.parts(PIECE) if self._bounded else [batch]
+        if (turn := self._waiting.get(batch)) is not None:
+            await turn.wait()
+        parts = batch.split(PART_MESSAGES) if self._bounded else [batch]
         try:
-            async with asyncio.TaskGroup() as under_way:
+            async with asyncio.TaskGroup() as parts_in_flight:
                 for part in parts:
-                    await self._room_for(len(part.taken))
-                    self._let_through += len(part.taken)
-                    under_way.create_task(self._publish(part, publish))
-                self.step_aside(batch)
+                    await self._wait_for_window(len(part.messages))
+                    self._in_flight += len(part.messages)
+                    parts_in_flight.create_task(self._publish(part, publish))
+                self.leave(batch)  # the next batch begins beside the last parts of this one
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -207,41 +221,44 @@ class Line:
         try:
             await publish(part)
         finally:
-            self._let_through -= len(part.taken)
+            self._in_flight -= len(part.messages)
 
-    async def _room_for(self, count: int) -> None:
-        end = monotonic() + self._patience
-        while (lacks := not self._has_room_for(count)) and monotonic() < end:
-            await asyncio.sleep(LOOK_SECONDS)
-        self._patience = 0.0 if lacks else PATIENCE_SECONDS
+    async def _wait_for_window(self, count: int) -> None:
+        end = monotonic() + self._window_timeout
+        while (is_full := not self._fits_window(count)) and monotonic() < end:
+            await asyncio.sleep(WINDOW_POLL_SECONDS)
+        self._window_timeout = 0.0 if is_full else WINDOW_TIMEOUT_SECONDS
 
-    def _has_room_for(self, count: int) -> bool:
-        room = self._source.room()
-        return room is None or self._let_through + count <= room
+    def _fits_window(self, count: int) -> bool:
+        window = self._source.commit_window()
+        return window is None or self._in_flight + count <= window
 
 
 if TYPE_CHECKING:  # confluent_kafka is there only where a worker needs it
     from service.stream.kafka.sink import KafkaTransactions
-    from service.stream.kafka.source import Claim, KafkaSource
+    from service.stream.kafka.source import KafkaSource, TransactionOffsets
 
-RESERVE_SECONDS: Final = 0.5
-BATCHES_AHEAD: Final = 4
-"""Batches under way beyond which no more are taken: the slower the transactions, the larger the batches then are."""
-
-
-class Turn(NamedTuple):
-    """Turn of a batch to end, by which the next one learns that it has. Behind a batch that failed, none passes."""
-
-    before: asyncio.Event
-    after: asyncio.Event
+GATE_SECONDS: Final = 0.5
+MAX_TRANSACTIONAL_BATCHES: Final = 4
+"""Batches in flight beyond which no more are taken: the slower the transactions, the larger the batches then are."""
 
 
-class Doubtful(NamedTuple):
-    """Content of a transaction whose commit was asked for and not answered: it may have come to be.
+class TransactionTurn(NamedTuple):
+    """Turn of a batch to commit: after the batch before it, before the next. Behind one that failed, none passes.
+
+    The producer has one transaction at a time, and offsets must be committed in the order in which messages were taken.
+    """
+
+    previous_ended: asyncio.Event
+    ended: asyncio.Event
+
+
+class TransactionContent(NamedTuple):
+    """Content of a transaction. Where its commit was asked for and not answered, it may have come to be.
 
     Attributes
     ----------
-    messages : those of its batch that were still ours. The others come again, and must not be told to be done.
+    messages : those of its batch that were still ours. The others come again, and must not be acknowledged.
     """
 
     messages: list[Message]
@@ -254,51 +271,54 @@ class ExactlyOnce:
     """End of batches in transactions."""
 
     def __init__(
-        self, source: "KafkaSource", transactions: "KafkaTransactions", publishing: Publishing, troubles: Troubles
+        self, source: "KafkaSource", transactions: "KafkaTransactions", publishing: PublishStage, troubles: Troubles
     ) -> None:
         self._source, self._transactions = source, transactions
         self._publishing, self._troubles = publishing, troubles
         self._last = asyncio.Event()
         self._last.set()
-        self._doubtful: Doubtful | None = None
+        self._unconfirmed: TransactionContent | None = None
 
-    def turn(self) -> Turn:
-        """Return the next turn; to be asked for in the order in which batches are taken."""
-        before, self._last = self._last, asyncio.Event()
-        return Turn(before, self._last)
+    def next_turn(self) -> TransactionTurn:
+        """Return the next turn; to be called in the order in which batches are taken."""
+        previous, self._last = self._last, asyncio.Event()
+        return TransactionTurn(previous, self._last)
 
-    async def conclude(self, batch: Batch, results: Sequence[Result], turn: Turn, model: str) -> list[Result]:
+    async def conclude(
+        self, batch: Batch, results: Sequence[Result], turn: TransactionTurn, model: str
+    ) -> list[Result]:
         """Publish, write dead letters and commit, as often as it takes; returns what was answered.
 
-        Who is cancelled while a commit is in doubt keeps the time reserved: no journal may be written then, as it would
-        say that the group reads on from before a transaction that may have come to be.
+        Who is cancelled while a commit is unconfirmed keeps the commit gate: no journal may be written then, as it
+        would set the group back to before a transaction that may have come to be.
         """
-        await turn.before.wait()
-        while not await self._reserve():
+        await turn.previous_ended.wait()
+        while not await self._acquire_gate():  # in short tries: a thread that waits for it cannot be cancelled
             pass
         try:
-            answered = await self._until_committed(batch, results, model)
+            answered = await self._commit_with_retries(batch, results, model)
         finally:
-            if self._doubtful is None:
-                self._source.release()
-        turn.after.set()
+            if self._unconfirmed is None:
+                self._source.release_commit_gate()
+        turn.ended.set()
         return answered
 
-    async def _reserve(self) -> bool:
-        """Try to begin a transaction's time; what a thread gets for somebody who is cancelled is given back."""
-        asked = asyncio.ensure_future(asyncio.to_thread(self._source.reserve, RESERVE_SECONDS))
+    async def _acquire_gate(self) -> bool:
+        """Try to enter the commit gate; what a thread gets for somebody who is cancelled is given back."""
+        # The thread cannot be cancelled with us: if it entered the gate after we are gone, nobody would leave it.
+        acquisition = asyncio.ensure_future(asyncio.to_thread(self._source.acquire_commit_gate, GATE_SECONDS))
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(acquisition)
         except asyncio.CancelledError:
-            await asyncio.wait([asked])
-            if asked.result():
-                self._source.release()
+            await asyncio.wait([acquisition])
+            if acquisition.result():
+                self._source.release_commit_gate()
             raise
 
-    async def _until_committed(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
-        for pause in pauses():
+    async def _commit_with_retries(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
+        for pause in backoff():
             try:
-                answered = await self._attempt(batch, results, model)
+                answered = await self._try_transaction(batch, results, model)
             except TransientError as error:
                 await asyncio.to_thread(self._transactions.abort)
                 await self._troubles.wait("transaction", str(error), pause)
@@ -307,52 +327,55 @@ class ExactlyOnce:
         self._troubles.end("transaction")
         return answered
 
-    async def _attempt(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
+    async def _try_transaction(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
         """Try one transaction."""
         await asyncio.to_thread(self._transactions.begin)
-        claim = await asyncio.to_thread(self._source.claim, batch.taken)
-        # The last commit was asked for and not answered. The group's offsets tell: if they have moved, it came to be.
-        if (doubtful := self._doubtful) is not None:
-            if await asyncio.to_thread(self._source.committed, claim):
-                batch.dead = doubtful.dead
-                self._settle(batch, doubtful)
+        offsets = await asyncio.to_thread(self._source.transaction_offsets, batch.messages)
+        # The last commit was asked for and not answered. Publishing again might answer twice.
+        # The group's committed offsets decide: if they have moved, the transaction came to be.
+        if (unconfirmed := self._unconfirmed) is not None:
+            if await asyncio.to_thread(self._source.is_committed, offsets):
+                batch.dead = unconfirmed.dead
+                self._settle(batch, unconfirmed)
                 await asyncio.to_thread(self._transactions.abort)
-                return doubtful.answered
-            self._doubtful = None
-        for message in batch.taken:
-            if message.token not in claim.owned:
-                batch.let_go(message)
+                return unconfirmed.answered
+            self._unconfirmed = None
+        for message in batch.messages:
+            if message.token not in offsets.owned:
+                batch.return_message(message)
         dead = list(batch.dead)
         try:
-            content = await self._publish(batch, results, claim, model)
-            await _unbroken(self._commit(batch, content, claim))
+            content = await self._publish(batch, results, offsets, model)
+            await _uninterrupted(self._commit(batch, content, offsets))
         except TransientError:
             batch.dead = dead  # what was refused is refused again by the next try
             raise
         return content.answered
 
-    async def _publish(self, batch: Batch, results: Sequence[Result], claim: "Claim", model: str) -> Doubtful:
-        messages = [message for message in batch.taken if message.token in claim.owned]
-        answered = await self._publishing.publish(batch, [r for r in results if r.message.token in claim.owned])
+    async def _publish(
+        self, batch: Batch, results: Sequence[Result], offsets: "TransactionOffsets", model: str
+    ) -> TransactionContent:
+        messages = [message for message in batch.messages if message.token in offsets.owned]
+        answered = await self._publishing.publish(batch, [r for r in results if r.message.token in offsets.owned])
         dead_lettered = await self._publishing.write_dead_letters(batch, model) if batch.dead else []
         batch.check(((r.message, r.number) for r in answered), dead_lettered)
-        return Doubtful(messages, answered, list(batch.dead), dead_lettered)
+        return TransactionContent(messages, answered, list(batch.dead), dead_lettered)
 
-    async def _commit(self, batch: Batch, content: Doubtful, claim: "Claim") -> None:
-        self._doubtful = content  # from the moment it is asked for, until it is answered
-        await asyncio.to_thread(self._transactions.commit, claim.positions, claim.group)
+    async def _commit(self, batch: Batch, content: TransactionContent, offsets: "TransactionOffsets") -> None:
+        self._unconfirmed = content  # from before it is asked for until it is answered: any failure between is a doubt
+        await asyncio.to_thread(self._transactions.commit, offsets.positions, offsets.membership)
         self._settle(batch, content)
 
-    def _settle(self, batch: Batch, content: Doubtful) -> None:
-        batch.answered((r.message, r.number, r.outcome.status, r.outcome.reason) for r in content.answered)
-        batch.dead_lettered(content.dead_lettered)
+    def _settle(self, batch: Batch, content: TransactionContent) -> None:
+        batch.settle_answers((r.message, r.number, r.outcome.status, r.outcome.reason) for r in content.answered)
+        batch.settle_dead_letters(content.dead_lettered)
         batch.check()
-        self._source.done(content.messages)
-        self._doubtful = None
+        self._source.acknowledge(content.messages)
+        self._unconfirmed = None
 
 
-async def _unbroken(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end even when cancelled: what is being committed must not be told to be given back."""
+async def _uninterrupted(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end even when cancelled: what is being committed must not be counted as given back."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)

@@ -1,12 +1,12 @@
 """Alerts from Redis streams by a consumer group, and records to a stream.
 
 An entry has the fields ``value`` and, if need be, ``key``, ``timestamp`` and headers as ``h:<name>``. What a worker
-that died had taken is claimed by another after ``idle`` seconds; what two have died with is handed on alone, with
-nothing else under way, and what goes on killing whoever fetches it is given up by its id, unread. Done entries are
+that died had taken is claimed by another after ``idle`` seconds; what two have died with is delivered alone, with
+nothing else in flight, and what goes on killing whoever fetches it is given up by its id, unread. Done entries are
 acknowledged and, with ``delete=yes``, deleted: right where this group is the stream's only reader.
 
 Redis bounds no reply in bytes: how many entries are asked for at once follows the size of those before
-(:class:`Appetite`).
+(:class:`FetchSize`).
 """
 
 import contextlib
@@ -34,15 +34,15 @@ from redis.retry import Retry
 
 from models.limits import milliseconds
 from service.stream.addresses import Address, AddressError
-from service.stream.messages import FiniteSource, Headers, Message, PermanentError, Record, Standing, TransientError
+from service.stream.messages import FiniteSource, Headers, Message, PermanentError, Record, SourceStatus, TransientError
 
 log = structlog.get_logger(__name__)
 
 GROUP: Final = "nightjar"
 IDLE_SECONDS: Final = 60.0
 TIMEOUT_SECONDS: Final = 10.0
-ALONE_AFTER: Final = 2
-"""Deliveries without an end after which an entry is handed on alone."""
+ALONE_AFTER_DELIVERIES: Final = 2
+"""Deliveries without an end after which an entry is delivered alone."""
 READ_FOR_DEAD_LETTER: Final = 2
 """Deliveries beyond the allowed ones by which an entry is still fetched, so that its dead letter has the bytes."""
 FIRST_ENTRIES: Final = 4
@@ -79,7 +79,7 @@ def refusal_of(client: redis.Redis) -> str:
     return ""
 
 
-class Appetite:
+class FetchSize:
     """Number of entries to ask for at once: few at first, more while replies are full and small.
 
     A reply is read whole before anybody sees how large it is, and an entry may have half a gigabyte.
@@ -88,19 +88,19 @@ class Appetite:
     def __init__(self) -> None:
         self._count = FIRST_ENTRIES
 
-    def of(self, limit: int) -> int:
-        """Return how many to ask for where there is room for so many."""
+    def at_most(self, limit: int) -> int:
+        """Return how many to ask for, at most ``limit``."""
         return min(limit, self._count)
 
-    def fed(self, asked: int, entries: Entries) -> None:
+    def learn(self, requested: int, entries: Entries) -> None:
         """Learn from a reply."""
         size = sum(len(name) + len(value) for _, fields in entries if fields for name, value in fields.items())
         if size > REPLY_BYTES:
-            self._count = max(1, asked // 2)
-        elif len(entries) >= asked and 2 * size <= REPLY_BYTES:  # one that is not full says nothing about a larger one
-            self._count = max(self._count, 2 * asked)
+            self._count = max(1, requested // 2)
+        elif len(entries) >= requested and 2 * size <= REPLY_BYTES:  # one that is not full says nothing about more
+            self._count = max(self._count, 2 * requested)
 
-    def spoiled(self) -> None:
+    def reset(self) -> None:
         """Begin anew with few: a reply did not arrive, and may have been too large to."""
         self._count = min(self._count, FIRST_ENTRIES)
 
@@ -121,46 +121,51 @@ class RedisSource:
         self._group = options.get("group", GROUP)
         self._consumer = options.get("consumer", f"{socket.gethostname()}-{os.getpid()}")
         self._unread_from = max_deliveries + READ_FOR_DEAD_LETTER
-        self._appetite = Appetite()
+        self._fetch_size = FetchSize()
         self._idle_ms = int(1000 * address.number("idle", IDLE_SECONDS))
         self._delete = options.get("delete") == "yes"
-        self._held: set[tuple[bytes, bytes]] = set()  # stream and id of what is under way here
+        self._in_flight: set[tuple[bytes, bytes]] = set()  # stream and id of what is in flight here
         self._ready, self._claimed_at = False, 0.0
-        self._alone = False  # whether what comes next, or is under way, is to be alone
-        self._starts: dict[bytes, str] = {}
+        self._alone = False  # whether what comes next, or is in flight, is to be alone
+        self._scan_starts: dict[bytes, str] = {}
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Claim messages of consumers that died, else read new ones."""
         try:
             self._prepare()
             # A message that may have killed workers is to be alone in the process: if it dies, this one was it.
-            if self._alone and self._held:
+            if self._alone and self._in_flight:
                 sleep(WAIT_SECONDS)
                 return []
             self._alone = False
-            if claimed := self._claim(self._appetite.of(limit)):
-                return self._hold(claimed)
-            if self._alone:  # once what is under way has ended
+            if claimed := self._claim(self._fetch_size.at_most(limit)):
+                return self._note_in_flight(claimed)
+            if self._alone:  # once what is in flight has ended
                 return []
-            return self._hold(self._read(self._appetite.of(limit), timeout))
+            return self._note_in_flight(self._read(self._fetch_size.at_most(limit), timeout))
         except ResponseError as error:
             self._ready = False  # NOGROUP: the stream was deleted, or the server lost it
             raise TransientError(str(error)) from error
         except RedisError as error:
-            self._appetite.spoiled()
+            self._fetch_size.reset()
             raise TransientError(str(error)) from error
 
     def _read(self, count: int, timeout: float) -> list[Message]:
         """Read new entries, so many of each stream."""
         streams = cast(Any, dict.fromkeys(self._streams, ">"))
         reply = self._client.xreadgroup(self._group, self._consumer, streams, count, max(1, int(1000 * timeout)))
-        found = cast("list[tuple[bytes, Entries]]", reply or [])
-        self._appetite.fed(count, [one for _, entries in found for one in entries])
-        return [message_of(stream, entry, fields) for stream, entries in found for entry, fields in entries if fields]
+        entries_by_stream = cast("list[tuple[bytes, Entries]]", reply or [])
+        self._fetch_size.learn(count, [one for _, entries in entries_by_stream for one in entries])
+        return [
+            message_of(stream, entry, fields)
+            for stream, entries in entries_by_stream
+            for entry, fields in entries
+            if fields
+        ]
 
-    def _hold(self, messages: list[Message]) -> list[Message]:
-        """Remember what is handed out, so that it is not claimed from ourselves."""
-        self._held.update(cast("tuple[bytes, bytes]", message.token) for message in messages)
+    def _note_in_flight(self, messages: list[Message]) -> list[Message]:
+        """Remember what is delivered, so that it is not claimed from ourselves."""
+        self._in_flight.update(cast("tuple[bytes, bytes]", message.token) for message in messages)
         return messages
 
     def _prepare(self) -> None:
@@ -177,47 +182,47 @@ class RedisSource:
             return []
         claimed: list[Message] = []
         for stream in self._streams:
-            start = self._starts.get(stream, "-")
-            pending = self._left_behind(stream, limit)
+            start = self._scan_starts.get(stream, "-")
+            pending = self._idle_entries(stream, limit)
             unread = {entry: pending.pop(entry) for entry in list(pending) if pending[entry] >= self._unread_from}
-            claimed += self._give_up(stream, unread)
-            suspects = [entry for entry, deliveries in pending.items() if deliveries >= ALONE_AFTER]
+            claimed += self._claim_unread(stream, unread)
+            suspects = [entry for entry, deliveries in pending.items() if deliveries >= ALONE_AFTER_DELIVERIES]
             if suspects:  # the next look sees the others of these
-                self._starts[stream] = start
+                self._scan_starts[stream] = start
             if suspects and not claimed:
                 self._alone = True
-                return [] if self._held else self._take_over(stream, {suspects[0]: pending[suspects[0]]})
-            claimed += self._take_over(stream, pending if not suspects else {})
-        if not claimed and not self._starts:
+                return [] if self._in_flight else self._claim_entries(stream, {suspects[0]: pending[suspects[0]]})
+            claimed += self._claim_entries(stream, pending if not suspects else {})
+        if not claimed and not self._scan_starts:
             self._claimed_at = monotonic()
         return claimed
 
-    def _left_behind(self, stream: bytes, limit: int) -> dict[bytes, int]:
+    def _idle_entries(self, stream: bytes, limit: int) -> dict[bytes, int]:
         """Return entries that nobody has touched for long, with their numbers of deliveries; some at each call."""
-        start = self._starts.pop(stream, "-")
-        found = cast(
+        start = self._scan_starts.pop(stream, "-")
+        pending = cast(
             "list[dict[str, Any]]",
             self._client.xpending_range(stream, self._group, start, "+", limit, idle=self._idle_ms),
         )
-        if len(found) == limit:
+        if len(pending) == limit:
             # There may be more: the next look begins behind the last one ("(" excludes it).
-            self._starts[stream] = f"({found[-1]['message_id'].decode()}"
+            self._scan_starts[stream] = f"({pending[-1]['message_id'].decode()}"
         return {
             one["message_id"]: int(one["times_delivered"])
-            for one in found
-            if (stream, one["message_id"]) not in self._held
+            for one in pending
+            if (stream, one["message_id"]) not in self._in_flight
         }
 
-    def _take_over(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
+    def _claim_entries(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
         """Claim entries, those of them that nobody has claimed meanwhile."""
         if not pending:
             return []
         # With the idle time once more: of several consumers that have seen an entry the first one to claim it gets it.
         entries = cast(Entries, self._client.xclaim(stream, self._group, self._consumer, self._idle_ms, list(pending)))
-        self._appetite.fed(len(pending), entries)
+        self._fetch_size.learn(len(pending), entries)
         return [message_of(stream, entry, fields, pending[entry] + 1) for entry, fields in entries if fields]
 
-    def _give_up(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
+    def _claim_unread(self, stream: bytes, pending: Mapping[bytes, int]) -> list[Message]:
         """Claim entries without their bytes, which were fetched for a dead letter already and never came to one."""
         if not pending:
             return []
@@ -227,14 +232,14 @@ class RedisSource:
         )
         return [replace(message_of(stream, entry, {}, pending[entry]), unread=True) for entry in ids]
 
-    def rest(self, seconds: float) -> None:
+    def keep_alive(self, seconds: float) -> None:
         """Sleep: Redis wants nothing of a consumer that is busy."""
         sleep(seconds)
 
-    def room(self) -> None:
+    def commit_window(self) -> None:
         """Return no bound: what is done is acknowledged at once."""
 
-    def done(self, messages: Sequence[Message]) -> None:
+    def acknowledge(self, messages: Sequence[Message]) -> None:
         """Acknowledge, stream by stream. What was never read is not deleted: its dead letter has no copy."""
         by_stream, read = _by_stream(messages), _by_stream([message for message in messages if not message.unread])
         try:
@@ -245,17 +250,17 @@ class RedisSource:
         except RedisError as error:
             raise TransientError(str(error)) from error
         # Only now: an entry whose acknowledgement failed is not to be claimed from ourselves.
-        self._held.difference_update((stream, entry) for stream, entries in by_stream.items() for entry in entries)
+        self._in_flight.difference_update((stream, entry) for stream, entries in by_stream.items() for entry in entries)
 
     def refusal(self) -> str:
         """Check whether the server takes our password."""
         return refusal_of(self._client)
 
-    def holds(self, message: Message) -> bool:
+    def owns(self, message: Message) -> bool:
         """Return True: entries are ours until done; who stalls is not told that others have claimed them."""
         return True
 
-    def standing(self) -> Standing:
+    def status(self) -> SourceStatus:
         """Count entries not yet handed to the group, where the server (7.0 and later) counts them."""
         lags: dict[tuple[str, str], int] = {}
         with contextlib.suppress(RedisError):
@@ -263,7 +268,7 @@ class RedisSource:
                 for group in self._client.xinfo_groups(stream):
                     if group["name"] == self._group.encode() and group.get("lag") is not None:
                         lags[stream.decode(errors="replace"), ""] = int(group["lag"])
-        return Standing(lag=lags, waiting=sum(lags.values()))
+        return SourceStatus(lag=lags, waiting=sum(lags.values()))
 
     def close(self, clean: bool = True) -> None:
         """Leave; what is unfinished stays pending, is claimed by others, and counts as delivered once more."""
@@ -343,10 +348,10 @@ class RedisRange(FiniteSource):
 
     def __init__(self, address: Address) -> None:
         options = address.only("db", "since", "until").options
-        self._client, self._appetite = connect(address), Appetite()
+        self._client, self._fetch_size = connect(address), FetchSize()
         since = str(address.moment("since")) if "since" in options else "-"
         try:
-            self._left = [(name.encode(), since, self._end(name, address)) for name in address.names]
+            self._ranges = [(name.encode(), since, self._end(name, address)) for name in address.names]
         except RedisError as error:
             raise AddressError(f"redis://{address.hosts}: {error}") from None
 
@@ -358,27 +363,27 @@ class RedisRange(FiniteSource):
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return the next entries, stream after stream."""
-        while self._left:
-            stream, start, end = self._left[0]
-            count = self._appetite.of(limit)
+        while self._ranges:
+            stream, start, end = self._ranges[0]
+            count = self._fetch_size.at_most(limit)
             try:
-                found = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, count))
+                entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", self._client.xrange(stream, start, end, count))
             except RedisError as error:
-                self._appetite.spoiled()
+                self._fetch_size.reset()
                 raise TransientError(str(error)) from error
-            self._appetite.fed(count, found)
-            if found:
-                self._left[0] = (stream, f"({found[-1][0].decode()}", end)
-                return [message_of(stream, entry, fields) for entry, fields in found]
-            self._left.pop(0)
+            self._fetch_size.learn(count, entries)
+            if entries:
+                self._ranges[0] = (stream, f"({entries[-1][0].decode()}", end)
+                return [message_of(stream, entry, fields) for entry, fields in entries]
+            self._ranges.pop(0)
         return []
 
-    def done(self, messages: Sequence[Message]) -> None:
+    def acknowledge(self, messages: Sequence[Message]) -> None:
         """Delete dead letters; alerts stay."""
         try:
             for message in messages:
                 stream, entry = cast("tuple[bytes, bytes]", message.token)
-                if message.topic != stream.decode(errors="replace"):  # the letter's own topic has been restored
+                if message.topic != stream.decode(errors="replace"):  # that of its message has been restored
                     self._client.xdel(stream, entry)
         except RedisError as error:
             raise TransientError(str(error)) from error

@@ -1,8 +1,8 @@
 """The worker: takes messages while there is room, brings them to an end, and accounts for every one when it stops.
 
-SIGTERM or SIGINT: nothing more is taken, what is under way is finished within ``drain_timeout``, the rest is given back
+SIGTERM or SIGINT: nothing more is taken, what is in flight is finished within ``drain_timeout``, the rest is given back
 to the broker. The process ends with 0 when the account balances; a dead engine, an alert lost between the stages or an
-account that does not balance ends it with 1, and what was under way counts as delivered once more. More workers of the
+account that does not balance ends it with 1, and what was in flight counts as delivered once more. More workers of the
 same group share the partitions: scaling out is starting more of them.
 """
 
@@ -29,15 +29,15 @@ from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
 from service.stream.addresses import AddressError
 from service.stream.batches import Accounts, UnbalancedError
-from service.stream.ends import Ends, open_ends, reads_dead_letters
-from service.stream.messages import Message, Source, TransientError, Troubles, pauses, restored
-from service.stream.pipeline import Classifying, Decoding, Pipeline
-from service.stream.probes import Movement, Probes
-from service.stream.publishing import BATCHES_AHEAD, ExactlyOnce, Publishing
+from service.stream.connectors import Connectors, open_connectors, reads_dead_letters
+from service.stream.messages import Message, Source, TransientError, Troubles, backoff, restore
+from service.stream.pipeline import ClassifyStage, DecodeStage, Pipeline
+from service.stream.probes import Probes, ProgressMonitor
+from service.stream.publishing import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce, PublishStage
 
 POLL_SECONDS: Final = 0.5
-REST_SECONDS: Final = 0.05
-AHEAD_SECONDS: Final = 0.2
+KEEP_ALIVE_SECONDS: Final = 0.05
+BATCH_WAIT_SECONDS: Final = 0.2
 OBSERVE_SECONDS: Final = 2.0
 STUCK_SECONDS: Final = 60.0
 T = TypeVar("T")
@@ -67,16 +67,16 @@ class Worker:
         self._tracer = tracer_of(settings.otlp_endpoint, settings.trace_ratio)
         self._models = ModelRepository(settings, self.metrics, self._tracer, self._fail, load)
         self._state, self._failure = "starting", ""
-        self._ends: Ends | None = None
-        self._restores = False
+        self._connectors: Connectors | None = None
+        self._restores_dead_letters = False
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._messages = self._bytes = 0
-        self._batches_ahead: int | None = None
+        self._in_flight_messages = self._in_flight_bytes = 0
+        self._max_batches: int | None = None
         self.probes: Probes | None = None
-        self._beat, self._pauses = monotonic(), pauses()
+        self._last_beat, self._backoff = monotonic(), backoff()
         after = settings.unready_after, settings.unhealthy_after
-        self._movement = Movement(self.metrics, *after, outside=self._outside)
+        self._progress = ProgressMonitor(self.metrics, *after, outside=self._outside_trouble)
         # One thread owns the source. One decodes: more would wait for each other's turn at the interpreter.
         self._threads = ThreadPoolExecutor(1, "source"), ThreadPoolExecutor(1, "decode")
 
@@ -94,14 +94,16 @@ class Worker:
             self.probes.close()
             for executor in self._threads:
                 executor.shutdown(wait=False, cancel_futures=True)
-        return self._verdict()
+        return self._exit_status()
 
     async def _work(self) -> None:
         rebalanced = self.metrics.stream_rebalances.observe
-        ends = self._ends = await self._on_source(lambda: open_ends(self._settings, self._replay, rebalanced))
-        self._restores = reads_dead_letters(self._settings, self._replay)
-        source, pipeline = ends.source, self._pipeline(ends)
-        self._batches_ahead = BATCHES_AHEAD if ends.transactions else None
+        connectors = self._connectors = await self._call_source(
+            lambda: open_connectors(self._settings, self._replay, rebalanced)
+        )
+        self._restores_dead_letters = reads_dead_letters(self._settings, self._replay)
+        source, pipeline = connectors.source, self._pipeline(connectors)
+        self._max_batches = MAX_TRANSACTIONAL_BATCHES if connectors.transactions else None
         self._state = "ready"
         log.info("ready", model=pipeline.model, source=type(source).__name__, replay=self._replay)
         reports = [asyncio.create_task(work) for work in (self._report(), self._observe(source))]
@@ -114,34 +116,39 @@ class Worker:
             await self._drain(source)
             for task in reports:
                 task.cancel()
-            await self._on_source(lambda: source.close(clean=not self._failure))
-            for sink in (ends.sink, ends.dead_letters):
+            await self._call_source(lambda: source.close(clean=not self._failure))
+            for sink in (connectors.sink, connectors.dead_letters):
                 await asyncio.to_thread(sink.close)
 
-    def _pipeline(self, ends: Ends) -> Pipeline:
+    def _pipeline(self, connectors: Connectors) -> Pipeline:
         settings = self._settings
         limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
         registry = SchemaRegistry(settings.registry or None, settings.registry_cache, settings.schemas)
-        decoding = Decoding(
+        decoding = DecodeStage(
             MessageReader(registry, limits, settings.schemas), settings.topics, settings.unknown_schema,
             settings.max_deliveries, self._threads[1], self._troubles,
         )  # fmt: skip
-        publishing = Publishing(
-            ends.sink, ends.dead_letters, settings.sink_format, self._threads[1], self._troubles, self.metrics
+        publishing = PublishStage(
+            connectors.sink,
+            connectors.dead_letters,
+            settings.sink_format,
+            self._threads[1],
+            self._troubles,
+            self.metrics,
         )
-        stages = decoding, Classifying(self._models, self._troubles, settings.prior), publishing
+        stages = decoding, ClassifyStage(self._models, self._troubles, settings.prior), publishing
         model = str(self._models.classifier().served.reference)
-        once = ExactlyOnce(*ends.transactions, publishing, self._troubles) if ends.transactions else None
-        return Pipeline(ends.source, stages, self.accounts, self._troubles, self.metrics, model, once)
+        once = ExactlyOnce(*connectors.transactions, publishing, self._troubles) if connectors.transactions else None
+        return Pipeline(connectors.source, stages, self.accounts, self._troubles, self.metrics, model, once)
 
     async def _take(self, source: Source, pipeline: Pipeline) -> None:
         """Take messages while there is room for them."""
         while not self._stop.is_set():
-            self._beat = monotonic()
-            await self._let_batches_end()
-            room = self._settings.max_inflight_messages - self._messages
-            if room <= 0 or self._bytes > self._settings.max_held_bytes or self._far_ahead():
-                await self._on_source(lambda: source.rest(REST_SECONDS))
+            self._last_beat = monotonic()
+            await self._wait_for_batch_end()
+            room = self._settings.max_inflight_messages - self._in_flight_messages
+            if room <= 0 or self._in_flight_bytes > self._settings.max_held_bytes or self._at_batch_limit():
+                await self._call_source(lambda: source.keep_alive(KEEP_ALIVE_SECONDS))
                 continue
             messages = await self._poll(source, min(room, self._settings.batch_messages))
             if messages:
@@ -150,36 +157,36 @@ class Worker:
                 await self._all_done()
                 return
 
-    def _far_ahead(self) -> bool:
-        return self._batches_ahead is not None and len(self._tasks) >= self._batches_ahead
+    def _at_batch_limit(self) -> bool:
+        return self._max_batches is not None and len(self._tasks) >= self._max_batches
 
-    async def _let_batches_end(self) -> None:
-        """Wait for the next end of a batch where only so many may be under way; soon, as a rule."""
-        if self._far_ahead():
-            await asyncio.wait(self._tasks, timeout=AHEAD_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    async def _wait_for_batch_end(self) -> None:
+        """Wait for the next end of a batch where only so many may be in flight; soon, as a rule."""
+        if self._at_batch_limit():
+            await asyncio.wait(self._tasks, timeout=BATCH_WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def _poll(self, source: Source, limit: int) -> list[Message] | None:
         """Return messages, none of them after a while, None when the source fails."""
         try:
-            found = await self._on_source(lambda: source.poll(limit, POLL_SECONDS))
+            messages = await self._call_source(lambda: source.poll(limit, POLL_SECONDS))
         except TransientError as error:
-            await self._troubles.wait("source", str(error), next(self._pauses))
+            await self._troubles.wait("source", str(error), next(self._backoff))
             return None
         self._troubles.end("source")
-        self._pauses = pauses()
-        return [restored(message) for message in found] if self._restores else found
+        self._backoff = backoff()
+        return [restore(message) for message in messages] if self._restores_dead_letters else messages
 
     def _begin(self, pipeline: Pipeline, messages: list[Message]) -> None:
         self._count(messages, 1)
-        self._movement.took()
+        self._progress.note_taken()
         task = asyncio.create_task(self._handle(pipeline, messages))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _count(self, messages: list[Message], sign: int) -> None:
-        self._messages += sign * len(messages)
-        self._bytes += sign * sum(len(message.value) for message in messages)
-        self.metrics.stream_inflight.set(self._messages)
+        self._in_flight_messages += sign * len(messages)
+        self._in_flight_bytes += sign * sum(len(message.value) for message in messages)
+        self.metrics.stream_inflight.set(self._in_flight_messages)
 
     async def _handle(self, pipeline: Pipeline, messages: list[Message]) -> None:
         try:
@@ -191,30 +198,30 @@ class Worker:
             self._fail("a batch failed")
         finally:
             self._count(messages, -1)
-            self._movement.ended()
+            self._progress.note_ended()
 
     async def _all_done(self) -> None:
         """Wait until everything that was taken is done, or the worker shall stop."""
         stop = asyncio.create_task(self._stop.wait())
         while self._tasks and not self._stop.is_set():
             await asyncio.wait([stop, *self._tasks], timeout=1, return_when=asyncio.FIRST_COMPLETED)
-            self._beat = monotonic()
+            self._last_beat = monotonic()
         stop.cancel()
 
     async def _drain(self, source: Source) -> None:
-        """Bring to an end what is under way, as far as there is time; the source goes on committing meanwhile."""
+        """Bring to an end what is in flight, as far as there is time; the source goes on committing meanwhile."""
         self._state, end = "draining", monotonic() + self._settings.drain_timeout
-        while self._tasks and (left := end - monotonic()) > 0:
+        while self._tasks and (remaining := end - monotonic()) > 0:
             try:
-                await self._on_source(lambda: source.rest(REST_SECONDS))
+                await self._call_source(lambda: source.keep_alive(KEEP_ALIVE_SECONDS))
             except Exception as error:  # whatever it is, what was taken must come to an end
                 log.warning("the source failed while the worker drains", exc_info=error)
-                await asyncio.wait(self._tasks, timeout=left)
+                await asyncio.wait(self._tasks, timeout=remaining)
         for task in list(self._tasks):
             task.cancel()  # what it holds is given back on the way out (`Pipeline.handle`)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _on_source(self, work: Callable[[], T]) -> T:
+    async def _call_source(self, work: Callable[[], T]) -> T:
         """Return the result of a call to the source, whose calls are all made from one thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads[0], work)
 
@@ -222,21 +229,23 @@ class Worker:
         """Log the account now and then."""
         while True:
             await asyncio.sleep(self._settings.account_interval)
-            log.info("account", topics=self.accounts.summary(), under_way=self._messages)
+            log.info("account", topics=self.accounts.summary(), under_way=self._in_flight_messages)
 
     async def _observe(self, source: Source) -> None:
-        """Ask how the source stands, every few seconds."""
+        """Ask for the status of the source, every few seconds."""
         while True:
-            self._movement.observe(await asyncio.to_thread(source.standing), self._messages)
+            self._progress.observe(await asyncio.to_thread(source.status), self._in_flight_messages)
             await asyncio.sleep(OBSERVE_SECONDS)
 
-    def _outside(self) -> str:
+    def _outside_trouble(self) -> str:
         """Return what is wrong outside of this process, in words."""
-        told = [str(self._troubles)]
-        if self._ends is not None:
-            told += [f"sink: {self._ends.sink.trouble}"] if self._ends.sink.trouble else []
-            told += [f"dead letters: {self._ends.dead_letters.trouble}"] if self._ends.dead_letters.trouble else []
-        return "; ".join(filter(None, told))
+        troubles = [str(self._troubles)]
+        if self._connectors is not None:
+            sinks = {"sink": self._connectors.sink, "dead letters": self._connectors.dead_letters}
+            for name, sink in sinks.items():
+                if trouble := sink.trouble:
+                    troubles.append(f"{name}: {trouble}")
+        return "; ".join(filter(None, troubles))
 
     def stop(self) -> None:
         """Stop taking messages, finish, and end."""
@@ -247,19 +256,19 @@ class Worker:
         self._stop.set()
 
     def _unhealthy(self) -> str:
-        late = monotonic() - self._beat
+        late = monotonic() - self._last_beat
         stuck = self._state == "ready" and late > STUCK_SECONDS
         if self._failure or stuck:
             return self._failure or f"the worker has not moved for {late:.0f} s"
-        return self._movement.unhealthy() if self._state == "ready" else ""
+        return self._progress.unhealthy() if self._state == "ready" else ""
 
     def _unready(self) -> str:
         if self._failure or self._state != "ready":
             return self._failure or f"the worker is {self._state}"
         engines = next((engine.trouble for engine in self._models.engines if engine.trouble), "")
-        return engines or "; ".join(filter(None, (self._movement.unready(), self._outside())))
+        return engines or "; ".join(filter(None, (self._progress.unready(), self._outside_trouble())))
 
-    def _verdict(self) -> int:
+    def _exit_status(self) -> int:
         """Return whether everything went well, with the account in the log."""
         log.info("final account", topics=self.accounts.summary())
         try:

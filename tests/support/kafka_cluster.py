@@ -85,13 +85,13 @@ class KafkaCluster:
         """Begin to note what is asked of the brokers."""
         self._lib.rd_kafka_mock_start_request_tracking(self._cluster)
 
-    def asked(self) -> Counter[int]:
+    def request_counts(self) -> Counter[int]:
         """Count how often each kind of request has come since :meth:`watch`."""
         count = ctypes.c_size_t()
-        found = self._lib.rd_kafka_mock_get_requests(self._cluster, ctypes.byref(count))
-        requests = (ctypes.c_void_p * count.value).from_address(found) if count.value else ()
+        array = self._lib.rd_kafka_mock_get_requests(self._cluster, ctypes.byref(count))
+        requests = (ctypes.c_void_p * count.value).from_address(array) if count.value else ()
         kinds = Counter(int(self._lib.rd_kafka_mock_request_api_key(ctypes.c_void_p(one))) for one in requests)
-        self._lib.rd_kafka_mock_request_destroy_array(ctypes.c_void_p(found), count)
+        self._lib.rd_kafka_mock_request_destroy_array(ctypes.c_void_p(array), count)
         return kinds
 
     def produce(
@@ -123,27 +123,27 @@ class KafkaCluster:
         """The messages of a topic; waits until there are as many as expected."""
         config = {"bootstrap.servers": self.hosts, "group.id": "reader", "log_level": 0}
         consumer = confluent_kafka.Consumer(config)
-        found: list[Any] = []
+        all_messages: list[Any] = []
         try:
             partitions = consumer.list_topics(topic, 10).topics[topic].partitions
             consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
             with suppress(TimeoutError):
-                found += _until(consumer, expected, timeout)
-            found += [message for message in consumer.consume(100_000, 0.3) if message.error() is None]
+                all_messages += _until(consumer, expected, timeout)
+            all_messages += [message for message in consumer.consume(100_000, 0.3) if message.error() is None]
         finally:
             consumer.close()
-        return found
+        return all_messages
 
     @contextmanager
     def following(self, topic: str) -> Iterator[Callable[[], list[Any]]]:
         """Yield a function that returns a topic's messages so far; ask often, as the mock keeps 5 MB of a partition."""
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.hosts, "group.id": "follower", "log_level": 0})
-        found: list[Any] = []
+        all_messages: list[Any] = []
 
         def so_far() -> list[Any]:
             while messages := consumer.consume(1000, 0.3):
-                found.extend(message for message in messages if message.error() is None)
-            return found
+                all_messages.extend(message for message in messages if message.error() is None)
+            return all_messages
 
         try:
             partitions = consumer.list_topics(topic, 10).topics[topic].partitions
@@ -156,11 +156,11 @@ class KafkaCluster:
 def _until(consumer: Any, expected: int, timeout: float) -> list[Any]:
     import time
 
-    found: list[Any] = []
+    all_messages: list[Any] = []
     end = time.monotonic() + timeout
-    while len(found) < expected and time.monotonic() < end:
-        found += [message for message in consumer.consume(1000, 0.1) if message.error() is None]
-    return found
+    while len(all_messages) < expected and time.monotonic() < end:
+        all_messages += [message for message in consumer.consume(1000, 0.1) if message.error() is None]
+    return all_messages
 
 
 @contextmanager

@@ -164,22 +164,22 @@ class Trial:
             source.read(1.0)
         finally:
             source.close()
-        told, partitions = [], set()
+        lines, partitions = [], set()
         alerts = {alert(number, self._flux): number for number in numbers}
         for message in source.messages:
             if (number := alerts.get(message.value())) is not None:
                 partitions.add(message.partition())
-                told.append(f"alert {number} at {_place(message)}")
+                lines.append(f"alert {number} at {_place(message)}")
         for number, message in zip(self._reader.ids(), self._reader.messages, strict=False):
-            told += [f"answer {number} at {_place(message)}"] if number in numbers else []
+            lines += [f"answer {number} at {_place(message)}"] if number in numbers else []
         commits = commits_of(self.hosts, self.group, self.source)
-        told += [f"commits of partition {one}: {', '.join(commits.get(one, []))}" for one in sorted(partitions)]
-        return "\n".join(told)
+        lines += [f"commits of partition {one}: {', '.join(commits.get(one, []))}" for one in sorted(partitions)]
+        return "\n".join(lines)
 
-    def ends(self) -> Counter[str]:
+    def outcomes(self) -> Counter[str]:
         """Count the answers of each status and reason."""
-        told = (json.loads(message.value()) for message in self._reader.messages)
-        return Counter(f"{one['status']} {one.get('reason') or ''}".strip() for one in told)
+        answers = (json.loads(message.value()) for message in self._reader.messages)
+        return Counter(f"{one['status']} {one.get('reason') or ''}".strip() for one in answers)
 
     def dead_letters(self) -> list[Any]:
         """All dead letters."""
@@ -244,12 +244,12 @@ def all_answered(way: Answering, within: float = PROMISED_SECONDS, but: Collecti
     except AssertionError:
         missing = sorted(expected - set(way.answers()))
         raise AssertionError(f"{len(missing)} of {way.fed} are not answered: {missing[:10]}") from None
-    told = way.answers()
-    assert set(told) <= expected
+    counts = way.answers()
+    assert set(counts) <= expected
     if way.exactly_once:
-        twice = sorted(number for number, count in told.items() if count > 1)
+        twice = sorted(number for number, count in counts.items() if count > 1)
         assert not twice, way.account(twice)
-    return told
+    return counts
 
 
 def begins_well(way: Answering, worker: Process | Running, count: int = 40) -> None:
@@ -271,15 +271,15 @@ def ends_well(way: Answering, *workers: Process | Running, but: Collection[int] 
         worker.noted_megabytes = worker.noted_megabytes or worker.megabytes
     all_answered(way, but=but)
     way.feed(20)
-    told = all_answered(way, but=but)
+    counts = all_answered(way, but=but)
     for worker in workers:
         eventually(lambda: worker.ask("/readyz") == (200, "ok\n"), PROMISED_SECONDS, 0.5)  # noqa: B023
         assert worker.ask("/healthz") == (200, "ok\n")
         assert worker.megabytes < worker.noted_megabytes + GAINED_MEGABYTES
     assert [worker.stop() for worker in workers] == [0] * len(workers)
-    return told
+    return counts
 
 
-def repeats(told: Counter[int]) -> int:
+def repeats(counts: Counter[int]) -> int:
     """Answers beyond the first."""
-    return told.total() - len(told)
+    return counts.total() - len(counts)

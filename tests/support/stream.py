@@ -22,7 +22,7 @@ import pytest
 from service.process import configure_log
 from service.settings import ENV_PREFIX, StreamSettings
 from service.stream.addresses import AddressError
-from service.stream.pipeline import Classifying
+from service.stream.pipeline import ClassifyStage
 from service.stream.worker import Worker, supervise
 from support import alerts
 from support.edge import HOST, Network, loader, wait_until
@@ -115,8 +115,8 @@ class Running:
     def totals(self) -> dict[str, int]:
         """Outcomes of the alerts of all topics together."""
         totals: dict[str, int] = {}
-        for told in self.worker.accounts.summary().values():
-            for name, count in told.items():
+        for counts in self.worker.accounts.summary().values():
+            for name, count in counts.items():
                 totals[name] = totals.get(name, 0) + count
         return totals
 
@@ -170,11 +170,11 @@ def dead_letters(folder: Path) -> list[dict[str, Any]]:
     """Dead letters in the folder of :func:`chosen`, headers as text."""
     import base64
 
-    found = [json.loads(path.read_text()) for path in sorted((folder / "letters").glob("*.json"))]
-    for one in found:
+    records = [json.loads(path.read_text()) for path in sorted((folder / "letters").glob("*.json"))]
+    for one in records:
         one["headers"] = {name: base64.b64decode(value).decode() for name, value in one["headers"]}
         one["value"] = base64.b64decode(one["value"])
-    return found
+    return records
 
 
 class Process:
@@ -200,8 +200,8 @@ class Process:
             "cache_bytes": 0,
             "log_format": "json",
         }
-        given = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in {**usual, **settings}.items()}
-        environment = {**os.environ, **given, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
+        variables = {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in {**usual, **settings}.items()}
+        environment = {**os.environ, **variables, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
         self.log = log
         with log.open("ab") as file:
             command = [sys.executable, *(("-m", "service", "worker") if real else ("-m", "support.stream"))]
@@ -256,12 +256,12 @@ class Process:
 
 def forget_in_classifying(monkeypatch: pytest.MonkeyPatch, alert_id: str) -> None:
     """Let the stage that classifies drop one alert, as a bug of ours might; for workers in this process."""
-    whole = Classifying.results
+    whole = ClassifyStage.results
 
-    async def forgetful(self: Classifying, *arguments: Any) -> list[Any]:
+    async def forgetful(self: ClassifyStage, *arguments: Any) -> list[Any]:
         return [one for one in await whole(self, *arguments) if one.packet.alert_id != alert_id]
 
-    monkeypatch.setattr(Classifying, "results", forgetful)
+    monkeypatch.setattr(ClassifyStage, "results", forgetful)
 
 
 def resident_megabytes(pid: int) -> float:

@@ -1,15 +1,15 @@
-"""Clients of Kafka: their properties, what they complain of, and one that asks the brokers how things stand.
+"""Clients of Kafka: their properties, their errors, and one that monitors the cluster.
 
 ``kafka://host:9092,host:9092/topic,topic?group=nightjar``: every further parameter with a dot in its name is a property
 of librdkafka (``security.protocol=SASL_SSL``); credentials belong into the file of the setting ``kafka_config``.
 
-A client tries on by itself and says each time that it failed, but never that it works again: who has an answer of a
-broker says so (:meth:`Complaints.answered`). Complaints stand in the log once a minute, whatever their number, and are
-told in words to the probes.
+A client tries on by itself and reports an error each time that it failed, but never that it works again: who has an
+answer of a broker says so (:meth:`ClientErrors.note_answer`). Errors stand in the log once a minute, whatever their
+number, and are told in words to the probes.
 
 A question about the group's topics may take seconds when a broker is silent. The consumer that takes alerts therefore
-asks none: a client and a thread apart do (:class:`Watch`), never on the way of alerts, and it reads what was answered
-last. Whoever owns a partition anew has its journal read there, too.
+asks none: a client and a thread apart do (:class:`ClusterMonitor`), never on the way of alerts, and the consumer reads
+what was answered last. The monitor also reads the journals of partitions that are newly assigned.
 """
 
 import threading
@@ -56,13 +56,13 @@ AWAY: Final = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE})
 
 
 @dataclass(slots=True)
-class _Told:
-    at: float
-    since: int = 0
+class _LoggedError:
+    logged_at: float
+    repeats: int = 0
 
 
-class Complaints:
-    """Complaints of the clients of one end. Safe to use from several threads.
+class ClientErrors:
+    """Errors of the clients of one source or sink, and whether they still stand. Safe to use from several threads.
 
     Parameters
     ----------
@@ -70,16 +70,16 @@ class Complaints:
 
     Attributes
     ----------
-    times_away : how often a client said that all its brokers are away; never falls.
+    times_all_down : how often a client said that all its brokers are away; never falls.
     """
 
     def __init__(self, end: str) -> None:
         self._end = end
         self._lock = threading.Lock()
-        self._told: dict[str, _Told] = {}
+        self._logged_by_name: dict[str, _LoggedError] = {}
         self._refusal, self._refused_at, self._answered_at = "", 0.0, 0.0
         self._away = ""
-        self.times_away = 0
+        self.times_all_down = 0
 
     def note(self, error: KafkaError) -> None:
         """Take in what a client says; log it unless the same was logged within a minute."""
@@ -89,16 +89,16 @@ class Complaints:
                 self._refusal, self._refused_at = f"{REFUSALS[code]}: {reason}", now
             elif code in AWAY:
                 self._away = f"no broker answers: {reason}"
-                self.times_away += 1
-            told = self._told.get(name)
-            if told is not None and now - told.at < LOG_SECONDS:
-                told.since += 1
+                self.times_all_down += 1
+            logged = self._logged_by_name.get(name)
+            if logged is not None and now - logged.logged_at < LOG_SECONDS:
+                logged.repeats += 1
                 return
-            times = 1 if told is None else told.since + 1
-            self._told[name] = _Told(now)
+            times = 1 if logged is None else logged.repeats + 1
+            self._logged_by_name[name] = _LoggedError(now)
         log.warning("Kafka", end=self._end, code=name, reason=reason, times=times)
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """Note that a broker answers."""
         with self._lock:
             self._away = ""
@@ -128,12 +128,12 @@ class Complaints:
 ClientT = TypeVar("ClientT")
 
 GROUP: Final = "nightjar"
-COMMON: Final[Mapping[str, Any]] = {
+COMMON_PROPERTIES: Final[Mapping[str, Any]] = {
     "client.id": "nightjar",
     "log_level": 0,  # errors come by a callback
     "reconnect.backoff.max.ms": 2000,  # how much later than a broker's return it is noticed
 }
-MEMBER: Final = ("group.instance.id", "partition.assignment.strategy")
+MEMBER_PROPERTIES: Final = ("group.instance.id", "partition.assignment.strategy")
 """Properties that are a member's alone."""
 # What stops being true by itself. Everything that librdkafka calls retriable is added to it.
 _TRANSIENT: Final = frozenset({
@@ -146,20 +146,20 @@ _TRANSIENT: Final = frozenset({
 
 def properties(address: Address, extra: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Return properties for librdkafka: ours, those of the file, those of the address, each over those before."""
-    given = {name: value for name, value in address.options.items() if "." in name}
-    return {**COMMON, **own, **extra, **given, "bootstrap.servers": address.hosts}
+    from_address = {name: value for name, value in address.options.items() if "." in name}
+    return {**COMMON_PROPERTIES, **own, **extra, **from_address, "bootstrap.servers": address.hosts}
 
 
-def asking(config: Mapping[str, Any], complaints: Complaints) -> dict[str, Any]:
+def query_properties(config: Mapping[str, Any], client_errors: ClientErrors) -> dict[str, Any]:
     """Return properties of a client that asks questions about a consumer's group, and is no member of it."""
-    kept = {name: value for name, value in config.items() if name not in MEMBER}
-    return kept | {"error_cb": complaints.note, "log_level": 0}
+    shared = {name: value for name, value in config.items() if name not in MEMBER_PROPERTIES}
+    return shared | {"error_cb": client_errors.note, "log_level": 0}
 
 
-def made(client: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) -> ClientT:
+def make_client(factory: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) -> ClientT:
     """Make a client of librdkafka's; AddressError where a property is wrong."""
     try:
-        return client(config)
+        return factory(config)
     except KafkaException as error:
         raise AddressError(f"Kafka: {error.args[0].str()}") from None
 
@@ -171,41 +171,41 @@ def is_transient(error: KafkaError) -> bool:
 
 ASK_SECONDS: Final = 5.0
 """Seconds that a broker may take to answer, and those between two rounds of questions."""
-RENEW_AFTER: Final = 2
-"""Rounds in a row without an answer after which the watch takes other clients: its own may be lost."""
+REPLACE_AFTER: Final = 2
+"""Rounds in a row without an answer after which the monitor takes other clients: its own may be lost."""
 TROUBLED_SECONDS: Final = 1.0
 """Seconds between two rounds while no broker answers, and that a leader has to tell where its partitions end."""
 EARLIEST: Final = OffsetSpec.earliest()
 LATEST: Final = OffsetSpec.latest()
 
-Answers = Mapping[TopicPartition, Future[Any]]
-Journals = Callable[[Mapping[Partition, str | None]], None]
+OffsetAnswers = Mapping[TopicPartition, Future[Any]]
+JournalsCallback = Callable[[Mapping[Partition, str | None]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """Answers of the brokers in the last round that they answered.
+class ClusterView:
+    """View of the cluster: the answers of the brokers in the last round that they answered.
 
     Attributes
     ----------
     trouble : what is wrong with brokers or topics, in words; empty when nothing is.
     lag : messages between the committed offset and the end, by partition, of those that were asked for.
-    ends : the offset after the last message of those partitions.
+    end_offsets : the offset after the last message of those partitions.
     """
 
     trouble: str = ""
     lag: Mapping[Partition, int] = field(default_factory=dict)
-    ends: Mapping[Partition, int] = field(default_factory=dict)
+    end_offsets: Mapping[Partition, int] = field(default_factory=dict)
 
 
-class Watch:
-    """Client that asks the brokers every few seconds, and whenever a journal is wanted.
+class ClusterMonitor:
+    """Thread with clients of its own that asks the brokers every few seconds, and whenever a journal is wanted.
 
     Parameters
     ----------
     config : properties of a client that asks for the consumer that takes the alerts.
     topics : what it subscribes to; names that begin with ``^`` are patterns, of which nothing is asked.
-    made_again : is told, on another thread, each topic of our partitions that was deleted and made again.
+    on_topic_recreated : is called, on the monitor's thread, with each topic of ours that was deleted and made again.
 
     Attributes
     ----------
@@ -217,56 +217,58 @@ class Watch:
         self,
         config: Mapping[str, Any],
         topics: Iterable[str],
-        complaints: Complaints,
-        made_again: Callable[[str], None],
+        client_errors: ClientErrors,
+        on_topic_recreated: Callable[[str], None],
     ) -> None:
-        self._made_again = made_again
+        self._on_topic_recreated = on_topic_recreated
         self._config = dict(config)
-        self._ids: dict[str, list[str]] = {}  # of the topics of our partitions since these became ours, the last first
-        self._lives: Counter[str] = Counter()
+        # Ids of our topics since their partitions were assigned, the newest first: a topic made again has another one.
+        self._ids: dict[str, list[str]] = {}
+        self._epochs: Counter[str] = Counter()
         self._topics = [topic for topic in topics if not topic.startswith("^")]
-        self._complaints = complaints
-        self._begin_clients()
+        self._client_errors = client_errors
+        self._make_clients()
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._assigned: tuple[Partition, ...] = ()
         self._lows: dict[Partition, int] = {}
         self._failures, self._due = 0, 0.0
-        self._closing, self._asked = threading.Event(), threading.Event()
-        self.view, self.answered_at = View(), 0.0
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._closing, self._first_round_done = threading.Event(), threading.Event()
+        # Read by other threads without a lock: a view is replaced as a whole and never changed.
+        self.view, self.answered_at = ClusterView(), 0.0
+        self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
         self._thread.start()
 
-    def _begin_clients(self) -> None:
-        self._admin = made(AdminClient, dict(self._config))
+    def _make_clients(self) -> None:
+        self._admin = make_client(AdminClient, dict(self._config))
         # Offsets as the tools of Kafka tell them: also those that an open transaction is about to move.
-        self._client = made(Consumer, {**self._config, "isolation.level": "read_uncommitted"})
+        self._client = make_client(Consumer, {**self._config, "isolation.level": "read_uncommitted"})
 
-    def _renew(self) -> None:
+    def _replace_clients(self) -> None:
         """Take other clients; where none can be made, as a file of certificates is missing, those there are go on."""
         former = self._client
         try:
-            self._begin_clients()
+            self._make_clients()
         except AddressError as error:
             log.warning("no other client of Kafka can be made", end="source", reason=str(error))
         else:
             former.close()
 
-    def first_round(self, timeout: float) -> None:
+    def wait_for_first_round(self, timeout: float) -> None:
         """Wait until the brokers have answered, or told that they never will, or some seconds have passed."""
-        self._asked.wait(timeout)
+        self._first_round_done.wait(timeout)
 
-    def look_at(self, partitions: Iterable[Partition]) -> None:
+    def set_partitions(self, partitions: Iterable[Partition]) -> None:
         """Ask about these partitions from now on."""
         self._assigned = tuple(partitions)
 
-    def begin(self, partitions: Iterable[Partition]) -> None:
-        """Note that partitions are ours anew: what their topics are now is what is read."""
+    def note_assigned(self, partitions: Iterable[Partition]) -> None:
+        """Note that partitions were assigned: their topics are those that exist now."""
         topics = {topic for topic, _ in partitions}
 
         def note() -> None:
             for topic in topics:
                 self._ids.pop(topic, None)
-                self._lives[topic] += 1
+                self._epochs[topic] += 1
             self._ask_ids(topics)
 
         self._jobs.put(note)
@@ -274,45 +276,46 @@ class Watch:
     def _ask_ids(self, topics: set[str]) -> None:
         """Ask for the ids of topics without waiting: no journal is read later because a broker is silent."""
         for topic in topics:
-            (asked,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_SECONDS).values()
-            asked.add_done_callback(partial(self._told_id, topic, self._lives[topic]))
+            (answer,) = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ASK_SECONDS).values()
+            answer.add_done_callback(partial(self._on_topic_id, topic, self._epochs[topic]))
 
-    def _told_id(self, topic: str, life: int, told: Future[Any]) -> None:
-        self._jobs.put(lambda: self._note_id(topic, life, told))
+    def _on_topic_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
+        # Called on a thread of librdkafka's; the ids belong to the monitor's.
+        self._jobs.put(lambda: self._note_id(topic, epoch, answer))
 
-    def _note_id(self, topic: str, life: int, told: Future[Any]) -> None:
+    def _note_id(self, topic: str, epoch: int, answer: Future[Any]) -> None:
         """Take in the id of a topic; one that was made again has another. Brokers that lag behind tell a former one."""
-        if told.exception() is not None or life != self._lives[topic]:
-            return
-        found, known = str(told.result().topic_id), self._ids.setdefault(topic, [])
-        if found not in known:
-            known.insert(0, found)
-            if len(known) > 1:
-                self._made_again(topic)
+        if answer.exception() is not None or epoch != self._epochs[topic]:
+            return  # asked before the partitions were assigned anew: the id may be the former topic's
+        topic_id, ids = str(answer.result().topic_id), self._ids.setdefault(topic, [])
+        if topic_id not in ids:
+            ids.insert(0, topic_id)
+            if len(ids) > 1:
+                self._on_topic_recreated(topic)
 
-    def read_journals(self, partitions: Iterable[Partition], answer: Journals) -> None:
+    def read_journals(self, partitions: Iterable[Partition], answer: JournalsCallback) -> None:
         """Ask for the metadata of committed offsets; ``answer`` is called on another thread, once it is known."""
-        wanted = tuple(partitions)
-        self._jobs.put(lambda: self._read_journals(wanted, answer))
+        assigned = tuple(partitions)
+        self._jobs.put(lambda: self._read_journals(assigned, answer))
 
-    def _read_journals(self, partitions: tuple[Partition, ...], answer: Journals) -> None:
+    def _read_journals(self, partitions: tuple[Partition, ...], answer: JournalsCallback) -> None:
         """Ask once; where nobody answers, the round that follows says so, and it is asked again after that."""
         try:
-            found = self._client.committed([TopicPartition(*partition) for partition in partitions], ASK_SECONDS)
+            committed = self._client.committed([TopicPartition(*partition) for partition in partitions], ASK_SECONDS)
         except KafkaException as error:
-            self._complaints.note(error.args[0])
+            self._client_errors.note(error.args[0])
             self._ask()
             self._closing.wait(TROUBLED_SECONDS)
             self.read_journals(partitions, answer)
         else:
-            answer({(str(one.topic), one.partition): one.metadata for one in found})
+            answer({(str(position.topic), position.partition): position.metadata for position in committed})
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
                 self._do_next()
             except Exception:  # without this thread no journal would be read, nor trouble told, and nobody would know
-                log.exception("the watch broke off a question")
+                log.exception("the monitor broke off a question")
         self._client.close()
 
     def _do_next(self) -> None:
@@ -332,29 +335,29 @@ class Watch:
         """Ask one round of questions; answers that do not come stay as they were told last."""
         try:
             trouble = self._missing_topics()
-            self._complaints.answered()
+            self._client_errors.note_answer()
             self._failures, self.answered_at = 0, monotonic()
         except KafkaException as error:
             self._failures += 1
-            self._hear()
-            told = self.view
-            heard = str(self._complaints)
-            if self._complaints.refusal:
-                self._asked.set()
-            if heard or self._failures > 1:  # one failure may be one broker's
-                told = View(heard or f"no broker answers: {error.args[0].str()}", told.lag, told.ends)
-            self.view = told
-            if self._failures % RENEW_AFTER == 0:
-                self._renew()
+            self._poll_errors()
+            view = self.view
+            trouble = str(self._client_errors)
+            if self._client_errors.refusal:
+                self._first_round_done.set()
+            if trouble or self._failures > 1:  # one failure may be one broker's
+                view = ClusterView(trouble or f"no broker answers: {error.args[0].str()}", view.lag, view.end_offsets)
+            self.view = view
+            if self._failures % REPLACE_AFTER == 0:
+                self._replace_clients()
             return
-        self._hear()
-        ends = self._ends()
-        self.view = View(trouble, self._lag(ends), ends)
+        self._poll_errors()
+        end_offsets = self._end_offsets()
+        self.view = ClusterView(trouble, self._lag(end_offsets), end_offsets)
         self._ask_ids({topic for topic, _ in self._assigned})
-        self._asked.set()
+        self._first_round_done.set()
 
-    def _hear(self) -> None:
-        """Let the client say what it has to complain of."""
+    def _poll_errors(self) -> None:
+        """Let the client report its errors: it calls back only when it is asked for something."""
         self._client.poll(0)
 
     def _missing_topics(self) -> str:
@@ -366,39 +369,41 @@ class Watch:
             if described.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 missing.append(topic)
             else:
-                self._complaints.note(described.error)
+                self._client_errors.note(described.error)
         if not self._topics:
             self._client.list_topics(timeout=ASK_SECONDS)
         return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
 
-    def _ends(self) -> dict[Partition, int]:
+    def _end_offsets(self) -> dict[Partition, int]:
         """Return the end of each partition, asked of all leaders at once; what a silent one leads is left out."""
-        asked = [self._offsets(spec) for spec in (EARLIEST, LATEST)]
-        lows, ends = (dict(_told(answers)) for answers in asked)
+        rounds = [self._offsets(spec) for spec in (EARLIEST, LATEST)]
+        lows, highs = (dict(_answered_offsets(answers)) for answers in rounds)
         self._lows |= lows
-        return {partition: end for partition, end in ends.items() if partition in self._lows}
+        return {partition: end for partition, end in highs.items() if partition in self._lows}
 
-    def _offsets(self, spec: Any) -> Answers:
-        wanted = {TopicPartition(*partition): spec for partition in self._assigned}
-        if not wanted:
+    def _offsets(self, spec: Any) -> OffsetAnswers:
+        specs = {TopicPartition(*partition): spec for partition in self._assigned}
+        if not specs:
             return {}
-        answers: Answers = self._admin.list_offsets(  # as Kafka's tools tell them: with what open transactions wrote
-            wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TROUBLED_SECONDS
+        # As Kafka's tools tell them: with what open transactions wrote.
+        answers: OffsetAnswers = self._admin.list_offsets(
+            specs, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=TROUBLED_SECONDS
         )
         return answers
 
-    def _lag(self, ends: Mapping[Partition, int]) -> dict[Partition, int]:
+    def _lag(self, end_offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Count messages behind the committed offset; of a partition without one, all that it holds."""
-        if not ends:
+        if not end_offsets:
             return {}
         try:
-            found = self._client.committed([TopicPartition(*partition) for partition in ends], ASK_SECONDS)
+            committed = self._client.committed([TopicPartition(*partition) for partition in end_offsets], ASK_SECONDS)
         except KafkaException:
             return dict(self.view.lag)
         lag = {}
-        for one in found:
-            partition = (str(one.topic), one.partition)
-            lag[partition] = max(0, ends[partition] - (one.offset if one.offset >= 0 else self._lows[partition]))
+        for position in committed:
+            partition = (str(position.topic), position.partition)
+            start = position.offset if position.offset >= 0 else self._lows[partition]
+            lag[partition] = max(0, end_offsets[partition] - start)
         return lag
 
     def close(self) -> None:
@@ -408,9 +413,9 @@ class Watch:
         self._thread.join(2 * ASK_SECONDS)
 
 
-def _told(answers: Answers) -> Iterator[tuple[Partition, int]]:
+def _answered_offsets(answers: OffsetAnswers) -> Iterator[tuple[Partition, int]]:
     """Yield the offset of each partition whose leader has answered."""
     wait(answers.values(), ASK_SECONDS)
-    for asked, answer in answers.items():
+    for partition, answer in answers.items():
         if answer.done() and answer.exception() is None and answer.result().offset >= 0:
-            yield (str(asked.topic), asked.partition), int(answer.result().offset)
+            yield (str(partition.topic), partition.partition), int(answer.result().offset)

@@ -1,18 +1,19 @@
 """Commits: the offset before which all is done, with the journal beside it.
 
-Commits are asked for and never waited for; the consumer tells later what became of them. One is under way at a time,
+Commits are asked for and never waited for; the consumer tells later what became of them. One is in flight at a time,
 and the next says what is true then, so that a broker that was away is told everything at once when it is back.
 
-The journal tells the next owner what was being worked on when a worker died; it is kept in the metadata of the
-committed offset. Kafka does not count deliveries. So each commit says beside the offset how far messages had been
-handed on (:attr:`Entry.reach`), and an owner that takes leave of a partition says nothing beside it. Who finds an entry
-knows that its predecessor died over the messages between the offset and the reach, and how many died there before:
+The journal tells the next owner of a partition what was being worked on when a worker died; it is kept in the metadata
+of the committed offset. Kafka does not count deliveries. So each commit says beside the offset how far messages have
+been in flight (:attr:`JournalEntry.in_flight_end`), and the final commit of an owner that ends in order has no entry.
+Who finds an entry knows that its predecessor crashed, and that the messages between the offset and ``in_flight_end``
+are suspects: any of them may be a poison message, which kills its worker. The entry also counts crashes in a row:
 
-- after a first crash they are handed on as ever, but none before an entry that names it has been acknowledged;
-- after :data:`ALONE_AFTER` crashes each is handed on alone, in order, with nothing else under way in the process, after
-  an entry that names it and counts the try. Whoever has been tried alone too often is a dead letter.
+- after a first crash the suspects are delivered as ever, but none before an entry that covers it has been acknowledged;
+- after :data:`ALONE_AFTER_CRASHES` crashes each is delivered alone, in order, with nothing else in flight in the
+  process, after an entry that names it and counts the try. One that was tried alone too often is a dead letter.
 
-Crashes are forgotten once all suspects are done, and a batch more of what nobody had time to name.
+Crashes are forgotten once all suspects are done, and a batch more of what nobody had time to record.
 """
 
 import threading
@@ -26,46 +27,46 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from models.limits import whole_number
 from service.stream.kafka.offsets import Offsets, Partition
 
-ALONE_AFTER: Final = 2
+ALONE_AFTER_CRASHES: Final = 2
 """Crashes after which suspects are tried alone; machines that lose power twice in a row are rare."""
-UNNAMED: Final = 256
-"""Messages beyond the reach that may have been handed on before the reach was told."""
-_SIGN: Final = "nightjar/1"
+UNRECORDED_MESSAGES: Final = 256
+"""Messages beyond ``in_flight_end`` that may have been delivered before it was acknowledged."""
+_FORMAT: Final = "nightjar/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Note of an owner beside the offset that it commits.
+class JournalEntry:
+    """Entry of an owner beside the offset that it commits.
 
     Attributes
     ----------
     crashes : owners that died in a row before this one.
-    reach : the offset before which messages have been handed on.
+    in_flight_end : the offset before which messages have been delivered to the worker.
     alone : the offset of the message that is tried alone, None when none is.
     tries : how often that one has been tried alone, this time included.
     """
 
     crashes: int
-    reach: int
+    in_flight_end: int
     alone: int | None = None
     tries: int = 0
 
     def __str__(self) -> str:
         """Return the metadata of the commit."""
         alone = "-" if self.alone is None else self.alone
-        return f"{_SIGN} {self.crashes} {self.reach} {alone} {self.tries}"
+        return f"{_FORMAT} {self.crashes} {self.in_flight_end} {alone} {self.tries}"
 
     @classmethod
-    def parse(cls, metadata: str | None) -> "Entry | None":
-        """Return the entry that metadata holds; None for what a farewell leaves, or anybody else has written."""
+    def parse(cls, metadata: str | None) -> "JournalEntry | None":
+        """Return the entry that metadata holds; None after a final commit, or for what anybody else has written."""
         sign, *words = (metadata or "").split(" ")
-        if sign != _SIGN or len(words) != 4:
+        if sign != _FORMAT or len(words) != 4:
             return None
-        crashes, reach, tries = (whole_number(words[place]) for place in (0, 1, 3))
+        crashes, in_flight_end, tries = (whole_number(words[place]) for place in (0, 1, 3))
         alone = whole_number(words[2])
-        if crashes is None or reach is None or tries is None or (alone is None and words[2] != "-"):
+        if crashes is None or in_flight_end is None or tries is None or (alone is None and words[2] != "-"):
             return None
-        return cls(crashes, reach, alone, tries)
+        return cls(crashes, in_flight_end, alone, tries)
 
 
 class Journal:
@@ -73,7 +74,7 @@ class Journal:
 
     Parameters
     ----------
-    found : the entry beside the committed offset, None after a farewell.
+    predecessor : the entry beside the committed offset, None after a final commit.
     max_deliveries : deliveries that a message may have had.
 
     Attributes
@@ -81,16 +82,19 @@ class Journal:
     acknowledged : the last entry of ours that the broker has, None before the first.
     """
 
-    def __init__(self, found: Entry | None, max_deliveries: int) -> None:
-        self._found = found
+    def __init__(self, predecessor: JournalEntry | None, max_deliveries: int) -> None:
+        self._predecessor = predecessor
         self._max_deliveries = max_deliveries
-        # An entry that is still there had no farewell: its writer died, perhaps of what it had handed on.
-        self._entry = Entry(0 if found is None else found.crashes + 1, 0 if found is None else found.reach)
-        self._suspects_end = 0 if found is None else found.reach
-        self.acknowledged: Entry | None = None
+        # An entry that is still there was followed by no final commit: its writer died, perhaps of what was in flight.
+        self._entry = JournalEntry(
+            0 if predecessor is None else predecessor.crashes + 1,
+            0 if predecessor is None else predecessor.in_flight_end,
+        )
+        self._suspects_end = 0 if predecessor is None else predecessor.in_flight_end
+        self.acknowledged: JournalEntry | None = None
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> JournalEntry:
         """Return what the next commit is to say."""
         return self._entry
 
@@ -99,25 +103,26 @@ class Journal:
         """Owners that died in a row before this one."""
         return self._entry.crashes
 
-    def reach_to(self, end: int) -> None:
-        """Note that messages before an offset are about to be handed on."""
-        if end > self._entry.reach:
-            self._entry = replace(self._entry, reach=end)
+    def extend_in_flight(self, end: int) -> None:
+        """Note that messages before an offset are about to be delivered."""
+        if end > self._entry.in_flight_end:
+            self._entry = replace(self._entry, in_flight_end=end)
 
-    def may_go(self, offset: int) -> bool:
-        """Return whether a message may be handed on as far as the broker knows of it; among others, or alone."""
-        told = self.acknowledged
-        if told is None:
-            return False
-        if self.wants_alone(offset):
-            return told.alone == offset
-        return self.crashes == 0 or told.reach > offset
+    def may_deliver(self, offset: int) -> bool:
+        """Return whether a message may be delivered, as far as the broker knows of it; among others, or alone."""
+        acknowledged = self.acknowledged
+        if acknowledged is None:
+            return False  # if we died now, the next owner would not know that the partition had had one
+        if self.must_deliver_alone(offset):
+            return acknowledged.alone == offset
+        # Without a crash the entry may lag behind: waiting for it would cost every message a round trip to the broker.
+        return self.crashes == 0 or acknowledged.in_flight_end > offset
 
-    def wants_alone(self, offset: int) -> bool:
-        """Return whether a message may be handed on only while nothing else is under way."""
-        return self.crashes >= ALONE_AFTER and offset < self._suspects_end
+    def must_deliver_alone(self, offset: int) -> bool:
+        """Return whether a message may be delivered only while nothing else is in flight."""
+        return self.crashes >= ALONE_AFTER_CRASHES and offset < self._suspects_end
 
-    def name_alone(self, offset: int) -> None:
+    def begin_alone_try(self, offset: int) -> None:
         """Note which message is tried alone next."""
         if self._entry.alone != offset:
             self._entry = replace(self._entry, alone=offset, tries=self._tries(offset) + 1)
@@ -125,20 +130,20 @@ class Journal:
     def deliveries(self, offset: int) -> int:
         """Return how often a message was delivered, this time included, as far as it can be blamed for it.
 
-        One that only was under way with others when workers died is not delivered too often by that.
+        One that only was in flight with others when workers died is not delivered too often by that.
         """
         if offset >= self._suspects_end or not self.crashes:
             return 1
         tries = self._tries(offset)
         if tries:
-            return ALONE_AFTER + tries + 1
-        return min(1 + min(self.crashes, ALONE_AFTER), self._max_deliveries)
+            return ALONE_AFTER_CRASHES + tries + 1
+        return min(1 + min(self.crashes, ALONE_AFTER_CRASHES), self._max_deliveries)
 
     def _tries(self, offset: int) -> int:
         """Return how often a message was tried alone before."""
-        return self._found.tries if self._found is not None and self._found.alone == offset else 0
+        return self._predecessor.tries if self._predecessor is not None and self._predecessor.alone == offset else 0
 
-    def done_before(self, offset: int, caught_up: bool) -> None:
+    def note_done_before(self, offset: int, caught_up: bool) -> None:
         """Note that everything before an offset is done; forget crashes behind which all suspects lie.
 
         Parameters
@@ -147,67 +152,70 @@ class Journal:
         """
         if self._entry.alone is not None and offset > self._entry.alone:
             self._entry = replace(self._entry, alone=None, tries=0)
-        passed = offset >= self._suspects_end + UNNAMED or (caught_up and offset >= self._suspects_end)
-        if self.crashes and passed:
+        suspects_done = offset >= self._suspects_end + UNRECORDED_MESSAGES or (
+            caught_up and offset >= self._suspects_end
+        )
+        if self.crashes and suspects_done:
             self._entry = replace(self._entry, crashes=0)
 
 
 COMMIT_SECONDS: Final = 0.05
 """Seconds between two commits, unless one is waited for: what was answered since the last is repeated after a kill."""
-UNCOMMITTED: Final = 256
+MAX_UNCOMMITTED: Final = 256
 """Most messages that may be answered and not committed: as many may be answered twice after a kill.
 
 At half of it a commit is sent at once, so that the other half may be answered while the broker takes it.
 """
-UNANSWERED_SECONDS: Final = 20.0
-"""Seconds after which a commit is given up if the client has not said what became of it."""
+COMMIT_TIMEOUT_SECONDS: Final = 20.0
+"""Seconds after which another commit is sent although the client has not told what became of the last one."""
 
 
-class Apart:
-    """Gate for transactions and commits of the journal, one after another; of those who wait, the journal goes first.
+class CommitGate:
+    """Gate that lets in transactions and commits of the journal one after another; a journal that waits goes first.
 
     The broker keeps the commit that came last, also when a transaction whose offsets came before it ends after it: were
-    both under way at once, a journal could set the group back.
+    both in flight at once, a journal could set the group back.
     """
 
     def __init__(self) -> None:
         self._busy = threading.Lock()
-        self._nobody_waits = threading.Event()
-        self._nobody_waits.set()
+        self._no_journal_waits = threading.Event()
+        self._no_journal_waits.set()
 
-    def begin_transaction(self, timeout: float) -> bool:
-        """Begin a transaction's time if that is possible within some seconds."""
-        return self._nobody_waits.wait(timeout) and self._busy.acquire(timeout=timeout)
+    def acquire_for_transaction(self, timeout: float) -> bool:
+        """Enter for a transaction, if that is possible within some seconds."""
+        return self._no_journal_waits.wait(timeout) and self._busy.acquire(timeout=timeout)
 
-    def begin_journal(self, timeout: float = 0.0) -> bool:
-        """Begin the time of a commit of the journal; if that is not possible now, it goes first when it is."""
+    def acquire_for_journal(self, timeout: float = 0.0) -> bool:
+        """Enter for a commit of the journal; where that is not possible, no transaction enters before it."""
+        # Transactions follow one another without a pause: a lock alone would let each of them in before the journal.
         begun = self._busy.acquire(timeout=timeout)
-        self.wait_no_more() if begun else self._nobody_waits.clear()
+        self.cancel_journal_wait() if begun else self._no_journal_waits.clear()
         return begun
 
-    def wait_no_more(self) -> None:
+    def cancel_journal_wait(self) -> None:
         """Let transactions go on: nobody has a journal to write."""
-        self._nobody_waits.set()
+        self._no_journal_waits.set()
 
-    def end(self) -> None:
-        """End one's time."""
+    def release(self) -> None:
+        """Leave; from any thread, as it is not always the one that entered."""
         self._busy.release()
 
 
 @dataclass(slots=True)
-class _Held:
-    """A partition of ours.
+class _AssignedPartition:
+    """State of a partition of ours.
 
     Attributes
     ----------
-    start : the offset of the first message that came of it, None before.
+    first_offset : the offset of the first message that came of it, None before.
     journal : None until it was read.
-    told : offset and metadata that the broker has acknowledged.
+    acknowledged : offset and metadata that the broker has acknowledged.
     """
 
-    start: int | None = None
+    first_offset: int | None = None
     journal: Journal | None = None
-    told: tuple[int, str] | None = None
+    acknowledged: tuple[int, str] | None = None
 
 
 class Commits:
@@ -217,183 +225,197 @@ class Commits:
     ----------
     offsets : progress through the partitions.
     max_deliveries : deliveries that a message may have had.
-    apart : keeps our commits and those of transactions apart, where there are any.
+    gate : lets in our commits and transactions one after another; None where there are no transactions.
     """
 
-    def __init__(self, offsets: Offsets, max_deliveries: int, apart: Apart | None = None) -> None:
+    def __init__(self, offsets: Offsets, max_deliveries: int, gate: CommitGate | None = None) -> None:
         self._offsets = offsets
         self._max_deliveries = max_deliveries
-        self._apart = apart
-        self._held: dict[Partition, _Held] = {}
-        self._sent: dict[Partition, tuple[_Held, int, Entry | None]] | None = None
-        self._doubtful: set[Partition] = set()  # of which nobody knows whether the broker will still take a commit
+        self._gate = gate
+        self._assigned: dict[Partition, _AssignedPartition] = {}
+        self._sent: dict[Partition, tuple[_AssignedPartition, int, JournalEntry | None]] | None = None
+        self._unconfirmed: set[Partition] = set()  # of which the broker may still take a commit that failed here
         self._sent_at = self._next_at = 0.0
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """Return those that are ours."""
-        return tuple(self._held)
+        return tuple(self._assigned)
 
     def owns(self, partition: Partition) -> bool:
         """Return whether a partition is ours."""
-        return partition in self._held
+        return partition in self._assigned
 
-    def begin(self, partitions: Iterable[Partition]) -> None:
+    def assign(self, partitions: Iterable[Partition]) -> None:
         """Note that partitions were assigned."""
         for partition in partitions:
-            self._held[partition] = _Held()
+            self._assigned[partition] = _AssignedPartition()
 
-    def forget(self, partitions: Iterable[Partition]) -> None:
+    def unassign(self, partitions: Iterable[Partition]) -> None:
         """Note that partitions are no longer ours: the broker refuses what we have said of them and comes late."""
         for partition in partitions:
-            self._held.pop(partition, None)
-        if self._sent is None and self._doubtful and not self._doubtful & self._held.keys():
-            self._end_sent()
+            self._assigned.pop(partition, None)
+        if self._sent is None and self._unconfirmed and not self._unconfirmed & self._assigned.keys():
+            self._end_commit()
 
-    def start(self, partition: Partition, offset: int) -> bool:
-        """Note a message of a partition; returns whether it was the first, so that its journal is to be read."""
-        held = self._held[partition]
-        first, held.start = held.start is None, offset if held.start is None else held.start
-        return first
+    def note_message(self, partition: Partition, offset: int) -> bool:
+        """Note a message of a partition; returns whether it is the first, so that the journal is to be read now."""
+        assigned = self._assigned[partition]
+        if assigned.first_offset is not None:
+            return False
+        assigned.first_offset = offset
+        return True
 
-    def open(self, partition: Partition, metadata: str | None) -> None:
+    def open_journal(self, partition: Partition, metadata: str | None) -> None:
         """Take in what the journal of a partition says."""
-        held = self._held.get(partition)
-        if held is not None and held.journal is None:
-            held.journal = Journal(Entry.parse(metadata), self._max_deliveries)
+        assigned = self._assigned.get(partition)
+        if assigned is not None and assigned.journal is None:
+            assigned.journal = Journal(JournalEntry.parse(metadata), self._max_deliveries)
 
     def journal(self, partition: Partition) -> Journal | None:
         """Return the journal of a partition of ours, None until it was read."""
-        return held.journal if (held := self._held.get(partition)) is not None else None
+        return assigned.journal if (assigned := self._assigned.get(partition)) is not None else None
 
     def position(self, partition: Partition) -> TopicPartition | None:
         """Return where a partition is to be read on from, and its journal; None before its first message."""
-        held = self._held.get(partition)
-        if held is None or held.start is None or held.journal is None:
+        assigned = self._assigned.get(partition)
+        if assigned is None or assigned.first_offset is None or assigned.journal is None:
             return None
-        front = self._offsets.front(partition)
-        return TopicPartition(*partition, held.start if front is None else front, str(held.journal.entry))
+        committable = self._offsets.committable(partition)
+        offset = assigned.first_offset if committable is None else committable
+        return TopicPartition(*partition, offset, str(assigned.journal.entry))
 
-    def review(self, caught_up: bool) -> None:
-        """Let the journals forget crashes of which all suspects are done."""
-        for partition, held in self._held.items():
-            front = self._offsets.front(partition)
-            if held.journal is not None and held.journal.crashes and front is not None:
+    def forget_crashes(self, caught_up: bool) -> None:
+        """Let the journals forget crashes of which all suspects are done.
+
+        Parameters
+        ----------
+        caught_up : whether nothing more waits at the broker, nor in the buffer.
+        """
+        for partition, assigned in self._assigned.items():
+            committable = self._offsets.committable(partition)
+            if assigned.journal is not None and assigned.journal.crashes and committable is not None:
                 quiet = caught_up and not self._offsets.unfinished([partition])
-                held.journal.done_before(front, quiet)
+                assigned.journal.note_done_before(committable, quiet)
 
-    def send(self, consumer: Consumer, wanted: Collection[Partition] = ()) -> None:
+    def send(self, consumer: Consumer, awaited: Collection[Partition] = ()) -> None:
         """Commit what has moved.
 
         Parameters
         ----------
-        wanted : partitions of which messages wait for it. Otherwise it has time, and where there are transactions they
+        awaited : partitions of which messages wait for it. Otherwise it has time, and where there are transactions they
             see to the rest.
         """
         now = monotonic()
-        many = self._offsets.uncommitted() >= UNCOMMITTED // 2
-        pressing = wanted or self._doubtful or (self._apart is None and (many or now >= self._next_at))
-        places = (self._held if self._apart is None else {*wanted, *self._doubtful}) if pressing else ()
-        if not self._moved_positions(places):
-            if self._apart is not None:
-                self._apart.wait_no_more()
+        many_uncommitted = self._offsets.uncommitted() >= MAX_UNCOMMITTED // 2
+        pressing = awaited or self._unconfirmed or (self._gate is None and (many_uncommitted or now >= self._next_at))
+        due = (self._assigned if self._gate is None else {*awaited, *self._unconfirmed}) if pressing else ()
+        if not self._moved_positions(due):
+            if self._gate is not None:
+                self._gate.cancel_journal_wait()
             return
-        if self._sent is not None and (self._apart is not None or now - self._sent_at < UNANSWERED_SECONDS):
+        if self._sent is not None and (self._gate is not None or now - self._sent_at < COMMIT_TIMEOUT_SECONDS):
             return
-        if self._begin(0.0):
+        if self._acquire_gate(timeout=0.0):  # the consumer's thread waits for nobody
             self._next_at, self._sent_at = now + COMMIT_SECONDS, now
-            # Looked at anew: a transaction that ended just now has moved them, and this must not set the group back.
-            self._send(consumer, self._moved_positions(places), farewell=False)
+            # Asked again behind the gate: a transaction that has just ended has moved the positions, and the earlier
+            # ones would set the group back.
+            self._send(consumer, self._moved_positions(due), without_journal=False)
 
-    def _begin(self, patience: float) -> bool:
-        """Begin the time of a commit where transactions have theirs; returns whether that was possible."""
-        return self._apart is None or bool(self._doubtful) or self._apart.begin_journal(patience)
+    def _acquire_gate(self, timeout: float) -> bool:
+        """Enter the gate, where there is one; returns whether that was possible."""
+        # While a commit is unconfirmed the gate is still ours: its repetition goes through without entering again.
+        return self._gate is None or bool(self._unconfirmed) or self._gate.acquire_for_journal(timeout)
 
     def _moved_positions(self, places: Iterable[Partition]) -> list[TopicPartition]:
         """Return the positions that differ from what the broker has acknowledged of them."""
-        return [one for one in map(self.position, places) if one is not None and self._moved(one)]
+        return [one for one in map(self.position, places) if one is not None and self._has_moved(one)]
 
     def is_behind(self, partition: Partition) -> bool:
         """Return whether the broker has yet to acknowledge where a partition of ours is read on from."""
         return bool(self._moved_positions([partition]))
 
-    def _moved(self, position: TopicPartition) -> bool:
-        return self._held[str(position.topic), position.partition].told != (position.offset, position.metadata)
+    def _has_moved(self, position: TopicPartition) -> bool:
+        return self._assigned[str(position.topic), position.partition].acknowledged != (
+            position.offset,
+            position.metadata,
+        )
 
-    def _send(self, consumer: Consumer, positions: Sequence[TopicPartition], farewell: bool) -> None:
+    def _send(self, consumer: Consumer, positions: Sequence[TopicPartition], without_journal: bool) -> None:
         self._sent = {}
         for one in positions:
-            held = self._held[str(one.topic), one.partition]
-            entry = None if farewell or held.journal is None else held.journal.entry
-            self._sent[str(one.topic), one.partition] = held, one.offset, entry
+            assigned = self._assigned[str(one.topic), one.partition]
+            entry = None if without_journal or assigned.journal is None else assigned.journal.entry
+            self._sent[str(one.topic), one.partition] = assigned, one.offset, entry
         try:
             consumer.commit(offsets=list(positions), asynchronous=True)
         except KafkaException:
-            self._end_sent()
+            self._end_commit()
 
-    def answered(self, error: KafkaError | None, positions: Sequence[TopicPartition]) -> None:
-        """Take in what became of a commit.
+    def on_commit(self, error: KafkaError | None, positions: Sequence[TopicPartition]) -> None:
+        """Take in what became of a commit; called by the consumer.
 
-        One of which that is not known may come to be later, and between transactions it would set the group back. So
-        it is said again until the broker has acknowledged it, and no transaction begins before.
+        One that failed without an answer may come to be later, and after the next transaction it would set the group
+        back. So it is repeated until the broker has acknowledged it, and no transaction begins before.
         """
         if self._sent is None:
             return
-        if error is not None and _is_doubtful(error) and self._apart is not None:
-            self._doubt()
+        if error is not None and _may_still_succeed(error) and self._gate is not None:
+            self._mark_unconfirmed()
             return
         for one in positions:
             sent = self._sent.get((str(one.topic), one.partition))
             if sent is None or error is not None or one.error is not None:
                 continue
-            held, offset, entry = sent
-            held.told = (offset, "" if entry is None else str(entry))
+            # The partition as it was when this was sent: it may have gone and come back since, with another journal.
+            assigned, offset, entry = sent
+            assigned.acknowledged = (offset, "" if entry is None else str(entry))
             self._offsets.committed((str(one.topic), one.partition), offset)
-            if held.journal is not None and entry is not None:
-                held.journal.acknowledged = entry
-        self._end_sent()
+            if assigned.journal is not None and entry is not None:
+                assigned.journal.acknowledged = entry
+        self._end_commit()
 
-    def _doubt(self) -> None:
-        self._doubtful = {*(self._sent or {}), *self._doubtful} & self._held.keys()
-        if not self._doubtful:
-            self._end_sent()
+    def _mark_unconfirmed(self) -> None:
+        self._unconfirmed = {*(self._sent or {}), *self._unconfirmed} & self._assigned.keys()
+        if not self._unconfirmed:
+            self._end_commit()
             return
         self._sent = None
-        for partition in self._doubtful:
-            self._held[partition].told = None
+        for partition in self._unconfirmed:
+            self._assigned[partition].acknowledged = None
 
-    def client_gone(self) -> None:
-        """Forget the commit under way: nobody tells any more what becomes of it, and no partition of it is ours."""
-        self._end_sent()
+    def abandon_commit(self) -> None:
+        """Forget the commit in flight: nobody tells any more what becomes of it, and no partition of it is ours."""
+        self._end_commit()
 
-    def _end_sent(self) -> None:
-        if self._apart is not None and (self._sent is not None or self._doubtful):
-            self._apart.end()
-        self._sent, self._doubtful = None, set()
+    def _end_commit(self) -> None:
+        if self._gate is not None and (self._sent is not None or self._unconfirmed):
+            self._gate.release()
+        self._sent, self._unconfirmed = None, set()
 
     @property
-    def under_way(self) -> bool:
+    def commit_in_flight(self) -> bool:
         """Return whether a commit has been sent and not been answered."""
         return self._sent is not None
 
-    def farewell(self, consumer: Consumer, partitions: Iterable[Partition], clean: bool, patience: float) -> None:
-        """Commit partitions that leave us; without an entry where they leave in peace.
+    def commit_final(self, consumer: Consumer, partitions: Iterable[Partition], clean: bool, timeout: float) -> None:
+        """Commit partitions that leave us for the last time; without a journal entry where nothing went wrong.
 
         Parameters
         ----------
-        clean : whether nobody died over them.
-        patience : seconds that a transaction under way may take to end; it commits by itself otherwise.
+        clean : whether what is not done cannot be what made the worker end.
+        timeout : seconds that a transaction in flight may take to end; where it takes longer, it commits by itself.
         """
         places = [partition for partition in partitions if self.position(partition) is not None]
-        if not places or not self._begin(patience):
+        if not places or not self._acquire_gate(timeout):
             return
-        # Positions are those after the transaction that was waited for: earlier ones would undo what it committed.
+        # Positions after the transaction that was waited for: earlier ones would undo what it committed.
         positions = [one for one in map(self.position, places) if one is not None]
         if clean:
             positions = [TopicPartition(str(one.topic), one.partition, one.offset, "") for one in positions]
-        self._send(consumer, positions, farewell=clean)
+        self._send(consumer, positions, without_journal=clean)
 
 
-def _is_doubtful(error: KafkaError) -> bool:
+def _may_still_succeed(error: KafkaError) -> bool:
     """Return whether a broker may take a commit although it failed here: nothing came back, or not in time."""
     return bool(error.code() < 0 or error.code() == KafkaError.REQUEST_TIMED_OUT)

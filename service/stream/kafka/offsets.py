@@ -1,7 +1,8 @@
 """Offsets of a partition that may be committed: the one before which every message is done.
 
-Messages of a partition are finished in any order. A partition that was taken away and came back begins anew: what was
-taken in its former life no longer counts. So does one whose topic was deleted and made again, whose offsets go back.
+Messages of a partition are finished in any order. A partition that was taken away and came back begins a new epoch:
+what was taken in a former one no longer counts. So does a partition whose topic was deleted and made again, as its
+offsets go back.
 """
 
 import threading
@@ -17,49 +18,50 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A message's place and the life of its partition in which it was taken."""
+    """Place of a message, and the epoch of its partition in which it was taken."""
 
     partition: Partition
     offset: int
-    life: int
+    epoch: int
 
 
 @dataclass(slots=True)
 class _Progress:
-    """One life of a partition.
+    """One epoch of a partition: from its assignment, or from its topic's creation, until it goes.
 
     Attributes
     ----------
-    taken : offsets of messages that are not behind the front, in the order taken, to whether they are done.
-    front : the offset before which everything is done.
-    last : the greatest offset taken.
-    early : the number of messages that are done and not behind the front.
-    passed : offsets of messages that the front has passed and whose commit nobody has acknowledged, in order.
+    committable : the offset before which everything is done.
+    last_taken : the greatest offset taken.
+    done_by_offset : whether each message from ``committable`` on is done, in the order taken.
+    done_ahead : the number of messages that are done although one before them is not.
+    uncommitted : offsets of messages before ``committable`` whose commit nobody has acknowledged, in order.
     """
 
-    life: int
-    front: int
-    last: int
-    taken: dict[int, bool] = field(default_factory=dict)
-    early: int = 0
-    passed: deque[int] = field(default_factory=deque)
+    epoch: int
+    committable: int
+    last_taken: int
+    done_by_offset: dict[int, bool] = field(default_factory=dict)
+    done_ahead: int = 0
+    uncommitted: deque[int] = field(default_factory=deque)
 
     def finish(self, offset: int) -> None:
-        """Note that a message is done, and move the front over what is."""
-        if self.taken.get(offset, True):  # behind the front, or told before
+        """Note that a message is done, and move ``committable`` over what is."""
+        if self.done_by_offset.get(offset, True):  # before `committable`, or noted already
             return
-        self.taken[offset] = True
-        self.early += 1
+        self.done_by_offset[offset] = True
+        self.done_ahead += 1
         self.advance()
 
     def advance(self) -> None:
-        """Move the front over what is done."""
-        # A dictionary keeps the order in which messages were taken, which is that of their offsets.
-        while self.taken and self.taken[first := next(iter(self.taken))]:
-            del self.taken[first]
-            self.front = first + 1
-            self.early -= 1
-            self.passed.append(first)
+        """Move ``committable`` over what is done."""
+        # A dictionary keeps the order in which messages were taken, which is that of their offsets. Compaction and the
+        # markers of transactions leave gaps between offsets: counting up from one to the next would stop at them.
+        while self.done_by_offset and self.done_by_offset[first := next(iter(self.done_by_offset))]:
+            del self.done_by_offset[first]
+            self.committable = first + 1
+            self.done_ahead -= 1
+            self.uncommitted.append(first)
 
 
 class Offsets:
@@ -67,83 +69,84 @@ class Offsets:
 
     Parameters
     ----------
-    committed_with : whether what is done has been committed with its answers, in a transaction, and not after them.
+    transactional : whether what is done has been committed with its answers, in a transaction, and not after them.
     """
 
-    def __init__(self, committed_with: bool = False) -> None:
-        self._committed_with = committed_with
+    def __init__(self, transactional: bool = False) -> None:
+        self._transactional = transactional
         self._lock = threading.Lock()
         self._partitions: dict[Partition, _Progress] = {}
-        self._lives = 0
+        self._epochs = 0
 
     def take(self, partition: Partition, offset: int) -> Token:
         """Note that a message was taken."""
         with self._lock:
             progress = self._partitions.get(partition)
             # An offset that goes back: the partition was away meanwhile, or its topic was made again.
-            if progress is None or offset <= progress.last:
-                self._lives += 1
-                progress = self._partitions[partition] = _Progress(self._lives, offset, offset)
-            progress.taken[offset] = False
-            progress.last = offset
-            return Token(partition, offset, progress.life)
+            if progress is None or offset <= progress.last_taken:
+                self._epochs += 1
+                progress = self._partitions[partition] = _Progress(self._epochs, offset, offset)
+            progress.done_by_offset[offset] = False
+            progress.last_taken = offset
+            return Token(partition, offset, progress.epoch)
 
     def finish(self, tokens: Iterable[Token]) -> None:
         """Note that messages are done."""
         with self._lock:
             for token in tokens:
-                if self._holds(token):
+                if self._owns(token):
                     progress = self._partitions[token.partition]
                     progress.finish(token.offset)
-                    if self._committed_with:
-                        progress.passed.clear()
+                    if self._transactional:
+                        progress.uncommitted.clear()
 
     def committed(self, partition: Partition, offset: int) -> None:
         """Note that the broker has acknowledged a commit of a partition of ours."""
         with self._lock:
-            passed = progress.passed if (progress := self._partitions.get(partition)) is not None else ()
-            while passed and passed[0] < offset:
-                passed.popleft()
+            uncommitted = progress.uncommitted if (progress := self._partitions.get(partition)) is not None else ()
+            while uncommitted and uncommitted[0] < offset:
+                uncommitted.popleft()
 
     def uncommitted(self) -> int:
         """Return the number of messages that are done and would be delivered again if we were killed now."""
         with self._lock:
-            return sum(progress.early + len(progress.passed) for progress in self._partitions.values())
+            return sum(progress.done_ahead + len(progress.uncommitted) for progress in self._partitions.values())
 
-    def front(self, partition: Partition) -> int | None:
+    def committable(self, partition: Partition) -> int | None:
         """Return the offset before which everything is done; None where nothing has been taken."""
         with self._lock:
             progress = self._partitions.get(partition)
-            return None if progress is None else progress.front
+            return None if progress is None else progress.committable
 
     def unfinished(self, partitions: Iterable[Partition] | None = None) -> int:
         """Return the number of messages taken and not done, of these partitions or of all."""
         with self._lock:
             chosen = self._partitions if partitions is None else set(partitions) & self._partitions.keys()
-            return sum(not done for p in chosen for done in self._partitions[p].taken.values())
+            return sum(not is_done for p in chosen for is_done in self._partitions[p].done_by_offset.values())
 
-    def ahead(self, tokens: Iterable[Token]) -> tuple[frozenset[Token], dict[Partition, int]]:
+    def committable_after(self, tokens: Iterable[Token]) -> tuple[frozenset[Token], dict[Partition, int]]:
         """Return the messages whose partitions are still ours, and where those are read on from once they are done."""
         with self._lock:
-            owned = frozenset(token for token in tokens if self._holds(token))
+            owned = frozenset(token for token in tokens if self._owns(token))
             moved: dict[Partition, int] = {}
             for partition in {token.partition for token in owned}:
-                progress = self._partitions[partition]
-                done = {token.offset: True for token in owned if token.partition == partition}
-                then = _Progress(progress.life, progress.front, progress.last, progress.taken | done)
-                then.advance()  # of a copy: nothing is done yet
-                if then.front > progress.front:
-                    moved[partition] = then.front
+                now = self._partitions[partition]
+                finished = {token.offset: True for token in owned if token.partition == partition}
+                # A copy is moved on: nothing is done yet, and nothing is if the transaction fails.
+                then = _Progress(now.epoch, now.committable, now.last_taken, now.done_by_offset | finished)
+                then.advance()
+                if then.committable > now.committable:
+                    moved[partition] = then.committable
         return owned, moved
 
-    def holds(self, token: Token) -> bool:
-        """Return whether the partition of a message is still in the life in which the message was taken."""
+    def owns(self, token: Token) -> bool:
+        """Return whether the partition of a message is still in the epoch in which the message was taken."""
         with self._lock:
-            return self._holds(token)
+            return self._owns(token)
 
-    def _holds(self, token: Token) -> bool:
+    def _owns(self, token: Token) -> bool:
         progress = self._partitions.get(token.partition)
-        return progress is not None and progress.life == token.life
+        return progress is not None and progress.epoch == token.epoch
 
     def clear(self) -> None:
         """Forget every partition."""
@@ -157,10 +160,10 @@ class Offsets:
                 self._partitions.pop(partition, None)
 
 
-LATEST: Final = 1 << 14
+RECENT_ANSWERS: Final = 1 << 14
 
 
-class Latest:
+class RecentAnswers:
     """Messages that were answered last, by place, time and size: those that come again must not be answered again.
 
     A topic that was made again is read from its start once that is noticed, also what was answered of it until then.
@@ -174,9 +177,9 @@ class Latest:
         for message in messages:
             if isinstance(token := message.token, Token):
                 self._answered[token.partition, token.offset] = message.timestamp_ms, len(message.value)
-        while len(self._answered) > LATEST:
+        while len(self._answered) > RECENT_ANSWERS:
             del self._answered[next(iter(self._answered))]
 
-    def holds(self, partition: Partition, offset: int, message: Message) -> bool:
+    def has(self, partition: Partition, offset: int, message: Message) -> bool:
         """Return whether a message of this place was answered lately, and not another one that had its place before."""
         return self._answered.get((partition, offset)) == (message.timestamp_ms, len(message.value))

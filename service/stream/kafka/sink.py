@@ -23,26 +23,26 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from service.stream.addresses import Address
-from service.stream.kafka.client import Complaints, is_transient, made, properties
+from service.stream.kafka.client import ClientErrors, is_transient, make_client, properties
 from service.stream.messages import PermanentError, Record, TransientError, is_shortened
 
 Verdict = PermanentError | TransientError | None
-Answered = Callable[[int, KafkaError | None], None]
-OWN: Final[Mapping[str, Any]] = {
+VerdictCallback = Callable[[int, KafkaError | None], None]
+PRODUCER_PROPERTIES: Final[Mapping[str, Any]] = {
     "enable.idempotence": True,
     "acks": "all",
     "linger.ms": 5,
     "compression.type": "lz4",
     "message.timeout.ms": 30_000,
     "queue.buffering.max.kbytes": 65_536,
-    "message.max.bytes": (4 << 20)
-    + (64 << 10),  # a dead letter is what the source takes, and headers; brokers may take less
+    # A dead letter is as large as a message that the source takes, and has headers besides; brokers may take less.
+    "message.max.bytes": (4 << 20) + (64 << 10),
 }
 SLACK_SECONDS: Final = 5.0
-ASK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 """Seconds that a producer is asked for verdicts at a time, unless some come before."""
-TURN_SECONDS: Final = 0.005
-"""Seconds after which a thread that waits for verdicts looks whether anybody asks for them still."""
+LOCK_WAIT_SECONDS: Final = 0.005
+"""Seconds after which a thread that waits for verdicts looks whether another one still polls."""
 REFUSAL_SECONDS: Final = 3.0
 
 
@@ -55,75 +55,80 @@ class KafkaSink:
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
         self._topic = address.only().name
-        self.complaints = Complaints("sink")
-        self._config = {**properties(address, extra, OWN), "error_cb": self.complaints.note}
-        self._producer = made(Producer, self._config)
-        self._asks = threading.Lock()
-        self._return = Return(self._config, self.complaints, self._take)
+        self.client_errors = ClientErrors("sink")
+        self._config = {**properties(address, extra, PRODUCER_PROPERTIES), "error_cb": self.client_errors.note}
+        self._producer = make_client(Producer, self._config)
+        self._poll_lock = threading.Lock()
+        self._reconnect_probe = ReconnectProbe(self._config, self.client_errors, self._use_producer)
 
-    def _take(self, producer: Producer) -> None:
+    def _use_producer(self, producer: Producer) -> None:
         """Go on with another producer; whoever waits for the former one's verdicts still gets them."""
         self._producer = producer
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
         """Hand over and wait until each record is acknowledged, refused or too late."""
-        verdicts = hand_over(self._producer, self._topic, records, patience(self._config), self._asks)
+        verdicts = produce_and_wait(
+            self._producer, self._topic, records, verdict_timeout(self._config), self._poll_lock
+        )
         if any(isinstance(verdict, DefunctError) for verdict in verdicts):
-            self._take(Producer(self._config))
+            self._use_producer(Producer(self._config))
         if any(verdict is None for verdict in verdicts):
-            self.complaints.answered()
+            self.client_errors.note_answer()
         return verdicts
 
     def refusal(self) -> str:
         """Return why the cluster lets us in nowhere, in words."""
-        return refusal_of(self._producer, self._topic, self.complaints)
+        return refusal_of(self._producer, self._topic, self.client_errors)
 
     @property
     def trouble(self) -> str:
-        """Complaints of the client since a broker answered last."""
-        self._return.look(self._producer, self._topic)
-        return str(self.complaints)
+        """Errors of the client since a broker answered last."""
+        self._reconnect_probe.start(self._producer, self._topic)
+        return str(self.client_errors)
 
     def close(self) -> None:
         """Let go of the broker."""
         self._producer.flush(SLACK_SECONDS)
 
 
-class Return:
-    """Return of brokers that were away, asked for by a thread: a producer that writes nothing never learns of it.
+class ReconnectProbe:
+    """Probe that asks, on a thread, whether brokers that were away are back: an idle producer never learns of it.
 
-    Nor does one that has lost its brokers for ever (:meth:`service.stream.kafka.source.KafkaSource._look_at_client`):
+    Nor does one that has lost its brokers for ever (:meth:`service.stream.kafka.source.KafkaSource._check_client`):
     where it gets no answer, another one asks, and takes its place if it gets one.
 
     Parameters
     ----------
     config : properties of the producer.
-    take : is given the producer that was answered.
+    use_producer : is given the producer that was answered.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], complaints: Complaints, take: Callable[[Producer], None] = lambda _: None
+        self,
+        config: Mapping[str, Any],
+        client_errors: ClientErrors,
+        use_producer: Callable[[Producer], None] = lambda _: None,
     ) -> None:
-        self._config, self._complaints, self._take = config, complaints, take
+        self._config, self._client_errors, self._use_producer = config, client_errors, use_producer
         self._asking = threading.Lock()
 
-    def look(self, producer: Producer, topic: str) -> None:
+    def start(self, producer: Producer, topic: str) -> None:
         """Ask, without waiting, where brokers are away and nobody asks already."""
-        if self._complaints.away and self._asking.acquire(blocking=False):
+        if self._client_errors.away and self._asking.acquire(blocking=False):
             threading.Thread(target=self._ask, args=(producer, topic), name="sink", daemon=True).start()
 
     def _ask(self, producer: Producer, topic: str) -> None:
         try:
-            if _answered(producer, topic):
-                self._complaints.answered()
-            elif _answered(another := Producer(dict(self._config)), topic):
-                self._take(another)
-                self._complaints.answered()
+            if _answers(producer, topic):
+                self._client_errors.note_answer()
+            elif _answers(another := Producer(dict(self._config)), topic):
+                self._use_producer(another)
+                self._client_errors.note_answer()
         finally:
             self._asking.release()
 
 
-def _answered(producer: Producer, topic: str) -> bool:
+def _answers(producer: Producer, topic: str) -> bool:
     """Return whether a broker answers; one that does not is asked again when somebody wants to know."""
     try:
         producer.list_topics(topic, REFUSAL_SECONDS)
@@ -132,59 +137,60 @@ def _answered(producer: Producer, topic: str) -> bool:
     return True
 
 
-def refusal_of(producer: Producer, topic: str, complaints: Complaints) -> str:
+def refusal_of(producer: Producer, topic: str, client_errors: ClientErrors) -> str:
     """Return why a cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
     end = monotonic() + REFUSAL_SECONDS
-    while not complaints.refusal and monotonic() < end:
+    while not client_errors.refusal and monotonic() < end:
         try:
             producer.list_topics(topic, 1.0)
         except KafkaException:
             producer.poll(0)  # lets the client say why
         else:
             break
-    return complaints.refusal
+    return client_errors.refusal
 
 
-def patience(config: Mapping[str, Any]) -> float:
+def verdict_timeout(config: Mapping[str, Any]) -> float:
     """Return seconds after which every record has been answered."""
     return float(config["message.timeout.ms"]) / 1000 + SLACK_SECONDS
 
 
-def hand_over(
-    producer: Producer, topic: str, records: Sequence[Record], timeout: float, asks: threading.Lock
+def produce_and_wait(
+    producer: Producer, topic: str, records: Sequence[Record], timeout: float, poll_lock: threading.Lock
 ) -> list[Verdict]:
     """Hand records over and wait for the verdict on each.
 
-    Of several threads that wait, the one that holds ``asks`` asks the producer for all of them: it tells a verdict to
-    whichever thread asks first, and the thread whose record it is would go on waiting for what has come.
+    Of several threads that wait, the one that holds ``poll_lock`` polls the producer for all of them: it tells a
+    verdict to whichever thread polls first, and the thread whose record it is would go on waiting for what has come.
     """
     verdicts: list[Verdict] = [TransientError("no answer in time") for _ in records]
-    left, all_answered = set(range(len(records))), threading.Event()
+    unanswered, all_answered = set(range(len(records))), threading.Event()
 
-    def answered(number: int, error: KafkaError | None) -> None:  # in whichever thread asks
+    # Called in whichever thread polls; each statement is one step of the interpreter, so that no lock is needed.
+    def on_verdict(number: int, error: KafkaError | None) -> None:
         verdicts[number] = None if error is None else verdict_of(error)
-        left.discard(number)
-        if not left:
+        unanswered.discard(number)
+        if not unanswered:
             all_answered.set()
 
     for number, record in enumerate(records):
-        if (refusal := _produce(producer, topic, (number, record), answered, timeout)) is not None:
+        if (refusal := _produce(producer, topic, (number, record), on_verdict, timeout)) is not None:
             verdicts[number] = refusal
-            left.discard(number)
+            unanswered.discard(number)
     end = monotonic() + timeout
-    while left and monotonic() < end:
-        if asks.acquire(blocking=False):
+    while unanswered and monotonic() < end:
+        if poll_lock.acquire(blocking=False):
             try:
-                producer.poll(ASK_SECONDS)
+                producer.poll(POLL_SECONDS)
             finally:
-                asks.release()
+                poll_lock.release()
         else:
-            all_answered.wait(TURN_SECONDS)
+            all_answered.wait(LOCK_WAIT_SECONDS)
     return verdicts
 
 
 def _produce(
-    producer: Producer, topic: str, numbered: tuple[int, Record], answered: Answered, timeout: float
+    producer: Producer, topic: str, numbered: tuple[int, Record], on_verdict: VerdictCallback, timeout: float
 ) -> Verdict:
     """Hand over one record; what comes back at once is a refusal."""
     (number, record), end = numbered, monotonic() + timeout
@@ -192,9 +198,9 @@ def _produce(
         try:
             producer.produce(
                 topic, record.value, record.key, headers=list(record.headers),
-                on_delivery=lambda error, _: answered(number, error),
+                on_delivery=lambda error, _: on_verdict(number, error),
             )  # fmt: skip
-        except BufferError:  # the queue is full: let it empty
+        except BufferError:  # the queue is full, and a record leaves it only when its verdict is polled
             if monotonic() > end:
                 return TransientError("the producer's queue is full")
             producer.poll(0.1)
@@ -211,8 +217,8 @@ def verdict_of(error: KafkaError) -> TransientError | PermanentError:
     return (TransientError if is_transient(error) else PermanentError)(error.str())
 
 
-OWN_TRANSACTIONAL: Final[Mapping[str, Any]] = {
-    **OWN,
+TRANSACTIONAL_PROPERTIES: Final[Mapping[str, Any]] = {
+    **PRODUCER_PROPERTIES,
     "message.timeout.ms": 20_000,
     "transaction.timeout.ms": 30_000,  # what a killed process has left open keeps readers and the next owner waiting
 }
@@ -223,7 +229,7 @@ OFFSETS_SECONDS: Final = 5.0
 librdkafka remembers who the coordinator is. Once it has let go of that broker, as it does when brokers are away, its
 call never returns, whatever time it was given (issues 5456 and 5511). Another producer asks who the coordinator is.
 """
-MOST_LEFT_BEHIND: Final = 8
+MAX_ABANDONED_CALLS: Final = 8
 """Number of calls that do not return and are left behind, each with its producer, before one is waited for."""
 
 
@@ -235,41 +241,43 @@ class KafkaTransactions:
     """
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
-        own = {**OWN_TRANSACTIONAL, "transactional.id": f"nightjar-{uuid.uuid4()}"}
-        self.complaints = Complaints("sink")
-        self._config = {**properties(address, extra, own), "error_cb": self.complaints.note}
-        self._producer = made(Producer, self._config)
-        self._asks = threading.Lock()
-        self._return = Return(self._config, self.complaints)  # :meth:`begin` takes another producer by itself
-        self._times_away = 0  # as counted when the producer worked last
-        self._known = self._open = False  # whether the coordinator knows the producer; whether a transaction is open
+        own = {**TRANSACTIONAL_PROPERTIES, "transactional.id": f"nightjar-{uuid.uuid4()}"}
+        self.client_errors = ClientErrors("sink")
+        self._config = {**properties(address, extra, own), "error_cb": self.client_errors.note}
+        self._producer = make_client(Producer, self._config)
+        self._poll_lock = threading.Lock()
+        # Without a callback: :meth:`begin` takes another producer by itself.
+        self._reconnect_probe = ReconnectProbe(self._config, self.client_errors)
+        self._times_all_down = 0  # as counted when the producer worked last
+        self._initialised = self._in_transaction = False  # known to the coordinator; with an open transaction
         self._offsets_seconds = OFFSETS_SECONDS
-        self._calls: list[_Call] = []
+        self._abandoned_calls: list[_OffsetsCall] = []
 
     def begin(self) -> None:
         """Open a transaction; by another producer where all brokers went away since this one worked."""
-        self._producer.poll(0)  # lets it say so
-        if self._known and self.complaints.times_away > self._times_away:
-            self._known, self._producer = False, Producer(self._config)
-        known, self._known = self._known, False  # until this has worked
+        self._producer.poll(0)  # lets it report that
+        # It may wait for ever for a coordinator that it let go of meanwhile (see OFFSETS_SECONDS).
+        if self._initialised and self.client_errors.times_all_down > self._times_all_down:
+            self._initialised, self._producer = False, Producer(self._config)
+        initialised, self._initialised = self._initialised, False  # until this has worked
         with self._translated():
-            if not known:
-                self._times_away = self.complaints.times_away
+            if not initialised:
+                self._times_all_down = self.client_errors.times_all_down
                 self._producer.init_transactions(CALL_SECONDS)
             self._producer.begin_transaction()
-        self._known = self._open = True
+        self._initialised = self._in_transaction = True
 
     def publish(self, topic: str, records: Sequence[Record]) -> list[Verdict]:
         """Add records; returns None for each, or its final refusal. Raises TransientError for any other refusal.
 
         A refusal by the broker, not by the client, spoils the transaction: its commit will fail.
         """
-        verdicts = hand_over(self._producer, topic, records, patience(self._config), self._asks)
+        verdicts = produce_and_wait(self._producer, topic, records, verdict_timeout(self._config), self._poll_lock)
         for verdict in verdicts:
             if isinstance(verdict, TransientError):
                 # Records that were given up leave a gap in the producer's sequence, which it mends in its own time and
                 # at the cost of later transactions; another producer begins at once, and ends what this one left open.
-                self._known = False
+                self._initialised = False
                 raise verdict
         return verdicts
 
@@ -281,17 +289,17 @@ class KafkaTransactions:
         with self._translated():
             self._send_offsets(positions, group)
             self._end_transaction()
-        self._open = False
-        self._times_away = self.complaints.times_away
-        self.complaints.answered()
+        self._in_transaction = False
+        self._times_all_down = self.client_errors.times_all_down
+        self.client_errors.note_answer()
 
     def _send_offsets(self, positions: list[TopicPartition], group: object) -> None:
         """Add where the group is to read on; a call that does not return is left behind with its producer."""
-        call = _Call(self._producer, positions, group)
-        self._calls = [one for one in self._calls if not one.ended.is_set()]
-        if not call.ended.wait(None if len(self._calls) >= MOST_LEFT_BEHIND else self._offsets_seconds):
-            self._calls.append(call)
-            self._known = False
+        call = _OffsetsCall(self._producer, positions, group)
+        self._abandoned_calls = [one for one in self._abandoned_calls if not one.ended.is_set()]
+        if not call.ended.wait(None if len(self._abandoned_calls) >= MAX_ABANDONED_CALLS else self._offsets_seconds):
+            self._abandoned_calls.append(call)
+            self._initialised = False
             self._offsets_seconds = min(CALL_SECONDS, 2 * self._offsets_seconds)
             raise TransientError("no answer of the group's coordinator")
         if call.error is not None:
@@ -306,7 +314,7 @@ class KafkaTransactions:
                 self._producer.commit_transaction(CALL_SECONDS)
             except KafkaException as error:
                 if not error.args[0].retriable() or monotonic() > end:
-                    self._known = self._known and bool(error.args[0].txn_requires_abort())
+                    self._initialised = self._initialised and bool(error.args[0].txn_requires_abort())
                     raise
             else:
                 return
@@ -314,22 +322,22 @@ class KafkaTransactions:
     def abort(self) -> None:
         """Abort what is open; after an error that no abort mends, the next transaction is another producer's."""
         try:
-            if self._open and self._known:
+            if self._in_transaction and self._initialised:
                 self._producer.abort_transaction(CALL_SECONDS)
         except KafkaException:
-            self._known = False
-        if not self._known:
+            self._initialised = False
+        if not self._initialised:
             self._producer = Producer(self._config)
-        self._open = False
+        self._in_transaction = False
 
     def refusal(self, topic: str) -> str:
         """Return why the cluster lets us in nowhere, in words."""
-        return refusal_of(self._producer, topic, self.complaints)
+        return refusal_of(self._producer, topic, self.client_errors)
 
     def trouble(self, topic: str) -> str:
-        """Complaints of the client since a broker answered last."""
-        self._return.look(self._producer, topic)
-        return str(self.complaints)
+        """Errors of the client since a broker answered last."""
+        self._reconnect_probe.start(self._producer, topic)
+        return str(self.client_errors)
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -337,17 +345,17 @@ class KafkaTransactions:
             yield
         except KafkaException as error:
             cause: KafkaError = error.args[0]
-            self._known = self._known and not cause.fatal()
+            self._initialised = self._initialised and not cause.fatal()
             raise TransientError(cause.str()) from error
 
     def close(self) -> None:
         """Abort what is open."""
         with suppress(KafkaException):
-            if self._open and self._known:
+            if self._in_transaction and self._initialised:
                 self._producer.abort_transaction(CALL_SECONDS)
 
 
-class _Call:
+class _OffsetsCall:
     """One call of librdkafka's that may never return, on a thread of its own.
 
     Attributes
@@ -368,6 +376,7 @@ class _Call:
             finally:
                 self.ended.set()
 
+        # A daemon: a call that never returns must not keep the process from ending.
         threading.Thread(target=ask, name="offsets", daemon=True).start()
 
 
@@ -399,7 +408,7 @@ class ResultTopic:
 
     @property
     def trouble(self) -> str:
-        """Complaints of the client since a broker answered last."""
+        """Errors of the client since a broker answered last."""
         return self._transactions.trouble(self._topic)
 
     def close(self) -> None:
@@ -425,8 +434,8 @@ class DeadLetterTopic:
         Raises TransientError when the transaction must be aborted.
         """
         self._refused &= {record.key for record in records}
-        whole = [record.key in self._refused and not is_shortened(record) for record in records]
-        fitting = [record for record, known in zip(records, whole, strict=True) if not known]
+        refuse_again = [record.key in self._refused and not is_shortened(record) for record in records]
+        fitting = [record for record, refuse in zip(records, refuse_again, strict=True) if not refuse]
         verdicts = self._transactions.publish(self._topic, fitting) if fitting else []
         refused = {
             record.key: verdict for record, verdict in zip(fitting, verdicts, strict=True) if verdict is not None
@@ -434,7 +443,7 @@ class DeadLetterTopic:
         if refused:
             self._refused |= refused.keys()
             raise TransientError(f"dead letters: {next(iter(refused.values()))}")
-        return [PermanentError("too large for its topic") if known else None for known in whole]
+        return [PermanentError("too large for its topic") if refuse else None for refuse in refuse_again]
 
     def close(self) -> None:
         """Do nothing: the results' topic ends the transactions."""

@@ -1,21 +1,22 @@
 """Alerts from Kafka, by a consumer group; and messages of its topics for a replay.
 
-One thread owns the consumer, that of ``poll``, ``rest`` and ``close``: it alone takes, pauses, commits and answers the
-group's callbacks. The client lets one thread in at a time and is fair to none: whoever else calls it waits until the
-owner happens to be outside, which may be seconds. So everybody else hands the owner work (:meth:`KafkaSource.done`),
-reads what it noted last (:meth:`KafkaSource.claim`) or asks by another client (:meth:`KafkaSource.committed`). The
-owner waits for nobody, except at a revocation, for :data:`REVOKE_SECONDS` at most, for what is about to be done. What
-is not done by then is the next owner's, and nothing that is published later can be ours by mistake
-(:meth:`KafkaSource.holds`).
+One thread owns the consumer, that of ``poll``, ``keep_alive`` and ``close``: it alone takes, pauses, commits and
+answers the group's callbacks. The client lets one thread in at a time and is fair to none: whoever else calls it waits
+until the owner happens to be outside, which may be seconds. So other threads give the owner a job
+(:meth:`KafkaSource.acknowledge`), read what it noted last (:meth:`KafkaSource.transaction_offsets`) or ask by another
+client (:meth:`KafkaSource.is_committed`). The owner waits for nobody, except at a revocation, for
+:data:`REVOKE_SECONDS` at most, for what is about to be done. What is not done by then is the next owner's, and nothing
+that is published later can be ours by mistake (:meth:`KafkaSource.owns`).
 
 A client of librdkafka's can lose all its brokers for ever. Where nothing is ours the owner therefore asks by the client
 that takes the alerts whether it still knows one, and takes another client where it does not although the brokers answer
-the watch (:meth:`KafkaSource._look_at_client`).
+the monitor (:meth:`KafkaSource._check_client`).
 
-What is paused follows from how many messages lie in the hand, between the client's queue and the worker, and is said
-again for every partition that comes.
+Partitions are paused while the buffer between the client's queue and the worker is full; the pause is ordered again for
+every partition that comes.
 
-In transactions the producer commits the offsets, as :meth:`KafkaSource.claim` says, and the consumer the journal alone.
+In transactions the producer commits the offsets (:meth:`KafkaSource.transaction_offsets`), and the consumer commits for
+the sake of the journal alone.
 
 :class:`KafkaRange` is the source of a replay: messages between two offsets or two moments. Nothing is committed and no
 group is joined, so a replay disturbs nobody. It ends where the topic ended when it began.
@@ -35,11 +36,11 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 
 from service.stream.addresses import Address, AddressError
 from service.stream.kafka import commits
-from service.stream.kafka.client import GROUP, Complaints, Watch, asking, made, properties
-from service.stream.kafka.commits import Apart, Commits
-from service.stream.kafka.hand import Hand, message_of, offset_of, partition_of
-from service.stream.kafka.offsets import Latest, Offsets, Partition, Token
-from service.stream.messages import PIECE, FiniteSource, Message, Standing, TransientError
+from service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
+from service.stream.kafka.client import GROUP, ClientErrors, ClusterMonitor, make_client, properties, query_properties
+from service.stream.kafka.commits import CommitGate, Commits
+from service.stream.kafka.offsets import Offsets, Partition, RecentAnswers, Token
+from service.stream.messages import PART_MESSAGES, FiniteSource, Message, SourceStatus, TransientError
 
 log = structlog.get_logger(__name__)
 
@@ -47,20 +48,20 @@ REVOKE_SECONDS: Final = 1.0
 COMMITTED_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
 REFUSAL_SECONDS: Final = 5.0
-SLICE_SECONDS: Final = 0.05
+CONSUME_SECONDS: Final = 0.05
 """Seconds that the consumer is waited for before other work is looked at; commits and journals come by this way."""
-HURRY_SECONDS: Final = 0.005
-"""That time while messages in the hand wait for an answer of the broker."""
-FULL_SECONDS: Final = 0.5
-"""Seconds that the hand is full before partitions are paused; until then it grows by one message for each look."""
-LOOK_SECONDS: Final = 2.0
-"""Seconds between two looks at the client of a member without partitions."""
-ANSWER_SECONDS: Final = 2.0
+SHORT_CONSUME_SECONDS: Final = 0.005
+"""The same while messages in the buffer wait for an answer of the broker."""
+PAUSE_AFTER_SECONDS: Final = 0.5
+"""Seconds that the buffer is full before partitions are paused; until then it grows by a message for each call."""
+CLIENT_CHECK_SECONDS: Final = 2.0
+"""Seconds between two checks of the client of a member without partitions."""
+CLIENT_ANSWER_SECONDS: Final = 2.0
 """Seconds that a broker has to answer it then; it may be waiting for messages for as long as ``fetch.wait.max.ms``."""
-MOST_UNANSWERED: Final = 2
-"""Looks in a row without an answer, while brokers answer the watch, after which another client is taken."""
+MAX_UNANSWERED_CHECKS: Final = 2
+"""Checks in a row without an answer, while brokers answer the monitor, after which another client is taken."""
 MAX_DELIVERIES: Final = 5
-OWN: Final[Mapping[str, Any]] = {
+DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -72,24 +73,24 @@ OWN: Final[Mapping[str, Any]] = {
     "topic.metadata.refresh.interval.ms": 30_000,  # a nightly topic begins to exist while we wait for it
     "allow.auto.create.topics": False,
 }
-FIXED: Final = ("enable.auto.commit", "enable.auto.offset.store", "partition.assignment.strategy")
+FIXED_PROPERTIES: Final = ("enable.auto.commit", "enable.auto.offset.store", "partition.assignment.strategy")
 """Settings that the promise to lose nothing rests on."""
 _NO_GENERATION: Final = -1
 
 
-class Claim(NamedTuple):
-    """Messages that a transaction may hold and commit.
+class TransactionOffsets(NamedTuple):
+    """Messages that a transaction may hold, and offsets that it commits.
 
     Attributes
     ----------
     owned : messages whose partitions are still this member's.
     positions : where those partitions are to be read on from.
-    group : the member and its generation; the broker refuses a commit in the name of a former one.
+    membership : the member and its generation; the broker refuses a commit in the name of a former one.
     """
 
     owned: frozenset[Token]
     positions: list[TopicPartition]
-    group: object
+    membership: object
 
 
 class KafkaSource:
@@ -100,7 +101,7 @@ class KafkaSource:
     extra : properties from the settings' file.
     transactional : whether a producer commits the offsets.
     max_deliveries : deliveries that a message may have had; the journal counts them.
-    rebalanced : is told the seconds for which each change of the assignment kept the worker from taking anything.
+    on_rebalance : is called with the seconds for which a change of the assignment kept the worker from taking anything.
     """
 
     finite = False
@@ -111,92 +112,95 @@ class KafkaSource:
         extra: Mapping[str, Any],
         transactional: bool = False,
         max_deliveries: int = MAX_DELIVERIES,
-        rebalanced: Callable[[float], None] = lambda seconds: None,
+        on_rebalance: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         group = address.only("group").options.get("group", GROUP)
-        config = properties(address, extra, {**OWN, "group.id": group})
-        config |= {name: OWN[name] for name in FIXED}
+        config = properties(address, extra, {**DEFAULT_PROPERTIES, "group.id": group})
+        config |= {name: DEFAULT_PROPERTIES[name] for name in FIXED_PROPERTIES}
         if transactional:  # committed offsets are read only after the transaction that is about to move them
             config |= {"isolation.level": "read_committed"}
-        self._rebalanced, self._names = rebalanced, address.names
-        self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._dry = False  # whether the client had nothing when it was asked last
+        self._on_rebalance, self._names = on_rebalance, address.names
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._client_is_empty = False  # whether the client's queue was when it was asked last
         self._paused: set[Partition] = set()
         self._full_since: float | None = None
-        self._latest = Latest() if transactional else None
-        self._jumped: set[Partition] = set()  # partitions of which messages were answered before they came again
-        self._offsets = Offsets(committed_with=transactional)
-        self._apart = Apart() if transactional else None
-        self._leaving = False
-        self._group: object = None  # our membership as the owner noted it last, for transactions
-        self._commits = Commits(self._offsets, max_deliveries, self._apart)
-        self._hand = Hand(self._offsets, self._commits)
-        self.complaints = Complaints("source")
-        self._config, self._clients = {**config, "error_cb": self.complaints.note}, 0
-        self._consumer = self._begin_client()
-        self._asks = asking(config, self.complaints)
-        self._watch = Watch(self._asks, address.names, self.complaints, self._told_made_again)
+        self._recent_answers = RecentAnswers() if transactional else None
+        self._skipped: set[Partition] = set()  # partitions of which messages were answered before they came again
+        self._offsets = Offsets(transactional=transactional)
+        self._gate = CommitGate() if transactional else None
+        self._closing = False
+        self._membership: object = None  # as the owner noted it last, for transactions
+        self._commits = Commits(self._offsets, max_deliveries, self._gate)
+        self._buffer = DeliveryBuffer(self._offsets, self._commits)
+        self.client_errors = ClientErrors("source")
+        self._config, self._clients = {**config, "error_cb": self.client_errors.note}, 0
+        self._consumer = self._make_client()
+        self._query_properties = query_properties(config, self.client_errors)
+        self._monitor = ClusterMonitor(
+            self._query_properties, address.names, self.client_errors, self._on_topic_recreated
+        )
 
-    def _begin_client(self) -> Consumer:
+    def _make_client(self) -> Consumer:
         """Make the client that takes the alerts; it asks to be let into the group. Raises AddressError."""
         # Whether the group has given us partitions, or none, since we joined it or lost those we had. The generation
         # does not tell: a client that finds no broker any more keeps its last. A pattern may match nothing for long.
         self._joined = all(name.startswith("^") for name in self._names)
         self._silent_since: float | None = None
-        self._unanswered, self._next_look = 0, monotonic() + LOOK_SECONDS
+        self._unanswered, self._next_check = 0, monotonic() + CLIENT_CHECK_SECONDS
         number = self._clients + 1
 
-        def of_ours(call: Callable[..., None]) -> Callable[..., None]:
-            """Leave out what a client says that another has replaced."""
-            return lambda *told: call(*told) if number == self._clients else None
+        def unless_replaced(callback: Callable[..., None]) -> Callable[..., None]:
+            """Ignore callbacks of a client that another has replaced: its partitions are not ours any more."""
+            return lambda *arguments: callback(*arguments) if number == self._clients else None
 
-        client = made(Consumer, {**self._config, "on_commit": of_ours(self._committed)})
+        client = make_client(Consumer, {**self._config, "on_commit": unless_replaced(self._on_commit)})
         client.subscribe(
             list(self._names),
-            on_assign=of_ours(self._assigned),
-            on_revoke=of_ours(self._revoked),
-            on_lost=of_ours(self._lost),
+            on_assign=unless_replaced(self._on_assign),
+            on_revoke=unless_replaced(self._on_revoke),
+            on_lost=unless_replaced(self._on_lost),
         )
         self._clients = number
         return client
 
-    # What the owner does.
+    # For the owner, the source's one thread.
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return up to ``limit`` messages, waiting only for the first."""
         end = monotonic() + timeout
         while True:
-            self._serve()
-            if messages := self._hand.hand_on(limit):
+            self._run_jobs()
+            if messages := self._buffer.deliver(limit):
                 return messages
-            if (left := end - monotonic()) <= 0:
+            if (remaining := end - monotonic()) <= 0:
                 return []
             self._fetch(
-                max(1, limit - len(self._hand)), min(left, HURRY_SECONDS if self._hand.waiting else SLICE_SECONDS)
+                max(1, limit - len(self._buffer)),
+                min(remaining, SHORT_CONSUME_SECONDS if self._buffer.awaiting_commit else CONSUME_SECONDS),
             )
 
-    def rest(self, seconds: float) -> None:
-        """Hand nothing on, but stay a member of the group: one that does not poll for minutes is expelled.
+    def keep_alive(self, seconds: float) -> None:
+        """Deliver nothing, but stay a member of the group: one that does not poll for minutes is expelled.
 
-        What has been done meanwhile is committed at once, and ends the rest: there may be room for more.
+        What has been done meanwhile is committed at once, and ends the wait: there may be room for more.
         """
         end = monotonic() + seconds
-        self._look()
-        while (left := end - monotonic()) > 0:
-            # The answer to a commit comes with a message, and the hand grows by it.
-            hurry = self._commits.under_way and not self._hand.full
+        self._run_jobs_and_fetch()
+        while (remaining := end - monotonic()) > 0:
+            # The answer to a commit comes only when messages are asked for, and the buffer may grow by one each time.
+            hurry = self._commits.commit_in_flight and not self._buffer.full
             try:
-                job = self._inbox.get(timeout=min(left, HURRY_SECONDS) if hurry else left)
+                job = self._jobs.get(timeout=min(remaining, SHORT_CONSUME_SECONDS) if hurry else remaining)
             except Empty:
-                self._look()
+                self._run_jobs_and_fetch()
             else:
                 job()
-                self._look()
+                self._run_jobs_and_fetch()
                 return
 
-    def _look(self) -> None:
-        """Do what others have handed us, and let the client call us; takes one message at most."""
-        self._serve()
+    def _run_jobs_and_fetch(self) -> None:
+        """Do what is due, and let the client call the callbacks; takes one message at most."""
+        self._run_jobs()
         with suppress(TransientError):
             self._fetch(1, 0)
 
@@ -205,306 +209,319 @@ class KafkaSource:
 
         Parameters
         ----------
-        clean : False when what is not done may be what made us end: the next owner shall know.
+        clean : False when what is not done may be what made us end: the next owner shall know (the journal stays).
         """
         end = monotonic() + CLOSE_SECONDS
-        self._serve()
+        self._run_jobs()
         partitions = self._commits.partitions
-        self._commits.farewell(self._consumer, partitions, clean, REVOKE_SECONDS)
+        self._commits.commit_final(self._consumer, partitions, clean, REVOKE_SECONDS)
         self._drop(partitions)
-        while self._commits.under_way and monotonic() < end:
-            with suppress(KafkaException):
-                self._consumer.consume(1, SLICE_SECONDS)
-        self._watch.close()
-        self._leaving = True
+        while self._commits.commit_in_flight and monotonic() < end:
+            with suppress(KafkaException):  # the answer to a commit comes only when messages are asked for
+                self._consumer.consume(1, CONSUME_SECONDS)
+        self._monitor.close()
+        self._closing = True
         self._consumer.close()
 
-    def _serve(self) -> None:
-        """Do what others have handed us; commit; let pauses follow."""
-        self._look_at_client()
-        self._note_group()
+    def _run_jobs(self) -> None:
+        """Run the jobs of other threads, commit, and pause or resume."""
+        self._check_client()
+        self._note_membership()
         with suppress(Empty):
             while True:
-                self._inbox.get_nowait()()
-        self._commits.review(caught_up=self._dry and not len(self._hand))
-        self._jumped = {place for place in self._jumped if self._commits.is_behind(place)}
-        self._commits.send(self._consumer, self._hand.waiting | self._jumped)
+                self._jobs.get_nowait()()
+        self._commits.forget_crashes(caught_up=self._client_is_empty and not len(self._buffer))
+        self._skipped = {partition for partition in self._skipped if self._commits.is_behind(partition)}
+        self._commits.send(self._consumer, self._buffer.awaiting_commit | self._skipped)
         self._pause_or_resume()
 
-    def _look_at_client(self) -> None:
+    def _check_client(self) -> None:
         """Take another client where ours knows no broker any more although the brokers answer others.
 
         From 2.10 on librdkafka forgets every broker that an answer about the cluster does not name. One that has just
         come back names none, itself included, and the client never connects again (its issue 5301). It then answers no
         question; one that only waits for its group does.
         """
-        if self._commits.partitions or self._leaving:
+        if self._commits.partitions or self._closing:
             self._silent_since = None
             return
-        if (now := monotonic()) < self._next_look:
+        if (now := monotonic()) < self._next_check:
             return
         answered = self._is_answered()
-        self._next_look = monotonic() + LOOK_SECONDS
+        self._next_check = monotonic() + CLIENT_CHECK_SECONDS
         if answered:
             self._silent_since = None
             return
         if self._silent_since is None:
             self._silent_since, self._unanswered = now, 0
-        self._unanswered += self._watch.answered_at > self._silent_since
-        if self._unanswered >= MOST_UNANSWERED:
+        self._unanswered += self._monitor.answered_at > self._silent_since
+        if self._unanswered >= MAX_UNANSWERED_CHECKS:
             log.warning("the client of Kafka has lost its brokers: another one begins", end="source")
             self._replace_client()
 
     def _replace_client(self) -> None:
-        """Take another client; where none can be made, as certificates are missing, the next look tries again."""
+        """Take another client; where none can be made, as certificates are missing, the next check tries again."""
         try:
-            client = self._begin_client()
+            client = self._make_client()
         except AddressError as error:
             log.warning("no other client of Kafka can be made", end="source", reason=str(error))
             return
-        self._commits.client_gone()
+        self._commits.abandon_commit()
         former, self._consumer = self._consumer, client
-        # It has nobody to say farewell to, and may wait for that.
+        # Closing it may wait for a coordinator that it cannot reach.
         threading.Thread(target=former.close, name="former client", daemon=True).start()
 
     def _is_answered(self) -> bool:
         """Return whether a broker answers the client that takes the alerts."""
         topic = next((name for name in self._names if not name.startswith("^")), None)
         try:
-            self._consumer.list_topics(topic, ANSWER_SECONDS)
+            self._consumer.list_topics(topic, CLIENT_ANSWER_SECONDS)
         except KafkaException:
             return False
         return True
 
-    def _note_group(self) -> None:
-        """Note our membership; costs microseconds, as the client asks nobody. One that is closing has none to tell."""
-        if self._apart is not None and not self._leaving:
-            self._group = self._consumer.consumer_group_metadata()
+    def _note_membership(self) -> None:
+        """Note our membership; costs microseconds, as the client asks nobody. A client that is closing has none."""
+        if self._gate is not None and not self._closing:
+            self._membership = self._consumer.consumer_group_metadata()
 
     def _fetch(self, limit: int, timeout: float) -> None:
-        """Take messages of the client's into the hand; this is where its callbacks run."""
+        """Take messages of the client's into the buffer; this is where its callbacks run."""
+        # The first is waited for, the others are not: asked for many with a timeout, the client would wait for all.
         try:
-            found = self._consumer.consume(1, timeout)
-            if found and limit > 1:
-                found += self._consumer.consume(limit - 1, 0)
+            messages = self._consumer.consume(1, timeout)
+            if messages and limit > 1:
+                messages += self._consumer.consume(limit - 1, 0)
         except KafkaException as error:
             raise TransientError(str(error)) from error
-        self._dry = not found
-        for one in found:
-            if (fault := one.error()) is not None:
-                self.complaints.note(fault)
-            elif self._commits.owns(place := partition_of(one)):
-                if self._commits.start(place, offset_of(one)):
-                    self._watch.read_journals([place], self._told_journals)
-                if self._latest is not None and self._latest.holds(place, offset_of(one), message_of(one)):
-                    self._offsets.finish([self._offsets.take(place, offset_of(one))])
-                    self._jumped.add(place)
+        self._client_is_empty = not messages
+        for message in messages:
+            if (fault := message.error()) is not None:
+                self.client_errors.note(fault)
+            # A rebalance may have run inside of this very call: what came before it may not be ours any more.
+            elif self._commits.owns(partition := partition_of(message)):
+                if self._commits.note_message(partition, offset_of(message)):
+                    self._monitor.read_journals([partition], self._on_journals)
+                if self._recent_answers is not None and self._recent_answers.has(
+                    partition, offset_of(message), message_of(message)
+                ):
+                    # Part of no transaction again: the consumer itself commits the offset behind it.
+                    self._offsets.finish([self._offsets.take(partition, offset_of(message))])
+                    self._skipped.add(partition)
                 else:
-                    self._hand.add(one)
+                    self._buffer.add(message)
 
-    def _told_journals(self, found: Mapping[Partition, str | None]) -> None:
-        """Hand the owner what the journals say; called by the watch."""
-        for place, metadata in found.items():
-            self._inbox.put(partial(self._commits.open, place, metadata))
+    def _on_journals(self, metadata_by_partition: Mapping[Partition, str | None]) -> None:
+        """Give the owner what the journals say; called by the monitor's thread."""
+        for partition, metadata in metadata_by_partition.items():
+            self._jobs.put(partial(self._commits.open_journal, partition, metadata))
 
-    def _told_made_again(self, topic: str) -> None:
-        """Hand the owner that a topic was made again; called by the watch."""
-        self._inbox.put(partial(self._begin_anew, topic))
+    def _on_topic_recreated(self, topic: str) -> None:
+        """Have the owner restart a topic that was made again; called by the monitor's thread."""
+        self._jobs.put(partial(self._restart_topic, topic))
 
-    def _begin_anew(self, topic: str) -> None:
+    def _restart_topic(self, topic: str) -> None:
         """Read a topic that was made again from its start.
 
         The client goes on at its former offset where the new topic already reaches that far, and jumps over the rest.
         """
-        places = [place for place in self._commits.partitions if place[0] == topic]
-        self._drop(places)
-        self._commits.begin(places)
-        for place in places:
-            self._commits.open(place, None)  # what is beside the former offset says nothing of the new topic
+        partitions = [partition for partition in self._commits.partitions if partition[0] == topic]
+        self._drop(partitions)
+        self._commits.assign(partitions)
+        for partition in partitions:
+            # What is beside the former offset says nothing of the new topic.
+            self._commits.open_journal(partition, None)
             with suppress(KafkaException):  # not ours any more, which we are about to hear
-                self._consumer.seek(TopicPartition(*place, OFFSET_BEGINNING))
+                self._consumer.seek(TopicPartition(*partition, OFFSET_BEGINNING))
         log.warning("a topic was made again and is read from its start", topic=topic)
 
     def _pause_or_resume(self) -> None:
-        """Pause everything once the hand has been full for a while, nothing otherwise.
+        """Pause everything once the buffer has been full for a while, nothing otherwise.
 
-        A pause makes the client throw away what it has fetched ahead and ask for it again. So a hand that is emptied
+        A pause makes the client throw away what it has fetched ahead and ask for it again. So a buffer that is emptied
         at once, as it is after each full batch, must not pause anything: a backlog would be fetched many times over.
         """
-        if not self._hand.full:
+        if not self._buffer.full:
             self._full_since = None
         elif self._full_since is None:
             self._full_since = monotonic()
-        full = self._full_since is not None and monotonic() - self._full_since >= FULL_SECONDS
+        full = self._full_since is not None and monotonic() - self._full_since >= PAUSE_AFTER_SECONDS
         assigned = set(self._commits.partitions)
-        self._say(self._consumer.pause, assigned - self._paused if full else set())
-        self._say(self._consumer.resume, set() if full else assigned & self._paused)
+        self._order(self._consumer.pause, assigned - self._paused if full else set())
+        self._order(self._consumer.resume, set() if full else assigned & self._paused)
         self._paused = assigned if full else set()
 
-    def _say(self, order: Callable[[list[TopicPartition]], None], partitions: set[Partition]) -> None:
+    def _order(self, order: Callable[[list[TopicPartition]], None], partitions: set[Partition]) -> None:
         if partitions:
             with suppress(KafkaException):
-                order([TopicPartition(*place) for place in partitions])
+                order([TopicPartition(*partition) for partition in partitions])
 
-    # What the group calls, inside of consume().
+    # Callbacks of the group, which run inside of consume().
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         began = monotonic()
-        places = [(str(p.topic), p.partition) for p in partitions]
-        consumer.incremental_assign(partitions)
+        partitions = [(str(p.topic), p.partition) for p in topic_partitions]
+        consumer.incremental_assign(topic_partitions)
         self._joined = True
-        self._watch.begin(places)
-        self._note_group()
-        self._commits.begin(places)
-        self._paused.difference_update(places)
-        # The client remembers pauses of a partition's former life: each begins with an order of its own.
-        self._say(consumer.resume, set(places))
-        self._changed("partitions assigned", partitions, began)
+        self._monitor.note_assigned(partitions)
+        self._note_membership()
+        self._commits.assign(partitions)
+        self._paused.difference_update(partitions)
+        # The client remembers pauses of a partition's former assignment: each begins with an order of its own.
+        self._order(consumer.resume, set(partitions))
+        self._report_rebalance("partitions assigned", topic_partitions, began)
 
-    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         began = monotonic()
-        places = [(str(p.topic), p.partition) for p in partitions]
-        self._hand.forget(places)
-        self._note_group()  # with the former generation no transaction would end while we wait for it
-        self._finish_quickly(places, began + REVOKE_SECONDS)
-        left = self._offsets.unfinished(places)
-        self._commits.farewell(consumer, places, clean=True, patience=REVOKE_SECONDS / 2)
-        self._drop(places)
-        consumer.incremental_unassign(partitions)
-        self._changed("partitions taken away", partitions, began, given_back=left)
+        partitions = [(str(p.topic), p.partition) for p in topic_partitions]
+        self._buffer.discard(partitions)  # nothing more of these is begun
+        # The group has a new generation by now: in the name of the former one no transaction would end while we wait.
+        self._note_membership()
+        self._finish_in_flight(partitions, began + REVOKE_SECONDS)
+        unfinished = self._offsets.unfinished(partitions)
+        # Sent while they are still ours: the broker refuses what comes after they were given back.
+        self._commits.commit_final(consumer, partitions, clean=True, timeout=REVOKE_SECONDS / 2)
+        self._drop(partitions)
+        consumer.incremental_unassign(topic_partitions)
+        self._report_rebalance("partitions taken away", topic_partitions, began, given_back=unfinished)
 
-    def _finish_quickly(self, places: Sequence[Partition], end: float) -> None:
-        """Do what others hand us until nothing of these partitions is unfinished, or the time or the room is over.
+    def _finish_in_flight(self, partitions: Sequence[Partition], end: float) -> None:
+        """Run jobs until nothing of these partitions is unfinished, or the time is over or the commit window full.
 
-        Nobody acknowledges a commit to us meanwhile, so that no room is gained.
+        The client is inside of a callback and tells of no commit meanwhile, so that the window does not open again.
         """
-        while self._offsets.unfinished(places) and self._has_room() and (left := end - monotonic()) > 0:
+        while (
+            self._offsets.unfinished(partitions) and self._window_fits_part() and (remaining := end - monotonic()) > 0
+        ):
             with suppress(Empty):
-                self._inbox.get(timeout=left)()
+                self._jobs.get(timeout=remaining)()
         with suppress(Empty):
             while True:
-                self._inbox.get_nowait()()
+                self._jobs.get_nowait()()
 
-    def _has_room(self) -> bool:
-        room = self.room()
-        return room is None or room >= PIECE
+    def _window_fits_part(self) -> bool:
+        window = self.commit_window()
+        return window is None or window >= PART_MESSAGES
 
-    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_lost(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         """Forget partitions that others may have read already: nothing of theirs counts any more."""
         began = monotonic()
-        self._group, self._joined = None, False
-        self._drop([(str(p.topic), p.partition) for p in partitions])
+        self._membership, self._joined = None, False
+        # No final commit: it would come after those of the new owner, and set the group back if it were taken.
+        self._drop([(str(p.topic), p.partition) for p in topic_partitions])
         with suppress(KafkaException):
-            consumer.incremental_unassign(partitions)
-        self._changed("partitions lost", partitions, began)
+            consumer.incremental_unassign(topic_partitions)
+        self._report_rebalance("partitions lost", topic_partitions, began)
 
-    def _drop(self, places: Sequence[Partition]) -> None:
-        self._hand.forget(places)
-        self._paused.difference_update(places)
-        self._offsets.drop(places)
-        self._commits.forget(places)
+    def _drop(self, partitions: Sequence[Partition]) -> None:
+        self._buffer.discard(partitions)
+        self._paused.difference_update(partitions)
+        self._offsets.drop(partitions)
+        self._commits.unassign(partitions)
 
-    def _changed(self, what: str, partitions: Sequence[TopicPartition], began: float, **facts: int) -> None:
+    def _report_rebalance(
+        self, what: str, topic_partitions: Sequence[TopicPartition], began: float, **facts: int
+    ) -> None:
         seconds = monotonic() - began
-        self._watch.look_at(self._commits.partitions)
-        self._rebalanced(seconds)
-        names = [f"{p.topic}/{p.partition}" for p in partitions]
+        self._monitor.set_partitions(self._commits.partitions)
+        self._on_rebalance(seconds)
+        names = [f"{p.topic}/{p.partition}" for p in topic_partitions]
         log.info(what, partitions=names, seconds=round(seconds, 3), **facts)
 
-    def _committed(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, positions: list[TopicPartition]) -> None:
         if error is None:
-            self.complaints.answered()
-        self._commits.answered(error, positions)
+            self.client_errors.note_answer()
+        self._commits.on_commit(error, positions)
 
-    # What others do, on threads of theirs.
+    # For all other threads.
 
-    def done(self, messages: Sequence[Message]) -> None:
-        """Note that messages need not be delivered again, and let the owner look at it.
+    def acknowledge(self, messages: Sequence[Message]) -> None:
+        """Note that messages need not be delivered again, and wake the owner, which commits.
 
-        It is noted before this returns: the claim of the next transaction must begin where this one has ended.
+        It is noted before this returns: the offsets of the next transaction must begin where this one has ended.
         """
         self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
-        if self._latest is not None:
-            self._latest.add(messages)
-        self._inbox.put(_nothing)
+        if self._recent_answers is not None:
+            self._recent_answers.add(messages)
+        self._jobs.put(_nothing)
 
-    def room(self) -> int | None:
+    def commit_window(self) -> int | None:
         """Return how many messages may be answered before anything is committed; None in transactions."""
-        return None if self._apart is not None else commits.UNCOMMITTED - self._offsets.uncommitted()
+        return None if self._gate is not None else commits.MAX_UNCOMMITTED - self._offsets.uncommitted()
 
-    def holds(self, message: Message) -> bool:
+    def owns(self, message: Message) -> bool:
         """Return whether a message's partition has been ours ever since it was taken."""
-        return not isinstance(message.token, Token) or self._offsets.holds(message.token)
+        return not isinstance(message.token, Token) or self._offsets.owns(message.token)
 
-    def reserve(self, timeout: float) -> bool:
-        """Begin a transaction's time, in which no journal is written; returns whether that was possible."""
-        return self._apart is None or self._apart.begin_transaction(timeout)
+    def acquire_commit_gate(self, timeout: float) -> bool:
+        """Enter the commit gate, behind which no journal is written; returns whether that was possible."""
+        return self._gate is None or self._gate.acquire_for_transaction(timeout)
 
-    def release(self) -> None:
-        """End a transaction's time."""
-        if self._apart is not None:
-            self._apart.end()
+    def release_commit_gate(self) -> None:
+        """Leave the commit gate."""
+        if self._gate is not None:
+            self._gate.release()
 
-    def claim(self, messages: Sequence[Message]) -> Claim:
-        """Return what of these messages may be committed now. Raises TransientError when we are no member.
+    def transaction_offsets(self, messages: Sequence[Message]) -> TransactionOffsets:
+        """Return the offsets that may be committed with these messages. Raises TransientError when we are no member.
 
         The generation is looked at first: partitions that are lost after that are lost to a later one, and the broker
         refuses offsets in the name of one that is over. A member that was expelled has none, and the broker would take
         its offsets without a question.
         """
-        group = self._group
-        if group is None or _generation_of(group) == _NO_GENERATION:
+        membership = self._membership
+        if membership is None or _generation_of(membership) == _NO_GENERATION:
             raise TransientError("not a member of the group at the moment")
-        owned, ahead = self._offsets.ahead(m.token for m in messages if isinstance(m.token, Token))
+        owned, ahead = self._offsets.committable_after(m.token for m in messages if isinstance(m.token, Token))
         positions = []
-        for place, offset in ahead.items():
-            journal = self._commits.journal(place)
-            positions.append(TopicPartition(*place, offset, "" if journal is None else str(journal.entry)))
-        return Claim(owned, positions, group)
+        for partition, offset in ahead.items():
+            journal = self._commits.journal(partition)
+            positions.append(TopicPartition(*partition, offset, "" if journal is None else str(journal.entry)))
+        return TransactionOffsets(owned, positions, membership)
 
-    def committed(self, claim: Claim) -> bool:
-        """Return whether the group already reads on from where the claim ends. Raises TransientError.
+    def is_committed(self, offsets: TransactionOffsets) -> bool:
+        """Return whether the group already reads on from these offsets. Raises TransientError.
 
         Rarely asked, and by a client for this one question: it waits for transactions that are about to move offsets,
-        which the watch's does not.
+        which the monitor's does not.
         """
-        wanted = [TopicPartition(p.topic, p.partition) for p in claim.positions]
-        if not wanted:
+        partitions = [TopicPartition(p.topic, p.partition) for p in offsets.positions]
+        if not partitions:
             return False
-        client = made(Consumer, self._asks | {"isolation.level": "read_committed"})
+        client = make_client(Consumer, self._query_properties | {"isolation.level": "read_committed"})
         try:
-            found = client.committed(wanted, COMMITTED_SECONDS)
+            committed = client.committed(partitions, COMMITTED_SECONDS)
         except KafkaException as error:
             raise TransientError(str(error)) from error
         finally:
             client.close()
-        return [p.offset for p in found] == [p.offset for p in claim.positions]
+        return [p.offset for p in committed] == [p.offset for p in offsets.positions]
 
     def refusal(self) -> str:
         """Return why the cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
-        self._watch.first_round(REFUSAL_SECONDS)
-        return self.complaints.refusal
+        self._monitor.wait_for_first_round(REFUSAL_SECONDS)
+        return self.client_errors.refusal
 
-    def standing(self) -> Standing:
-        """Return how we stand with the brokers, as far as they said; asks nobody."""
-        view, partitions = self._watch.view, self._commits.partitions
-        lag = {place: count for place, count in view.lag.items() if place in partitions}
-        return Standing(
-            trouble=self.complaints.refusal or view.trouble,
+    def status(self) -> SourceStatus:
+        """Return the status with the brokers, as far as they told it; asks nobody."""
+        view, partitions = self._monitor.view, self._commits.partitions
+        lag = {partition: count for partition, count in view.lag.items() if partition in partitions}
+        return SourceStatus(
+            trouble=self.client_errors.refusal or view.trouble,
             assigned=len(partitions),
             lag={(topic, str(number)): count for (topic, number), count in lag.items()},
-            waiting=sum(lag.values()) - self._offsets.unfinished() - len(self._hand),
+            waiting=sum(lag.values()) - self._offsets.unfinished() - len(self._buffer),
             member=self._joined,
         )
 
 
 def _nothing() -> None:
-    """Do nothing: a job that only makes the owner look at what has changed."""
+    """Do nothing: a job that only wakes the owner."""
 
 
-def _generation_of(group: object) -> int:
+def _generation_of(membership: object) -> int:
     """Return the generation in what the client says of its membership: a sign, then a number of 32 bits."""
-    sign, _, rest = bytes(cast(bytes, group)).partition(b":")
+    sign, _, rest = bytes(cast(bytes, membership)).partition(b":")
     if not sign.startswith(b"CGMD") or len(rest) < 4:
         return 0  # another form of a later client; the broker judges
     return int(struct.unpack_from("=i", rest)[0])
@@ -520,8 +537,8 @@ class KafkaRange(FiniteSource):
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
         address.only("group", *RANGE_OPTIONS)
         own = {"group.id": "nightjar-replay", "enable.auto.commit": False, "queued.max.messages.kbytes": 32768}
-        self._consumer = made(Consumer, properties(address, extra, own))
-        self._ends: dict[tuple[str, int], int] = {}
+        self._consumer = make_client(Consumer, properties(address, extra, own))
+        self._end_offsets: dict[tuple[str, int], int] = {}
         try:
             self._start(address)
         except KafkaException as error:
@@ -535,37 +552,37 @@ class KafkaRange(FiniteSource):
             end = self._bound(address, "to", "until", topic, partition, high)
             start, end = max(start, low), min(end, high)
             if start < end:
-                self._ends[topic, partition] = end
+                self._end_offsets[topic, partition] = end
                 assigned.append(TopicPartition(topic, partition, start))
         self._consumer.assign(assigned)
 
     def _partitions(self, address: Address) -> list[tuple[str, int]]:
-        wanted = int(address.number("partition", -1))
-        if wanted < 0 and {"from", "to"} & set(address.options):
+        chosen = int(address.number("partition", -1))
+        if chosen < 0 and {"from", "to"} & set(address.options):
             raise AddressError("offsets (`from`, `to`) belong to a `partition`")
-        found = []
+        partitions = []
         for topic in address.names:
             described = self._consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
-            found += [(topic, number) for number in described.partitions if wanted in (-1, number)]
-        return found
+            partitions += [(topic, number) for number in described.partitions if chosen in (-1, number)]
+        return partitions
 
     def _bound(self, address: Address, offset: str, moment: str, topic: str, partition: int, default: int) -> int:
         if offset in address.options:
             return int(address.number(offset, default))
         if moment not in address.options:
             return default
-        asked = TopicPartition(topic, partition, address.moment(moment))
-        found = self._consumer.offsets_for_times([asked], TIMEOUT_SECONDS)[0].offset
-        return default if found == OFFSET_END else found
+        query = TopicPartition(topic, partition, address.moment(moment))
+        answer = self._consumer.offsets_for_times([query], TIMEOUT_SECONDS)[0].offset
+        return default if answer == OFFSET_END else answer
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return the next messages; none when every partition has been read to its end."""
-        while self._ends:
+        while self._end_offsets:
             try:
-                found = self._consumer.consume(limit, timeout)
+                consumed = self._consumer.consume(limit, timeout)
             except KafkaException as error:
                 raise TransientError(str(error)) from error
-            messages = [message for one in found if (message := self._message(one)) is not None]
+            messages = [message for one in consumed if (message := self._message(one)) is not None]
             if messages:
                 return messages
             self._forget_read()
@@ -573,19 +590,19 @@ class KafkaRange(FiniteSource):
 
     def _message(self, one: Any) -> Message | None:
         place = (one.topic(), one.partition())
-        if one.error() is not None or one.offset() >= self._ends.get(place, 0):
+        if one.error() is not None or one.offset() >= self._end_offsets.get(place, 0):
             return None
         message = message_of(one)
-        if one.offset() + 1 >= self._ends[place]:
-            del self._ends[place]
+        if one.offset() + 1 >= self._end_offsets[place]:
+            del self._end_offsets[place]
         return message
 
     def _forget_read(self) -> None:
         """Tell the end by the position: a last offset may be no message (transactions, compaction)."""
         for position in self._consumer.position(self._consumer.assignment()):
             place = (str(position.topic), position.partition)
-            if place in self._ends and position.offset >= self._ends[place]:
-                del self._ends[place]
+            if place in self._end_offsets and position.offset >= self._end_offsets[place]:
+                del self._end_offsets[place]
 
     def close(self, clean: bool = True) -> None:
         """Let go of the broker."""

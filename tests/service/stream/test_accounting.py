@@ -17,9 +17,9 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from service.observe.metrics import Metrics
 from service.stream import redis_streams
 from service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
-from service.stream.messages import GivenUp, Message
-from service.stream.pipeline import Classifying, Decoding
-from service.stream.publishing import Publishing
+from service.stream.messages import DeadLetterCause, Message
+from service.stream.pipeline import ClassifyStage, DecodeStage
+from service.stream.publishing import PublishStage
 from support.kafka_cluster import kafka_cluster
 from support.redis import needs_redis, redis_server
 from support.stream import FAST_GROUP, alert, chosen, running
@@ -30,10 +30,10 @@ LOST = "10003"  # the alert that is dropped
 
 def stages() -> dict[str, tuple[type, str]]:
     return {
-        "decode": (Decoding, "alerts"),
-        "classify": (Classifying, "results"),
-        "publish": (Publishing, "publish"),
-        "dead_letters": (Publishing, "write_dead_letters"),
+        "decode": (DecodeStage, "alerts"),
+        "classify": (ClassifyStage, "results"),
+        "publish": (PublishStage, "publish"),
+        "dead_letters": (PublishStage, "write_dead_letters"),
     }
 
 
@@ -102,9 +102,9 @@ def between_topics(folder: Path, data: list[bytes], option: str) -> Iterator[Way
 
         def undone() -> int:
             consumer = Consumer({"bootstrap.servers": cluster.hosts, "group.id": "nightjar", "log_level": 0})
-            (found,) = consumer.committed([TopicPartition("alerts", 0)], 10)
+            (position,) = consumer.committed([TopicPartition("alerts", 0)], 10)
             consumer.close()
-            return len(data) - max(int(found.offset), 0)
+            return len(data) - max(int(position.offset), 0)
 
         settings = chosen(
             folder,
@@ -123,10 +123,10 @@ def test_a_lost_alert_stops_the_worker_and_is_named(
     drop_in(stage, monkeypatch)
     with running(way.settings) as worker:
         assert worker.join(60) == 1
-        told = worker.worker._failure
-    assert "no stage has brought to an end: alert 0" in told
+        failure = worker.worker._failure
+    assert "no stage has brought to an end: alert 0" in failure
     if stage != "dead_letters":
-        assert LOST in told
+        assert LOST in failure
     totals = worker.totals()
     assert (totals["in"], totals["lost"], totals["pending"]) == (COUNT + 1, 1, 0)
     assert way.undone() in (None, COUNT + 1)
@@ -135,17 +135,17 @@ def test_a_lost_alert_stops_the_worker_and_is_named(
 def test_an_alert_that_ends_twice_is_an_error() -> None:
     message = Message("alerts", "0:1", b"")
     batch = Batch([message], Accounts(Metrics()), 0)
-    batch.hold(message, ["a", "b"])
-    batch.answered([(message, 1, "classified", "")])
+    batch.set_alerts(message, ["a", "b"])
+    batch.settle_answers([(message, 1, "classified", "")])
     with pytest.raises(LostAlertError, match="alert 1 of alerts 0:1 came to a second end"):
-        batch.answered([(message, 1, "classified", "")])
+        batch.settle_answers([(message, 1, "classified", "")])
 
 
 def test_alerts_about_to_be_settled_count() -> None:
     accounts, message, other = Accounts(Metrics()), Message("alerts", "0:1", b""), Message("alerts", "0:2", b"")
     batch = Batch([message, other], accounts, 0)
-    batch.hold(message, ["a", "b"])
-    batch.give_up(other, None, GivenUp("decode", "empty"))
+    batch.set_alerts(message, ["a", "b"])
+    batch.give_up(other, None, DeadLetterCause("decode", "empty"))
     batch.check([(message, 0), (message, 1)], [other])
     with pytest.raises(LostAlertError, match=r"alert 1 \(b\) of alerts 0:1"):
         batch.check([(message, 0)], [other])
@@ -154,10 +154,10 @@ def test_alerts_about_to_be_settled_count() -> None:
 def test_a_message_that_is_let_go_is_returned_once() -> None:
     accounts, message = Accounts(Metrics()), Message("alerts", "0:1", b"")
     batch = Batch([message], accounts, 0)
-    batch.hold(message, ["a", "b"])
-    batch.give_up(message, 0, GivenUp("decode", "empty"))
-    batch.let_go(message)
-    batch.give_back()
+    batch.set_alerts(message, ["a", "b"])
+    batch.give_up(message, 0, DeadLetterCause("decode", "empty"))
+    batch.return_message(message)
+    batch.return_all()
     batch.check()
     assert accounts.summary() == {"alerts": {"in": 2, "returned": 2, "pending": 0}}
     assert batch.dead == []
@@ -170,9 +170,9 @@ def test_topics_without_number_are_one() -> None:
         accounts.take(f"topic {number}")
         accounts.settle(f"topic {number}", "classified")
     accounts.check()
-    told = accounts.summary()
-    assert len(told) == TOPICS + 1
-    assert told[OTHER]["in"] == 500
+    summary = accounts.summary()
+    assert len(summary) == TOPICS + 1
+    assert summary[OTHER]["in"] == 500
 
 
 def test_a_topic_of_any_length_is_no_label() -> None:

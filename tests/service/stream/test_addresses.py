@@ -5,16 +5,16 @@ import pytest
 
 from service.settings import StreamSettings
 from service.stream.addresses import Address, AddressError, parse_address
-from service.stream.ends import FolderSink, LinesSink, kafka_properties, open_dead_letters, open_sink, open_source
+from service.stream.connectors import FolderSink, LinesSink, kafka_properties, open_dead_letters, open_sink, open_source
 
 
 def test_an_address_in_parts() -> None:
-    found = parse_address("kafka://a:9092,b:9092/lsst-alerts-v11,ztf?group=g&security.protocol=SASL_SSL")
-    assert (found.hosts, found.names) == ("a:9092,b:9092", ("lsst-alerts-v11", "ztf"))
-    assert found.options == {"group": "g", "security.protocol": "SASL_SSL"}
-    found = parse_address("redis://me:p%40ss@host:6380/a%2Fb?db=2")
-    assert (found.user, found.password, found.hosts, found.name) == ("me", "p@ss", "host:6380", "a/b")
-    assert found.number("db", 0) == 2
+    address = parse_address("kafka://a:9092,b:9092/lsst-alerts-v11,ztf?group=g&security.protocol=SASL_SSL")
+    assert (address.hosts, address.names) == ("a:9092,b:9092", ("lsst-alerts-v11", "ztf"))
+    assert address.options == {"group": "g", "security.protocol": "SASL_SSL"}
+    address = parse_address("redis://me:p%40ss@host:6380/a%2Fb?db=2")
+    assert (address.user, address.password, address.hosts, address.name) == ("me", "p@ss", "host:6380", "a/b")
+    assert address.number("db", 0) == 2
     assert parse_address("file:dead%20letters/").path == Path("dead letters")
     assert parse_address("file:///x/y.jsonl").path == Path("/x/y.jsonl")
 
@@ -24,7 +24,7 @@ def test_a_password_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("", "begins with"),
         ("http://host/topic", "begins with"),
@@ -35,8 +35,8 @@ def test_a_password_is_never_shown() -> None:
         ("file:", "file:///path"),
     ],
 )
-def test_an_address_that_leads_nowhere(text: str, told: str) -> None:
-    with pytest.raises(AddressError, match=told) as caught:
+def test_an_address_that_leads_nowhere(text: str, reason: str) -> None:
+    with pytest.raises(AddressError, match=reason) as caught:
         parse_address(text)
     assert "secret" not in str(caught.value)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from models.limits import LATEST_MILLISECONDS
 from service.observe.metrics import Metrics
 from service.stream.batches import Accounts, UnbalancedError
-from service.stream.messages import PREFIX, GivenUp, Message, dead_letter, restored
+from service.stream.messages import PREFIX, DeadLetterCause, Message, dead_letter, restore
 
 MESSAGES = st.builds(
     Message,
@@ -20,9 +20,9 @@ MESSAGES = st.builds(
 
 @given(MESSAGES)
 def test_a_dead_letter_becomes_the_message_that_it_was(message: Message) -> None:
-    kept = dead_letter(message, GivenUp("decode", "truncated_avro", "é" * 2000), "echo@1")
-    arrived = Message("dead", "0:7", kept.value, kept.key, kept.headers, 5, token="where it lies")
-    again = restored(arrived)
+    record = dead_letter(message, DeadLetterCause("decode", "truncated_avro", "é" * 2000), "echo@1")
+    arrived = Message("dead", "0:7", record.value, record.key, record.headers, 5, token="where it lies")
+    again = restore(arrived)
     same = ("topic", "place", "value", "key", "headers", "timestamp_ms")
     assert [getattr(again, name) for name in same] == [getattr(message, name) for name in same]
     assert again.token == "where it lies"
@@ -31,7 +31,7 @@ def test_a_dead_letter_becomes_the_message_that_it_was(message: Message) -> None
 @given(st.dictionaries(st.sampled_from(["topic", "place", "timestamp", "key"]), st.binary(max_size=8)))
 def test_headers_of_strangers_are_no_dead_letter_or_a_sound_one(facts: dict[str, bytes]) -> None:
     headers = tuple((PREFIX + name, value) for name, value in facts.items())
-    assert isinstance(restored(Message("dead", "1", b"", headers=headers)), Message)
+    assert isinstance(restore(Message("dead", "1", b"", headers=headers)), Message)
 
 
 SOUND = {"topic": b"alerts", "place": b"0:1", "timestamp": b"", "key": b"none"}
@@ -44,20 +44,22 @@ def test_a_dead_letter_with_a_fact_longer_than_any_real_one_is_none(fact: str) -
         Message("dead", "1", b"", headers=tuple((PREFIX + name, value) for name, value in facts.items()))
         for facts in (SOUND, SOUND | {fact: LONG[fact]})
     )
-    assert restored(sound).topic == "alerts"
-    assert restored(long) is long
+    assert restore(sound).topic == "alerts"
+    assert restore(long) is long
 
 
 def test_the_facts_of_a_real_dead_letter_are_believed_at_their_longest() -> None:
     message = Message("t" * 249, "a.tar.gz/" + "d" * 900 + "#12345", b"", key=bytes(1 << 20), timestamp_ms=2**62)
-    kept = dead_letter(message, GivenUp("decode", "empty"), "echo@1")
-    again = restored(Message("dead", "1", b"", headers=kept.headers))
+    record = dead_letter(message, DeadLetterCause("decode", "empty"), "echo@1")
+    again = restore(Message("dead", "1", b"", headers=record.headers))
     assert (again.topic, again.place, again.key) == (message.topic, message.place, message.key)
 
 
 def test_a_second_dead_letter_of_a_message_has_the_key_of_the_first() -> None:
     message = Message("alerts", "3:14", b"x")
-    keys = {dead_letter(message, GivenUp("decode", reason), "echo@1").key for reason in ("empty", "internal_error")}
+    keys = {
+        dead_letter(message, DeadLetterCause("decode", reason), "echo@1").key for reason in ("empty", "internal_error")
+    }
     assert keys == {b"alerts/3:14"}
 
 

@@ -23,12 +23,12 @@ from service.observe.metrics import Metrics
 from service.stream import messages as messages_module
 from service.stream.addresses import AddressError, parse_address
 from service.stream.batches import Accounts, Batch
-from service.stream.ends import open_ends
+from service.stream.connectors import open_connectors
 from service.stream.kafka import sink as kafka_sink
 from service.stream.kafka import source
 from service.stream.kafka.offsets import Offsets, Token
-from service.stream.kafka.source import Claim, KafkaSource
-from service.stream.messages import GivenUp, Message, TransientError, Troubles
+from service.stream.kafka.source import KafkaSource, TransactionOffsets
+from service.stream.messages import DeadLetterCause, Message, TransientError, Troubles
 from service.stream.publishing import ExactlyOnce
 from support import kafka_cluster as kafka
 from support.edge import wait_until
@@ -69,10 +69,10 @@ def answered(cluster: KafkaCluster, folder: Path, count: int = 60, **changes: An
 def test_offsets_are_committed_by_transactions_alone(cluster: KafkaCluster, tmp_path: Path) -> None:
     totals = answered(cluster, tmp_path)
     assert totals == {"in": 61, "classified": 60, "dead:unknown_envelope": 1, "pending": 0}
-    asked = cluster.asked()
+    requests = cluster.request_counts()
     # The consumer itself writes its journal beside an offset that stays: when a partition comes, and when it goes.
-    assert asked[kafka.OFFSET_COMMIT] <= 4
-    assert asked[kafka.TXN_OFFSET_COMMIT] == asked[kafka.ADD_OFFSETS] == asked[kafka.END_TXN] >= 1
+    assert requests[kafka.OFFSET_COMMIT] <= 4
+    assert requests[kafka.TXN_OFFSET_COMMIT] == requests[kafka.ADD_OFFSETS] == requests[kafka.END_TXN] >= 1
     keys = [message.key() for message in cluster.read("results", 60)]
     assert len(keys) == len(set(keys)) == 60
     assert [one["value"] for one in dead_letters(tmp_path)] == [b"junk"]
@@ -82,35 +82,35 @@ def test_dead_letters_of_the_same_cluster_belong_to_the_transaction(cluster: Kaf
     totals = answered(cluster, tmp_path, count=1, dead_letters=f"kafka://{cluster.hosts}/dead")
     assert totals == {"in": 2, "classified": 1, "dead:unknown_envelope": 1, "pending": 0}
     assert [message.value() for message in cluster.read("dead", 1)] == [b"junk"]
-    asked = cluster.asked()
-    assert asked[kafka.TXN_OFFSET_COMMIT] == asked[kafka.END_TXN]
+    requests = cluster.request_counts()
+    assert requests[kafka.TXN_OFFSET_COMMIT] == requests[kafka.END_TXN]
 
 
-def test_a_claim_begins_where_the_last_transaction_has_ended(cluster: KafkaCluster) -> None:
-    """A claim finds that place even when the thread that owns the consumer has not looked at it since."""
+def test_offsets_begin_where_the_last_transaction_has_ended(cluster: KafkaCluster) -> None:
+    """Also when the thread that owns the consumer has not looked at it since."""
     cluster.produce("alerts", [b"%d" % number for number in range(6)], partition=0)
     member = KafkaSource(parse_address(f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}"), {}, transactional=True)
-    taken: list[Message] = []
-    while len(taken) < 6:
-        taken += member.poll(6 - len(taken), 1.0)
+    messages: list[Message] = []
+    while len(messages) < 6:
+        messages += member.poll(6 - len(messages), 1.0)
     for end in (2, 4, 6):
-        (position,) = member.claim(taken[end - 2 : end]).positions
+        (position,) = member.transaction_offsets(messages[end - 2 : end]).positions
         assert position.offset == end
-        member.done(taken[end - 2 : end])
+        member.acknowledge(messages[end - 2 : end])
     member.close()
 
 
-def test_a_doubtful_commit_is_asked_of_the_group(cluster: KafkaCluster) -> None:
+def test_an_unconfirmed_commit_is_asked_of_the_group(cluster: KafkaCluster) -> None:
     cluster.produce("alerts", [b"1", b"2"], partition=0)
     member = KafkaSource(parse_address(f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}"), {}, transactional=True)
-    taken: list[Message] = []
-    while len(taken) < 2:
-        taken += member.poll(2 - len(taken), 1.0)
-    claim = member.claim(taken)
-    assert not member.committed(claim)
-    member.done(taken)
+    messages: list[Message] = []
+    while len(messages) < 2:
+        messages += member.poll(2 - len(messages), 1.0)
+    offsets = member.transaction_offsets(messages)
+    assert not member.is_committed(offsets)
+    member.acknowledge(messages)
     member.close()  # which commits
-    assert member.committed(claim)  # it asks by a client of its own, so even now
+    assert member.is_committed(offsets)  # it asks by a client of its own, so even now
 
 
 class Guest:
@@ -153,7 +153,7 @@ def test_a_failed_transaction_is_tried_again(
     with running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 5)
         cluster.watch()
-        begun = cluster.asked()[kafka.INIT_PRODUCER_ID]
+        begun = cluster.request_counts()[kafka.INIT_PRODUCER_ID]
         cluster.fail_next(request_, error)
         cluster.produce("alerts", [alert(number) for number in range(5, 10)])
         wait_until(lambda: worker.totals().get("classified") == 10)
@@ -161,11 +161,11 @@ def test_a_failed_transaction_is_tried_again(
     assert worker.totals() == {"in": 10, "classified": 10, "pending": 0}
     assert worker.metric("nightjar_stream_retries_total", step="transaction") >= 1
     assert {int(m.key().decode().split("/")[1]) for m in cluster.read("results", 10)} == set(range(10_000, 10_010))
-    assert cluster.asked()[kafka.INIT_PRODUCER_ID] - begun >= producers - 1
+    assert cluster.request_counts()[kafka.INIT_PRODUCER_ID] - begun >= producers - 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
         ({"source": "redis://h:1/alerts"}, "same Kafka cluster"),
         ({"source": "kafka://other:9092/alerts"}, "same Kafka cluster"),
@@ -173,32 +173,32 @@ def test_a_failed_transaction_is_tried_again(
         ({"sink": "kafka://h:1/results?exactly_once=maybe"}, "exactly_once is yes"),
     ],
 )
-def test_ends_that_share_no_transaction_are_told(tmp_path: Path, changes: dict[str, str], told: str) -> None:
+def test_ends_that_share_no_transaction_are_told(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     usual = {"source": "kafka://h:1/alerts", "sink": "kafka://h:1/results?exactly_once=yes"}
-    with pytest.raises(AddressError, match=told):
-        open_ends(chosen(tmp_path, **(usual | changes)))
+    with pytest.raises(AddressError, match=reason):
+        open_connectors(chosen(tmp_path, **(usual | changes)))
 
 
 def test_a_replay_has_no_transactions(tmp_path: Path) -> None:
     ends = {"source": "kafka://h:1/alerts", "sink": "kafka://h:1/results?exactly_once=yes"}
     with pytest.raises(AddressError, match="replay"):
-        open_ends(chosen(tmp_path, **ends), replay=True)
+        open_connectors(chosen(tmp_path, **ends), replay=True)
 
 
 class Deaf:
     """A producer as librdkafka's is after brokers were away: one call never returns, until it is let go."""
 
-    made: ClassVar[list["Deaf"]] = []
+    instances: ClassVar[list["Deaf"]] = []
 
     def __init__(self, config: Any) -> None:
-        self.made.append(self)
-        self.let_go = threading.Event()
-        self.deaf = len(self.made) == 1
+        self.instances.append(self)
+        self.lets_go = threading.Event()
+        self.deaf = len(self.instances) == 1
         self.committed = False
 
     def send_offsets_to_transaction(self, *_: Any) -> None:
         if self.deaf:
-            self.let_go.wait(60)
+            self.lets_go.wait(60)
 
     def commit_transaction(self, *_: Any) -> None:
         self.committed = True
@@ -211,7 +211,7 @@ class Deaf:
 def test_a_call_that_never_returns_is_left_behind_with_its_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_sink, "Producer", Deaf)
     monkeypatch.setattr(kafka_sink, "OFFSETS_SECONDS", 0.05)
-    monkeypatch.setattr(Deaf, "made", [])
+    monkeypatch.setattr(Deaf, "instances", [])
     once = kafka_sink.KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
     once.begin()
     with pytest.raises(TransientError, match="no answer of the group's coordinator"):
@@ -219,32 +219,32 @@ def test_a_call_that_never_returns_is_left_behind_with_its_producer(monkeypatch:
     once.abort()
     once.begin()
     once.commit([], None)
-    first, second = Deaf.made
-    first.let_go.set()
+    first, second = Deaf.instances
+    first.lets_go.set()
     assert (first.committed, second.committed) == (False, True)
 
 
 def test_a_producer_whose_brokers_were_away_begins_no_other_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_sink, "Producer", Deaf)
-    monkeypatch.setattr(Deaf, "made", [])
+    monkeypatch.setattr(Deaf, "instances", [])
     once = kafka_sink.KafkaTransactions(parse_address("kafka://nowhere:9/results"), {})
     once.begin()
     once.abort()
-    once.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    once.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     once.begin()
     once.commit([], None)
     once.begin()  # nothing was lost since
-    assert [producer.committed for producer in Deaf.made] == [False, True]
+    assert [producer.committed for producer in Deaf.instances] == [False, True]
 
 
 def test_a_worker_that_commits_nothing_learns_that_brokers_are_back(cluster: KafkaCluster) -> None:
     """A worker that began while they were away, and has nothing to do since, is ready again."""
     once = kafka_sink.KafkaTransactions(parse_address(f"kafka://{cluster.hosts}/results"), {})
     sink = kafka_sink.ResultTopic(once, "results")
-    once.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    once.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     assert "no broker answers" in sink.trouble
     eventually(lambda: sink.trouble == "")
-    assert once.complaints.times_away == 1  # and the next transaction begins with another producer all the same
+    assert once.client_errors.times_all_down == 1  # and the next transaction begins with another producer all the same
     once.close()
 
 
@@ -274,24 +274,24 @@ class Broker:
         self.offsets.drop([HERE])
         self.position = self.offset
 
-    def claim(self, messages: Sequence[Message]) -> Claim:
+    def transaction_offsets(self, messages: Sequence[Message]) -> TransactionOffsets:
         generation = self.generation
-        owned, ahead = self.offsets.ahead(m.token for m in messages if isinstance(m.token, Token))
-        positions: Any = [SimpleNamespace(offset=offset) for offset in ahead.values()]
-        return Claim(owned, positions, generation)
+        owned, committable = self.offsets.committable_after(m.token for m in messages if isinstance(m.token, Token))
+        positions: Any = [SimpleNamespace(offset=offset) for offset in committable.values()]
+        return TransactionOffsets(owned, positions, generation)
 
-    def committed(self, claim: Claim) -> bool:
-        return bool(claim.positions) and claim.positions[0].offset == self.offset
+    def is_committed(self, offsets: TransactionOffsets) -> bool:
+        return bool(offsets.positions) and offsets.positions[0].offset == self.offset
 
-    def done(self, messages: Sequence[Message]) -> None:
+    def acknowledge(self, messages: Sequence[Message]) -> None:
         # Whatever is told to be done is left out when it comes again: nothing may be told that nobody has answered.
         assert {int(message.place) for message in messages} <= {*self.results, *self.dead_letters}
         self.offsets.finish(m.token for m in messages if isinstance(m.token, Token))
 
-    def reserve(self, timeout: float) -> bool:
+    def acquire_commit_gate(self, timeout: float) -> bool:
         return True
 
-    def release(self) -> None:
+    def release_commit_gate(self) -> None:
         pass
 
     def begin(self) -> None:
@@ -302,7 +302,7 @@ class Broker:
         good = [one for one in results if int(one.message.place) % 7]
         for one in results:
             if one not in good:
-                batch.give_up(one.message, one.number, GivenUp("publish", "refused"))
+                batch.give_up(one.message, one.number, DeadLetterCause("publish", "refused"))
         self._open += [int(one.message.place) for one in good]
         self._trip()
         return good
@@ -336,12 +336,12 @@ async def work(broker: Broker) -> Accounts:
     once = ExactlyOnce(stub, stub, stub, Troubles(Metrics()))  # type: ignore[arg-type]  # a stub for both
 
     async def end(messages: list[Message]) -> None:
-        batch, turn = Batch(messages, accounts, 0), once.turn()
+        batch, turn = Batch(messages, accounts, 0), once.next_turn()
         await asyncio.sleep(broker.draw.random() / 1000)
         outcome = SimpleNamespace(status="classified", reason="")
         results: Any = [SimpleNamespace(message=message, number=0, outcome=outcome) for message in messages]
         await once.conclude(batch, results, turn, "model")
-        batch.give_back()
+        batch.return_all()
 
     tasks: set[asyncio.Task[None]] = set()
     while broker.offset < broker.count or tasks:
@@ -362,7 +362,7 @@ class Unanswering(Broker):
 
     released = False
 
-    def release(self) -> None:
+    def release_commit_gate(self) -> None:
         self.released = True
 
     def commit(self, positions: Sequence[Any], group: object) -> None:
@@ -373,7 +373,7 @@ class Unanswering(Broker):
 
 
 def test_nobody_writes_a_journal_after_a_commit_that_stays_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal or a farewell would set the group back to before the transaction, and its alerts come twice."""
+    """A journal or a final commit would set the group back to before the transaction, and its alerts come twice."""
     monkeypatch.setattr(messages_module, "FIRST_PAUSE", 60.0)
     broker = Unanswering(0, 5)
 
@@ -383,7 +383,7 @@ def test_nobody_writes_a_journal_after_a_commit_that_stays_in_doubt(monkeypatch:
         outcome = SimpleNamespace(status="classified", reason="")
         results: Any = [SimpleNamespace(message=message, number=0, outcome=outcome) for message in messages]
         batch = Batch(messages, Accounts(Metrics()), 0)
-        task = asyncio.create_task(once.conclude(batch, results, once.turn(), "model"))
+        task = asyncio.create_task(once.conclude(batch, results, once.next_turn(), "model"))
         while not broker.offset:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
@@ -396,24 +396,24 @@ def test_nobody_writes_a_journal_after_a_commit_that_stays_in_doubt(monkeypatch:
 
 
 def test_a_transaction_that_is_cancelled_before_it_begins_ends_its_time() -> None:
-    """A thread may still be given that time; kept for nobody, it would keep every journal and farewell away."""
-    asked, let_go = threading.Event(), threading.Event()
+    """A thread may still be given that time; kept for nobody, it would keep every journal and final commit away."""
+    gate_requested, gate_opens = threading.Event(), threading.Event()
 
     class Slow(Unanswering):
-        def reserve(self, timeout: float) -> bool:
-            asked.set()
-            return let_go.wait(30)
+        def acquire_commit_gate(self, timeout: float) -> bool:
+            gate_requested.set()
+            return gate_opens.wait(30)
 
     broker = Slow(0, 5)
 
     async def stop_before_it_begins() -> None:
         once = ExactlyOnce(broker, broker, broker, Troubles(Metrics()))  # type: ignore[arg-type]  # as above
         batch = Batch(broker.take(), Accounts(Metrics()), 0)
-        task = asyncio.create_task(once.conclude(batch, [], once.turn(), "model"))
-        await asyncio.to_thread(asked.wait, 30)
+        task = asyncio.create_task(once.conclude(batch, [], once.next_turn(), "model"))
+        await asyncio.to_thread(gate_requested.wait, 30)
         task.cancel()
         await asyncio.sleep(0)
-        let_go.set()
+        gate_opens.set()
         await asyncio.wait([task])
 
     asyncio.run(stop_before_it_begins())
@@ -431,8 +431,8 @@ def test_everything_is_published_exactly_once(seed: int, monkeypatch: pytest.Mon
     assert broker.dead_letters == [number for number in range(60) if not number % 7]
     accounts.check()
     assert broker.offset == 60
-    told = accounts.summary()["alerts"]
-    assert told["in"] == told["classified"] + told["dead:refused"] + told.get("returned", 0)
+    counts = accounts.summary()["alerts"]
+    assert counts["in"] == counts["classified"] + counts["dead:refused"] + counts.get("returned", 0)
     # A commit whose answer is lost, and then the partition too: published, but nobody here can know.
-    assert told["classified"] <= len(broker.results)
-    assert told["dead:refused"] <= len(broker.dead_letters)
+    assert counts["classified"] <= len(broker.results)
+    assert counts["dead:refused"] <= len(broker.dead_letters)

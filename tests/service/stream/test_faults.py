@@ -47,15 +47,15 @@ def cluster() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-def check_equal_keys_say_the_same(told: list[tuple[bytes, bytes]]) -> None:
+def check_equal_keys_say_the_same(records: list[tuple[bytes, bytes]]) -> None:
     by_key: dict[bytes, set[bytes]] = {}
-    for key, value in told:
+    for key, value in records:
         by_key.setdefault(key, set()).add(value)
     assert {key: values for key, values in by_key.items() if len(values) > 1} == {}
 
 
-def ids(told: list[tuple[bytes, bytes]]) -> set[int]:
-    return {int(json.loads(value)["alert_id"]) - 10_000 for _, value in told}
+def ids(records: list[tuple[bytes, bytes]]) -> set[int]:
+    return {int(json.loads(value)["alert_id"]) - 10_000 for _, value in records}
 
 
 def torment(
@@ -80,14 +80,14 @@ def torment(
     eventually(lambda: len(ids(read())) == count, 120)
     eventually(lambda: all(worker.ready for worker in workers), 60)
     statuses = [worker.stop() for worker in workers]
-    told = read()
-    check_equal_keys_say_the_same(told)
-    assert ids(told) == set(range(count))
+    records = read()
+    check_equal_keys_say_the_same(records)
+    assert ids(records) == set(range(count))
     for worker, status in zip(workers, statuses, strict=True):
         final = worker.events()[-1]
         assert (status, final["event"]) == (0, "final account"), worker.events()
         assert all(topic["pending"] == 0 for topic in final["topics"].values())
-    sys.stdout.write(f"{KILLS} kills, {count} alerts, {len(told) - count} published twice, 0 lost\n")
+    sys.stdout.write(f"{KILLS} kills, {count} alerts, {len(records) - count} published twice, 0 lost\n")
 
 
 @needs_redis
@@ -179,8 +179,8 @@ def test_poison_of_every_kind_harms_no_neighbour(tmp_path: Path) -> None:
     for _, ending in POISON.values():
         expected[ending] = expected.get(ending, 0) + 1
     assert {name: totals[name] for name in expected} == expected
-    kept = {one["value"] for one in dead_letters(tmp_path)}
-    assert kept == {data for data, ending in POISON.values() if ending.startswith("dead")}
+    dead_values = {one["value"] for one in dead_letters(tmp_path)}
+    assert dead_values == {data for data, ending in POISON.values() if ending.startswith("dead")}
 
 
 @needs_redis
@@ -193,9 +193,9 @@ def test_duplicates_are_answered_alike(server: RedisServer, tmp_path: Path) -> N
         eventually(lambda: worker.totals().get("classified") == 6)
         assert worker.stop() == 0
     lines = (tmp_path / "results.jsonl").read_bytes().splitlines()
-    told = [(json.loads(line)["key"].encode(), line) for line in lines]
-    assert len({key for key, _ in told}) == 3
-    check_equal_keys_say_the_same(told)
+    records = [(json.loads(line)["key"].encode(), line) for line in lines]
+    assert len({key for key, _ in records}) == 3
+    check_equal_keys_say_the_same(records)
 
 
 @needs_redis

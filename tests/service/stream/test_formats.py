@@ -41,9 +41,9 @@ def lease(taxonomy: Any = ELASTICC) -> Lease[Any]:
 
 
 def packet() -> Packet:
-    found = read_packet(alerts.bare("elasticc/0.9.1", alerts.elasticc_alert()))[0]
-    assert isinstance(found, Packet)
-    return found
+    decoded = read_packet(alerts.bare("elasticc/0.9.1", alerts.elasticc_alert()))[0]
+    assert isinstance(decoded, Packet)
+    return decoded
 
 
 def prediction(probabilities: NDArray[np.float32]) -> Prediction:
@@ -52,8 +52,8 @@ def prediction(probabilities: NDArray[np.float32]) -> Prediction:
 
 
 def classified(probabilities: NDArray[np.float32] | None = None, taxonomy: Any = ELASTICC) -> Result:
-    given = np.linspace(0.01, 0.09, 20, dtype=np.float32) if probabilities is None else probabilities
-    outcome = Outcome("classified", prediction=prediction(given), points_per_band=(1,) * 6)
+    shares = np.linspace(0.01, 0.09, 20, dtype=np.float32) if probabilities is None else probabilities
+    outcome = Outcome("classified", prediction=prediction(shares), points_per_band=(1,) * 6)
     message = Message("alerts-wfd", "3:14", b"...", timestamp_ms=1_690_000_000_123)
     return Result(message, 0, packet(), outcome, lease(taxonomy), 1_690_000_001_456)
 
@@ -72,9 +72,9 @@ def written(result: Result, form: SinkFormat) -> bytes:
 
 def reply(result: Result) -> dict[str, Any]:
     stream = io.BytesIO(written(result, "elasticc"))
-    found = cast("dict[str, Any]", fastavro.schemaless_reader(stream, ELASTICC_REPLY, None))
+    record = cast("dict[str, Any]", fastavro.schemaless_reader(stream, ELASTICC_REPLY, None))
     assert not stream.read()
-    return found
+    return record
 
 
 def milliseconds(moment: datetime) -> int:
@@ -82,21 +82,21 @@ def milliseconds(moment: datetime) -> int:
 
 
 def test_an_elasticc_reply() -> None:
-    told = reply(classified())
-    assert (told["alertId"], told["diaSourceId"]) == (BIG, BIG)
-    assert milliseconds(told["elasticcPublishTimestamp"]) == 1_690_000_000_123
-    assert milliseconds(told["brokerIngestTimestamp"]) == 1_690_000_001_456
-    assert (told["brokerName"], told["classifierName"]) == ("Nightjar", "echo 0.0.1")
-    ids = [one["classId"] for one in told["classifications"]]
+    record = reply(classified())
+    assert (record["alertId"], record["diaSourceId"]) == (BIG, BIG)
+    assert milliseconds(record["elasticcPublishTimestamp"]) == 1_690_000_000_123
+    assert milliseconds(record["brokerIngestTimestamp"]) == 1_690_000_001_456
+    assert (record["brokerName"], record["classifierName"]) == ("Nightjar", "echo 0.0.1")
+    ids = [one["classId"] for one in record["classifications"]]
     assert ids == [*ELASTICC.ids, RESIDUAL]
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=20, max_size=20).filter(lambda values: sum(values) > 1e-3))
 def test_elasticc_probabilities_sum_to_one(values: list[float]) -> None:
-    given_ = np.array(values, dtype=np.float64)
-    told = reply(classified((given_ / given_.sum()).astype(np.float32)))
-    assert abs(sum(one["probability"] for one in told["classifications"]) - 1) < 1e-6
-    assert all(0 <= one["probability"] <= 1 for one in told["classifications"])
+    weights = np.array(values, dtype=np.float64)
+    record = reply(classified((weights / weights.sum()).astype(np.float32)))
+    assert abs(sum(one["probability"] for one in record["classifications"]) - 1) < 1e-6
+    assert all(0 <= one["probability"] <= 1 for one in record["classifications"])
 
 
 def test_an_abstention_says_not_classified() -> None:
@@ -104,8 +104,8 @@ def test_an_abstention_says_not_classified() -> None:
 
 
 def test_class_ids_are_the_bundles() -> None:
-    told = reply(classified(np.full(5, 0.2, dtype=np.float32), MALLORN))
-    assert [one["classId"] for one in told["classifications"]] == [*MALLORN.ids, RESIDUAL]
+    record = reply(classified(np.full(5, 0.2, dtype=np.float32), MALLORN))
+    assert [one["classId"] for one in record["classifications"]] == [*MALLORN.ids, RESIDUAL]
 
 
 def test_an_alert_without_a_numeric_id_cannot_be_a_reply() -> None:
@@ -119,15 +119,15 @@ def test_an_alert_without_a_numeric_id_cannot_be_a_reply() -> None:
 def test_alerce_records(form: SinkFormat) -> None:
     data = written(classified(), form)
     if form == "alerce-avro":
-        (told,) = cast("list[dict[str, Any]]", list(fastavro.reader(io.BytesIO(data))))
+        (record,) = cast("list[dict[str, Any]]", list(fastavro.reader(io.BytesIO(data))))
     else:
-        told = orjson.loads(data)
-    assert told["oid"] == str(2**60 + 1)
-    vector = told["lc_classification"]["probabilities"]
+        record = orjson.loads(data)
+    assert record["oid"] == str(2**60 + 1)
+    vector = record["lc_classification"]["probabilities"]
     assert list(vector) == list(ELASTICC.names)
     assert sum(vector.values()) == pytest.approx(1, abs=1e-6)
-    assert told["lc_classification"]["class"] == ELASTICC.names[-1]
-    top, children = (told["lc_classification"]["hierarchical"][level] for level in ("top", "children"))
+    assert record["lc_classification"]["class"] == ELASTICC.names[-1]
+    top, children = (record["lc_classification"]["hierarchical"][level] for level in ("top", "children"))
     assert sum(top.values()) == pytest.approx(1, abs=1e-6)
     for family, leaves in children.items():
         assert sum(leaves.values()) == pytest.approx(1, abs=1e-6)
@@ -136,19 +136,19 @@ def test_alerce_records(form: SinkFormat) -> None:
 
 
 def test_a_lasair_annotation_has_the_arguments_of_its_client() -> None:
-    told = orjson.loads(written(classified(), "lasair"))
+    record = orjson.loads(written(classified(), "lasair"))
     arguments = ["topic", "objectId", "classification", "version", "explanation", "classdict", "url"]
-    assert list(told) == arguments
-    assert told["classification"] == "uLens"
-    assert told["classdict"]["alert_id"] == str(BIG)
+    assert list(record) == arguments
+    assert record["classification"] == "uLens"
+    assert record["classdict"]["alert_id"] == str(BIG)
 
 
 def test_nightjars_own_format_says_everything() -> None:
-    told = orjson.loads(written(classified(), "nightjar"))
-    assert (told["alert_id"], told["object_id"]) == (str(BIG), str(2**60 + 1))  # text: JSON numbers lose digits
-    assert told["model"]["taxonomy"] == "elasticc-20/1"
-    assert told["embedding"] == [0, 1, 2, 3]
-    assert sum(told["probabilities"].values()) == pytest.approx(1, abs=1e-12)
+    record = orjson.loads(written(classified(), "nightjar"))
+    assert (record["alert_id"], record["object_id"]) == (str(BIG), str(2**60 + 1))  # text: JSON numbers lose digits
+    assert record["model"]["taxonomy"] == "elasticc-20/1"
+    assert record["embedding"] == [0, 1, 2, 3]
+    assert sum(record["probabilities"].values()) == pytest.approx(1, abs=1e-12)
     silent = orjson.loads(written(abstained(), "nightjar"))
     assert (silent["status"], silent["reason"]) == ("abstained", "no_usable_points")
 

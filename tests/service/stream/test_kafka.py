@@ -17,9 +17,9 @@ from confluent_kafka import KafkaError, Producer
 
 from service.stream import publishing
 from service.stream.addresses import AddressError, parse_address
-from service.stream.kafka.commits import UNCOMMITTED
-from service.stream.kafka.sink import DefunctError, KafkaSink, hand_over
-from service.stream.kafka.source import MOST_UNANSWERED, KafkaSource
+from service.stream.kafka.commits import MAX_UNCOMMITTED
+from service.stream.kafka.sink import DefunctError, KafkaSink, produce_and_wait
+from service.stream.kafka.source import MAX_UNANSWERED_CHECKS, KafkaSource
 from service.stream.messages import PermanentError, Record
 from support.edge import Network, wait_until
 from support.graphs import poison
@@ -56,9 +56,9 @@ def test_alerts_go_from_topic_to_topic(cluster: KafkaCluster, tmp_path: Path) ->
         wait_until(lambda: worker.totals().get("pending") == 0 and worker.totals().get("in") == 81)
         assert worker.stop() == 0
     messages = cluster.read("results", 80)
-    told = [json.loads(message.value()) for message in messages]
-    assert [message.key().decode() for message in messages] == [one["key"] for one in told]
-    assert len({one["key"] for one in told}) == len(told) == 80
+    answers = [json.loads(message.value()) for message in messages]
+    assert [message.key().decode() for message in messages] == [one["key"] for one in answers]
+    assert len({one["key"] for one in answers}) == len(answers) == 80
     assert ("nightjar-status", b"classified") in messages[0].headers()
     assert worker.totals() == {"in": 81, "classified": 80, "dead:unknown_envelope": 1, "pending": 0}
     (dead,) = dead_letters(tmp_path)
@@ -155,8 +155,8 @@ def test_dead_letters_on_a_topic_keep_everything_and_are_replayed(cluster: Kafka
     assert bytes.fromhex(headers["nightjar-dead-key"].decode()) == b"the key"
     with running(settings(cluster, tmp_path, source=f"kafka://{cluster.hosts}/dead", **dead), replay=True) as worker:
         assert worker.join() == 0
-    (told,) = published(cluster, 1)
-    assert told["key"] == "alerts/10003/echo-0.0.1"
+    (answer,) = published(cluster, 1)
+    assert answer["key"] == "alerts/10003/echo-0.0.1"
 
 
 def test_a_range_of_offsets_is_replayed(cluster: KafkaCluster, tmp_path: Path) -> None:
@@ -178,16 +178,17 @@ def test_a_replay_of_everything_ends_by_itself(cluster: KafkaCluster, tmp_path: 
 
 
 @pytest.mark.parametrize("first", [0, 10])
-def test_a_source_at_rest_loses_nothing(cluster: KafkaCluster, first: int) -> None:
+def test_a_source_that_only_stays_alive_loses_nothing(cluster: KafkaCluster, first: int) -> None:
     cluster.produce("alerts", [b"%d" % number for number in range(100)])
     member = KafkaSource(parse_address(source(cluster)), {})
-    found = member.poll(first, 5.0) if first else []  # without a poll before, it is given its partitions while it rests
+    # Without a poll before, its partitions are assigned while it only stays alive.
+    messages = member.poll(first, 5.0) if first else []
     for _ in range(40):
-        member.rest(0.02)
-    while len(found) < 100 and (more := member.poll(50, 2.0)):
-        found += more
-    assert sorted(int(message.value) for message in found) == list(range(100))
-    member.done(found[:60])
+        member.keep_alive(0.02)
+    while len(messages) < 100 and (more := member.poll(50, 2.0)):
+        messages += more
+    assert sorted(int(message.value) for message in messages) == list(range(100))
+    member.acknowledge(messages[:60])
     member.close()
 
 
@@ -200,8 +201,8 @@ def test_few_alerts_are_answered_and_not_committed(
     def watched(self: KafkaSink, records: Sequence[Record]) -> list[Any]:
         publishing["now"] += len(records)
         verdicts = publish(self, records)
-        ends = worker.worker._ends
-        most.append(publishing["now"] + UNCOMMITTED - (ends.source.room() or 0) if ends is not None else 0)
+        ends = worker.worker._connectors
+        most.append(publishing["now"] + MAX_UNCOMMITTED - (ends.source.commit_window() or 0) if ends is not None else 0)
         publishing["now"] -= len(records)
         return verdicts
 
@@ -210,14 +211,14 @@ def test_few_alerts_are_answered_and_not_committed(
     with running(settings(cluster, tmp_path)) as worker:
         wait_until(lambda: worker.totals().get("classified") == 1500)
         assert worker.stop() == 0
-    assert 0 < max(most) <= UNCOMMITTED
+    assert 0 < max(most) <= MAX_UNCOMMITTED
 
 
 def test_a_worker_that_stops_under_load_commits_while_it_finishes(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More is under way than may be answered without a commit, and all of it is answered."""
-    monkeypatch.setattr(publishing, "PATIENCE_SECONDS", 600.0)
+    monkeypatch.setattr(publishing, "WINDOW_TIMEOUT_SECONDS", 600.0)
     cluster.produce("alerts", [alert(number) for number in range(600)])
     with running(settings(cluster, tmp_path, drain_timeout=300)) as worker:
         worker.network.hold()
@@ -235,7 +236,7 @@ def test_a_static_member_ends_without_leaving_its_group(cluster: KafkaCluster, o
     eventually(lambda: len(member.poll(1, 0.2)) == 1)
     cluster.watch()
     member.close()
-    assert cluster.asked()[LEAVE_GROUP] == leaves
+    assert cluster.request_counts()[LEAVE_GROUP] == leaves
 
 
 @pytest.mark.parametrize("option", ["no.such.property=1", "message.timeout.ms=soon", "grup=g"])
@@ -247,13 +248,13 @@ def test_a_wrong_property_is_told(cluster: KafkaCluster, option: str) -> None:
 
 
 def test_a_source_is_no_member_before_it_joins_and_while_its_partitions_are_lost(cluster: KafkaCluster) -> None:
-    taken = KafkaSource(parse_address(source(cluster)), {})
+    newcomer = KafkaSource(parse_address(source(cluster)), {})
 
     def stands(member: bool) -> bool:
-        taken.poll(1, 0.1)
-        return taken.standing().member == member
+        newcomer.poll(1, 0.1)
+        return newcomer.status().member == member
 
-    assert not taken.standing().member
+    assert not newcomer.status().member
     eventually(lambda: stands(True))
     for broker in (1, 2):
         cluster.set_down(broker)
@@ -261,7 +262,7 @@ def test_a_source_is_no_member_before_it_joins_and_while_its_partitions_are_lost
     for broker in (1, 2):
         cluster.set_up(broker)
     eventually(lambda: stands(True))
-    taken.close()
+    newcomer.close()
 
 
 def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCluster) -> None:
@@ -276,23 +277,23 @@ def test_a_record_too_large_is_refused_and_one_for_nobody_waits(cluster: KafkaCl
 
 def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaCluster) -> None:
     """A producer tells a verdict to whoever asks first; another one who asks too would wait for what has come."""
-    producer, asking, most = Producer({"bootstrap.servers": cluster.hosts}), Counter[str](), list[int]()
+    producer, polling, most = Producer({"bootstrap.servers": cluster.hosts}), Counter[str](), list[int]()
 
     class Watched:
         produce = staticmethod(producer.produce)
 
         @staticmethod
         def poll(seconds: float) -> int:
-            asking["now"] += 1
-            most.append(asking["now"])
-            told = int(producer.poll(seconds))
-            asking["now"] -= 1
-            return told
+            polling["now"] += 1
+            most.append(polling["now"])
+            count = int(producer.poll(seconds))
+            polling["now"] -= 1
+            return count
 
-    asks, records = threading.Lock(), [Record(b"%d" % number, b"v") for number in range(20)]
+    poll_lock, records = threading.Lock(), [Record(b"%d" % number, b"v") for number in range(20)]
 
     def publish(_: int) -> list[Any]:
-        return hand_over(cast(Producer, Watched), "results", records, 60.0, asks)
+        return produce_and_wait(cast(Producer, Watched), "results", records, 60.0, poll_lock)
 
     with ThreadPoolExecutor(4) as threads:
         verdicts = list(threads.map(publish, range(40)))
@@ -302,14 +303,14 @@ def test_one_of_several_threads_asks_for_the_verdicts_of_all(cluster: KafkaClust
 
 def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
-    sink.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
-    assert "no broker answers" in str(sink.complaints)
+    sink.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    assert "no broker answers" in str(sink.client_errors)
     eventually(lambda: sink.trouble == "")
     sink.close()
 
 
 def member_of(cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
-    monkeypatch.setattr("service.stream.kafka.source.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("service.stream.kafka.source.CLIENT_CHECK_SECONDS", 0.2)
     return KafkaSource(parse_address(source(cluster)), {})
 
 
@@ -317,15 +318,15 @@ def test_a_member_whose_client_has_lost_its_brokers_takes_another(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.produce("alerts", [alert(number) for number in range(20)])
-    member, lost, found = member_of(cluster, monkeypatch), LostClient(), list[object]()
+    member, lost, messages = member_of(cluster, monkeypatch), LostClient(), list[object]()
     former, member._consumer = member._consumer, cast(Any, lost)
     former.close()
     give_up = time.monotonic() + 60
-    while len(found) < 20 and time.monotonic() < give_up:
-        found += member.poll(20, 0.2)
-    assert len(found) == 20
+    while len(messages) < 20 and time.monotonic() < give_up:
+        messages += member.poll(20, 0.2)
+    assert len(messages) == 20
     assert lost.closed.wait(10)
-    assert member.standing().member
+    assert member.status().member
     member.close()
 
 
@@ -333,22 +334,22 @@ def test_a_member_whose_client_waits_for_its_group_keeps_it(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = member_of(cluster, monkeypatch)
-    client, looks, asked = member._consumer, list[object](), threading.Event()
-    monkeypatch.setattr(member._commits, "begin", lambda partitions: None)  # the group gives it nothing
+    client, checks, checked_often = member._consumer, list[object](), threading.Event()
+    monkeypatch.setattr(member._commits, "assign", lambda partitions: None)  # the group gives it nothing
     list_topics = type(client).list_topics
 
     class Asked:
-        def list_topics(self, *told: Any) -> Any:
-            looks.append(told)
-            if len(looks) > 2 * MOST_UNANSWERED:
-                asked.set()
-            return list_topics(client, *told)
+        def list_topics(self, *arguments: Any) -> Any:
+            checks.append(arguments)
+            if len(checks) > 2 * MAX_UNANSWERED_CHECKS:
+                checked_often.set()
+            return list_topics(client, *arguments)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(client, name)
 
     member._consumer = client_asked = cast(Any, Asked())
-    wait_until(lambda: not member.poll(1, 0.1) and asked.is_set())
+    wait_until(lambda: not member.poll(1, 0.1) and checked_often.is_set())
     assert member._consumer is client_asked
     member.close()
 
@@ -356,7 +357,7 @@ def test_a_member_whose_client_waits_for_its_group_keeps_it(
 def test_a_sink_whose_producer_has_lost_its_brokers_takes_another(cluster: KafkaCluster) -> None:
     sink = KafkaSink(parse_address(f"kafka://{cluster.hosts}/results"), {})
     sink._producer = cast(Any, LostClient())
-    sink.complaints.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
+    sink.client_errors.note(KafkaError(KafkaError._ALL_BROKERS_DOWN, "none"))
     eventually(lambda: sink.trouble == "")
     assert sink.publish([Record(b"a", b"v")]) == [None]
     sink.close()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.stream.kafka.offsets import LATEST, Latest, Offsets, Token
+from service.stream.kafka.offsets import RECENT_ANSWERS, Offsets, RecentAnswers, Token
 from service.stream.messages import Message
 
 HERE = ("alerts", 0)
@@ -21,11 +21,11 @@ def test_only_what_has_nothing_unfinished_before_it_is_committed(count: int, see
     draw.shuffle(tokens)
     while tokens:
         batch = [tokens.pop() for _ in range(min(len(tokens), draw.randint(1, 5)))]
-        owned, ahead = offsets.ahead(batch)
+        owned, ahead = offsets.committable_after(batch)
         assert owned == set(batch)
         offsets.finish(batch)
         waiting -= {token.offset for token in batch}
-        moved = offsets.front(HERE)
+        moved = offsets.committable(HERE)
         assert moved is not None
         assert moved >= front
         assert ahead == ({HERE: moved} if moved > front else {})
@@ -43,13 +43,13 @@ def test_a_partition_that_came_back_begins_anew() -> None:
     offsets = Offsets()
     old = offsets.take(HERE, 10)
     offsets.drop([HERE])
-    assert offsets.front(HERE) is None
+    assert offsets.committable(HERE) is None
     new = offsets.take(HERE, 10)
-    assert (offsets.holds(old), offsets.holds(new)) == (False, True)
+    assert (offsets.owns(old), offsets.owns(new)) == (False, True)
     offsets.finish([old])
-    assert (offsets.front(HERE), offsets.unfinished()) == (10, 1)
+    assert (offsets.committable(HERE), offsets.unfinished()) == (10, 1)
     offsets.finish([new])
-    assert (offsets.front(HERE), offsets.unfinished()) == (11, 0)
+    assert (offsets.committable(HERE), offsets.unfinished()) == (11, 0)
 
 
 def test_a_topic_made_again_begins_anew() -> None:
@@ -58,33 +58,35 @@ def test_a_topic_made_again_begins_anew() -> None:
     old = [offsets.take(HERE, place) for place in (500, 501)]
     new = offsets.take(HERE, 0)
     offsets.finish(old)
-    assert offsets.front(HERE) == 0
+    assert offsets.committable(HERE) == 0
     offsets.finish([new])
-    assert offsets.front(HERE) == 1
+    assert offsets.committable(HERE) == 1
 
 
 def test_messages_committed_with_their_answers_wait_for_no_commit() -> None:
-    offsets = Offsets(committed_with=True)
+    offsets = Offsets(transactional=True)
     offsets.finish([offsets.take(HERE, place) for place in range(5)])
-    assert (offsets.front(HERE), offsets.uncommitted()) == (5, 0)
+    assert (offsets.committable(HERE), offsets.uncommitted()) == (5, 0)
 
 
 def test_a_message_that_was_answered_lately_is_known_again() -> None:
-    latest, token = Latest(), Token(HERE, 7, 1)
+    recent, token = RecentAnswers(), Token(HERE, 7, 1)
     message = Message("alerts", "0:7", b"an alert", timestamp_ms=5, token=token)
-    latest.add([message])
-    assert latest.holds(HERE, 7, message)
-    assert not latest.holds(HERE, 8, message)
-    assert not latest.holds(HERE, 7, replace(message, timestamp_ms=6))  # of the former topic
-    latest.add([Message("alerts", str(place), b"", token=Token(HERE, place, 1)) for place in range(8, 8 + LATEST)])
-    assert not latest.holds(HERE, 7, message)
+    recent.add([message])
+    assert recent.has(HERE, 7, message)
+    assert not recent.has(HERE, 8, message)
+    assert not recent.has(HERE, 7, replace(message, timestamp_ms=6))  # of the former topic
+    recent.add(
+        [Message("alerts", str(place), b"", token=Token(HERE, place, 1)) for place in range(8, 8 + RECENT_ANSWERS)]
+    )
+    assert not recent.has(HERE, 7, message)
 
 
 def test_partitions_are_apart() -> None:
     offsets, there = Offsets(), ("alerts", 1)
     offsets.take(HERE, 5)
     offsets.finish([offsets.take(there, 7)])
-    assert (offsets.front(HERE), offsets.front(there)) == (5, 8)
+    assert (offsets.committable(HERE), offsets.committable(there)) == (5, 8)
     assert offsets.unfinished([there, ("never", 0)]) == 0
     offsets.clear()
     assert offsets.unfinished() == 0

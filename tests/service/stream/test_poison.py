@@ -18,24 +18,24 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from service.observe.metrics import Metrics
 from service.stream import worker as worker_room
 from service.stream.batches import Accounts, Batch
-from service.stream.ends import Ends, reads_dead_letters
-from service.stream.kafka.hand import message_of as of_kafka
+from service.stream.connectors import Connectors, reads_dead_letters
+from service.stream.kafka.buffer import message_of as of_kafka
 from service.stream.kafka.sink import DeadLetterTopic
 from service.stream.messages import (
     PREFIX,
     SHORT_BYTES,
-    GivenUp,
+    DeadLetterCause,
     Message,
     PermanentError,
     Record,
-    Standing,
+    SourceStatus,
     TransientError,
     Troubles,
     dead_letter,
-    restored,
-    shortened,
+    restore,
+    shorten,
 )
-from service.stream.publishing import Publishing
+from service.stream.publishing import PublishStage
 from service.stream.redis_streams import message_of as of_redis
 from support.redis import needs_redis, redis_server
 from support.stream import alert, chosen, dead_letters, eventually, results, running
@@ -50,11 +50,11 @@ HEADERS = st.lists(st.tuples(NAMES, ANY), max_size=6)
 def test_any_entry_of_redis_is_a_message_and_a_dead_letter(fields: dict[bytes, bytes], headers: list[Any]) -> None:
     fields |= {b"h:" + name.encode(errors="replace"): value for name, value in headers}
     message = of_redis(b"\xffalerts", b"1700000000000-0", fields)
-    for one in (message, restored(message)):
-        kept = dead_letter(one, GivenUp("decode", "empty", "\udcff"), "echo@1")
-        short = shortened(kept)
-        assert shortened(short) == short
-        assert restored(Message("dead", "1", kept.value, headers=kept.headers)).value == message.value
+    for one in (message, restore(message)):
+        record = dead_letter(one, DeadLetterCause("decode", "empty", "\udcff"), "echo@1")
+        short = shorten(record)
+        assert shorten(short) == short
+        assert restore(Message("dead", "1", record.value, headers=record.headers)).value == message.value
         assert one.timestamp_ms is None or 0 <= one.timestamp_ms < 2**63
 
 
@@ -62,10 +62,10 @@ class Broken:
     """A message of Kafka whose header names are no UTF-8: the client raises, or worse where it is asked again."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def headers(self) -> list[Any]:
-        self.asked += 1
+        self.calls += 1
         raise SystemError("returned a result with an exception set")
 
     def topic(self) -> str:
@@ -90,13 +90,13 @@ class Broken:
 def test_headers_that_break_the_client_are_left_out() -> None:
     broken = Broken()
     message = of_kafka(broken)  # has all that is used of one
-    assert (message.value, message.headers, broken.asked) == (alert(1), (), 1)
+    assert (message.value, message.headers, broken.calls) == (alert(1), (), 1)
 
 
 def test_a_short_dead_letter_says_what_it_was() -> None:
     whole = dead_letter(Message("alerts", "0:1", bytes(5 << 20), key=bytes(1 << 20), headers=(("h", bytes(1 << 20)),)),
-                   GivenUp("decode", "record_too_large"), "echo@1")  # fmt: skip
-    short = shortened(whole)
+                   DeadLetterCause("decode", "record_too_large"), "echo@1")  # fmt: skip
+    short = shorten(whole)
     headers = dict(short.headers)
     assert len(short.value) == SHORT_BYTES
     assert sum(len(value) for value in headers.values()) < 3 * SHORT_BYTES
@@ -104,7 +104,7 @@ def test_a_short_dead_letter_says_what_it_was() -> None:
     assert len(headers[PREFIX + "sha256"]) == 64
     assert (short.key, headers[PREFIX + "reason"]) == (whole.key, b"record_too_large")
     hostile = Message("alerts", "0:1", bytes(1 << 20), headers=((PREFIX + "length", b"1"),))
-    assert len(shortened(dead_letter(hostile, GivenUp("decode", "empty"), "echo@1")).value) == SHORT_BYTES
+    assert len(shorten(dead_letter(hostile, DeadLetterCause("decode", "empty"), "echo@1")).value) == SHORT_BYTES
 
 
 class Script:
@@ -114,13 +114,13 @@ class Script:
     trouble = ""
 
     def __init__(self, messages: Sequence[Message]) -> None:
-        self._left = list(messages)
+        self._remaining = list(messages)
         self.records: list[Record] = []
-        self.told: list[Message] = []
+        self.acknowledged: list[Message] = []
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
-        found, self._left = self._left[:limit], self._left[limit:]
-        return found
+        messages, self._remaining = self._remaining[:limit], self._remaining[limit:]
+        return messages
 
     def publish(self, records: Sequence[Record]) -> list[PermanentError | TransientError | None]:
         if any(record.value.startswith(b"\xff") for record in records):
@@ -128,21 +128,21 @@ class Script:
         self.records += [record for record in records if len(record.value) <= SHORT_BYTES]
         return [None if len(record.value) <= SHORT_BYTES else PermanentError("too large") for record in records]
 
-    def done(self, messages: Sequence[Message]) -> None:
-        self.told += messages
+    def acknowledge(self, messages: Sequence[Message]) -> None:
+        self.acknowledged += messages
 
-    def rest(self, seconds: float) -> None: ...
+    def keep_alive(self, seconds: float) -> None: ...
 
-    def room(self) -> None: ...
+    def commit_window(self) -> None: ...
 
     def refusal(self) -> str:
         return ""
 
-    def holds(self, message: Message) -> bool:
+    def owns(self, message: Message) -> bool:
         return True
 
-    def standing(self) -> Standing:
-        return Standing()
+    def status(self) -> SourceStatus:
+        return SourceStatus()
 
     def close(self, clean: bool = True) -> None: ...
 
@@ -171,19 +171,19 @@ def test_any_message_comes_to_an_end(messages: list[Message], tmp_path: Path, mo
 
     numbered = [replace(message, place=f"0:{number}") for number, message in enumerate(messages)]
     script = Script(numbered)
-    monkeypatch.setattr(worker_room, "open_ends", lambda *_: Ends(script, script, script))
+    monkeypatch.setattr(worker_room, "open_connectors", lambda *_: Connectors(script, script, script))
     with running(chosen(tmp_path, source="file:/", batch_messages=5)) as worker:
         assert worker.join() == 0
     totals = worker.totals()
     assert totals.get("in", 0) == len(numbered)
     assert totals.get("pending", 0) == 0
-    assert {message.place for message in script.told} == {message.place for message in numbered}
+    assert {message.place for message in script.acknowledged} == {message.place for message in numbered}
 
 
 def twice(value: bytes) -> list[Message]:
     """Two dead letters of one message, as a worker leaves them that was killed before it could tell its source."""
-    kept = dead_letter(Message("alerts", "0:1", value), GivenUp("decode", "empty"), "echo@1")
-    return [Message("dead", f"0:{place}", kept.value, kept.key, kept.headers, token=place) for place in (7, 8)]
+    record = dead_letter(Message("alerts", "0:1", value), DeadLetterCause("decode", "empty"), "echo@1")
+    return [Message("dead", f"0:{place}", record.value, record.key, record.headers, token=place) for place in (7, 8)]
 
 
 @pytest.mark.parametrize("batch_messages", [1, 2])
@@ -192,26 +192,26 @@ def test_two_dead_letters_of_one_message_both_come_to_an_end(
     value: bytes, batch_messages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Script(twice(value))
-    monkeypatch.setattr(worker_room, "open_ends", lambda *_: Ends(script, script, script))
+    monkeypatch.setattr(worker_room, "open_connectors", lambda *_: Connectors(script, script, script))
     with running(chosen(tmp_path, source="file:/", batch_messages=batch_messages), replay=True) as worker:
         assert worker.join() == 0
     totals = worker.totals()
     assert (totals["in"], totals["pending"], totals.get("lost", 0)) == (2, 0, 0)
-    assert {message.token for message in script.told} == {7, 8}
+    assert {message.token for message in script.acknowledged} == {7, 8}
     assert len(script.records) == 2
     assert len({record.key for record in script.records}) == 1  # whoever reads them keeps any one
 
 
 async def test_a_message_of_many_dead_alerts_has_one_dead_letter() -> None:
     metrics, script = Metrics(), Script([])
-    batch = Batch([restored(one) for one in twice(b"")], Accounts(metrics), 0)
-    for message in batch.taken:
-        batch.hold(message, ["a", "b", "c"])
+    batch = Batch([restore(one) for one in twice(b"")], Accounts(metrics), 0)
+    for message in batch.messages:
+        batch.set_alerts(message, ["a", "b", "c"])
         for number in range(3):
-            batch.give_up(message, number, GivenUp("decode", f"reason {number}"))
+            batch.give_up(message, number, DeadLetterCause("decode", f"reason {number}"))
     with ThreadPoolExecutor(1) as executor:
-        publishing = Publishing(script, script, "nightjar", executor, Troubles(metrics), metrics)
-        batch.dead_lettered(await publishing.write_dead_letters(batch, "echo@1"))
+        publishing = PublishStage(script, script, "nightjar", executor, Troubles(metrics), metrics)
+        batch.settle_dead_letters(await publishing.write_dead_letters(batch, "echo@1"))
     batch.check()
     reasons = [dict(record.headers)[PREFIX + "reason"] for record in script.records]
     assert reasons == [b"reason 0", b"reason 0"]
@@ -221,9 +221,9 @@ async def test_a_dead_letter_that_is_too_large_is_cut_short_and_counted() -> Non
     metrics, script = Metrics(), Script([])
     message = Message("alerts", "0:1", bytes(SHORT_BYTES + 9))
     batch = Batch([message], Accounts(metrics), 0)
-    batch.give_up(message, 0, GivenUp("decode", "record_too_large"))
+    batch.give_up(message, 0, DeadLetterCause("decode", "record_too_large"))
     with ThreadPoolExecutor(1) as executor:
-        publishing = Publishing(script, script, "nightjar", executor, Troubles(metrics), metrics)
+        publishing = PublishStage(script, script, "nightjar", executor, Troubles(metrics), metrics)
         assert await publishing.write_dead_letters(batch, "echo@1") == [message]
     assert [len(record.value) for record in script.records] == [SHORT_BYTES]
     assert metrics.registry.get_sample_value("nightjar_stream_dead_letters_shortened_total") == 1
@@ -251,14 +251,14 @@ class Impatient(Troubles):
 async def test_a_dead_letter_that_names_a_topic_of_a_megabyte_is_taken(believed: bool) -> None:
     facts = {"topic": b"t" * 1_000_000, "place": b"x", "timestamp": b"", "key": b"none"}
     headers = tuple((PREFIX + name, value) for name, value in facts.items())
-    message = restored(Message("alerts", "0:1", b"garbage", headers=headers))
+    message = restore(Message("alerts", "0:1", b"garbage", headers=headers))
     if believed:  # whatever a source makes of such names
         message = Message("t" * 1_000_000, "x", b"garbage")
     metrics, mailbox = Metrics(), Mailbox([])
     batch = Batch([message], Accounts(metrics), 0)
-    batch.give_up(message, 0, GivenUp("decode", "unknown_envelope"))
+    batch.give_up(message, 0, DeadLetterCause("decode", "unknown_envelope"))
     with ThreadPoolExecutor(1) as executor:
-        publishing = Publishing(mailbox, mailbox, "nightjar", executor, Impatient(metrics), metrics)
+        publishing = PublishStage(mailbox, mailbox, "nightjar", executor, Impatient(metrics), metrics)
         assert await publishing.write_dead_letters(batch, "echo@1") == [message]
 
 
@@ -272,15 +272,15 @@ class Transactions:
 def test_a_dead_letter_that_spoiled_a_transaction_is_not_tried_whole_again() -> None:
     dead_letters_of_it = DeadLetterTopic(cast(Any, Transactions()), "dead")
     large, small = (
-        dead_letter(Message("alerts", place, bytes(size)), GivenUp("decode", "empty"), "echo@1")
+        dead_letter(Message("alerts", place, bytes(size)), DeadLetterCause("decode", "empty"), "echo@1")
         for place, size in (("0:1", SHORT_BYTES + 9), ("0:2", 3))
     )
     with pytest.raises(TransientError, match="too large"):
         dead_letters_of_it.publish([large, small])
-    refused, taken = dead_letters_of_it.publish([large, small])
-    assert isinstance(refused, PermanentError)
-    assert taken is None
-    assert dead_letters_of_it.publish([shortened(large)]) == [None]
+    large_verdict, small_verdict = dead_letters_of_it.publish([large, small])
+    assert isinstance(large_verdict, PermanentError)
+    assert small_verdict is None
+    assert dead_letters_of_it.publish([shorten(large)]) == [None]
 
 
 @needs_redis
@@ -325,7 +325,7 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
 
 @needs_redis
-def test_messages_that_two_workers_died_with_are_handed_on_alone(server: Any) -> None:
+def test_messages_that_two_workers_died_with_are_delivered_alone(server: Any) -> None:
     from service.stream.addresses import parse_address
     from service.stream.redis_streams import RedisSource
 
@@ -335,17 +335,17 @@ def test_messages_that_two_workers_died_with_are_handed_on_alone(server: Any) ->
     where = parse_address(f"redis://127.0.0.1:{server.port}/alerts?idle=0.05")
     for name in ("first", "second"):  # both die with all four
         dying = RedisSource(parse_address(f"redis://127.0.0.1:{server.port}/alerts?idle=0.05&consumer={name}"))
-        taken: list[Message] = []
-        while len(taken) < 4:
-            taken += dying.poll(10, 0.1)
+        messages: list[Message] = []
+        while len(messages) < 4:
+            messages += dying.poll(10, 0.1)
     client.xadd("alerts", {"value": b"new"})
     sleep(0.1)
     heir = RedisSource(where)
-    handed: list[list[bytes]] = []
-    while sum(map(len, handed)) < 5:
-        found = heir.poll(10, 0.1)
-        if found:
-            assert heir.poll(10, 0.01) == [] or found[0].deliveries == 1  # nothing goes beside a suspect
-            handed.append([message.value for message in found])
-            heir.done(found)
-    assert handed == [[b"0"], [b"1"], [b"2"], [b"3"], [b"new"]]
+    deliveries: list[list[bytes]] = []
+    while sum(map(len, deliveries)) < 5:
+        batch = heir.poll(10, 0.1)
+        if batch:
+            assert heir.poll(10, 0.01) == [] or batch[0].deliveries == 1  # nothing goes beside a suspect
+            deliveries.append([message.value for message in batch])
+            heir.acknowledge(batch)
+    assert deliveries == [[b"0"], [b"1"], [b"2"], [b"3"], [b"new"]]

@@ -9,16 +9,16 @@ from http.client import HTTPConnection
 import pytest
 
 from service.observe.metrics import Metrics
-from service.stream.messages import Standing
-from service.stream.probes import MAX_CONNECTIONS, Movement, Probes
+from service.stream.messages import SourceStatus
+from service.stream.probes import MAX_CONNECTIONS, Probes, ProgressMonitor
 from support.edge import HOST, wait_until
 
 
 @pytest.fixture
 def probes() -> Iterator[Probes]:
-    found = Probes(HOST, 0, Metrics(), lambda: "", lambda: "still loading")
-    yield found
-    found.close()
+    server = Probes(HOST, 0, Metrics(), lambda: "", lambda: "still loading")
+    yield server
+    server.close()
 
 
 def ask(probes: Probes, path: str) -> tuple[int, str, str]:
@@ -57,21 +57,21 @@ def test_connections_that_drip_are_hung_up_on(probes: Probes, monkeypatch: pytes
     """Each byte in time would keep a place for ever."""
     monkeypatch.setattr("service.stream.probes.TIMEOUT_SECONDS", 0.5)
     dripping = [socket.create_connection((HOST, probes.port)) for _ in range(MAX_CONNECTIONS)]
-    left = set(dripping)
+    open_connections = set(dripping)
 
     def drip() -> None:
-        for connection in list(left):
+        for connection in list(open_connections):
             try:
                 connection.send(b"G")
             except OSError:
-                left.discard(connection)
+                open_connections.discard(connection)
 
     try:
         give_up = time.monotonic() + 60
-        while left and time.monotonic() < give_up:
+        while open_connections and time.monotonic() < give_up:
             drip()
             time.sleep(0.05)
-        assert not left
+        assert not open_connections
         assert ask(probes, "/healthz")[0] == 200
     finally:
         for connection in dripping:
@@ -84,13 +84,13 @@ class Standstill:
     def __init__(self) -> None:
         self.now, self.trouble, self.metrics = 1000.0, "", Metrics()
         clock, outside = (lambda: self.now), (lambda: self.trouble)
-        self.movement = Movement(self.metrics, 60, 300, outside, clock)
+        self.progress = ProgressMonitor(self.metrics, 60, 300, outside, clock)
 
-    def lasts(self, seconds: float, standing: Standing | None = None, under_way: int = 0) -> None:
+    def lasts(self, seconds: float, standing: SourceStatus | None = None, in_flight: int = 0) -> None:
         """Let time pass, and observe how the source stands every ten seconds."""
         for _ in range(int(seconds / 10)):
             self.now += 10
-            self.movement.observe(standing or Standing(assigned=2, waiting=5), under_way)
+            self.progress.observe(standing or SourceStatus(assigned=2, waiting=5), in_flight)
 
     def metric(self, name: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"nightjar_stream_{name}")
@@ -99,53 +99,53 @@ class Standstill:
 def test_a_worker_that_takes_nothing_is_not_ready_after_a_minute_and_unhealthy_after_five() -> None:
     still = Standstill()
     still.lasts(60)
-    assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")
+    assert (still.progress.unready(), still.progress.unhealthy()) == ("", "")
     still.lasts(10)
-    assert "nothing taken for 70 s although 5 messages wait" in still.movement.unready()
+    assert "nothing taken for 70 s although 5 messages wait" in still.progress.unready()
     assert (still.metric("untaken_seconds"), still.metric("assigned_partitions"), still.metric("not_ready")) == (
         70,
         2,
         1,
     )
     still.lasts(230)
-    assert still.movement.unhealthy() == ""
+    assert still.progress.unhealthy() == ""
     still.lasts(10)
-    assert "nothing has moved for 310 s" in still.movement.unhealthy()
-    still.movement.took()
-    assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")
+    assert "nothing has moved for 310 s" in still.progress.unhealthy()
+    still.progress.note_taken()
+    assert (still.progress.unready(), still.progress.unhealthy()) == ("", "")
 
 
 def test_a_worker_with_nothing_to_take_is_ready_for_ever() -> None:
     still = Standstill()
-    still.lasts(3600, Standing(assigned=2, waiting=0))
-    assert (still.movement.unready(), still.movement.unhealthy()) == ("", "")
+    still.lasts(3600, SourceStatus(assigned=2, waiting=0))
+    assert (still.progress.unready(), still.progress.unhealthy()) == ("", "")
 
 
 def test_work_that_never_ends_is_unhealthy_although_nothing_waits() -> None:
     still = Standstill()
-    still.movement.took()
-    still.lasts(310, Standing(assigned=2, waiting=0), under_way=3)
-    assert still.movement.unhealthy()
+    still.progress.note_taken()
+    still.lasts(310, SourceStatus(assigned=2, waiting=0), in_flight=3)
+    assert still.progress.unhealthy()
 
 
 def test_a_worker_that_its_group_does_not_count_in_is_not_ready_and_later_unhealthy() -> None:
     """A client that has lost its way stays like that for ever: it has no partitions, so nothing waits for it."""
-    apart, joined = Standing(assigned=0, member=False), Standing(assigned=0)
+    apart, joined = SourceStatus(assigned=0, member=False), SourceStatus(assigned=0)
     still = Standstill()
     still.lasts(60, joined)
     still.lasts(50, apart)
-    assert still.movement.unready() == ""
+    assert still.progress.unready() == ""
     still.lasts(20, apart)
-    assert still.movement.unready() == "source: not a member of its group for 70 s although the brokers answer"
+    assert still.progress.unready() == "source: not a member of its group for 70 s although the brokers answer"
     assert still.metric("not_ready") == 1
-    assert still.movement.unhealthy() == ""
-    still.lasts(10, Standing(trouble="no broker answers", assigned=0, member=False))
+    assert still.progress.unhealthy() == ""
+    still.lasts(10, SourceStatus(trouble="no broker answers", assigned=0, member=False))
     still.lasts(300, apart)
-    assert still.movement.unhealthy() == ""
+    assert still.progress.unhealthy() == ""
     still.lasts(10, apart)
-    assert "not a member" in still.movement.unhealthy()
+    assert "not a member" in still.progress.unhealthy()
     still.lasts(10, joined)
-    assert still.movement.unready() == still.movement.unhealthy() == ""
+    assert still.progress.unready() == still.progress.unhealthy() == ""
 
 
 @pytest.mark.parametrize("where", ["sink", "broker", "no partition"])
@@ -153,12 +153,12 @@ def test_trouble_outside_makes_nobody_unhealthy_and_its_end_begins_the_time_anew
     still = Standstill()
     still.trouble = "sink: no broker answers" if where == "sink" else ""
     trouble = "no broker answers" if where == "broker" else ""
-    standing = Standing(trouble=trouble, assigned=0 if where == "no partition" else 2, waiting=5)
+    standing = SourceStatus(trouble=trouble, assigned=0 if where == "no partition" else 2, waiting=5)
     still.lasts(3600, standing)
-    assert still.movement.unhealthy() == ""
-    assert still.movement.unready()
+    assert still.progress.unhealthy() == ""
+    assert still.progress.unready()
     still.trouble = ""
     still.lasts(290)
-    assert still.movement.unhealthy() == ""
+    assert still.progress.unhealthy() == ""
     still.lasts(20)
-    assert still.movement.unhealthy()
+    assert still.progress.unhealthy()

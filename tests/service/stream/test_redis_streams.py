@@ -18,7 +18,7 @@ from service.stream.redis_streams import (
     FIRST_ENTRIES,
     READ_FOR_DEAD_LETTER,
     REPLY_BYTES,
-    Appetite,
+    FetchSize,
     RedisRange,
     RedisSink,
     RedisSource,
@@ -124,10 +124,10 @@ def test_an_entry_that_kills_whoever_fetches_it_is_given_up_unread(server: Redis
         assert worker.stop() == 0
     assert sent(server) - before < 8 << 20  # the body never came
     (dead,) = dead_letters(tmp_path)
-    told = dead["headers"]
-    assert (told["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", b"")
-    assert told["nightjar-dead-place"] == first.decode()
-    assert "5 times and never read" in told["nightjar-dead-detail"]
+    headers = dead["headers"]
+    assert (headers["nightjar-dead-reason"], dead["value"]) == ("too_many_deliveries", b"")
+    assert headers["nightjar-dead-place"] == first.decode()
+    assert "5 times and never read" in headers["nightjar-dead-detail"]
     assert connection.xpending("alerts", "nightjar")["pending"] == 0
     assert [entry for entry, _ in connection.xrange("alerts")] == [first]  # what nobody has read is not deleted
 
@@ -137,23 +137,23 @@ def test_an_entry_just_beyond_the_deliveries_is_read_for_its_dead_letter(server:
     feed(server, b"body")
     connection.xgroup_create("alerts", "nightjar", "0")
     ((_, ((first, _),)),) = connection.xreadgroup("nightjar", "victim", {"alerts": ">"}, 1)
-    found = []
+    fetched = []
     for times in (3, 3 + READ_FOR_DEAD_LETTER - 1, 3 + READ_FOR_DEAD_LETTER):
         deliver(server, first, times)
         sleep(0.05)
         source = RedisSource(parse_address(address(server, "alerts", idle=0.01)), 3)
-        found += [(one.value, one.unread, one.deliveries > 3) for one in source.poll(10, 0.1)]
+        fetched += [(one.value, one.unread, one.deliveries > 3) for one in source.poll(10, 0.1)]
         source.close()
-    assert found == [(b"body", False, True), (b"body", False, True), (b"", True, True)]
+    assert fetched == [(b"body", False, True), (b"body", False, True), (b"", True, True)]
 
 
 def counts(source: RedisSource | RedisRange, total: int) -> list[int]:
     """Sizes of the replies by which so many entries come."""
-    told: list[int] = []
-    while sum(told) < total:
-        told.append(len(source.poll(256, 0.1)))
+    sizes: list[int] = []
+    while sum(sizes) < total:
+        sizes.append(len(source.poll(256, 0.1)))
     source.close()
-    return told
+    return sizes
 
 
 @pytest.mark.parametrize("end", [RedisSource, RedisRange])
@@ -170,14 +170,14 @@ def test_fewer_entries_are_asked_for_when_they_are_large(end: Any, server: Redis
 
 
 def test_a_reply_that_did_not_arrive_makes_the_next_one_small() -> None:
-    appetite, full = Appetite(), [(b"1-0", {b"value": b"small"})] * 64
-    appetite.fed(64, full)
-    assert appetite.of(256) == 128
-    appetite.spoiled()
-    assert appetite.of(256) == FIRST_ENTRIES
+    fetch_size, full = FetchSize(), [(b"1-0", {b"value": b"small"})] * 64
+    fetch_size.learn(64, full)
+    assert fetch_size.at_most(256) == 128
+    fetch_size.reset()
+    assert fetch_size.at_most(256) == FIRST_ENTRIES
     huge = [(b"1-0", {b"junk": bytes(REPLY_BYTES)})]  # what is no field of ours is read all the same
-    appetite.fed(1, huge)
-    assert appetite.of(256) == 1
+    fetch_size.learn(1, huge)
+    assert fetch_size.at_most(256) == 1
 
 
 def test_an_alert_that_is_lost_again_and_again_becomes_a_dead_letter(
@@ -266,5 +266,5 @@ def test_a_source_says_how_far_behind_it_is(server: RedisServer) -> None:
     feed(server, *map(alert, range(7)))
     source = RedisSource(parse_address(address(server, "alerts")))
     assert len(source.poll(3, 0.1)) == 3
-    assert source.standing().lag == {("alerts", ""): 4}
+    assert source.status().lag == {("alerts", ""): 4}
     source.close()

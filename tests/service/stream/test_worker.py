@@ -33,12 +33,12 @@ def test_every_alert_is_answered_once(tmp_path: Path) -> None:
     place = packets(tmp_path, *map(alert, range(50)), moving(), b"junk", b"")
     with running(chosen(tmp_path, source=f"file:{place}", batch_messages=8)) as worker:
         assert worker.join() == 0
-    found = results(tmp_path)
-    assert [one["status"] for one in found].count("classified") == 50
-    assert {one["class_id"] for one in found if one["status"] == "classified"} != set()
-    (abstained,) = [one for one in found if one["status"] == "abstained"]
+    answers = results(tmp_path)
+    assert [one["status"] for one in answers].count("classified") == 50
+    assert {one["class_id"] for one in answers if one["status"] == "classified"} != set()
+    (abstained,) = [one for one in answers if one["status"] == "abstained"]
     assert (abstained["reason"], abstained["object_id"]) == ("solar_system_object", "77")
-    assert len({one["key"] for one in found}) == 51
+    assert len({one["key"] for one in answers}) == 51
     reasons = sorted(one["headers"]["nightjar-dead-reason"] for one in dead_letters(tmp_path))
     assert reasons == ["empty", "unknown_envelope"]
     assert worker.totals() == {
@@ -51,8 +51,8 @@ def test_several_alerts_of_one_object_get_their_own_answers(tmp_path: Path) -> N
     same = [alerts.confluent(1000, history(points)) for points in (2, 4, 6)]
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *same)}")) as worker:
         assert worker.join() == 0
-    found = {one["alert_id"]: sum(one["points_per_band"].values()) for one in results(tmp_path)}
-    assert found == {"1002": 2, "1004": 4, "1006": 6}
+    points_by_alert = {one["alert_id"]: sum(one["points_per_band"].values()) for one in results(tmp_path)}
+    assert points_by_alert == {"1002": 2, "1004": 4, "1006": 6}
     assert {one["object_id"] for one in results(tmp_path)} == {"170028485706776685"}
 
 

@@ -25,10 +25,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 
 def options(listener: str, password: str = PASSWORD, mechanism: str = "SCRAM-SHA-512", **more: str) -> dict[str, str]:
-    found = {"security.protocol": listener}
+    properties = {"security.protocol": listener}
     if listener.startswith("SASL"):
-        found |= {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
-    return found | {name.replace("_", "."): value for name, value in more.items()}
+        properties |= {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
+    return properties | {name.replace("_", "."): value for name, value in more.items()}
 
 
 def addressed(one: Trial, cluster: Brokers, listener: str, **choices: str) -> dict[str, Any]:
@@ -44,8 +44,8 @@ def addressed(one: Trial, cluster: Brokers, listener: str, **choices: str) -> di
 
 @pytest.fixture
 def one(guarded: Brokers, tmp_path: Path) -> Iterator[Trial]:
-    with trial(guarded.hosts(), tmp_path) as found:
-        yield found
+    with trial(guarded.hosts(), tmp_path) as guarded_trial:
+        yield guarded_trial
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])

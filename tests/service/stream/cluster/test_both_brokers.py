@@ -65,13 +65,13 @@ class RedisWay:
         self._fed += count
 
     def answers(self) -> Counter[int]:
-        told = (json.loads(fields[b"value"]) for _, fields in self._read())
-        return Counter(int(one["alert_id"]) - 10_000 for one in told)
+        answers = (json.loads(fields[b"value"]) for _, fields in self._read())
+        return Counter(int(answer["alert_id"]) - 10_000 for answer in answers)
 
     def account(self, numbers: Collection[int]) -> str:
         """Tell where the answers of some alerts lie."""
-        told = ((place, int(json.loads(fields[b"value"])["alert_id"]) - 10_000) for place, fields in self._read())
-        return "\n".join(f"answer {number} at {place.decode()}" for place, number in told if number in numbers)
+        answers = ((place, int(json.loads(fields[b"value"])["alert_id"]) - 10_000) for place, fields in self._read())
+        return "\n".join(f"answer {number} at {place.decode()}" for place, number in answers if number in numbers)
 
     def _read(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
         return list(self._client.xrange("results"))
@@ -133,7 +133,7 @@ def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Way]:
             yield KafkaWay(cluster, one)
 
 
-def told(worker: Process) -> None:
+def reports_trouble(worker: Process) -> None:
     """Wait until the worker says that it is not ready; it is healthy all the same, as it is not its fault."""
     eventually(lambda: worker.ask("/readyz")[0] == 503, 60)
     assert worker.ask("/healthz")[0] == 200
@@ -149,7 +149,7 @@ def absent_at_the_start(way: Way) -> None:
     way.kill()
     with way.process() as worker:
         eventually(lambda: any(event["event"] == "probes" for event in worker.events()))
-        told(worker)
+        reports_trouble(worker)
         way.start()
         ends_well(way, worker)
 
@@ -163,7 +163,7 @@ def away(leaves: Callable[[Way], None], returns: Callable[[Way], None]) -> Calla
             way.feed(60)
             leaves(way)
             try:
-                told(worker)
+                reports_trouble(worker)
             finally:
                 returns(way)
             ends_well(way, worker)

@@ -77,14 +77,14 @@ def survives(
     one: Trial,
     worker: Process,
     breaks: Callable[[], Callable[[], None]],
-    told: Callable[[], bool] = lambda: True,
+    reported: Callable[[], bool] = lambda: True,
     at_rest: bool = False,
 ) -> None:
     """Break something under a worker, mend it, and ask the questions that every trial ends with.
 
     Parameters
     ----------
-    told : what must come to be while it is broken.
+    reported : what must come to be while it is broken.
     at_rest : whether the worker has nothing to do when it happens; clients then learn of it when they need it next.
     """
     begins_well(one, worker, 100)
@@ -94,7 +94,7 @@ def survives(
         one.feed(100)
     mend = breaks()
     time.sleep(OUTAGE_SECONDS)
-    eventually(told, PROMISED_SECONDS / 3)
+    eventually(reported, PROMISED_SECONDS / 3)
     mend()
     one.feed(100)
     ends_well(one, worker)
@@ -112,7 +112,7 @@ def test_the_only_broker_goes_and_comes_back(
             one,
             worker,
             lambda: FAULTS[fault](single, 1),
-            told=lambda: worker.ask("/readyz")[0] == 503 and "no broker answers" in worker.ask("/readyz")[1],
+            reported=lambda: worker.ask("/readyz")[0] == 503 and "no broker answers" in worker.ask("/readyz")[1],
             at_rest=at_rest,
         )
         lines = [event for event in worker.events() if event["event"] == "Kafka"]
@@ -143,7 +143,7 @@ def test_all_three_are_away(three: Brokers, exactly_once: bool, tmp_path: Path) 
                 three.kill(node)
             return lambda: three.start(*three.nodes)
 
-        survives(one, worker, all_dead, told=lambda: worker.ask("/readyz")[0] == 503)
+        survives(one, worker, all_dead, reported=lambda: worker.ask("/readyz")[0] == 503)
 
 
 @BOTH
@@ -215,8 +215,8 @@ def test_many_kills(single: Brokers, exactly_once: bool, tmp_path: Path) -> None
                 eventually(lambda: victim.ready, START_SECONDS)
                 one.feed(270, over=1)
                 victim.kill()
-        told = ends_well(one, survivor)
-        ends = one.ends()
-    sys.stdout.write(f"{kills} kills, {one.fed} alerts, {repeats(told)} answered twice, {dict(ends)}\n")
-    assert set(ends) == {"classified"}
-    assert repeats(told) <= 64 * kills
+        counts = ends_well(one, survivor)
+        outcomes = one.outcomes()
+    sys.stdout.write(f"{kills} kills, {one.fed} alerts, {repeats(counts)} answered twice, {dict(outcomes)}\n")
+    assert set(outcomes) == {"classified"}
+    assert repeats(counts) <= 64 * kills

@@ -22,12 +22,12 @@ class Composed(Brokers):
 
     def _properties(self, node: int) -> dict[str, Any]:
         ports = {"9092": self._ports[node]["PLAINTEXT"], "9093": self._ports[node]["CONTROLLER"]}
-        found: dict[str, Any] = {"log.dirs": self.folder / "data"}
+        properties: dict[str, Any] = {"log.dirs": self.folder / "data"}
         for name, value in ENVIRONMENT.items():
             for old, new in ports.items():
                 value = value.replace(f":{old}", f":{new}")
-            found[name.removeprefix("KAFKA_").lower().replace("_", ".")] = value
-        return found
+            properties[name.removeprefix("KAFKA_").lower().replace("_", ".")] = value
+        return properties
 
 
 def test_the_broker_of_compose_serves_a_worker(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.stream.kafka.commits import UNCOMMITTED, Apart
+from service.stream.kafka.commits import MAX_UNCOMMITTED, CommitGate
 from service.stream.kafka.sink import KafkaTransactions
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, START_SECONDS, STEADY, Trial, begins_well, ends_well, repeats, trial
@@ -19,11 +19,11 @@ def classified(worker: Running) -> int:
     return worker.totals().get("classified", 0)
 
 
-def longest_standstill(count: Callable[[], int], seconds: float, left: Callable[[], bool]) -> float:
+def longest_standstill(count: Callable[[], int], seconds: float, work_remains: Callable[[], bool]) -> float:
     """Seconds for which a number that should grow stayed as it was, at most, while something was left to do."""
     longest, last, since = 0.0, count(), time.monotonic()
     end = since + seconds
-    while (now := time.monotonic()) < end and left():
+    while (now := time.monotonic()) < end and work_remains():
         if (current := count()) != last:
             last, since = current, now
         longest = max(longest, now - since)
@@ -34,17 +34,17 @@ def longest_standstill(count: Callable[[], int], seconds: float, left: Callable[
 def test_everything_is_answered_and_counted(both: Trial) -> None:
     both.feed(200)
     with running(both.settings(STEADY)) as worker:
-        told = ends_well(both, worker)
+        counts = ends_well(both, worker)
     assert worker.totals() == {"in": both.fed, "classified": both.fed, "pending": 0}
-    assert repeats(told) == 0
+    assert repeats(counts) == 0
 
 
 def test_a_worker_that_starts_anew_repeats_nothing(both: Trial) -> None:
     for _ in range(2):
         both.feed(100)
         with running(both.settings(STEADY)) as worker:
-            told = ends_well(both, worker)
-    assert repeats(told) == 0
+            counts = ends_well(both, worker)
+    assert repeats(counts) == 0
 
 
 def test_a_storm_of_rebalances(both: Trial) -> None:
@@ -54,30 +54,30 @@ def test_a_storm_of_rebalances(both: Trial) -> None:
             with running(both.settings(batch_messages=4)) as visitor:
                 both.feed(80, over=1.0)
                 assert visitor.stop() == 0
-        told = ends_well(both, first)
-    assert repeats(told) <= 64
+        counts = ends_well(both, first)
+    assert repeats(counts) <= 64
 
 
 def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
     hosts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A farewell that waits for the transaction says what is true after it, not before."""
-    awaited, held = threading.Event(), threading.Event()
-    commit, begin_journal = KafkaTransactions.commit, Apart.begin_journal
+    """A final commit that waits for the transaction says what is true after it, not before."""
+    journal_waits, commit_began = threading.Event(), threading.Event()
+    commit, acquire_for_journal = KafkaTransactions.commit, CommitGate.acquire_for_journal
 
     def late_commit(self: KafkaTransactions, positions: list[Any], group: object) -> None:
         if len(positions) == 2:  # messages of a partition that stays and of one that leaves
-            held.set()
-            awaited.wait(4)
+            commit_began.set()
+            journal_waits.wait(4)
         commit(self, positions, group)
 
-    def seen_begin_journal(self: Apart, timeout: float = 0.0) -> bool:
+    def watched_acquire(self: CommitGate, timeout: float = 0.0) -> bool:
         if timeout:
-            awaited.set()
-        return begin_journal(self, timeout)
+            journal_waits.set()
+        return acquire_for_journal(self, timeout)
 
     monkeypatch.setattr(KafkaTransactions, "commit", late_commit)
-    monkeypatch.setattr(Apart, "begin_journal", seen_begin_journal)
+    monkeypatch.setattr(CommitGate, "acquire_for_journal", watched_acquire)
     settings: dict[str, Any] = {"options": STEADY, "batch_messages": 8}
     with trial(hosts, tmp_path, exactly_once=True, partitions=2) as one, running(one.settings(**settings)) as first:
         begins_well(one, first)
@@ -85,7 +85,7 @@ def test_a_transaction_that_ends_while_its_partitions_leave_is_not_repeated(
         for number in range(40):
             one.feed_one(number % 2)
         first.network.release()
-        assert held.wait(30)
+        assert commit_began.wait(30)
         with running(one.settings(**settings)) as visitor:
             ends_well(one, first, visitor)
 
@@ -96,15 +96,15 @@ def test_a_second_worker_joins_a_loaded_one_and_leaves(plain: Trial) -> None:
         eventually(lambda: classified(first) > 500)
         with running(plain.settings()) as second:
 
-            def left() -> bool:
+            def work_remains() -> bool:
                 return classified(first) + classified(second) < plain.fed
 
-            still = longest_standstill(lambda: classified(first), 3, left)
+            still = longest_standstill(lambda: classified(first), 3, work_remains)
             assert second.stop() == 0
-        still = max(still, longest_standstill(lambda: classified(first), 3, left))
-        told = ends_well(plain, first)
+        still = max(still, longest_standstill(lambda: classified(first), 3, work_remains))
+        counts = ends_well(plain, first)
     assert still <= 2
-    assert repeats(told) <= 256
+    assert repeats(counts) <= 256
 
 
 @pytest.mark.parametrize("load", [40, 1500])
@@ -130,8 +130,8 @@ def test_a_suspended_worker_publishes_nothing_that_others_have(both: Trial) -> N
         sleeper.suspend()
         time.sleep(SESSION_MS / 1000 + 3)
         sleeper.resume()
-        told = ends_well(both, sleeper, other)
-    assert repeats(told) <= 64  # what the sleeper had published and not committed
+        counts = ends_well(both, sleeper, other)
+    assert repeats(counts) <= 64  # what the sleeper had published and not committed
 
 
 def test_a_worker_that_is_killed_repeats_little(both: Trial) -> None:
@@ -139,8 +139,8 @@ def test_a_worker_that_is_killed_repeats_little(both: Trial) -> None:
         both.feed(540, over=2)
         first.kill()
         with both.process() as second:
-            told = ends_well(both, second)
-    assert repeats(told) <= 64
+            counts = ends_well(both, second)
+    assert repeats(counts) <= 64
 
 
 def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
@@ -152,8 +152,8 @@ def test_a_worker_that_is_killed_at_full_load_repeats_few(plain: Trial) -> None:
             eventually(lambda: len(plain.answers()) > before + 300, START_SECONDS)  # noqa: B023
             victim.kill()
         with plain.process() as heir:
-            told = ends_well(plain, heir)
-    assert repeats(told) <= 2 * UNCOMMITTED
+            counts = ends_well(plain, heir)
+    assert repeats(counts) <= 2 * MAX_UNCOMMITTED
 
 
 def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,12 +171,12 @@ def test_a_message_that_kills_its_worker_becomes_a_dead_letter(both: Trial, monk
         with both.process(max_deliveries=3) as worker:
             eventually(lambda: worker.status is not None or len(both.dead_letters()) == 1, 60)
             if worker.status is None:
-                told = ends_well(both, worker, but={deadly})
+                counts = ends_well(both, worker, but={deadly})
                 break
         dead += 1
         assert dead < 6
     assert dead == 3
-    assert deadly not in told
+    assert deadly not in counts
     (dead_letter,) = both.dead_letters()
     headers = dict(dead_letter.headers())
     assert (headers["nightjar-dead-reason"], dead_letter.value()) == (b"too_many_deliveries", alert(deadly, flux=77.0))
@@ -210,7 +210,7 @@ def test_a_worker_that_stands_still_is_not_ready_and_later_unhealthy(plain: Tria
     with running(plain.settings(STEADY, max_inflight_messages=8, unready_after=2, unhealthy_after=6)) as worker:
         begins_well(plain, worker)
         worker.network.hold()
-        plain.feed(300)  # 8 are under way, 64 lie in the hand, and the others wait at the broker
+        plain.feed(300)  # 8 are in flight, 64 lie in the buffer, and the others wait at the broker
         eventually(lambda: "messages wait" in worker.ask("/readyz")[1])
         eventually(lambda: worker.metric("nightjar_stream_untaken_seconds") > 2)
         eventually(lambda: worker.ask("/healthz")[0] == 503)
@@ -245,11 +245,11 @@ def test_lag_agrees_with_the_tool_of_kafka(one_broker: Brokers, tmp_path: Path) 
             one.feed(50)
 
             def agree() -> bool:
-                told = {
+                lag = {
                     (topic, number): worker.metric("nightjar_stream_lag_messages", topic=topic, partition=str(number))
                     for topic, number in partitions
                 }
-                return told == one_broker.group_lag(one.group) and sum(told.values()) == 50
+                return lag == one_broker.group_lag(one.group) and sum(lag.values()) == 50
 
             eventually(agree, 120, 1.0)
             worker.network.release()
@@ -274,5 +274,5 @@ def test_static_members_come_back_to_their_partitions(plain: Trial) -> None:
             plain.all_answered()
             eventually(lambda: again.metric("nightjar_stream_assigned_partitions") == 2)
             assert other.metric("nightjar_stream_rebalance_seconds_count") == changes
-            told = ends_well(plain, again, other)
-    assert repeats(told) == 0
+            counts = ends_well(plain, again, other)
+    assert repeats(counts) == 0

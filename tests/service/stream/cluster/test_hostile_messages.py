@@ -32,8 +32,8 @@ def send(one: Trial, topic: str, flood: Flood) -> None:
 def good_are_answered(one: Trial) -> None:
     """Wait until they are; whoever else was answered does not matter here."""
     eventually(lambda: set(one.answers()) >= set(range(one.fed)), 120, 0.2)
-    told = one.answers()
-    assert not one.exactly_once or all(told[number] == 1 for number in range(one.fed))
+    counts = one.answers()
+    assert not one.exactly_once or all(counts[number] == 1 for number in range(one.fed))
 
 
 def test_floods_of_every_kind_cost_no_good_alert(both: Trial) -> None:

@@ -102,9 +102,9 @@ def test_readers_of_committed_and_of_all_records(hosts: str, tmp_path: Path) -> 
         with one.process() as heir:
             ends_well(one, heir)
             everything = Reader(hosts, one.sink, "read_uncommitted")
-            told = [json.loads(message.value())["alert_id"] for message in everything.read()]
+            alert_ids = [json.loads(message.value())["alert_id"] for message in everything.read()]
             everything.close()
-            assert set(told) == {str(10_000 + number) for number in range(one.fed)}
+            assert set(alert_ids) == {str(10_000 + number) for number in range(one.fed)}
 
 
 def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: Path) -> None:
@@ -116,16 +116,16 @@ def test_offsets_out_of_range_begin_at_the_start(one_broker: Brokers, tmp_path: 
             assert worker.stop() == 0
         one.feed(40)
         path = tmp_path / "delete.json"
-        wanted = [{"topic": one.source, "partition": 0, "offset": 60}]
-        path.write_text(json.dumps({"version": 1, "partitions": wanted}))
+        records = [{"topic": one.source, "partition": 0, "offset": 60}]
+        path.write_text(json.dumps({"version": 1, "partitions": records}))
         one_broker.tool(
             "org.apache.kafka.tools.DeleteRecordsCommand",
             "--bootstrap-server", one_broker.hosts(), "--offset-json-file", str(path),
         )  # fmt: skip
         gone = set(range(40, 60))
         with running(one.settings()) as worker:
-            told = ends_well(one, worker, but=gone)
-        assert not gone & set(told)
+            counts = ends_well(one, worker, but=gone)
+        assert not gone & set(counts)
 
 
 def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: P
         compact = "cleanup.policy=compact,segment.ms=500,min.cleanable.dirty.ratio=0.01,max.compaction.lag.ms=500"
         one_broker.configure("--entity-type", "topics", "--entity-name", one.sink, "--add-config", compact)
 
-        def kept() -> list[int]:
+        def answered_numbers() -> list[int]:
             reader = Reader(one.hosts, one.sink)
             try:
                 return reader.ids()
@@ -142,18 +142,18 @@ def test_compaction_keeps_an_answer_of_each_key(one_broker: Brokers, tmp_path: P
 
         def compacted() -> bool:
             one.feed(10)  # begins another segment: the one that is written to is never compacted
-            found = kept()
-            return len(found) <= one.fed and set(found) >= set(range(one.fed - 10))
+            numbers = answered_numbers()
+            return len(numbers) <= one.fed and set(numbers) >= set(range(one.fed - 10))
 
         with running(one.settings()) as worker:
             begins_well(one, worker)
             for _ in range(9):
                 produce(one.hosts, one.source, [alert(number) for number in range(40)])  # the same again
             eventually(lambda: worker.totals().get("classified") == 400)
-            assert len(kept()) > 40
+            assert len(answered_numbers()) > 40
             eventually(compacted, 180, 2.0)
             ends_well(one, worker)
-        assert set(kept()) == set(range(one.fed))
+        assert set(answered_numbers()) == set(range(one.fed))
 
 
 def test_a_quota_delays_and_loses_nothing(one_broker: Brokers, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Complaints of Kafka's clients: how long they stand, and how often they are told."""
+"""ClientErrors of Kafka's clients: how long they stand, and how often they are told."""
 
 import pytest
 import structlog
@@ -8,7 +8,7 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from confluent_kafka import KafkaError
 
 from service.stream.kafka import client as module
-from service.stream.kafka.client import REFUSED_SECONDS, Complaints
+from service.stream.kafka.client import REFUSED_SECONDS, ClientErrors
 
 REFUSED, AWAY = KafkaError(KafkaError._AUTHENTICATION, "no"), KafkaError(KafkaError._ALL_BROKERS_DOWN, "none")
 
@@ -28,41 +28,41 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_refusal_that_is_heard_no_more_ends_with_the_answer_that_came_meanwhile(clock: Clock) -> None:
-    told = Complaints("sink")
-    told.note(REFUSED)
+    errors = ClientErrors("sink")
+    errors.note(REFUSED)
     clock.now += 1
-    told.answered()  # by a connection that stood before, perhaps: the refusal stays for a while
-    assert "authentication failed" in str(told)
+    errors.note_answer()  # by a connection that stood before, perhaps: the refusal stays for a while
+    assert "authentication failed" in str(errors)
     clock.now += REFUSED_SECONDS
-    assert (told.refusal, str(told)) == ("", "")
+    assert (errors.refusal, str(errors)) == ("", "")
 
 
 def test_a_refusal_stays_while_it_is_heard_and_while_nobody_answers(clock: Clock) -> None:
-    told = Complaints("sink")
+    errors = ClientErrors("sink")
     for _ in range(5):
-        told.note(REFUSED)
+        errors.note(REFUSED)
         clock.now += REFUSED_SECONDS - 5
-        told.answered()
-        assert told.refusal
-    told.note(REFUSED)
+        errors.note_answer()
+        assert errors.refusal
+    errors.note(REFUSED)
     clock.now += 10 * REFUSED_SECONDS
-    assert told.refusal
+    assert errors.refusal
 
 
 def test_an_answer_ends_what_was_said_of_brokers_that_are_away(clock: Clock) -> None:
-    told = Complaints("source")
-    told.note(AWAY)
-    assert str(told) == "no broker answers: none"
-    told.answered()
-    assert str(told) == ""
+    errors = ClientErrors("source")
+    errors.note(AWAY)
+    assert str(errors) == "no broker answers: none"
+    errors.note_answer()
+    assert str(errors) == ""
 
 
 def test_a_repeated_complaint_is_one_line_a_minute_with_the_number_of_times(clock: Clock) -> None:
-    told = Complaints("source")
+    errors = ClientErrors("source")
     with structlog.testing.capture_logs() as lines:
         for _ in range(150):  # two and a half minutes of them
-            told.note(AWAY)
+            errors.note(AWAY)
             clock.now += 1
-        told.note(REFUSED)  # another trouble is told at once
+        errors.note(REFUSED)  # another trouble is told at once
     assert [line["times"] for line in lines] == [1, 60, 60, 1]
     assert all(line["event"] == "Kafka" and line["end"] == "source" for line in lines)

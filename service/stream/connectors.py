@@ -34,8 +34,8 @@ TEXT_FORMATS = ("nightjar", "alerce-json", "lasair")
 EXACTLY_ONCE: Final = "exactly_once"
 
 
-class Ends(NamedTuple):
-    """Ends of a worker, its source and its sinks; with transactions, such as take part in them."""
+class Connectors(NamedTuple):
+    """Connectors of a worker: its source and its sinks; with transactions, such as take part in them."""
 
     source: Source
     sink: Sink
@@ -43,33 +43,36 @@ class Ends(NamedTuple):
     transactions: "tuple[KafkaSource, KafkaTransactions] | None" = None
 
 
-Rebalanced = Callable[[float], None]
-"""Is told for how many seconds a change of the group kept a source from taking anything."""
+RebalanceCallback = Callable[[float], None]
+"""Called with the seconds for which a change of the group kept a source from taking anything."""
 
 
-def _nobody(seconds: float) -> None: ...
+def _ignore(seconds: float) -> None: ...
 
 
-def open_ends(settings: StreamSettings, replay: bool = False, rebalanced: Rebalanced = _nobody) -> Ends:
-    """Open all three ends of a worker; raises AddressError for those that make no sense, alone or together.
+def open_connectors(
+    settings: StreamSettings, replay: bool = False, on_rebalance: RebalanceCallback = _ignore
+) -> Connectors:
+    """Open source and sinks of a worker; raises AddressError for those that make no sense, alone or together.
 
     So it does for those whose broker will not let us in, unless the settings say to go on trying.
     """
     if _wants_transactions(settings):
-        ends = _open_transactional(settings, replay, rebalanced)
+        connectors = _open_transactional(settings, replay, on_rebalance)
     else:
         sink, dead_letters = open_sink(settings), open_dead_letters(settings)
-        ends = Ends(open_source(settings, replay, rebalanced), sink, dead_letters)
+        connectors = Connectors(open_source(settings, replay, on_rebalance), sink, dead_letters)
     if not settings.keep_trying:
-        _refuse(ends)
-    return ends
+        _check_refusals(connectors)
+    return connectors
 
 
-def _refuse(ends: Ends) -> None:
+def _check_refusals(connectors: Connectors) -> None:
     """Close what leads nowhere, and say why."""
-    for what, end in (("source", ends.source), ("sink", ends.sink), ("dead letters", ends.dead_letters)):
-        if refusal := end.refusal():
-            for one in (ends.source, ends.sink, ends.dead_letters):
+    source, sink, dead_letters, _ = connectors
+    for what, connector in (("source", source), ("sink", sink), ("dead letters", dead_letters)):
+        if refusal := connector.refusal():
+            for one in (source, sink, dead_letters):
                 one.close()
             raise AddressError(f"{what}: {refusal}")
 
@@ -88,7 +91,7 @@ def _wants_transactions(settings: StreamSettings) -> bool:
     return value == "yes"
 
 
-def _open_transactional(settings: StreamSettings, replay: bool, rebalanced: Rebalanced) -> Ends:
+def _open_transactional(settings: StreamSettings, replay: bool, on_rebalance: RebalanceCallback) -> Connectors:
     source, sink = _parse(settings.source, "source"), _parse(settings.sink, "sink")
     if replay:
         raise AddressError(f"a replay commits nothing: {EXACTLY_ONCE} is for workers")
@@ -104,15 +107,15 @@ def _open_transactional(settings: StreamSettings, replay: bool, rebalanced: Reba
     # Dead letters of the same cluster are part of the transaction; others are written before it is committed.
     within = dead.scheme == "kafka" and _one_cluster(dead, sink)
     dead_letters = DeadLetterTopic(transactions, dead.only().name) if within else open_dead_letters(settings)
-    member = KafkaSource(source, extra, True, settings.max_deliveries, rebalanced)
-    return Ends(member, ResultTopic(transactions, results), dead_letters, (member, transactions))
+    member = KafkaSource(source, extra, True, settings.max_deliveries, on_rebalance)
+    return Connectors(member, ResultTopic(transactions, results), dead_letters, (member, transactions))
 
 
 def _one_cluster(one: Address, other: Address) -> bool:
     return set(one.hosts.split(",")) == set(other.hosts.split(","))  # in any order: any of them knows all others
 
 
-def open_source(settings: StreamSettings, replay: bool = False, rebalanced: Rebalanced = _nobody) -> Source:
+def open_source(settings: StreamSettings, replay: bool = False, on_rebalance: RebalanceCallback = _ignore) -> Source:
     """Open the source of the settings; for a replay, one that ends and commits nothing.
 
     Raises
@@ -126,19 +129,19 @@ def open_source(settings: StreamSettings, replay: bool = False, rebalanced: Reba
             raise AddressError(f"{address.path} does not exist")
         return FileSource(address.path)
     try:
-        return _broker_source(address, settings, replay, rebalanced)
+        return _broker_source(address, settings, replay, on_rebalance)
     except ImportError:
         raise _not_installed(address) from None
 
 
-def _broker_source(address: Address, settings: StreamSettings, replay: bool, rebalanced: Rebalanced) -> Source:
+def _broker_source(address: Address, settings: StreamSettings, replay: bool, on_rebalance: RebalanceCallback) -> Source:
     extra = kafka_properties(settings.kafka_config)
     if replay:
         return _broker_range(address, extra)
     if address.scheme == "kafka":
         from service.stream.kafka.source import KafkaSource
 
-        return KafkaSource(address, extra, False, settings.max_deliveries, rebalanced)
+        return KafkaSource(address, extra, False, settings.max_deliveries, on_rebalance)
     from service.stream.redis_streams import RedisSource
 
     return RedisSource(address, settings.max_deliveries)
@@ -204,12 +207,12 @@ def kafka_properties(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        found = json.loads(path.read_bytes())
+        properties = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise AddressError(f"{path} cannot be read: {type(error).__name__}") from None
-    if not isinstance(found, dict):
+    if not isinstance(properties, dict):
         raise AddressError(f"{path} holds no JSON object")
-    return found
+    return properties
 
 
 def _parse(text: str, what: str) -> Address:
@@ -230,14 +233,14 @@ class FileSource(FiniteSource):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._found = _messages(path)
+        self._messages = _messages(path)
         self._broken: Exception | None = None
 
     def poll(self, limit: int, timeout: float) -> list[Message]:
         """Return the next messages. Raises ClientError or OSError at what cannot be read, after all before it."""
         messages: list[Message] = []
         try:
-            while not self._broken and len(messages) < limit and (message := next(self._found, None)) is not None:
+            while not self._broken and len(messages) < limit and (message := next(self._messages, None)) is not None:
                 messages.append(message)
         except (ClientError, OSError, ValueError) as error:
             self._broken = error
@@ -245,7 +248,7 @@ class FileSource(FiniteSource):
             raise self._broken
         return messages
 
-    def done(self, messages: Sequence[Message]) -> None:
+    def acknowledge(self, messages: Sequence[Message]) -> None:
         """Remove dead letters that have been answered; packets stay. A dead letter written anew since stays, too."""
         for message in messages:
             if isinstance(message.token, tuple):
@@ -351,8 +354,8 @@ def _whole_lines(path: Path) -> int:
         while end:
             start = max(0, end - 65_536)
             file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
             end = start
     return 0

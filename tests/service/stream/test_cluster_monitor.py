@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from service.stream.addresses import AddressError
-from service.stream.kafka.client import Complaints, View, Watch
+from service.stream.kafka.client import ClientErrors, ClusterMonitor, ClusterView
 from support.kafka_cluster import LostClient, kafka_cluster
 from support.stream import eventually
 
@@ -22,14 +22,14 @@ def test_a_journal_that_cannot_be_read_keeps_no_round_from_telling(monkeypatch: 
     """Journals are read again and again while nobody answers; the probes must say so meanwhile."""
     monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 0.3)
     monkeypatch.setattr("service.stream.kafka.client.TROUBLED_SECONDS", 0.05)
-    watch = Watch(NOBODY, ["alerts"], Complaints("source"), lambda topic: None)
-    watch.read_journals([("alerts", 0)], lambda found: None)
+    monitor = ClusterMonitor(NOBODY, ["alerts"], ClientErrors("source"), lambda topic: None)
+    monitor.read_journals([("alerts", 0)], lambda journals: None)
     try:
         for _ in range(3):
-            eventually(lambda: "no broker answers" in watch.view.trouble)
-            watch.view = View()
+            eventually(lambda: "no broker answers" in monitor.view.trouble)
+            monitor.view = ClusterView()
     finally:
-        watch.close()
+        monitor.close()
 
 
 @pytest.mark.parametrize("when", ["at once", "in the midst of the next round"])
@@ -37,16 +37,16 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
     monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """An answer about ids ends no round of questions."""
-    asked: list[Future[None]] = []
+    queries: list[Future[None]] = []
 
     def describe(self: AdminClient, topics: TopicCollection, **options: Any) -> dict[str, Future[None]]:
-        asked.append(Future())
+        queries.append(Future())
         if when == "at once":
             tell()
-        return {"alerts": asked[-1]}
+        return {"alerts": queries[-1]}
 
     def tell() -> None:
-        for one in asked:
+        for one in queries:
             if not one.done():
                 one.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
 
@@ -65,13 +65,13 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
             cluster.produce(topic, [b"alert"] * (number + 1), partition=number)
         expected = {partition: partition[1] + 1 for partition in partitions}
         config = {"bootstrap.servers": cluster.hosts, "group.id": "g", "log_level": 0}
-        watch = Watch(config, ["alerts"], Complaints("source"), lambda topic: None)
+        monitor = ClusterMonitor(config, ["alerts"], ClientErrors("source"), lambda topic: None)
         try:
-            watch.begin(partitions)  # asks for ids, before the first round that asks for ends
-            watch.look_at(partitions)
-            eventually(lambda: watch.view == View(lag=expected, ends=expected))
+            monitor.note_assigned(partitions)  # asks for ids, before the first round that asks for ends
+            monitor.set_partitions(partitions)
+            eventually(lambda: monitor.view == ClusterView(lag=expected, end_offsets=expected))
         finally:
-            watch.close()
+            monitor.close()
 
 
 def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,14 +84,14 @@ def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatc
         for _, number in partitions:
             cluster.set_leader("many", number, 1 + number % 2)
         config = {"bootstrap.servers": cluster.hosts, "group.id": "watched", "log_level": 0}
-        watch = Watch(config, ["many"], Complaints("source"), lambda topic: None)
-        watch.look_at(partitions)
+        monitor = ClusterMonitor(config, ["many"], ClientErrors("source"), lambda topic: None)
+        monitor.set_partitions(partitions)
         try:
-            eventually(lambda: watch.view.lag == watch.view.ends == dict.fromkeys(partitions, 0))
+            eventually(lambda: monitor.view.lag == monitor.view.end_offsets == dict.fromkeys(partitions, 0))
             cluster.set_down(2)
-            eventually(lambda: watch.view.ends == dict.fromkeys(partitions[::2], 0))
+            eventually(lambda: monitor.view.end_offsets == dict.fromkeys(partitions[::2], 0))
         finally:
-            watch.close()
+            monitor.close()
 
 
 def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,16 +99,18 @@ def test_a_watch_whose_client_has_lost_its_brokers_asks_by_another(monkeypatch: 
     monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 0.5)
     with kafka_cluster(1) as cluster:
         cluster.create("alerts", 1)
-        watch = Watch({**NOBODY, "bootstrap.servers": cluster.hosts}, ["alerts"], Complaints("source"), lambda _: None)
-        lost, former = LostClient(), watch._client
+        monitor = ClusterMonitor(
+            {**NOBODY, "bootstrap.servers": cluster.hosts}, ["alerts"], ClientErrors("source"), lambda _: None
+        )
+        lost, former = LostClient(), monitor._client
         try:
-            watch.first_round(10)
-            watch._client = cast(Any, lost)
+            monitor.wait_for_first_round(10)
+            monitor._client = cast(Any, lost)
             assert lost.closed.wait(20)
-            eventually(lambda: watch.view.trouble == "")
+            eventually(lambda: monitor.view.trouble == "")
         finally:
             former.close()
-            watch.close()
+            monitor.close()
 
 
 def test_a_watch_that_cannot_make_other_clients_goes_on_asking(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,14 +119,14 @@ def test_a_watch_that_cannot_make_other_clients_goes_on_asking(monkeypatch: pyte
     monkeypatch.setattr("service.stream.kafka.client.ASK_SECONDS", 0.3)
     tries = list[object]()
 
-    def missing(*told: object) -> None:
-        tries.append(told)
+    def missing(*arguments: object) -> None:
+        tries.append(arguments)
         raise AddressError("no certificate") if len(tries) % 2 else OSError("no thread is left")
 
-    watch = Watch(NOBODY, ["alerts"], Complaints("source"), lambda topic: None)
-    monkeypatch.setattr(watch, "_begin_clients", missing)
+    monitor = ClusterMonitor(NOBODY, ["alerts"], ClientErrors("source"), lambda topic: None)
+    monkeypatch.setattr(monitor, "_make_clients", missing)
     try:
         eventually(lambda: len(tries) > 3)
-        assert "no broker answers" in watch.view.trouble
+        assert "no broker answers" in monitor.view.trouble
     finally:
-        watch.close()
+        monitor.close()

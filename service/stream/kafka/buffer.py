@@ -1,0 +1,171 @@
+"""Buffer between the client's queue and the worker; delivers the messages whose journal entry the broker has.
+
+While the worker has no room some messages are taken into the buffer, as the client calls the group's callbacks only
+when it is asked for messages. A suspect that is to be tried alone (:mod:`service.stream.kafka.commits`) keeps all
+others back.
+"""
+
+from collections.abc import Collection
+from typing import cast
+
+import structlog
+from confluent_kafka import Message as KafkaMessage
+
+from models.limits import milliseconds
+from service.stream.kafka.commits import Commits
+from service.stream.kafka.offsets import Offsets, Partition, Token
+from service.stream.messages import Headers, Message
+
+MAX_MESSAGES, MAX_BYTES = 64, 8 << 20
+"""Most messages, and most bytes together, that the buffer holds."""
+log = structlog.get_logger(__name__)
+
+
+class DeliveryBuffer:
+    """Messages taken from the client and not yet delivered to the worker. For the consumer's thread alone."""
+
+    def __init__(self, offsets: Offsets, commits: Commits) -> None:
+        self._offsets = offsets
+        self._commits = commits
+        self._messages: list[KafkaMessage] = []
+        self._bytes = 0
+        self._alone: Token | None = None  # the suspect that is in flight with nothing beside it
+
+    def __len__(self) -> int:
+        """Return the number of messages in the buffer."""
+        return len(self._messages)
+
+    @property
+    def full(self) -> bool:
+        """Return whether no more are to be taken from the client."""
+        return len(self._messages) >= MAX_MESSAGES or self._bytes > MAX_BYTES or self._alone is not None
+
+    def add(self, message: KafkaMessage) -> None:
+        """Take a message."""
+        self._messages.append(message)
+        self._bytes += _size(message)
+
+    def discard(self, partitions: Collection[Partition]) -> None:
+        """Drop messages whose partitions were taken away: their next owner reads them."""
+        self._replace([one for one in self._messages if partition_of(one) not in partitions])
+
+    def _replace(self, messages: list[KafkaMessage]) -> None:
+        self._messages, self._bytes = messages, sum(map(_size, messages))
+
+    def deliver(self, limit: int) -> list[Message]:
+        """Return messages that may be delivered now, in order, up to ``limit``; others stay."""
+        # While one is tried alone nothing else is in flight: if the process dies, it was this message.
+        if self._alone is not None and self._offsets.owns(self._alone) and self._offsets.unfinished():
+            return []
+        self._alone = None
+        if (suspect := self._first_suspect()) is not None:
+            return self._deliver_alone(suspect)
+        first = self._messages[:limit]
+        # All journals are extended before any message is judged, so that one commit releases all of them.
+        for one in first:
+            if (journal := self._commits.journal(partition_of(one))) is not None:
+                journal.extend_in_flight(offset_of(one) + 1)
+        deliverable: list[KafkaMessage] = []
+        remaining: list[KafkaMessage] = []
+        blocked: set[Partition] = set()  # partitions of which a message stays: what comes after it stays, too
+        for one in first:
+            partition = partition_of(one)
+            journal = self._commits.journal(partition)
+            if partition not in blocked and journal is not None and journal.may_deliver(offset_of(one)):
+                deliverable.append(one)
+            else:
+                blocked.add(partition)
+                remaining.append(one)
+        self._replace(remaining + self._messages[limit:])
+        return [self._message(one) for one in deliverable]
+
+    @property
+    def awaiting_commit(self) -> frozenset[Partition]:
+        """Partitions of which messages wait until the broker has acknowledged their journal entry."""
+        partitions = set()
+        for partition, one in self._firsts():
+            journal = self._commits.journal(partition)
+            if journal is None or not journal.may_deliver(offset_of(one)):
+                partitions.add(partition)
+        return frozenset(partitions)
+
+    def _first_suspect(self) -> KafkaMessage | None:
+        """Return the message that is to be tried alone next, None when there is none."""
+        for partition, one in self._firsts():
+            journal = self._commits.journal(partition)
+            if journal is not None and journal.must_deliver_alone(offset_of(one)):
+                return one
+        return None
+
+    def _firsts(self) -> list[tuple[Partition, KafkaMessage]]:
+        """Return the first message of each partition, with its partition."""
+        first_by_partition: dict[Partition, KafkaMessage] = {}
+        for one in self._messages:
+            first_by_partition.setdefault(partition_of(one), one)
+        return list(first_by_partition.items())
+
+    def _deliver_alone(self, suspect: KafkaMessage) -> list[Message]:
+        """Deliver one message once nothing else is in flight and the broker knows of it."""
+        partition, offset = partition_of(suspect), offset_of(suspect)
+        journal = self._commits.journal(partition)
+        if journal is None or self._offsets.unfinished():
+            return []
+        journal.begin_alone_try(offset)
+        journal.extend_in_flight(offset + 1)
+        if not journal.may_deliver(offset):
+            return []
+        self._replace([one for one in self._messages if one is not suspect])
+        message = self._message(suspect)
+        self._alone = cast(Token, message.token)
+        log.warning("tried alone", topic=partition[0], place=message.place, deliveries=message.deliveries)
+        return [message]
+
+    def _message(self, one: KafkaMessage) -> Message:
+        partition, offset = partition_of(one), offset_of(one)
+        journal = self._commits.journal(partition)
+        deliveries = 1 if journal is None else journal.deliveries(offset)
+        return message_of(one, self._offsets.take(partition, offset), deliveries)
+
+
+def partition_of(message: KafkaMessage) -> Partition:
+    """Return topic and number of a message's partition."""
+    return str(message.topic()), int(message.partition() or 0)
+
+
+def offset_of(message: KafkaMessage) -> int:
+    """Return where a message lies in its partition."""
+    return int(message.offset() or 0)
+
+
+def _size(message: KafkaMessage) -> int:
+    return len(message.value() or b"")
+
+
+def message_of(one: KafkaMessage, token: object = None, deliveries: int = 1) -> Message:
+    """Return the message that Kafka's client gives; what cannot be read of it is left out."""
+    topic, partition = partition_of(one)
+    kind, timestamp = one.timestamp()
+    return Message(
+        topic=topic,
+        place=f"{partition}:{offset_of(one)}",
+        value=_bytes(one.value()) or b"",
+        key=_bytes(one.key()),
+        headers=headers_of(one),
+        timestamp_ms=milliseconds(timestamp) if kind else None,
+        deliveries=deliveries,
+        token=token,
+    )
+
+
+def headers_of(message: KafkaMessage) -> Headers:
+    """Return headers as bytes, empty without a value. Names that are no UTF-8 break the client: then none."""
+    try:
+        headers = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
+    except (SystemError, UnicodeDecodeError):
+        log.warning("headers that cannot be read", topic=message.topic(), offset=message.offset())
+        return ()
+    return tuple((name, _bytes(value) or b"") for name, value in headers)
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
