@@ -105,6 +105,14 @@ def key_of(request: Request) -> str:
     return key
 
 
+async def charge(request: Request, service: Service, curves: int) -> None:
+    """Count light curves that are about to be answered on account of the request's key."""
+    key = key_of(request)
+    service.metrics.curves_of_key[key,].inc(curves)
+    if service.quotas is not None:
+        await service.quotas.charge(key, curves)
+
+
 def check_deadline(deadline_ms: int | None, pointer: str, settings: Settings) -> None:
     """Refuse a deadline beyond the longest one allowed. Raises ProblemError (422)."""
     if deadline_ms is not None and deadline_ms > settings.max_deadline_ms:
@@ -337,7 +345,7 @@ class Endpoint:
                 data = await inflate(data, coding, limit, body.charge, call.off_loop)
             inquiry = await understand(call, data)
             del data  # what was made of it stays charged, and is smaller
-            await service.quotas.charge(key_of(request), len(inquiry.items))
+            await charge(request, service, len(inquiry.items))
             with held(dict.fromkeys(inquiry.leases)):
                 outcomes = await unless_gone(request, ask_each(inquiry.leases, inquiry.items, inquiry.terms))
         stopwatch.restart()

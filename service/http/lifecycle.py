@@ -65,7 +65,8 @@ class Service:
         self.budget = BodyBudget(settings.max_held_bytes)
         self.streams = Places(settings.max_streams)
         shared = SharedCounts(settings.limits_redis_url) if settings.limits_redis_url else None
-        self.quotas = Quotas(settings.key_limits, self.metrics, shared)
+        limited = settings.key_limits or shared is not None
+        self.quotas = Quotas(settings.key_limits, self.metrics, shared) if limited else None
         rests = Rests()
         self.decoders = FairThreads(DECODE_THREADS, "decode", rests)
         self.large_decoder = FairThreads(1, "decode-large", rests)
@@ -115,7 +116,8 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.models.stop()
-        await self.quotas.close()
+        if self.quotas is not None:
+            await self.quotas.close()
         for threads in (self.decoders, self.large_decoder):
             threads.close()
         await asyncio.to_thread(self.tracer.close)

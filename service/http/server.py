@@ -17,8 +17,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -73,6 +74,7 @@ def create_app(service: Service) -> FastAPI:
         max_requests=settings.max_requests,
         quotas=service.quotas,
         also=settings.keys_for,
+        metrics=service.metrics,
     )
     app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
     for router in (
@@ -156,12 +158,8 @@ class Server(uvicorn.Server):
 
     async def _listen(self) -> FairListener:
         config = self.config
-
-        def make() -> asyncio.Protocol:
-            kind: Any = config.http_protocol_class
-            protocol: asyncio.Protocol = kind(config, self.server_state, self.lifespan.state)
-            return protocol
-
+        kind: Any = config.http_protocol_class
+        make: Callable[[], asyncio.Protocol] = partial(kind, config, self.server_state, self.lifespan.state)
         bound = await asyncio.get_running_loop().create_server(make, config.host, config.port, start_serving=False)
         turns = config.turns if isinstance(config, EdgeConfig) else None
         return FairListener(bound, make, config.backlog, turns)

@@ -75,6 +75,7 @@ class Metrics:
         self._declare_stream()
         self._stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
         self._outcomes = Kept(self.outcomes)
+        self.requests_of_key, self.curves_of_key = Kept(self.key_requests), Kept(self.key_curves)
         self._requests, self._request_seconds = Kept(self.requests), Kept(self.request_seconds)
         self._experts: dict[tuple[str, int], Counter] = {}
         self._models: Tally[tuple[str, ...]] = Tally()

@@ -1,7 +1,7 @@
 """API keys and their limits: requests and light curves, in a second and in a day.
 
 A key has a name and one or more digests, so that it can be exchanged: add the new digest, hand out the new key, take
-the old digest away. Where no keys are asked for, everybody together is :data:`ANYBODY`.
+the old digest away. Where no keys are asked for, everybody together is :data:`ANYBODY`, and nothing of this file runs.
 
 - Seconds are counted by one number, the time until which what was asked has been paid (GCRA): a request is let in when
   that time is at most one second ahead, and each request or light curve moves it on. So a large request is answered
@@ -261,7 +261,6 @@ class Quotas:
         ProblemError
             429 beyond a limit, with the time after which it would not be.
         """
-        self._metrics.key_requests.labels(key).inc()
         if not (limits := self._of(key)):
             return
         if (wait := await self._wait(key, limits)) is not None:
@@ -270,7 +269,6 @@ class Quotas:
 
     async def charge(self, key: str, curves: int) -> None:
         """Count light curves that are about to be answered."""
-        self._metrics.key_curves.labels(key).inc(curves)
         limits = [limit for limit in self._of(key) if limit.counted == "curves"]
         if limits and not (self._shared and await self._shared.run(key, limits, curves, ask=False)):
             self._local.charge(key, limits, curves)

@@ -152,26 +152,37 @@ class Gate:
 
     Parameters
     ----------
+    quotas : None where no key has limits.
     also : what needs a key besides ``/v1`` and the models of ``/v2``, as in :attr:`Settings.keys_for`.
+    metrics : count the requests of each key.
     """
 
     def __init__(
-        self, app: ASGIApp, keys: KeyRing, max_requests: int, quotas: Quotas | None = None, also: Collection[str] = ()
+        self,
+        app: ASGIApp,
+        keys: KeyRing,
+        max_requests: int,
+        quotas: Quotas | None = None,
+        also: Collection[str] = (),
+        metrics: Metrics | None = None,
     ) -> None:
-        self.app, self.keys, self.quotas = app, keys, quotas
+        self.app, self.keys, self.quotas, self.metrics = app, keys, quotas, metrics
+        self._keyed = bool(keys)
         self.places = Places(max_requests)
         self._also = re.compile("|".join(_GUARDED_AS_WELL[name] for name in also) or r"(?!)")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         if scope["type"] != "http" or not is_guarded(scope["path"]):
-            if scope["type"] == "http" and self._also.match(scope["path"]):
+            if self._keyed and scope["type"] == "http" and self._also.match(scope["path"]):
                 self.keys.holder(scope)
             await self.app(scope, receive, send)
             return
-        key = self.keys.holder(scope)
-        client = "" if key is ANYBODY else key
+        key = self.keys.holder(scope) if self._keyed else ANYBODY
+        client = key if self._keyed else ""
         share = client or neighbourhood(scope.get("client"))
+        if self.metrics is not None:
+            self.metrics.requests_of_key[key,].inc()
         if self.quotas is not None:
             await self.quotas.admit(key)
         self.places.take(share)

@@ -59,6 +59,7 @@ from service.http.endpoint import (
     ModelQuery,
     Reply,
     Stopwatch,
+    charge,
     check_deadline,
     client_of,
     key_of,
@@ -95,8 +96,9 @@ class LineAnswerer:
         ----------
         patient : wait while the engine is full instead of raising Overloaded.
         """
-        await self._service.quotas.pace(key_of(self._request))
-        await self._service.quotas.charge(key_of(self._request), len(lines))
+        if self._service.quotas is not None:
+            await self._service.quotas.pace(key_of(self._request))
+        await charge(self._request, self._service, len(lines))
         terms = self._terms()
         stopwatch = Stopwatch(self._service.metrics)
         read = partial(self._read, lines, stopwatch)
