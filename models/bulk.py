@@ -5,44 +5,15 @@ go. Only a curve that this finds something about is looked at alone, by ``from_c
 holds the two to each other.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from models.lightcurve import Bool, Float32, Float64, Int64, LightCurve, LightCurveError, band_column
-from models.photometry import BANDS, DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT, FluxUnit
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """Arguments of ``LightCurve.from_columns``, not yet looked at."""
-
-    mjd: ArrayLike
-    flux: ArrayLike
-    flux_err: ArrayLike
-    band: Sequence[str] | NDArray[Any]
-    detected: ArrayLike | None = None
-    metadata: Mapping[str, float] = field(default_factory=dict)
-    object_id: str = ""
-    flux_unit: FluxUnit = "nJy"
-    survey: str = ""
-
-    def light_curve(self) -> LightCurve:
-        """Build the record; raises LightCurveError at the first broken rule."""
-        return LightCurve.from_columns(
-            self.mjd,
-            self.flux,
-            self.flux_err,
-            self.band,
-            self.detected,
-            self.metadata,
-            self.object_id,
-            self.flux_unit,
-            self.survey,
-        )
+from models.lightcurve import Bool, Columns, Float32, Float64, Int64, LightCurve, LightCurveError, band_column
+from models.photometry import BANDS, DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +30,7 @@ class _Points:
 
 def light_curves(many: Sequence[Columns]) -> list[LightCurve | LightCurveError]:
     """Build records, each alone: a curve that breaks a rule has its error in its place."""
-    arrays = [_arrays(columns) for columns in many] if len(many) > 1 else [None]
+    arrays = [_arrays(columns) for columns in many]
     regular = [(found, columns) for found, columns in zip(arrays, many, strict=False) if found is not None]
     if not regular:
         return [_alone(columns) for columns in many]

@@ -50,10 +50,6 @@ class Queries:
         return len(self.time)
 
 
-NO_QUERIES = Queries(np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int64))
-"""Queries of a network that does not forecast: none."""
-
-
 def check_queries(
     mjd: ArrayLike,
     band: Sequence[str] | NDArray[Any],

@@ -129,6 +129,35 @@ class LightCurve:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Arguments of ``LightCurve.from_columns``, not yet looked at."""
+
+    mjd: ArrayLike
+    flux: ArrayLike
+    flux_err: ArrayLike
+    band: Sequence[str] | NDArray[Any]
+    detected: ArrayLike | None = None
+    metadata: Mapping[str, float] = field(default_factory=dict)
+    object_id: str = ""
+    flux_unit: FluxUnit = "nJy"
+    survey: str = ""
+
+    def light_curve(self) -> LightCurve:
+        """Build the record; raises LightCurveError at the first broken rule."""
+        return LightCurve.from_columns(
+            self.mjd,
+            self.flux,
+            self.flux_err,
+            self.band,
+            self.detected,
+            self.metadata,
+            self.object_id,
+            self.flux_unit,
+            self.survey,
+        )
+
+
 def _flux_column(values: ArrayLike, unit: FluxUnit) -> Float32:
     with np.errstate(over="ignore"):  # beyond float32 becomes inf, which the finite check then names
         return flux_to_njy(values, unit).astype(np.float32)
@@ -299,7 +328,7 @@ def featurise(
         flux_err=njy_to(curve.flux_err[kept], flux_unit).astype(np.float32),
         band=band,
         detected=curve.detected[kept],
-        metadata=metadata_row(curve.metadata, columns),
+        metadata=metadata_row(curve.metadata, columns) if curve.metadata else np.full(len(columns), np.nan, np.float32),
         truncated=len(kept) < len(order),
         points_per_band=tuple(np.bincount(band, minlength=len(known.labels)).tolist()),
         origin_mjd=float(mjd[0]),

@@ -235,7 +235,7 @@ class Posterior:
         coverage : that the set shall have; the model's own by default.
         """
         prior = prior or self.default
-        factors = self._evidence.factors(known or {})
+        factors = self._evidence.factors(known) if known else None
         p_C, told = probabilities_C.astype(np.float64), factors.told if factors else ()
         if prior is not self.default or factors is not None:
             p_C, told = self._reweighted(p_C, prior, factors.log_C if factors else None, told)

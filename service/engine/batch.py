@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle import Manifest
-from models.forecast import NO_QUERIES, Queries, make_queries, pad_queries
+from models.forecast import Queries, make_queries, pad_queries
 from models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise
 from models.photometry import FluxUnit
 from service.engine.policy import QueueItem
@@ -136,14 +136,20 @@ Item_contra = TypeVar("Item_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """One light curve as the network sees it, and what to forecast of it: nothing unless the network forecasts."""
+    """One light curve as the network sees it, and what to forecast of it: None unless the network forecasts."""
 
     tokens: Tokens
-    queries: Queries = NO_QUERIES
+    queries: Queries | None = None
 
     def __len__(self) -> int:
         """Return the number of observations and queries, which is what a run costs by."""
-        return len(self.tokens) + len(self.queries)
+        return len(self.tokens) if self.queries is None else len(self.tokens) + len(self.queries)
+
+    @property
+    def asked(self) -> Queries:
+        """Queries of a question to a network that forecasts."""
+        assert self.queries is not None
+        return self.queries
 
 
 class Program(Protocol[Item_contra]):
@@ -425,7 +431,7 @@ class Forecasting(_Program):
     def assemble(self, questions: Sequence[Question]) -> Arrays:
         """Return the inputs of the history and those of :func:`models.forecast.pad_queries`."""
         inputs = RaggedBatch.collate([question.tokens for question in questions]).padded()
-        return inputs | pad_queries([question.queries for question in questions])
+        return inputs | pad_queries([question.asked for question in questions])
 
     def rows(self, inputs: Arrays) -> dict[str, tuple[int, ...]]:
         """Return the outputs that a graph must have, with the shape of their rows."""
@@ -436,9 +442,7 @@ class Forecasting(_Program):
         """``forecast_flux``, ``forecast_flux_err`` (queries,), finite and no error negative, in the network's unit."""
         flux, flux_err = outputs["forecast_flux"], outputs["forecast_flux_err"]
         _check_rows(len(questions), flux, flux_err)
-        return [
-            self._row(flux[row, : len(q.queries)], flux_err[row, : len(q.queries)]) for row, q in enumerate(questions)
-        ]
+        return [self._row(flux[row, : len(q.asked)], flux_err[row, : len(q.asked)]) for row, q in enumerate(questions)]
 
     @staticmethod
     def _row(flux: NDArray[np.float32], flux_err: NDArray[np.float32]) -> Row | None:

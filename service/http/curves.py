@@ -14,9 +14,9 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from models.bulk import Columns, light_curves
+from models.bulk import light_curves
 from models.forecast import check_queries
-from models.lightcurve import LightCurve, LightCurveError, without_median
+from models.lightcurve import Columns, LightCurve, LightCurveError, without_median
 from models.metadata import KNOWN_COLUMNS, clean_metadata
 from models.photometry import BandMap
 from models.posterior import PriorError
@@ -179,7 +179,12 @@ def _check(form: type[FormT], settings: Settings, value: object, parent: str) ->
 
 
 def _build_curves(forms: Sequence[LightCurveIn]) -> list[LightCurve | LightCurveError]:
-    return light_curves([_columns(form) for form in forms])
+    if len(forms) != 1:
+        return light_curves([_columns(form) for form in forms])
+    try:
+        return [_columns(forms[0]).light_curve()]
+    except LightCurveError as error:
+        return [error]
 
 
 def _columns(form: LightCurveIn) -> Columns:
@@ -189,7 +194,7 @@ def _columns(form: LightCurveIn) -> Columns:
         form.flux_err,
         form.band,
         form.detected,
-        clean_metadata(form.metadata),
+        clean_metadata(form.metadata) if form.metadata else {},
         form.object_id,
         form.flux_unit,
         form.survey,

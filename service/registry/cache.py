@@ -152,14 +152,16 @@ class ModelResults:
     def key(self, question: Question) -> bytes:
         """Digest of a question to this model."""
         tokens, queries = question.tokens, question.queries
+        asked = 0 if queries is None else len(queries)
         digest = self._base.copy()
         # Lengths first, so that no other division into columns makes the same bytes.
-        digest.update(struct.pack("<qqq", len(tokens), len(tokens.metadata), len(queries)))
+        digest.update(struct.pack("<qqq", len(tokens), len(tokens.metadata), asked))
         for name, dtype in _COLUMNS:
             digest.update(np.asarray(getattr(tokens, name), dtype).tobytes())
         digest.update(np.asarray(tokens.metadata, "<f4").tobytes())
-        digest.update(np.asarray(queries.time, "<f4").tobytes())
-        digest.update(np.asarray(queries.band, "<i8").tobytes())
+        if queries is not None:
+            digest.update(np.asarray(queries.time, "<f4").tobytes())
+            digest.update(np.asarray(queries.band, "<i8").tobytes())
         return digest.digest()
 
     async def find(self, keys: Sequence[bytes]) -> list[Row | None]:

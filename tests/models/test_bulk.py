@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bulk import Columns, light_curves
-from models.lightcurve import LightCurve, LightCurveError
+from models.bulk import light_curves
+from models.lightcurve import Columns, LightCurve, LightCurveError
 from models.photometry import BANDS
 
 FIELDS = ("mjd", "flux", "flux_err", "band", "detected")

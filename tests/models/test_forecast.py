@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.forecast import MAX_QUERIES, NO_QUERIES, check_queries, make_queries, pad_queries, query_order
+from models.forecast import MAX_QUERIES, check_queries, make_queries, pad_queries, query_order
 from models.lightcurve import LightCurve, LightCurveError, Limits, Tokens, featurise
 from models.photometry import BANDS
 
@@ -96,7 +96,3 @@ def test_padding_is_masked() -> None:
     assert padded["query_mask"].tolist() == [[True, False, False], [True, True, True]]
     assert padded["query_time"].tolist() == [[9.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
     assert padded["query_band"].tolist() == [[5, 0, 0], [0, 1, 2]]
-
-
-def test_a_network_that_does_not_forecast_is_asked_nothing() -> None:
-    assert len(NO_QUERIES) == 0

@@ -10,9 +10,9 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from models.bulk import Columns, light_curves
+from models.bulk import light_curves
 from models.bundle import Manifest
-from models.lightcurve import LightCurve, LightCurveError, require
+from models.lightcurve import Columns, LightCurve, LightCurveError, require
 from models.metadata import clean_metadata
 from models.photometry import BANDS, FluxUnit, filter_index
 from service.answers.replies import FieldError

@@ -43,6 +43,12 @@ def test_a_forecasters_batch_is_padded_in_history_and_in_queries() -> None:
     assert inputs["flux"][0, 0] == pytest.approx(100 * 10 ** (-0.4 * 3.9))
 
 
+def test_a_network_that_does_not_forecast_is_asked_nothing() -> None:
+    question = Classification(manifest()).prepare(curve(1, 7))
+    assert question.queries is None
+    assert len(question) == len(question.tokens) == 7
+
+
 def test_length_is_predicted_before_the_work_is_done() -> None:
     program = Forecasting(FORECASTER)
     for length in (1, 5, 120, 500):
