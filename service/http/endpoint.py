@@ -4,7 +4,7 @@
 
     @ENDPOINT.on(router)
     async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -> Response:
-        return await ENDPOINT.answer(request, understand)
+        return await ENDPOINT.answer(Call(request), understand)
 
 The declaration is the route, its description in ``/docs``, the problems it may answer with and the limit of its body.
 The way is receive, understand, admit, ask, encode, headers; what differs between endpoints is ``understand``, which
@@ -40,7 +40,7 @@ from service.http.edge import errors
 from service.http.edge.errors import INVALID, Kind, ProblemError
 from service.http.edge.keys import ANYBODY
 from service.http.edge.receive import Body, content_coding, inflate, unless_gone
-from service.http.lifecycle import Service, service_of
+from service.http.lifecycle import Service
 from service.observe.metrics import STAGES, Metrics
 from service.observe.model_statistics import ModelStatistics
 from service.observe.tracing import Span, current
@@ -264,7 +264,8 @@ class Call:
 
     def __init__(self, request: Request) -> None:
         self.arrived = monotonic()
-        self.request, self.service = request, service_of(request)
+        self.request = request
+        self.service: Service = request.app.state.service
         self.settings = self.service.settings
         self.stopwatch = Stopwatch(self.service.metrics)
 
@@ -324,7 +325,7 @@ class Endpoint:
         return router.post(self.path, response_class=Response, **self.described)
 
     async def answer(
-        self, request: Request, understand: Understand[ItemT], codings: Collection[str] = (), limit: int | None = None
+        self, call: Call, understand: Understand[ItemT], codings: Collection[str] = (), limit: int | None = None
     ) -> Response:
         """Answer one request.
 
@@ -334,8 +335,7 @@ class Endpoint:
         codings : in which a body may be compressed.
         limit : bytes of this body, where a header decides that.
         """
-        call = Call(request)
-        service, stopwatch = call.service, call.stopwatch
+        request, service, stopwatch = call.request, call.service, call.stopwatch
         limit = self.limit(call.settings) if limit is None else limit
         with service.budget.share(client_of(request)) as share:
             body = Body(request, share)

@@ -27,8 +27,8 @@ from service.process import tracer_of
 from service.registry.cache import RedisUnavailable
 from service.registry.live import Lease, ModelChooser, Served, ServedClassifier
 from service.registry.load import LoadOne, load_one
-from service.registry.names import FORECAST, UnknownModel
-from service.registry.repository import LoadModels, ModelRepository, NotReady
+from service.registry.names import FORECAST, NotReady, UnknownModel
+from service.registry.repository import LoadModels, ModelRepository
 from service.settings import Settings
 from service.threads import FairThreads, Rests, nothing_refused
 

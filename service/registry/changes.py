@@ -24,14 +24,13 @@ import structlog
 from models.bundle import BundleError, Task
 from service.engine.load import LoadedModel
 from service.observe.metrics import Metrics
-from service.registry.live import Served, Shelf
+from service.registry.live import Canary, Served, Shelf
 from service.registry.load import BundleFolders, BundleOnDisk, LoadFailed, Refused
 from service.registry.names import (
     CLASSIFIERS,
     DEFAULT,
     FALLBACK,
     FORECAST,
-    Canary,
     Reference,
     UnknownModel,
     version_key,

@@ -1,5 +1,10 @@
 """Models that answer: which one is asked for what, the right to ask it, and how it leaves.
 
+A table (:class:`Routes`) says which version of which model answers for each name. A canary is a share of what is asked
+of a name, answered by another version of the same model. Whose turn that is depends on the key alone (an object, a
+client), so the same object always gets the same version, and an object that the canary answered at 5 % is still
+answered by it at 20 %.
+
 Whoever asks a model holds a :class:`Lease` while doing so. A model that has been replaced is not asked by anybody new,
 and is stopped and freed when the last lease on it ends: no request ever meets an engine that has closed.
 
@@ -18,8 +23,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -31,7 +37,7 @@ from service.engine.batch import EngineClosed, ForecastItem, Overloaded
 from service.engine.engine import Engine
 from service.engine.load import LoadedModel
 from service.process import give_memory_back
-from service.registry.names import CLASSIFIERS, FALLBACK, Reference, Role, Routes, UnknownModel
+from service.registry.names import CLASSIFIERS, DEFAULT, FALLBACK, FORECAST, NotReady, Reference, Role, UnknownModel
 from service.registry.shadow import Shadow
 
 ItemT = TypeVar("ItemT", bound=Sized)
@@ -186,6 +192,92 @@ class Lease(Generic[ItemT]):
         return outcomes
 
 
+class Canary(NamedTuple):
+    """A version on trial, and the percentage of requests that it answers."""
+
+    version: str
+    percent: float
+
+
+class Choice(NamedTuple):
+    """Exactly one version of a model, and why it is not the one that answers for its name, if it is not."""
+
+    reference: Reference
+    role: Role = ""
+
+
+@dataclass(slots=True)
+class Routes:
+    """The table.
+
+    Attributes
+    ----------
+    current : version that answers for each name.
+    aliases : other names; one without a version follows ``current``.
+    canaries : at most one for each name.
+    """
+
+    current: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, Reference] = field(default_factory=dict)
+    canaries: dict[str, Canary] = field(default_factory=dict)
+
+    def choose(self, name: str, key: str) -> Choice:
+        """Choose the version that answers.
+
+        Parameters
+        ----------
+        name : an alias, ``name`` or ``name@version``; what is named exactly has no canary.
+        key : what a canary's share is divided by; the same key always gets the same answer.
+
+        Raises
+        ------
+        UnknownModel
+            When the name stands for nothing. That a version named exactly is served is not checked here.
+        """
+        asked = self.named(name)
+        if asked.version:
+            return Choice(asked)
+        if asked.name not in self.current:
+            raise UnknownModel(name)
+        canary = self.canaries.get(asked.name)
+        if canary is not None and fraction(asked.name, key) * 100 < canary.percent:
+            return Choice(Reference(asked.name, canary.version), "canary")
+        return Choice(Reference(asked.name, self.current[asked.name]))
+
+    def named(self, name: str) -> Reference:
+        """Resolve an alias or a name. Raises UnknownModel when it is neither."""
+        if name in self.aliases:
+            return self.aliases[name]
+        try:
+            return Reference.parse(name)
+        except ValueError:
+            raise UnknownModel(name) from None
+
+    def for_survey(self, survey: str) -> str:
+        """Name of the model for packets of a survey: an alias of that name where there is one."""
+        return survey if survey in self.aliases else DEFAULT
+
+    def needed(self) -> set[Reference]:
+        """Versions that a request may be led to without naming them exactly."""
+        found = {Reference(name, version) for name, version in self.current.items()}
+        found |= {reference for reference in self.aliases.values() if reference.version}
+        return found | {Reference(name, canary.version) for name, canary in self.canaries.items()}
+
+    def aliases_of(self, reference: Reference) -> list[str]:
+        """Aliases that lead to a version."""
+        return sorted(
+            alias
+            for alias, target in self.aliases.items()
+            if target.name == reference.name and (target.version or self.current.get(target.name)) == reference.version
+        )
+
+
+def fraction(name: str, key: str) -> float:
+    """Hash a key to a number between 0 and 1, evenly, and differently for every name."""
+    digest = blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
+
+
 log = structlog.get_logger(__name__)
 
 
@@ -200,10 +292,11 @@ class Opens(Protocol):
 
 
 class Shelf:
-    """The models of a process.
+    """The models of a process and the right to ask them.
 
     Attributes
     ----------
+    started : whether there is a model to ask.
     routes : which name leads to which of them.
     served : by exact name.
     kept : served although no name but their exact one leads to them.
@@ -213,12 +306,44 @@ class Shelf:
 
     def __init__(self, opener: Opens, drain_timeout: float) -> None:
         self._opener, self._drain_timeout = opener, drain_timeout
+        self.started = False
         self.routes = Routes()
         self.served: dict[Reference, Served[Any]] = {}
         self.kept: set[Reference] = set()
         self.shadows: dict[str, Shadow] = {}
         self.leaving: set[Served[Any]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
+
+    def classifier(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
+        """Lease a classifier.
+
+        Parameters
+        ----------
+        name : an alias, ``name`` or ``name@version``; empty for the one of the survey, or the default.
+        survey : where the light curve comes from.
+        key : of the object, or else of whoever asks: a canary's share is divided by it.
+
+        Raises
+        ------
+        UnknownModel, NotReady
+            When no classifier is served under the name, or none at all yet.
+        """
+        self._check_started()
+        return self.lease(name or self.routes.for_survey(survey), "classification", key)
+
+    def forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
+        """Lease a forecaster; raises likewise."""
+        self._check_started()
+        return self.lease(name or FORECAST, "forecast", key)
+
+    def of_any_task(self, name: str, key: str = "") -> Lease[Any]:
+        """Lease a model of any task; raises likewise."""
+        self._check_started()
+        return self.lease(name, None, key)
+
+    def _check_started(self) -> None:
+        if not self.started:
+            raise NotReady
 
     def lease(self, name: str, task: Task | None, key: str = "") -> Lease[Any]:
         """Lease a model. Raises UnknownModel when none of the task is served under the name."""
@@ -318,7 +443,7 @@ Item = LightCurve | LightCurveError | Refusal
 
 
 class LeaseOf(Protocol):
-    """The right to ask a classifier, as :meth:`service.registry.repository.ModelRepository.classifier` gives it."""
+    """The right to ask a classifier, as :meth:`Shelf.classifier` gives it."""
 
     def __call__(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
         """Return it. Raises UnknownModel."""

@@ -19,10 +19,9 @@ from typing import Any
 import structlog
 
 from models.bundle import BundleError, Task
-from models.lightcurve import LightCurve
 from models.posterior import Posterior
 from service.dataplane import DataPlane
-from service.engine.batch import ForecastItem, program_of
+from service.engine.batch import program_of
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel
 from service.engine.policy import BatchLimits, most_items
@@ -32,7 +31,7 @@ from service.observe.model_statistics import ModelStatistics
 from service.observe.tracing import Tracer
 from service.registry.cache import RedisResults, ResultCache
 from service.registry.changes import Changes, ChangeSteps, Trials
-from service.registry.live import Lease, Served, ServedClassifier, Shelf
+from service.registry.live import Served, ServedClassifier, Shelf
 from service.registry.load import (
     BundleFolders,
     Failure,
@@ -43,7 +42,7 @@ from service.registry.load import (
     load_configured,
     load_one,
 )
-from service.registry.names import DEFAULT, FORECAST, ZTF, Reference, UnknownModel
+from service.registry.names import DEFAULT, FORECAST, ZTF, NotReady, Reference, UnknownModel
 from service.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -127,10 +126,6 @@ class Opener:
 LoadModels = Callable[[Settings], Models]
 
 
-class NotReady(Exception):
-    """Nothing is served yet."""
-
-
 class ModelRepository:
     """Models of a process and the right to ask them. Every method is called on one event loop.
 
@@ -142,6 +137,7 @@ class ModelRepository:
 
     Attributes
     ----------
+    classifier, forecaster, of_any_task : lease a model, as the shelf does.
     changes : every way to change what is served under which name.
     trials : of new versions, beside those that answer.
     shelf : what is served, and under which names.
@@ -161,10 +157,12 @@ class ModelRepository:
         self._cache = _cache(settings, metrics)
         self._loader = QuietLoader(settings, load)
         self.shelf = Shelf(Opener(settings, metrics, tracer, self._cache, on_failure), settings.drain_timeout)
+        # Asking is the shelf's alone: nothing stands between whoever asks and the models that answer.
+        self.classifier, self.forecaster = self.shelf.classifier, self.shelf.forecaster
+        self.of_any_task = self.shelf.of_any_task
         self.folders = BundleFolders(settings.repository, self._loader, metrics)
         steps = ChangeSteps(self.shelf, self.folders)
         self.changes, self.trials = Changes(steps), Trials(steps, metrics)
-        self.started = False
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -191,7 +189,7 @@ class ModelRepository:
             except (Refused, UnknownModel) as error:
                 raise BundleError(f"the alias {alias} cannot lead to {target}: {error}") from error
         self._check_prior()
-        self.started = self._loader.quiet = True  # from here on loads stand back for those who are answered
+        self.shelf.started = self._loader.quiet = True  # from here on loads stand back for those who are answered
         if self._settings.repository_poll:
             self._watch = asyncio.create_task(self._keep_watch(self._settings.repository_poll))
 
@@ -214,36 +212,10 @@ class ModelRepository:
         if self._cache is not None:
             await self._cache.close()
 
-    def classifier(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
-        """Lease a classifier.
-
-        Parameters
-        ----------
-        name : an alias, ``name`` or ``name@version``; empty for the one of the survey, or the default.
-        survey : where the light curve comes from.
-        key : of the object, or else of whoever asks: a canary's share is divided by it.
-
-        Raises
-        ------
-        UnknownModel, NotReady
-            When no classifier is served under the name, or none at all yet.
-        """
-        self._check_started()
-        return self.shelf.lease(name or self.shelf.routes.for_survey(survey), "classification", key)
-
-    def forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
-        """Lease a forecaster; raises likewise."""
-        self._check_started()
-        return self.shelf.lease(name or FORECAST, "forecast", key)
-
-    def of_any_task(self, name: str, key: str = "") -> Lease[Any]:
-        """Lease a model of any task; raises likewise."""
-        self._check_started()
-        return self.shelf.lease(name, None, key)
-
-    def _check_started(self) -> None:
-        if not self.started:
-            raise NotReady
+    @property
+    def started(self) -> bool:
+        """Return True once the models have been loaded."""
+        return self.shelf.started
 
     @property
     def default(self) -> ServedClassifier:
@@ -253,7 +225,8 @@ class ModelRepository:
     @property
     def served(self) -> list[Served[Any]]:
         """Every model that requests can reach, those of the settings first. Raises NotReady."""
-        self._check_started()
+        if not self.started:
+            raise NotReady
         return list(self.shelf.served.values())
 
     @property

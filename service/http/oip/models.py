@@ -48,8 +48,7 @@ from service.http.oip.signature import (
 from service.http.oip.tensors import Array, Tensor, fault
 from service.observe.model_statistics import RunTotals, Total, Totals
 from service.registry.live import Lease
-from service.registry.names import UnknownModel, version_key
-from service.registry.repository import NotReady
+from service.registry.names import NotReady, UnknownModel, version_key
 from service.settings import Settings
 
 

@@ -80,7 +80,7 @@ async def _answer(request: Request, model: ModelOfTensors) -> Response:
         return Inquiry([model.lease] * len(items), items, terms, partial(_respond, asked, model, writer))
 
     with model.lease:
-        return await INFER.answer(request, understand, CODINGS, limit)
+        return await INFER.answer(Call(request), understand, CODINGS, limit)
 
 
 def _header_length(request: Request) -> str | None:

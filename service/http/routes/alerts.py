@@ -166,7 +166,7 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
         write = partial(_write, leases or [default], read, query, settings.prior)
         return Inquiry(leases, items, terms, write)
 
-    return await ENDPOINT.answer(request, understand)
+    return await ENDPOINT.answer(Call(request), understand)
 
 
 def _check(query: AlertQuery, settings: Settings) -> None:

@@ -69,7 +69,7 @@ from service.http.endpoint import (
 from service.http.formats import FORMATS, LINES_TYPE, Format, body_format, dump, parse, reply_format, write_lines
 from service.http.forms import ClassifyQuery, ForecastOptions, Options
 from service.http.lifecycle import service_of
-from service.registry.live import Lease, refused_outside
+from service.registry.live import Lease, ModelChooser, refused_outside
 
 Item = LightCurve | InvalidCurve
 
@@ -359,8 +359,9 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     line while more are sent. `Accept` chooses the format of the reply, which else is that of the request. Options go
     into the body or, where it has no place for them, into the address.
     """
-    service, settings = service_of(request), service_of(request).settings
-    if query.model or not service.started:
+    call = Call(request)
+    service, settings = call.service, call.settings
+    if query.model or not service.models.shelf.started:
         service.lease_classifier(query.model)  # an unknown model is told before anything is read
     sent = body_format(media_type(request, FORMATS))
     wanted = reply_format(request.headers.get("accept", ""), sent)
@@ -372,7 +373,13 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
         asked = await parsed(call, data, read, sent)
         key = sticky_key(request, (item.object_id for item in asked.items))
-        chooser = service.chooser(query.model, others=not wanted.one_model)
+        others = not wanted.one_model
+        usual = not query.model  # for which there always is a model, so that nothing has to be looked at or told
+        chooser = (
+            ModelChooser(service.models.classifier, others=others)
+            if usual
+            else service.chooser(query.model, others=others)
+        )
         led = [chooser.choose(item, key=key) for item in asked.items]
         leases = [lease for lease, _ in led]
         if asked.options.prior is not None:
@@ -381,7 +388,7 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         terms = call.terms(asked.options.deadline_ms, fall_back=True)
         return Inquiry(leases, [item for _, item in led], terms, write, wanted.slow_start)
 
-    return await CLASSIFY.answer(request, understand)
+    return await CLASSIFY.answer(call, understand)
 
 
 SHORTCUT = Shortcut("/v1/classify", partial(classify, query=ClassifyQuery()))
@@ -430,7 +437,7 @@ async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> R
             leases, terms = [lease] * len(asked.items), call.terms(asked.options.deadline_ms, fall_back=True)
             return Inquiry(leases, asked.items, terms, partial(_write_forecasts, lease, asked))
 
-        return await FORECAST.answer(request, understand)
+        return await FORECAST.answer(Call(request), understand)
 
 
 def _write_forecasts(

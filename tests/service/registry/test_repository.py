@@ -15,8 +15,8 @@ from service.observe.metrics import Metrics
 from service.observe.tracing import Tracer
 from service.registry.live import Lease, ask_each, held
 from service.registry.load import LoadFailed, Refused
-from service.registry.names import Reference, UnknownModel
-from service.registry.repository import ModelRepository, NotReady
+from service.registry.names import NotReady, Reference, UnknownModel
+from service.registry.repository import ModelRepository
 from support.edge import settings, wait_until
 from support.graph_bundles import classifier_bundle, forecaster_bundle
 from support.graphs import curve
