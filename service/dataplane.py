@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -38,7 +38,7 @@ from service.engine.batch import (
 from service.engine.engine import Engine
 from service.observe.metrics import Metrics
 from service.observe.model_statistics import ModelStatistics
-from service.observe.tracing import add_runs, stage
+from service.observe.tracing import RECORDING, add_runs, stage
 from service.threads import in_thread
 
 log = structlog.get_logger(__name__)
@@ -206,12 +206,14 @@ class DataPlane(Generic[ItemT]):
         # Before any work is spent; enqueueing asks again, with the lengths known and others possibly ahead by then.
         lengths = map(self._program.longest, items)
         self._engine.check_room(lengths, priority=options.priority, client=options.client)
-        with stage("featurise"):
+        traced = RECORDING.get() is not None
+        with stage("featurise") if traced else nullcontext():
             prepared = await self._prepare(items)
         usable = [item for item in prepared if isinstance(item, _Prepared)]
         self.statistics.record_stages({"featurise": sum(item.seconds for item in usable)})
         results = await self._look_up(usable, options) if usable else []
-        add_runs(result for result in results if isinstance(result, Prediction))
+        if traced:
+            add_runs(result for result in results if isinstance(result, Prediction))
         explained = iter(self._explain(usable, results))
         return [next(explained) if isinstance(item, _Prepared) else item for item in prepared]
 

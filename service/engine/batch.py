@@ -291,7 +291,8 @@ def _run_once(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> 
     rows = program.split(outputs, questions)
     copied = monotonic()
     waited = began - assembled + started  # less its arrival: for a worker and, with everything ready, for the slot
-    traced = traced_run((entry.span for entry in group), began)
+    spans = [entry.span for entry in group if entry.span is not None]
+    traced = traced_run(spans, began) if spans else None
     return RunReport(
         questions=questions,
         answers=[

@@ -35,7 +35,7 @@ from service.engine.batch import (
 )
 from service.engine.policy import BatchLimits, CostModel, LiveCost, Policy, Sample, choose
 from service.engine.queue import Backlog, Door, DrainRate
-from service.observe.tracing import current_ref
+from service.observe.tracing import RECORDING
 
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 
@@ -213,7 +213,8 @@ class Engine:
         """
         lengths = list(map(len, questions))
         self.check_room(lengths, priority=priority, client=client)
-        now, cost, span = monotonic(), self._cost.model, current_ref()
+        now, cost, recording = monotonic(), self._cost.model, RECORDING.get()
+        span = None if recording is None else recording.ref
         entries = [
             Waiting(
                 length,

@@ -43,7 +43,7 @@ from service.http.edge.receive import Body, content_coding, inflate, unless_gone
 from service.http.lifecycle import Service
 from service.observe.metrics import STAGES, Metrics
 from service.observe.model_statistics import ModelStatistics
-from service.observe.tracing import Span, current
+from service.observe.tracing import RECORDING, Span
 from service.registry.live import Lease, ask_each, held
 from service.registry.names import MOST_CHARACTERS
 from service.settings import Settings
@@ -149,7 +149,7 @@ class Stopwatch:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._recording = current()
+        self._recording = RECORDING.get()
         self._seconds: dict[str, float] = {}
         self._started = self._mark = monotonic()
 

@@ -6,10 +6,10 @@ demands; a bad ``tracestate`` is dropped alone. Level 2 defines no header for th
 ``traceresponse``, moved to the draft of Level 3, and that is what :attr:`TraceContext.response` holds.
 
 A stage is timed by whoever goes through it; what it was is added to the :class:`Recording` of the request whose task is
-running, if there is one. Without an exporter there never is: what remains is the look at one context variable. Times
-are ``time.monotonic()`` seconds until they are exported. A batch serves light curves of several requests, so its span
-belongs to none of them: it has a trace of its own with a link to every request, and each request has a ``run`` span
-with a link to it.
+running, if there is one (:data:`RECORDING`). Without an exporter there never is: what remains is the look at that
+variable. Times are ``time.monotonic()`` seconds until they are exported. A batch serves light curves of several
+requests, so its span belongs to none of them: it has a trace of its own with a link to every request, and each request
+has a ``run`` span with a link to it.
 
 Spans are written by hand, so that nothing of OpenTelemetry is loaded, or runs on the hot path, without an exporter;
 :class:`Tracer` is the one place that knows whether there is one.
@@ -196,29 +196,19 @@ class Recording:
             self.dropped += 1
 
 
-_CURRENT: ContextVar[Recording | None] = ContextVar("recording", default=None)
+RECORDING: ContextVar[Recording | None] = ContextVar("recording", default=None)
+"""Record of the request at hand, if it is sampled."""
 
 
 @contextmanager
 def recording(context: TraceContext) -> Iterator[Recording]:
     """Collect what this task, and the tasks and threads it starts, go through."""
     collected = Recording(context)
-    token = _CURRENT.set(collected)
+    token = RECORDING.set(collected)
     try:
         yield collected
     finally:
-        _CURRENT.reset(token)
-
-
-def current() -> Recording | None:
-    """Return the record of the request at hand, if it is sampled."""
-    return _CURRENT.get()
-
-
-def current_ref() -> SpanRef | None:
-    """Span of the request at hand, when it is sampled."""
-    collected = _CURRENT.get()
-    return None if collected is None else collected.ref
+        RECORDING.reset(token)
 
 
 class stage:  # a context manager; as a generator it would cost ten times as much where nothing is traced
@@ -231,7 +221,7 @@ class stage:  # a context manager; as a generator it would cost ten times as muc
 
     def __enter__(self) -> None:
         """Begin."""
-        self._recording, self._started = _CURRENT.get(), monotonic()
+        self._recording, self._started = RECORDING.get(), monotonic()
 
     def __exit__(self, *_: object) -> None:
         """End."""
@@ -274,7 +264,7 @@ def add_runs(predictions: Iterable[Ran]) -> None:
 
     Their lengths are exact. A light curve waits for its batch, and the batch for its turn: both are ``queue``.
     """
-    collected = _CURRENT.get()
+    collected = RECORDING.get()
     if collected is None:
         return
     batches: dict[SpanRef, list[Ran]] = {}
@@ -353,10 +343,15 @@ class Tracer:
     ----------
     sink : None traces nothing.
     ratio : share of the requests traced whose caller has not decided.
+
+    Attributes
+    ----------
+    exports : whether anything is told to anybody; where not, nothing but :meth:`context` needs to be called.
     """
 
     def __init__(self, sink: Sink | None = None, ratio: float = 1.0) -> None:
         self._sink, self._ratio = sink, ratio
+        self.exports = sink is not None
 
     def context(self, headers: Headers) -> TraceContext:
         """Return the trace that a request belongs to; not sampled where nothing would be recorded."""

@@ -22,7 +22,7 @@ from models.bundle import BundleError, Task
 from models.posterior import Posterior
 from service.dataplane import DataPlane
 from service.engine.batch import program_of
-from service.engine.engine import Engine, EngineOptions
+from service.engine.engine import Engine, EngineOptions, RunListener
 from service.engine.load import LoadedModel
 from service.engine.policy import BatchLimits, most_items
 from service.engine.supervise import MEANINGS, Fault, fault_of, supervise
@@ -74,7 +74,9 @@ class Opener:
         program, task, taxonomy = program_of(bundle.manifest), bundle.manifest.task, bundle.manifest.taxonomy
         bands = bundle.manifest.band_map.labels
         count = self._metrics.run_recorder(task, () if taxonomy is None else taxonomy.names, bands)
-        listeners = (count, statistics.record_run, partial(self._tracer.run, task))
+        listeners: list[RunListener] = [count, statistics.record_run]
+        if self._tracer.exports:
+            listeners.append(partial(self._tracer.run, task))
         supervisor = supervise(loaded, self._settings.hung_run_seconds, partial(self._fault, task))
         engine = Engine(
             supervisor,

@@ -13,6 +13,8 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import nullcontext
+from random import getrandbits
 from time import monotonic
 from typing import NamedTuple
 from uuid import uuid4
@@ -29,7 +31,7 @@ from service.http.edge.protocol import ARRIVED
 from service.http.edge.receive import ClientGone
 from service.http.edge.turns import neighbourhood
 from service.observe.metrics import Metrics
-from service.observe.tracing import Answered, Tracer
+from service.observe.tracing import RANDOM, Answered, Tracer
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
 RETRY_AFTER_FULL = 1
@@ -59,8 +61,11 @@ class Edge:
             return
         state = scope.setdefault("state", {})
         started, status = state.get(ARRIVED) or monotonic(), 0
-        request_id, trace = _request_id(scope), self.tracer.context(scope["headers"])
-        named = [(b"x-request-id", request_id.encode()), (b"traceresponse", trace.response), _NO_SNIFFING]
+        request_id, trace = _request_id(scope), None
+        if self.tracer.exports or any(name == b"traceparent" for name, _ in scope["headers"]):
+            trace = self.tracer.context(scope["headers"])
+        trace_id, response = _new_trace() if trace is None else (trace.trace_id, trace.response)
+        named = [(b"x-request-id", request_id.encode()), (b"traceresponse", response), _NO_SNIFFING]
         state["request_id"] = request_id
 
         async def send_named(message: Message) -> None:
@@ -71,8 +76,8 @@ class Edge:
             await send(message)
 
         with (
-            structlog.contextvars.bound_contextvars(request_id=request_id, trace_id=trace.trace_id),
-            self.tracer.recording(trace, is_guarded(scope["path"])) as recorded,
+            structlog.contextvars.bound_contextvars(request_id=request_id, trace_id=trace_id),
+            nullcontext() if trace is None else self.tracer.recording(trace, is_guarded(scope["path"])) as recorded,
             self.metrics.inflight.track_inprogress(),
         ):
             try:
@@ -87,8 +92,9 @@ class Edge:
                 del problem  # in the frames of whose traceback it would keep itself, and the body, for a while
             ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
             self._record(scope["method"], route, status, ended - started)
-            answered = Answered(scope["method"], scope["path"], route, status, request_id, started, ended)
-            self.tracer.request(recorded, answered)
+            if recorded is not None:
+                answered = Answered(scope["method"], scope["path"], route, status, request_id, started, ended)
+                self.tracer.request(recorded, answered)
 
     def _problem(self, error: BaseException, path: str) -> ProblemError:
         problem = problem_of(error)
@@ -116,6 +122,12 @@ def _request_id(scope: Scope) -> str:
         if name == b"x-request-id" and _ACCEPTED_ID.fullmatch(value):
             return str(value, "ascii")
     return uuid4().hex
+
+
+def _new_trace() -> tuple[str, bytes]:
+    """Return the id of a trace that begins here and of which nothing is recorded, and what the reply says of it."""
+    trace_id = f"{getrandbits(128) or 1:032x}"
+    return trace_id, f"00-{trace_id}-{getrandbits(64) or 1:016x}-{RANDOM:02x}".encode()
 
 
 class Places:

@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 from service.observe import tracing
 from service.observe.metrics import STAGES
 from service.observe.tracing import (
+    RECORDING,
     SpanRef,
     add_runs,
     continued,
-    current_ref,
     recording,
     stage,
     traced_run,
@@ -231,7 +231,7 @@ def test_an_installation_that_cannot_send_says_so(monkeypatch: pytest.MonkeyPatc
 
 def test_spans_outside_of_a_recording_go_nowhere() -> None:
     with stage("featurise"):
-        assert current_ref() is None
+        assert RECORDING.get() is None
     add_runs([])
     assert traced_run([None, None], 0.0) is None
 
@@ -242,7 +242,7 @@ def test_a_stage_that_raises_is_a_span_as_well() -> None:
         _ = 1 / 0
     (span,) = recorded.spans
     assert (span.name, span.attributes, span.ended >= span.started) == ("featurise", {"curves": 3}, True)
-    assert current_ref() is None
+    assert RECORDING.get() is None
 
 
 def test_members_of_a_batch_are_named_once() -> None:
