@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from service.answers.replies import FieldError
-from service.http import formats
+from service.http import curves, formats
 from service.http.curves import Asked, InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
 from service.http.formats import read_json as parse_json
-from service.http.forms import Options
+from service.http.forms import LightCurveIn, Options
 from support.edge import curve, settings
 
 SETTINGS = settings(max_points=100, max_curves=5)
@@ -238,6 +239,53 @@ def test_anything_is_either_read_or_refused(document: dict[str, Any]) -> None:
     except ProblemError as error:
         if error.kind.status not in (413, 422):
             raise
+
+
+GOOD_OR_NOT: dict[str, list[object]] = {
+    "object_id": ["", "x", "x" * 200, "x" * 201, "é", "\ud800", 7, 2**53, True, None, b"x"],
+    "mjd": [[60_000, 60_001.5, 60_002], [60_002.0, 60_001.0, 60_000.0], [60_000.0, 60_000.0, 60_001.0], [1.0, 2.0],
+            [1.0, True, 2.0], [1.0, 10**400, 2.0], [1.0, 10**30, 2.0], [1.0, float("nan"), 2.0], ["1", 2.0, 3.0], [],
+            [0.0] * 101, np.arange(3, dtype="<f8").tobytes(), b"12345", b"", None, 5, (1.0, 2.0, 3.0)],
+    "flux": [[1e300, 1.0, 2.0], [1, 2, 3], [-1.0, 0.0, 1.0], [1.0, 2.0, 3.0, 4.0], [None, 1.0, 2.0],
+             np.arange(3, dtype="<f4").tobytes(), np.full(3, np.inf, "<f4").tobytes()],
+    "flux_err": [[1.0, 0.0, 1.0], [1.0, 2.0, -1.0], [1.0, 1e-60, 1.0], [[1.0], [1.0], [1.0]]],
+    "band": [["g", "g", "g"], ["y", "Y", "c"], ["g", "q", "r"], ["g", 2, "r"], ["g", [], "r"], bytes([0, 1, 5]),
+             bytes([0, 1, 6]), "grr", {"g": 1}],
+    "detected": [None, [True, False, True], [True], [], [1, 0, 1], b"\x01\x00\x01", b"\x01\x02\x01", b""],
+    "metadata": [{}, {"mwebv": 0.1}, {"mwebv": None, "z_final": -9}, {"mwebv": "0.1"}, {"mwebv": True},
+                 {"mwebv": float("inf")}, {"mwebv": 10**400}, {"redshift": 0.1}, [1], None, b"",
+                 np.full(64, np.nan, "<f4").tobytes(), np.arange(64, dtype="<f4").tobytes(),
+                 np.full(64, np.inf, "<f4").tobytes(), b"1234"],
+    "flux_unit": ["nJy", "uJy", "FLUXCAL", "Jy", "", None, ["nJy"]],
+    "flux_kind": ["difference", "total", "both", None],
+    "survey": ["", "ztf", "ztf\n", "ZTF", "z" * 33, 5],
+    "magnitude": [[1.0]],
+}  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from([*GOOD_OR_NOT]), st.integers(0, 20), max_size=3), st.integers(1, 3))
+def test_a_quick_look_accepts_nothing_that_the_form_refuses_and_builds_the_same(
+    picked: dict[str, int], copies: int
+) -> None:
+    changes = {name: GOOD_OR_NOT[name][place % len(GOOD_OR_NOT[name])] for name, place in picked.items()}
+    values, parents = [curve(3, **changes)] * copies, [""] * copies
+    by_form = curves._read_items(LightCurveIn, curves._build_curves, SETTINGS, values, parents)
+    for found, expected in zip(curves.read_curves(values, parents, SETTINGS), by_form, strict=True):
+        if isinstance(expected, InvalidCurve):
+            assert isinstance(found, InvalidCurve)
+            assert (found.errors, found.object_id) == (expected.errors, expected.object_id)
+            continue
+        assert isinstance(found, LightCurve)
+        for field in fields(LightCurve):
+            ours, theirs = getattr(found, field.name), getattr(expected, field.name)
+            assert getattr(ours, "dtype", type(ours)) == getattr(theirs, "dtype", type(theirs))
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_sound_light_curve_is_not_held_against_its_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LightCurveIn, "model_validate", None)
+    assert isinstance(read(curve(3, metadata={"mwebv": 0.1}, survey="ztf")).items[0], LightCurve)
+    assert all(isinstance(item, LightCurve) for item in read({"light_curves": [curve(3)] * 5}).items)
 
 
 def test_every_metadata_column_may_be_sent() -> None:
