@@ -27,10 +27,10 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from models.confidence import Calibration, Domain, Ensemble, Novelty, PredictionSets
 from models.lightcurve import Limits
 from models.metadata import Context
 from models.photometry import BANDS, BandMap, FluxUnit
+from models.posterior import Domain, Novelty, PredictionSets
 from models.runtime import Provider, run
 from models.taxonomy import Taxonomy
 
@@ -44,6 +44,9 @@ SLUG = r"^[a-z0-9][a-z0-9-]*$"
 _REDSHIFTS = {"z_final", "hostgal_zspec", "hostgal_zphot"}
 
 Task = Literal["classification", "forecast"]
+CalibrationMethod = Literal["none", "temperature", "temperature_by_length"]
+
+LARGEST_TEMPERATURE = 20.0  # a temperature by length is held between its inverse and it, as it was when it was fitted
 
 
 class BundleError(Exception):
@@ -52,6 +55,68 @@ class BundleError(Exception):
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Calibration(_Frozen):
+    """Calibration of the probabilities: softmax(logits / temperature), inside the graph.
+
+    Attributes
+    ----------
+    temperature : of every light curve or, ``temperature_by_length``, the best that a single one could have been.
+    coefficients : of ``temperature_by_length``: temperature = exp(sum over k of coefficients[k] * ln(n)**k) with n the
+        number of observations that the network sees, held between the inverse of :data:`LARGEST_TEMPERATURE` and it.
+    lengths : smallest and largest n of the fit; shorter and longer light curves get the temperature of these.
+    ece, split : expected calibration error after the fit, and the split it was fitted and measured on.
+    """
+
+    method: CalibrationMethod
+    temperature: float = Field(gt=0)
+    coefficients: tuple[float, ...] = ()
+    lengths: tuple[int, int] | None = None
+    ece: float | None = None
+    split: str | None = None
+
+    @model_validator(mode="after")
+    def _fits_the_method(self) -> Self:
+        by_length = self.method == "temperature_by_length"
+        if bool(self.coefficients) != by_length or (self.lengths is not None) != by_length:
+            raise ValueError("a temperature by length has coefficients and lengths, another calibration neither")
+        return self
+
+    def temperatures(self, length_B: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Temperature of light curves of so many observations, float64 (B,)."""
+        if self.lengths is None:
+            return np.full(len(length_B), self.temperature)
+        log_length_B = np.log(np.clip(length_B, *self.lengths).astype(np.float64))
+        log_temperature_B = np.polynomial.polynomial.polyval(log_length_B, self.coefficients)
+        return np.asarray(np.exp(np.clip(log_temperature_B, -np.log(LARGEST_TEMPERATURE), np.log(LARGEST_TEMPERATURE))))
+
+
+class Ensemble(_Frozen):
+    """Boosted trees inside the graph: log p = w log p(trees) + (1 - w) log p(network) + a constant, before calibration.
+
+    Attributes
+    ----------
+    trees, nodes, depth : how many trees, their nodes and leaves together, and comparisons down the deepest of them.
+    coefficients : log odds of the trees' weight w: a constant, what every ln(n) adds with n the number of observations
+        that the network sees, and what a known redshift adds.
+    lengths : smallest and largest n of the fit; shorter and longer light curves get the weight of these.
+    split : what the coefficients were fitted on; the trees were fitted on other objects.
+    """
+
+    trees: int = Field(ge=1)
+    nodes: int = Field(ge=1)
+    depth: int = Field(ge=1)
+    coefficients: tuple[float, float, float]
+    lengths: tuple[int, int]
+    split: str
+
+    def weights(self, length_B: NDArray[np.integer], has_redshift_B: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Weight of the trees for light curves of so many observations, float64 (B,)."""
+        constant, per_length, redshift = self.coefficients
+        log_length_B = np.log(np.clip(length_B, *self.lengths).astype(np.float64))
+        odds_B = constant + per_length * log_length_B + redshift * has_redshift_B
+        return np.asarray(0.5 + 0.5 * np.tanh(0.5 * odds_B))
 
 
 class TensorSpec(_Frozen):
@@ -82,7 +147,7 @@ class MeasuredPrior(_Frozen):
 
     Attributes
     ----------
-    shares : by class, any scale, none for a class that is left out; None for those of :mod:`models.posterior`.
+    shares : by class, any scale, none for a class that is left out; None for those of :mod:`models.shares`.
     coverage : by stated coverage ("0.9"), the share of sets that hold the true class.
     mean_size : classes in a set of the default coverage.
     prediction_sets : thresholds fitted under these shares; None for the bundle's own.

@@ -171,8 +171,9 @@ def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float
     total, bands = np.array(flux, dtype=np.float64), np.asarray(band)
     bands = np.where(bands == "y", "Y", bands) if bands.dtype.kind == "U" else bands
     if total.shape == bands.shape and total.ndim == 1:
-        for name in np.unique(bands):
-            total[bands == name] -= np.median(total[bands == name])
+        with np.errstate(invalid="ignore"):  # infinite less infinite is not finite either, which the rules then name
+            for name in np.unique(bands):
+                total[bands == name] -= np.median(total[bands == name])
     return total
 
 

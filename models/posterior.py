@@ -1,7 +1,21 @@
-"""The posterior of a light curve: what a graph answers, under other class shares and with evidence.
+"""Belief in the answers about a light curve: what a bundle states of them, and the conclusion that is drawn.
 
-The graph's probabilities are a posterior under the class shares that it was calibrated for. Other shares and what is
-known besides the light curve enter as factors (Saerens et al. 2002, Neural Computation 14, 21):
+**Stated**, in the manifest:
+
+- :class:`Novelty`: how to read the graph's output ``novelty``, the share of validation objects whose embedding lies
+  nearer to what was trained on. It sees embeddings, not truth: what resembles a known class is not novel.
+- :class:`PredictionSets`: which classes to name so that the true one is among them as often as is stated (split
+  conformal prediction, fitted by ``training.score.confidence``). They are applied to the probabilities, after the
+  graph. A set holds the most probable class and every class of which 1 - p does not exceed the threshold (the ``lac``
+  score of Sadinle et al. 2019, which gives the smallest sets, with the score of the most probable class put to 0, so
+  that no set is empty and a coverage below the accuracy costs nothing). The statement holds on average over light
+  curves like the validation objects' views, not for each class, nor for objects of no known class.
+- :class:`Domain`: where the model was measured, and whether a light curve lies within; the basis of routing
+  (:mod:`service.registry`).
+
+**Concluded** (:class:`Posterior`): the graph's probabilities are a posterior under the class shares that it was
+calibrated for. Other shares (:mod:`models.shares`) and what is known besides the light curve
+(:class:`models.metadata.Evidence`) enter as factors (Saerens et al. 2002, Neural Computation 14, 21):
 
     p'(class) = p(class) * new share / assumed share * likelihood factors, normalised.
 
@@ -9,93 +23,218 @@ All of it is float64 and outside the graph, the same for training's tables, HTTP
 novelty is beyond the bundle's threshold is *unusual*: nothing is known about the coverage of a set for it, so none is
 stated.
 
-Class shares that a client may name in place of those a bundle was calibrated for, with where they come from.
-
-Shares are of *objects* that a survey finds, not of alerts: an object sends many alerts or few, according to its class.
-They are relative, and a class that a map leaves out has none.
-
 Legend: C classes.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.bundle import Manifest
-from models.confidence import PredictionSets
-from models.metadata import Evidence
-
-UNIFORM: Final = "uniform"
-LSST_ALERTS: Final = "lsst-alerts"
-ZTF_BRIGHT: Final = "ztf-bright"
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Relative class shares by class name, and their source."""
-
-    shares: Mapping[str, float]
-    source: str
+from models.lightcurve import LightCurve
+from models.metadata import Context, Evidence
+from models.photometry import UNKNOWN, BandMap, magnitude_of
+from models.shares import NAMED, UNIFORM, class_shares, rates
+from models.taxonomy import Taxonomy
 
 
-_PLASTICC: Final = {
-    "Ia": 1_659_831, "II": 1_000_150, "Ib/c": 175_094, "Iax": 63_664, "91bg": 40_193, "SLSN": 35_782, "TDE": 13_555,
-    "CART": 9_680, "ILOT": 1_702, "PISN": 1_172, "KN": 133, "AGN": 101_424, "RR Lyrae": 197_155,
-    "M-dwarf Flare": 93_494, "EB": 96_572, "uLens": 1_303 + 533,
-}  # fmt: skip
-# Chen et al. 2020 list 46,393 RR Lyrae (ab and c), 1,620 Cepheids (both types) and 16,709 Delta Scuti stars; the types
-# that the Transient Name Server has for supernovae of ZTF are 132 IIb beside 415 Ib, Ic, Ic-BL and Ib/c.
-_BESIDE_PLASTICC: Final = {
-    "Cepheid": 197_155 * 1_620 / 46_393,
-    "Delta Scuti": 197_155 * 16_709 / 46_393,
-    "SN-like/Other": 175_094 * 132 / 415,
-    "Dwarf Novae": 35_000,
-}
-
-_LSST_20: Final = Rates(
-    {**_PLASTICC, **_BESIDE_PLASTICC},
-    "objects of the PLAsTiCC test set, three simulated years of LSST (Kessler et al. 2019, PASP 131, 094501); Cepheids "
-    "and Delta Scuti stars by their number beside RR Lyrae in ZTF (Chen et al. 2020, ApJS 249, 18), IIb "
-    "(SN-like/Other) by theirs beside Ib/c among typed supernovae of ZTF, dwarf novae assumed to be 1 % of all",
-)
-_TYPED: Final = (
-    "types on the Transient Name Server of 8,748 supernovae with alerts of ZTF, mostly brighter than 19 mag, which the "
-    "Bright Transient Survey made complete to 18.5 mag (Perley et al. 2020, ApJ 904, 35)"
-)
-_ZTF_20: Final = Rates(
-    {"Ia": 5_991 + 193 + 50 + 13, "II": 1_230 + 110 + 234, "Ib/c": 415, "SN-like/Other": 132, "91bg": 51, "Iax": 25,
-     "SLSN": 109 + 68, "TDE": 8_748 * 30 / 4_000},
-    f"{_TYPED}; tidal disruption events by the 30 beside almost 4,000 supernovae of its first phase (Hammerstein et "
-    "al. 2023, ApJ 942, 9); active galaxies and variable stars, which that survey leaves out, have no share",
-)  # fmt: skip
-_ZTF_6: Final = Rates(
-    {"Ia": 5_991 + 193 + 50 + 13 + 51, "II": 1_230 + 110 + 132, "Ibc": 415, "IIn": 234, "SLSN-I": 109, "SLSN-II": 68},
-    _TYPED,
-)
-
-NAMED: Final[Mapping[str, tuple[Rates, ...]]] = {LSST_ALERTS: (_LSST_20,), ZTF_BRIGHT: (_ZTF_20, _ZTF_6)}
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def rates(name: str, classes: Sequence[str]) -> Rates | None:
-    """Return the shares of that name for a set of classes, None where there are none."""
-    if name == UNIFORM:
-        return Rates(dict.fromkeys(classes, 1.0), "equal shares")
-    known = set(classes)
-    return next((found for found in NAMED.get(name, ()) if found.shares.keys() <= known), None)
+class Novelty(_Frozen):
+    """Reading of the graph's output ``novelty``: how it was made, and from where on it is an alarm.
+
+    A light curve beyond the threshold is *unusual*: no prediction set is stated for it, since coverage was measured on
+    objects like those that the network knows.
+
+    Attributes
+    ----------
+    threshold : a light curve is unusual where ``novelty`` exceeds it.
+    thresholds_by_detections : the threshold from so many detections on, where one does not serve all.
+    false_alarm_rate : share of known objects that the threshold calls unusual.
+    by_detections : the share measured at so many detections or more, up to the next.
+    split, objects : what it is a share of; reference_objects : training objects whose embeddings it measures from.
+    """
+
+    method: Literal["mahalanobis", "neighbours", "fitted"] = "mahalanobis"
+    threshold: float = Field(ge=0, le=1)
+    thresholds_by_detections: dict[int, Annotated[float, Field(ge=0, le=1)]] = {}
+    false_alarm_rate: float = Field(ge=0, le=1)
+    by_detections: dict[int, float] = {}
+    split: str
+    objects: int = Field(ge=1)
+    reference_objects: int = Field(ge=1)
+
+    def unusual(self, novelty: float, detections: int) -> bool:
+        """Tell whether a light curve of so many detections is beyond what the network knows."""
+        reached = [start for start in self.thresholds_by_detections if start <= detections]
+        return novelty > (self.thresholds_by_detections[max(reached)] if reached else self.threshold)
 
 
-def class_shares(name: str, classes: Sequence[str]) -> dict[str, float] | None:
-    """Return the class shares of that name, summing to 1 over all ``classes``, None where there are none."""
-    found = rates(name, classes)
-    if found is None:
-        return None
-    total = sum(found.shares.values())
-    return {label: found.shares.get(label, 0.0) / total for label in classes}
+class SetThresholds(_Frozen):
+    """Largest 1 - p within a set, one for each stated coverage, in one stratum of light curves.
+
+    Attributes
+    ----------
+    detections, bands, novelty : lower edges of the stratum: observations that the network sees and the survey calls
+        detected, bands with an observation, and the graph's ``novelty``.
+    views : of validation objects that the thresholds were fitted to.
+    """
+
+    detections: int = Field(ge=0)
+    bands: int = Field(default=0, ge=0)
+    novelty: float = Field(default=0.0, ge=0, le=1)
+    largest: tuple[float, ...]
+    views: int = Field(ge=1, description="of validation objects that the thresholds were fitted to")
+
+    @property
+    def edges(self) -> tuple[int, int, float]:
+        """Lower edges, the most important first."""
+        return self.detections, self.bands, self.novelty
+
+
+class NamedSet(NamedTuple):
+    """Classes, the most probable first, and how often such a set holds the true one."""
+
+    classes: NDArray[np.intp]
+    coverage: float
+
+
+class PredictionSets(_Frozen):
+    """Thresholds by stated coverage and, where one threshold would not hold, by stratum.
+
+    Attributes
+    ----------
+    floor : no threshold is smaller, so that every class of probability ``1 - floor`` or more is in every set.
+    measured_on : the light curves that the coverage was measured on, for people.
+    groups : the strata, ascending by their edges; the last one whose edges are all reached applies.
+    """
+
+    method: Literal["lac"] = "lac"
+    coverages: tuple[float, ...] = Field(min_length=1)
+    default: float
+    floor: float = Field(default=0.0, ge=0, le=1)
+    measured_on: str = ""
+    groups: tuple[SetThresholds, ...] = Field(min_length=1)
+    split: str
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Self:
+        if list(self.coverages) != sorted(set(self.coverages)) or self.default not in self.coverages:
+            raise ValueError("coverages must ascend and hold the default")
+        edges = [group.edges for group in self.groups]
+        if edges != sorted(set(edges)):
+            raise ValueError("groups must ascend in detections, bands and novelty")
+        if edges[0] != (0, 0, 0.0) or any(
+            missing not in edges
+            for detections, bands, _ in edges
+            for missing in ((detections, 0, 0), (detections, bands, 0))
+        ):
+            raise ValueError("groups must begin at 0: detections, the bands of each, and the novelty of each of those")
+        if any(len(group.largest) != len(self.coverages) for group in self.groups):
+            raise ValueError("every group needs a threshold for every coverage")
+        if any(largest < self.floor for group in self.groups for largest in group.largest):
+            raise ValueError("no threshold may be below the floor")
+        return self
+
+    def named(
+        self,
+        probabilities_C: NDArray[np.floating],
+        detections: int,
+        coverage: float | None = None,
+        *,
+        bands: int = 0,
+        novelty: float = 0.0,
+    ) -> NamedSet:
+        """Name the set of one light curve.
+
+        Parameters
+        ----------
+        detections, bands, novelty : of the light curve, as :class:`SetThresholds` tells them.
+        coverage : at least this; the smallest stated one that reaches it is taken, every class where none does.
+        """
+        order_C = np.argsort(-probabilities_C, kind="stable")
+        reached = [place for place, stated in enumerate(self.coverages) if stated >= (coverage or self.default)]
+        if not reached:
+            return NamedSet(order_C, 1.0)
+        group = self._group(detections, bands, novelty)
+        size = max(1, int(np.count_nonzero(1.0 - probabilities_C <= group.largest[reached[0]])))
+        return NamedSet(order_C[:size], self.coverages[reached[0]])
+
+    def _group(self, detections: int, bands: int, novelty: float) -> SetThresholds:
+        start = max(group.detections for group in self.groups if group.detections <= detections)
+        first = [group for group in self.groups if group.detections == start]
+        fewest = max(group.bands for group in first if group.bands <= bands)
+        return [group for group in first if group.bands == fewest and group.novelty <= novelty][-1]
+
+
+class Domain(BaseModel):
+    """The light curves on which a model's quality was measured.
+
+    Attributes
+    ----------
+    bands : of the bundle that count for it.
+    fewest_bands, fewest_points : with points, and points in those bands.
+    faintest_njy, brightest_njy : of the brightest detection (of all points where none is detected), nJy; None is open.
+    surveys : a light curve that names another is outside; one that names none is not judged by it. Empty: any.
+    measured_on : for people.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bands: tuple[str, ...] = Field(min_length=1)
+    fewest_bands: int = Field(default=1, ge=1)
+    fewest_points: int = Field(default=1, ge=1)
+    faintest_njy: float | None = Field(default=None, gt=0)
+    brightest_njy: float | None = Field(default=None, gt=0)
+    surveys: tuple[str, ...] = ()
+    measured_on: str
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Self:
+        if self.faintest_njy and self.brightest_njy and self.faintest_njy >= self.brightest_njy:
+            raise ValueError("faintest_njy must be below brightest_njy")
+        return self
+
+    def outside(self, curve: LightCurve, bands: BandMap) -> str:
+        """Say in words why a light curve lies outside; empty where it lies within.
+
+        Parameters
+        ----------
+        bands : of the model.
+        """
+        if self.surveys and curve.survey and curve.survey not in self.surveys:
+            return f"measured on {', '.join(self.surveys)}, not on {curve.survey}"
+        counted = [bands.indices[bands.bands.index(name)] for name in self.bands]
+        band_N = bands.table(curve.survey)[curve.band]
+        points_B = np.bincount(band_N - UNKNOWN, minlength=max(counted) - UNKNOWN + 1)  # UNKNOWN is the least of all
+        is_counted_B = np.zeros(len(points_B), dtype=np.bool_)
+        is_counted_B[np.array(counted) - UNKNOWN] = True
+        if points_B[is_counted_B].sum() < self.fewest_points:
+            return f"measured on light curves of at least {self.fewest_points} points in {', '.join(self.bands)}"
+        if np.count_nonzero(points_B[is_counted_B]) < self.fewest_bands:
+            return f"measured on light curves in at least {self.fewest_bands} bands of {', '.join(self.bands)}"
+        within_N = is_counted_B[band_N - UNKNOWN]
+        found_N = within_N & curve.detected
+        bright_N = found_N if found_N.any() else within_N
+        return self._brightness(float(np.abs(curve.flux[bright_N]).max()))
+
+    def _brightness(self, peak: float) -> str:
+        if self.faintest_njy is not None and peak < self.faintest_njy:
+            return f"the brightest point has {_told(peak)}, measured from {_told(self.faintest_njy)} on"
+        if self.brightest_njy is not None and peak > self.brightest_njy:
+            return f"the brightest point has {_told(peak)}, measured up to {_told(self.brightest_njy)}"
+        return ""
+
+
+def _told(flux_njy: float) -> str:
+    return f"{flux_njy:.3g} nJy ({magnitude_of(flux_njy):.1f} mag)" if flux_njy > 0 else "0 nJy"
 
 
 SMALLEST: float = float(np.finfo(np.float32).tiny)
@@ -152,10 +291,70 @@ class Conclusion:
     evidence: tuple[str, ...] = ()
 
 
+class SharesStated(Protocol):
+    """Class shares that a client may name, as far as a conclusion needs them."""
+
+    @property
+    def shares(self) -> Mapping[str, float] | None:
+        """Weights by class; None for those of that name in :mod:`models.shares`."""
+
+    @property
+    def measured_on(self) -> str:
+        """Light curves that the coverage under them was measured on, for people."""
+
+    @property
+    def prediction_sets(self) -> PredictionSets | None:
+        """Thresholds fitted under them; None for the bundle's own."""
+
+
+class Named(Protocol):
+    """A thing with a name."""
+
+    @property
+    def name(self) -> str:
+        """Return it."""
+
+
+class Stated(Protocol):
+    """Statements of a classifier's manifest that a conclusion needs; :class:`models.bundle.Manifest` makes them."""
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+
+    @property
+    def classes(self) -> Taxonomy:
+        """Classes, in the order of the probabilities."""
+
+    @property
+    def assumed_shares(self) -> Mapping[str, float]:
+        """Class shares that the answers assume, summing to 1."""
+
+    @property
+    def assumed_context(self) -> Context:
+        """Evidence that the network has had already."""
+
+    @property
+    def novelty(self) -> Novelty | None:
+        """Rule of the novelty; None where the model does not tell it."""
+
+    @property
+    def prediction_sets(self) -> PredictionSets | None:
+        """Thresholds of sets; None where none are stated."""
+
+    @property
+    def prior(self) -> Named | None:
+        """Name of the class shares that the answers assume; None where they have none."""
+
+    @property
+    def priors(self) -> Mapping[str, SharesStated]:
+        """Others that a client may name."""
+
+
 class Posterior:
     """Concludes in the name of one classifier."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Stated) -> None:
         self._manifest = manifest
         self._classes = manifest.classes.names
         assumed = manifest.assumed_shares

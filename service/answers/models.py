@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
-from models.bundle import Bundle
-from models.confidence import Calibration, Domain, Novelty, PredictionSets
+from models.bundle import Bundle, Calibration
 from models.lightcurve import Limits
 from models.photometry import FluxUnit
-from models.posterior import Posterior
+from models.posterior import Domain, Novelty, Posterior, PredictionSets
 from service.answers.replies import ClassifierProvenance, Provenance, Reply
 from service.answers.writers import classifier_provenance, provenance
 from service.engine.engine import Engine

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.confidence import Domain
 from models.lightcurve import LightCurve
 from models.photometry import BandMap
+from models.posterior import Domain
 
 BANDS = BandMap(("g", "r", "i"), groups={"atlas:o": "r"})
 

@@ -12,7 +12,6 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from models.bundle import AssumedPrior, Manifest, MeasuredPrior, load_bundle
-from models.confidence import Novelty, PredictionSets, SetThresholds
 from models.metadata import (
     HOST_BY_CHANCE,
     WRONG_GALAXY,
@@ -23,7 +22,7 @@ from models.metadata import (
     host_redshift,
     spectroscopic_redshift,
 )
-from models.posterior import Posterior, PriorError, normalised
+from models.posterior import Novelty, Posterior, PredictionSets, PriorError, SetThresholds, normalised
 from models.taxonomy import ELASTICC
 
 PLAIN = Path(__file__).parents[1] / "assets" / "astro-moe-elasticc-1.2.0"  # assumes equal shares, has no named priors

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.bundle import Bundle
-from models.confidence import Calibration, PredictionSets, SetThresholds
+from models.bundle import Bundle, Calibration
 from models.lightcurve import LightCurve, RaggedBatch, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.photometry import BANDS
+from models.posterior import PredictionSets, SetThresholds
 from training.data.batches import to_tokens
 from training.export.bundle import Release, export_bundle
 from training.fit.checkpoints import DataSource, RunConfig

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from models.bundle import Manifest, Parameters
-from models.confidence import Calibration
+from models.bundle import Calibration, Manifest, Parameters
 from models.lightcurve import LightCurve, Limits, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.taxonomy import ELASTICC

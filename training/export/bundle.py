@@ -37,6 +37,7 @@ from models.bundle import (
     GOLDEN_TOLERANCE,
     MODEL,
     Bundle,
+    Calibration,
     Manifest,
     Parameters,
     TensorSpec,
@@ -44,12 +45,12 @@ from models.bundle import (
     write_golden,
     write_manifest,
 )
-from models.confidence import Calibration, PredictionSets
 from models.lightcurve import LightCurve, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.networks.parts.transformer import FeedForwardExperts, Router
 from models.networks.zoo import NetworkTask, count_parameters
 from models.photometry import BANDS
+from models.posterior import PredictionSets
 from models.runtime import open_session, run
 from models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
 from training.data.batches import draw_examples, draw_indices, usable_tokens

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
-from models.confidence import Calibration
+from models.bundle import CARD, Bundle, Calibration, Manifest, load_bundle, write_manifest
 from models.lightcurve import Int64
 from training.common import markdown_table
 from training.score.figures import confusion_figure

@@ -4,9 +4,10 @@
   perhaps how unusual that is, and the expert loads of a network with mixtures;
 - a forecaster: expected flux and its standard deviation at the queries.
 
-Trees, temperature and novelty follow the formulas of ``models.confidence`` and ``training.score.confidence`` in
-float32, with nothing in temperature and novelty but elementwise arithmetic, one product and reductions, so torch and
-onnxruntime agree to rounding. Trees agree, too, except where rounding leads a number to the other side of a threshold.
+Trees, temperature and novelty follow the formulas of ``models.bundle``, ``models.posterior`` and
+``training.score.confidence`` in float32, with nothing in temperature and novelty but elementwise arithmetic, one
+product and reductions, so torch and onnxruntime agree to rounding. Trees agree, too, except where rounding leads a
+number to the other side of a threshold.
 
 Legend: B batch, L length, C classes, K classes of the reference or statistics, E embedding, F both, Q knots.
 """
@@ -20,13 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.confidence import LARGEST_TEMPERATURE, Calibration, Ensemble, Novelty
+from models.bundle import LARGEST_TEMPERATURE, Calibration, Ensemble
 from models.forecast import Queries, pad_queries
 from models.lightcurve import RaggedBatch, Tokens
 from models.metadata import METADATA_COLUMNS
 from models.networks.network import INPUTS, QUERIES, Forecast, Output
 from models.networks.parts.trees import BoostedTrees
 from models.photometry import BANDS
+from models.posterior import Novelty
 from training.score.confidence import EmbeddingReference, NoveltyFit
 
 GOLDEN_CURVES = 12

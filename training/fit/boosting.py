@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy, log_softmax
 
-from models.confidence import Ensemble
+from models.bundle import Ensemble
 from models.lightcurve import Bool, Float32, Float64, Int64
 from models.networks.parts.trees import BoostedTrees, Forest
 from training.score.calibrate import softmax

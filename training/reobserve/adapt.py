@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle import Bundle, load_bundle, write_manifest
-from models.confidence import Novelty, PredictionSets
 from models.photometry import BANDS
+from models.posterior import Novelty, PredictionSets
 from models.taxonomy import ELASTICC
 from training.data.dataset import Dataset, read_dataset
 from training.reobserve.origins import read_colours

@@ -40,7 +40,7 @@ from scipy.optimize import minimize_scalar
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from models.confidence import LARGEST_TEMPERATURE, Calibration
+from models.bundle import LARGEST_TEMPERATURE, Calibration
 from models.lightcurve import Bool, Int64
 from models.networks.network import Output
 from training.data.augment import View

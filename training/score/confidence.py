@@ -17,7 +17,7 @@ its own calibration objects, which guarantees the coverage of rare classes too; 
 1 / alpha - 1) is in every set.
 
 **The sets of a bundle** (:func:`fit_sets`) come from validation objects in views as served, with the score that
-:class:`models.confidence.PredictionSets` tells of: 1 - p of the true class, 0 where it is the most probable one.
+:class:`models.posterior.PredictionSets` tells of: 1 - p of the true class, 0 where it is the most probable one.
 A threshold holds on average over all light curves, so it may promise too much where the network knows least. Two halves
 of the objects are played against each other: if the threshold of one half covers the other half's light curves of some
 number of detections by more than ``TOLERANCE`` (and twice the standard error) less or more than stated, every number of
@@ -51,8 +51,8 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.confidence import Novelty, PredictionSets, SetThresholds
 from models.lightcurve import Bool, Float64, Int64
+from models.posterior import Novelty, PredictionSets, SetThresholds
 from training.score.calibrate import DETECTION_GROUPS, ServedSample
 from training.score.metrics import Float, area_under_roc
 

@@ -23,7 +23,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from models.confidence import Ensemble
+from models.bundle import Ensemble
 from models.lightcurve import Bool, Float32, Float64, Int64, RaggedBatch, featurise
 from models.metadata import METADATA_COLUMNS
 from models.networks.astro_moe import AstroMoE

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle import load_bundle
-from models.posterior import class_shares
+from models.shares import class_shares
 from models.taxonomy import ELASTICC
 from training.sky.load import as_sent
 from training.sky.readers import MEASURE_ONLY

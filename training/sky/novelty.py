@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from models.confidence import Novelty
 from models.lightcurve import Bool, Float32, Int64, RaggedBatch
 from models.metadata import METADATA_COLUMNS
 from models.networks.astro_moe import AstroMoE
 from models.networks.network import INPUTS
+from models.posterior import Novelty
 from training.data.batches import draw_examples, draw_weighted
 from training.data.dataset import SPLITS, Dataset, split_indices
 from training.export.served import StrangerScore

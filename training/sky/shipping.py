@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.bundle import Bundle, Manifest, load_bundle, write_manifest
-from models.confidence import Calibration, Ensemble, PredictionSets
+from models.bundle import Bundle, Calibration, Ensemble, Manifest, load_bundle, write_manifest
 from models.lightcurve import Float64, RaggedBatch, Tokens
 from models.networks.astro_moe import AstroMoE
 from models.networks.parts.trees import BoostedTrees, Forest
 from models.photometry import BANDS
-from models.posterior import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
-from models.posterior import rates as named_rates
+from models.posterior import PredictionSets
+from models.shares import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
+from models.shares import rates as named_rates
 from models.taxonomy import ELASTICC, taxonomy_of
 from training.data.batches import usable_tokens
 from training.export.bundle import PARITY_NOISE, Release, export_bundle, noise

@@ -30,8 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import log_softmax, nll_loss
 
-from models.bundle import Manifest, load_bundle
-from models.confidence import Ensemble
+from models.bundle import Ensemble, Manifest, load_bundle
 from models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
 from models.networks.astro_moe import AstroMoE

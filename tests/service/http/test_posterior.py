@@ -12,9 +12,8 @@ import orjson
 import pytest
 
 from models.bundle import AssumedPrior, Bundle, load_bundle, write_manifest
-from models.confidence import Domain
 from models.metadata import Context
-from models.posterior import Posterior
+from models.posterior import Domain, Posterior
 from models.taxonomy import ELASTICC
 from service.answers.replies import AlertsReply, ClassifyReply
 from service.engine.load import load_model

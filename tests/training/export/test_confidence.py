@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.bundle import Bundle, load_bundle, verify_golden
-from models.confidence import Calibration, PredictionSets
+from models.bundle import Bundle, Calibration, load_bundle, verify_golden
 from models.lightcurve import RaggedBatch
+from models.posterior import PredictionSets
 from models.runtime import open_session, run
 from service.engine.load import load_model
 from support.bundles import random_tokens, tiny_network

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from models.bundle import Manifest, load_bundle
-from models.confidence import Calibration
+from models.bundle import Calibration, Manifest, load_bundle
 from training.export.card import confidence_sections
 
 SCORES = {"rows": 90.0, "log_loss": 1.0, "ece": 0.0123, "ece_by_chance": 0.0111}

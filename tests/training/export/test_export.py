@@ -7,8 +7,7 @@ import onnx
 import pytest
 import torch
 
-from models.bundle import load_bundle
-from models.confidence import Calibration
+from models.bundle import Calibration, load_bundle
 from models.lightcurve import RaggedBatch
 from models.runtime import open_session, run
 from support.bundles import random_tokens, tiny_network, untrained_bundle

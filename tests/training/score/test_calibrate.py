@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.bundle import load_bundle
-from models.confidence import LARGEST_TEMPERATURE
+from models.bundle import LARGEST_TEMPERATURE, load_bundle
 from support.pipeline import Pipeline
 from training.data.dataset import read_dataset
 from training.fit.checkpoints import load_network

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.confidence import PredictionSets
 from models.lightcurve import Float64, Int64
+from models.posterior import PredictionSets
 from training.score.confidence import FLOOR, Strata, coverage_and_size, fit_strata, reweighted
 
 CLASSES = 6
