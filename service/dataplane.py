@@ -36,8 +36,7 @@ from service.engine.batch import (
     Waiting,
 )
 from service.engine.engine import Engine
-from service.observe.metrics import Metrics
-from service.observe.model_statistics import ModelStatistics
+from service.observe.metrics import Metrics, ModelNotes
 from service.observe.tracing import RECORDING, add_runs, stage
 from service.threads import in_thread
 
@@ -146,7 +145,7 @@ class DataPlane(Generic[ItemT]):
     Parameters
     ----------
     program : the engine's; says how the network wants its input.
-    statistics : of the model; the engine's runs are recorded there as well.
+    notes : of the model's work; those of the engine's runs are taken there as well.
     results : where answers are kept and looked for; None where every question is asked anew.
     """
 
@@ -155,14 +154,14 @@ class DataPlane(Generic[ItemT]):
         engine: Engine,
         program: Program[ItemT],
         metrics: Metrics,
-        statistics: ModelStatistics | None = None,
+        notes: ModelNotes | None = None,
         results: Results | None = None,
     ) -> None:
         self._engine = engine
         self._results = results
         self._program = program
         self._metrics = metrics
-        self.statistics = statistics or ModelStatistics()
+        self.notes = notes or metrics.notes("classification")
         # One thread: a second would only fight for the interpreter. It ends with the plane.
         self._featurising = ThreadPoolExecutor(1, "featurise")
 
@@ -190,10 +189,11 @@ class DataPlane(Generic[ItemT]):
         try:
             outcomes = await self._answer(items, options)
         except (EngineFailure, asyncio.CancelledError):
-            self.statistics.record_request([False] * len(items), monotonic() - started)
+            self.notes.asked(0, len(items), monotonic() - started)
             raise
         asked = [outcome for outcome in outcomes if outcome.status != "abstained"]  # those never reach the network
-        self.statistics.record_request((outcome.prediction is not None for outcome in asked), monotonic() - started)
+        answered = sum(outcome.prediction is not None for outcome in asked)
+        self.notes.asked(answered, len(asked) - answered, monotonic() - started)
         return outcomes
 
     def _count(self, outcomes: Sequence[Outcome], surveys: str | Sequence[str]) -> None:
@@ -210,7 +210,7 @@ class DataPlane(Generic[ItemT]):
         with stage("featurise") if traced else nullcontext():
             prepared = await self._prepare(items)
         usable = [item for item in prepared if isinstance(item, _Prepared)]
-        self.statistics.record_stages({"featurise": sum(item.seconds for item in usable)})
+        self.notes.spent({"featurise": sum(item.seconds for item in usable)})
         results = await self._look_up(usable, options) if usable else []
         if traced:
             add_runs(result for result in results if isinstance(result, Prediction))
@@ -224,7 +224,7 @@ class DataPlane(Generic[ItemT]):
         started, keys = monotonic(), [item.key for item in asked]
         rows = await self._results.find(keys)
         places = [place for place, row in enumerate(rows) if row is None]
-        self.statistics.record_lookup(len(rows) - len(places), len(places), monotonic() - started)
+        self.notes.looked_up(len(rows) - len(places), len(places), monotonic() - started)
         fresh = await self._wait([asked[place].question for place in places], options) if places else []
         new = zip(places, fresh, strict=True)
         self._results.keep([(keys[place], found.outputs) for place, found in new if isinstance(found, Prediction)])

@@ -163,7 +163,7 @@ class StatsReply(Reply):
 
 def stats(served: Served[Any]) -> StatsReply:
     """Statistics of a model's work."""
-    statistics, taxonomy = served.plane.statistics, served.bundle.manifest.taxonomy
+    statistics, taxonomy = served.plane.notes.statistics, served.bundle.manifest.taxonomy
     classes = () if taxonomy is None else taxonomy.names
     return StatsReply(
         model=Provenance(**provenance(served.bundle)),

@@ -41,8 +41,7 @@ from service.http.edge.errors import INVALID, Kind, ProblemError
 from service.http.edge.keys import ANYBODY
 from service.http.edge.receive import Body, content_coding, inflate, unless_gone
 from service.http.lifecycle import Service
-from service.observe.metrics import STAGES, Metrics
-from service.observe.model_statistics import ModelStatistics
+from service.observe.metrics import STAGES, Metrics, ModelNotes
 from service.observe.tracing import RECORDING, Span
 from service.registry.live import Lease, ask_each, held
 from service.registry.names import MOST_CHARACTERS
@@ -166,9 +165,9 @@ class Stopwatch:
         self._metrics.stage(stage, now - self._mark)
         self._mark = now
 
-    def tell(self, statistics: ModelStatistics) -> None:
-        """Tell a model how long the stages took of a request that it has answered."""
-        statistics.record_stages(self._seconds)
+    def tell(self, notes: ModelNotes) -> None:
+        """Tell a model how long the stages took of a request that it has answered; no stage comes after that."""
+        notes.spent(self._seconds)
 
     def header(self, outcomes: Sequence[Outcome]) -> str:
         """Server-Timing of a request: milliseconds of each stage, of the slowest item where items went side by side.
@@ -353,7 +352,7 @@ class Endpoint:
         reply = await call.here_or_there(partial(inquiry.write, outcomes), slow)
         stopwatch.lap("encode")
         for lease in dict.fromkeys(inquiry.leases):
-            stopwatch.tell(lease.served.plane.statistics)
+            stopwatch.tell(lease.served.plane.notes)
         headers = {
             **reply.headers,
             "Server-Timing": stopwatch.header(outcomes),

@@ -13,7 +13,7 @@ Protocol read them (:meth:`ModelStatistics.totals`) and as ``/v1/models/{name}/s
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -191,20 +191,28 @@ class Period:
 
 
 class ModelStatistics:
-    """Totals of one model. Safe to use from any thread."""
+    """Totals of one model. Safe to use from any thread.
+
+    What it is told of may have happened a while ago: :class:`service.observe.metrics.ModelNotes` tells it in batches.
+    """
 
     def __init__(self) -> None:
         self._totals = Totals()
         self._lock = threading.Lock()
         self._before = Period(time.monotonic())  # what is too long ago for any window
-        self._slots: deque[Period] = deque([Period(self._before.began)])
+        self._slots: dict[int, Period] = {}  # by their number since the beginning
 
-    def record_run(self, report: RunReport, predicted_seconds: float) -> None:
-        """Count a run and the light curves that it answered; called in the engine's worker threads."""
+    def record_run(self, report: RunReport, predicted_seconds: float, at: float | None = None) -> None:
+        """Count a run and the light curves that it answered.
+
+        Parameters
+        ----------
+        at : when it ended, ``time.monotonic()`` seconds; now by default, as everywhere here.
+        """
         with self._lock:
-            self._slot().run(report, predicted_seconds)
+            self._slot(at).run(report, predicted_seconds)
             totals = self._totals
-            totals.last_run = time.time()
+            totals.last_run = time.time() - (0.0 if at is None else time.monotonic() - at)
             by_size = totals.runs.setdefault(report.size, RunTotals())
             by_size.assemble.add(report.assemble_seconds)
             by_size.run.add(report.run_seconds)
@@ -216,30 +224,29 @@ class ModelStatistics:
             totals.ran.add(report.run_seconds, len(waits))
             totals.split.add(report.split_seconds, len(waits))
 
-    def record_request(self, answered: Iterable[bool], seconds: float) -> None:
-        """Count what became of the light curves of a request: whether each was answered."""
-        outcomes = list(answered)
+    def record_request(self, answered: int, failed: int, seconds: float, at: float | None = None) -> None:
+        """Count what became of the light curves of a request that took so many seconds."""
         with self._lock:
-            slot = self._slot()
-            slot.answered += sum(outcomes)
-            slot.failed += len(outcomes) - sum(outcomes)
+            slot = self._slot(at)
+            slot.answered += answered
+            slot.failed += failed
             slot.stage("total", seconds)
-            self._totals.answered.add(seconds, sum(outcomes))
-            self._totals.failed.add(seconds, len(outcomes) - sum(outcomes))
+            self._totals.answered.add(seconds, answered)
+            self._totals.failed.add(seconds, failed)
 
-    def record_lookup(self, found: int, not_found: int, seconds: float) -> None:
+    def record_lookup(self, found: int, not_found: int, seconds: float, at: float | None = None) -> None:
         """Count light curves that were looked up together among the results that are kept."""
         with self._lock:
-            slot = self._slot()
+            slot = self._slot(at)
             slot.found += found
             slot.not_found += not_found
             self._totals.found.add(seconds, found)
             self._totals.not_found.add(seconds, not_found)
 
-    def record_stages(self, seconds: Mapping[str, float]) -> None:
+    def record_stages(self, seconds: Mapping[str, float], at: float | None = None) -> None:
         """Count what a request spent in stages outside of the engine."""
         with self._lock:
-            slot = self._slot()
+            slot = self._slot(at)
             for name, value in seconds.items():
                 slot.stage(name, value)
 
@@ -256,17 +263,22 @@ class ModelStatistics:
         with self._lock:
             current = self._slot().began
             start = self._before.began if seconds is None else time.monotonic() - seconds
-            wanted = [slot for slot in self._slots if slot.began >= start or slot.began == current]
+            slots = [self._slots[number] for number in sorted(self._slots)]
+            wanted = [slot for slot in slots if slot.began >= start or slot.began == current]
             merged = Period(self._before.began if seconds is None else wanted[0].began)
             for period in [self._before, *wanted] if seconds is None else wanted:
                 merged.merge(period)
             return merged
 
-    def _slot(self) -> Period:
-        """Return the slot of this moment; slots that leave the longest window are added to the total."""
-        now = time.monotonic()
-        if now >= self._slots[-1].began + SLOT_SECONDS:
-            self._slots.append(Period(now - (now - self._before.began) % SLOT_SECONDS))
-            while self._slots[0].began < now - LONGEST_WINDOW - SLOT_SECONDS:
-                self._before.merge(self._slots.popleft())
-        return self._slots[-1]
+    def _slot(self, at: float | None = None) -> Period:
+        """Return the slot of a moment, now by default; slots that leave the longest window are added to the total."""
+        since = time.monotonic() - self._before.began
+        number = int((since if at is None else at - self._before.began) // SLOT_SECONDS)
+        oldest = int((since - LONGEST_WINDOW) // SLOT_SECONDS) - 1
+        if number < oldest:
+            return self._before
+        if number not in self._slots:
+            self._slots[number] = Period(self._before.began + number * SLOT_SECONDS)
+            for old in [place for place in self._slots if place < oldest]:
+                self._before.merge(self._slots.pop(old))
+        return self._slots[number]

@@ -27,7 +27,6 @@ from service.engine.load import LoadedModel
 from service.engine.policy import BatchLimits, most_items
 from service.engine.supervise import MEANINGS, Fault, fault_of, supervise
 from service.observe.metrics import Metrics
-from service.observe.model_statistics import ModelStatistics
 from service.observe.tracing import Tracer
 from service.registry.cache import RedisResults, ResultCache
 from service.registry.changes import Changes, ChangeSteps, Trials
@@ -70,11 +69,11 @@ class Opener:
 
     async def open(self, loaded: LoadedModel) -> Served[Any]:
         """Start to answer with a model."""
-        bundle, statistics = loaded.bundle, ModelStatistics()
+        bundle = loaded.bundle
         program, task, taxonomy = program_of(bundle.manifest), bundle.manifest.task, bundle.manifest.taxonomy
         bands = bundle.manifest.band_map.labels
-        count = self._metrics.run_recorder(task, () if taxonomy is None else taxonomy.names, bands)
-        listeners: list[RunListener] = [count, statistics.record_run]
+        notes = self._metrics.notes(task, () if taxonomy is None else taxonomy.names, bands)
+        listeners: list[RunListener] = [notes.ran]
         if self._tracer.exports:
             listeners.append(partial(self._tracer.run, task))
         supervisor = supervise(loaded, self._settings.hung_run_seconds, partial(self._fault, task))
@@ -98,7 +97,7 @@ class Opener:
         self._metrics.watch(task, engine)
         self._metrics.set_model(bundle, loaded.provider, loaded.load_seconds)
         results = None if self._cache is None else self._cache.of(bundle, loaded.provider)
-        plane = DataPlane(engine, program, self._metrics, statistics, results)
+        plane = DataPlane(engine, program, self._metrics, notes, results)
         return Served(loaded, engine, plane, self._metrics.model_counter(bundle))
 
     def _limits(self, loaded: LoadedModel) -> BatchLimits:
@@ -111,6 +110,7 @@ class Opener:
         await served.engine.stop()
         await asyncio.to_thread(served.loaded.keep, served.engine.learned)  # a file is written
         # Only now: what ended during the drain is counted as well.
+        self._metrics.end_notes(served.plane.notes)
         self._metrics.unwatch(served.task, served.engine)
         self._metrics.unset_model(served.bundle, served.provider)
 

@@ -78,8 +78,8 @@ class Edge:
         with (
             structlog.contextvars.bound_contextvars(request_id=request_id, trace_id=trace_id),
             nullcontext() if trace is None else self.tracer.recording(trace, is_guarded(scope["path"])) as recorded,
-            self.metrics.inflight.track_inprogress(),
         ):
+            self.metrics.in_progress += 1
             try:
                 await self.app(scope, receive, send_named)
             except ClientGone:
@@ -90,6 +90,8 @@ class Edge:
                     await problem_response(problem, scope["path"], request_id)(scope, receive, send_named)
                 status = problem.kind.status
                 del problem  # in the frames of whose traceback it would keep itself, and the body, for a while
+            finally:
+                self.metrics.in_progress -= 1
             ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
             self._record(scope["method"], route, status, ended - started)
             if recorded is not None:

@@ -281,7 +281,7 @@ def _meanings(manifest: Manifest) -> dict[str, object]:
 
 def statistics(model: ModelOfTensors) -> StatisticsOfModel:
     """Cumulative counts and times of a model."""
-    totals, manifest = model.lease.served.plane.statistics.totals(), model.bundle.manifest
+    totals, manifest = model.lease.served.plane.notes.statistics.totals(), model.bundle.manifest
     return StatisticsOfModel(
         name=manifest.name,
         version=manifest.version,

@@ -108,7 +108,7 @@ class LineAnswerer:
         stopwatch.restart()
         written = write_lines(classified([self._replies] * len(items), items, outcomes, self._options))
         stopwatch.lap("encode")
-        stopwatch.tell(self._lease.served.plane.statistics)
+        stopwatch.tell(self._lease.served.plane.notes)
         return written
 
     def _terms(self) -> AskOptions:

@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from prometheus_client import Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
 from models.bundle import Bundle, Task
@@ -13,7 +15,7 @@ from models.taxonomy import ELASTICC
 from service.engine.batch import Classification, InferenceFailed, Prediction, RunReport
 from service.engine.engine import Engine, EngineOptions
 from service.engine.policy import CostModel
-from service.observe.metrics import STAGES, Metrics
+from service.observe.metrics import MOST_NOTED, MOST_RUNS, SECONDS, STAGES, Metrics
 from support.graphs import EchoGraph, echo_manifest, question
 
 TASK: Task = "classification"
@@ -51,7 +53,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
-    metrics.run_recorder(TASK, CLASSES.names)(report(), 2e-3)
+    metrics.notes(TASK, CLASSES.names).ran(report(), 2e-3)
     expected = {
         ("nightjar_batch_size_sum", "task", TASK): 2,
         ("nightjar_batch_tokens_sum", "task", TASK): 20,
@@ -70,10 +72,42 @@ def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
         assert value(metrics, name, **dict([label] if label else [])) == pytest.approx(number), (name, label)
 
 
+def test_values_are_counted_once_however_many_threads_note_and_read_them(metrics: Metrics) -> None:
+    plain = Histogram("plain", "As the library counts.", buckets=SECONDS, registry=None)
+    values = [float(place % 70) / 1000 for place in range(3 * MOST_NOTED + 7)]
+
+    def note() -> None:
+        for number in values:
+            metrics.stage("run", number)
+
+    threads = [threading.Thread(target=note) for _ in range(3)] + [threading.Thread(target=metrics.render)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in values * 3:
+        plain.observe(number)
+    ours = [family for family in metrics.registry.collect() if family.name == "nightjar_stage_duration_seconds"]
+    found = {(s.name, s.labels.get("le")): s.value for s in ours[0].samples if s.labels["stage"] == "run"}
+    for sample in next(iter(plain.collect())).samples:
+        if not sample.name.endswith("_created"):
+            key = (sample.name.replace("plain", "nightjar_stage_duration_seconds"), sample.labels.get("le"))
+            assert found[key] == pytest.approx(sample.value), key
+
+
+def test_work_of_a_model_is_counted_without_being_asked_for_when_there_is_much(metrics: Metrics) -> None:
+    notes = metrics.notes(TASK, CLASSES.names)
+    for _ in range(MOST_RUNS):
+        notes.ran(report(), 2e-3)
+    assert notes._runs == []
+    assert value(metrics, "nightjar_batch_size_count", task=TASK) == MOST_RUNS
+    assert notes.statistics.totals().ran.count == MOST_RUNS
+
+
 @pytest.mark.parametrize(("layer", "expert", "load"), [("input", "1", 6), ("0", "1", 12), ("1", "0", 16)])
 def test_expert_load_is_counted_by_layer(metrics: Metrics, layer: str, expert: str, load: float) -> None:
     for _ in range(2):
-        metrics.run_recorder(TASK, CLASSES.names)(report(), 2e-3)
+        metrics.notes(TASK, CLASSES.names).ran(report(), 2e-3)
     assert value(metrics, "nightjar_expert_load_total", layer=layer, expert=expert) == 2 * load
 
 
@@ -110,7 +144,7 @@ def test_models_are_named_while_they_are_served(metrics: Metrics) -> None:
 
 
 def test_scraped_metrics_parse_and_keep_to_the_naming_rules(metrics: Metrics) -> None:
-    metrics.run_recorder(TASK, CLASSES.names)(report(), 2e-3)
+    metrics.notes(TASK, CLASSES.names).ran(report(), 2e-3)
     families = list(text_string_to_metric_families(metrics.render().decode()))
     ours = [family for family in families if family.name.startswith("nightjar_")]
     assert len(ours) > 20

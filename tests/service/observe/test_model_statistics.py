@@ -44,7 +44,7 @@ def test_a_run_counts_once_by_size_and_once_for_each_light_curve_that_it_answere
 
 def test_a_request_counts_for_each_of_its_light_curves() -> None:
     statistics = ModelStatistics()
-    statistics.record_request([True, False, True], 0.5)
+    statistics.record_request(2, 1, 0.5)
     totals = statistics.totals()
     assert (totals.answered.count, totals.answered.seconds) == (2, 1.0)
     assert (totals.failed.count, totals.failed.seconds) == (1, 0.5)
@@ -64,7 +64,7 @@ def test_threads_lose_nothing() -> None:
     def work() -> None:
         for _ in range(500):
             statistics.record_run(run, 2e-3)
-            statistics.record_request([True, True], 0.0)
+            statistics.record_request(2, 0, 0.0)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -98,7 +98,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_period_tells_what_happened_in_it(clock: Clock) -> None:
     statistics = ModelStatistics()
     statistics.record_run(report(3, 2), 2e-3)
-    statistics.record_request([True, True, False], 0.02)
+    statistics.record_request(2, 1, 0.02)
     statistics.record_stages({"decode": 1e-3})
     statistics.record_lookup(4, 3, 1e-5)
     period = statistics.period()
@@ -115,7 +115,7 @@ def test_windows_forget_and_the_whole_does_not(clock: Clock) -> None:
     statistics = ModelStatistics()
     for minute in range(60):
         clock.now = 1000.0 + 60 * minute
-        statistics.record_request([True] * (minute + 1), 0.01)
+        statistics.record_request(minute + 1, 0, 0.01)
     assert statistics.period().answered == sum(range(1, 61))
     assert statistics.period(60.0).answered in (60, 60 + 59)
     assert statistics.period(300.0).answered in (sum(range(56, 61)), sum(range(55, 61)))
@@ -125,6 +125,17 @@ def test_windows_forget_and_the_whole_does_not(clock: Clock) -> None:
     assert [statistics.period(seconds).answered for seconds in (60.0, 300.0, 900.0)] == [0, 0, 0]
     assert statistics.period().answered == statistics.totals().answered.count == sum(range(1, 61))
     assert len(statistics._slots) < 5
+
+
+def test_work_that_is_told_of_later_counts_where_it_happened(clock: Clock) -> None:
+    statistics = ModelStatistics()
+    clock.now += 1000
+    statistics.record_request(1, 0, 0.01, at=clock.now - 5)
+    statistics.record_request(2, 0, 0.01, at=clock.now - 200)
+    statistics.record_run(report(1, 1), 2e-3, at=clock.now - 990)
+    assert [statistics.period(seconds).answered for seconds in (60.0, 300.0, 900.0, None)] == [1, 3, 3, 3]
+    assert (statistics.period(900.0).sizes.total(), statistics.period().sizes.total()) == (0, 1)
+    assert statistics.totals().last_run == clock.now - 990
 
 
 @pytest.mark.parametrize("window", [60.0, 300.0, 900.0])
