@@ -51,6 +51,7 @@ from service.threads import nothing_refused
 DEADLINE_HEADER = "Nightjar-Deadline-Ms"
 PROXY_HEADER = "X-Envoy-Expected-Rq-Timeout-Ms"
 PRIORITY_HEADER = "Priority"
+_DEADLINE, _PROXY, _PRIORITY = DEADLINE_HEADER.lower(), PROXY_HEADER.lower(), PRIORITY_HEADER.lower()
 
 USUAL_URGENCY = 3
 SECONDS_OF_A_STEP = 1.0
@@ -84,8 +85,8 @@ def terms_of(
     """
     named = [given for given in (milliseconds, _header_deadline(request, settings)) if given is not None]
     allowed = min(named, default=settings.default_deadline_ms)
-    proxy = request.headers.get(PROXY_HEADER, "")
-    if _MILLISECONDS.fullmatch(proxy):
+    proxy = request.headers.get(_PROXY)
+    if proxy is not None and _MILLISECONDS.fullmatch(proxy):
         allowed = min(allowed, int(proxy))
     steps = USUAL_URGENCY - (_header_urgency(request) if urgency is None else urgency)
     deadline = arrived + allowed / 1000
@@ -94,13 +95,13 @@ def terms_of(
 
 def client_of(request: Request) -> str:
     """Return the client, as the engine tells them apart: by key, and by address where no keys are asked for."""
-    client: str = getattr(request.state, "share", "")
+    client: str = request.scope.get("state", {}).get("share", "")
     return client
 
 
 def key_of(request: Request) -> str:
     """Name of the key that a request shows."""
-    key: str = getattr(request.state, "key", ANYBODY)
+    key: str = request.scope.get("state", {}).get("key", ANYBODY)
     return key
 
 
@@ -120,7 +121,7 @@ def check_deadline(deadline_ms: int | None, pointer: str, settings: Settings) ->
 
 
 def _header_deadline(request: Request, settings: Settings) -> int | None:
-    value = request.headers.get(DEADLINE_HEADER)
+    value = request.headers.get(_DEADLINE)
     if value is None:
         return None
     pointer = f"/headers/{DEADLINE_HEADER.lower()}"
@@ -133,7 +134,8 @@ def _header_deadline(request: Request, settings: Settings) -> int | None:
 
 def _header_urgency(request: Request) -> int:
     """Read the urgency; a header that cannot be read is ignored, as RFC 9218 asks."""
-    found = _URGENCY.search(request.headers.get(PRIORITY_HEADER, ""))
+    told = request.headers.get(_PRIORITY)
+    found = None if told is None else _URGENCY.search(told)
     return int(found.group(1)) if found else USUAL_URGENCY
 
 
@@ -195,7 +197,8 @@ class ModelQuery(BaseModel):
 
 def sticky_key(request: Request, names: Iterable[str] = ()) -> str:
     """Return the key of a canary's share: the first object with a name, else the API key, else the request's id."""
-    asks: str = getattr(request.state, "client", "") or request.state.request_id
+    state = request.scope["state"]
+    asks: str = state.get("client", "") or state["request_id"]
     return next(filter(None, names), asks)
 
 

@@ -28,11 +28,12 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
 from service.http import openapi
 from service.http.admin import AdminServer
-from service.http.edge.errors import to_the_edge
+from service.http.edge.errors import as_it_is, to_the_edge
 from service.http.edge.keys import KeyRing
 from service.http.edge.middleware import Direct, Edge, Gate
 from service.http.edge.protocol import EdgeConfig
@@ -50,10 +51,24 @@ embeddings out. With a forecasting model it also says what flux to expect. Every
 until when it is worth an answer (`Nightjar-Deadline-Ms`) and how urgent it is (`Priority`, RFC 9218)."""
 
 
+class Application(FastAPI):
+    """FastAPI behind the edge: a request that takes a shortcut passes nothing of the framework's."""
+
+    edge: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        await self.edge(scope, receive, send)
+
+    async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle what comes through the edge and takes no shortcut, by its route."""
+        await super().__call__(scope, receive, send)
+
+
 def create_app(service: Service) -> FastAPI:
     """Build the application; its lifespan starts and stops the service."""
     settings = service.settings
-    app = FastAPI(
+    app = Application(
         title="Nightjar",
         version=VERSION,
         summary="Real-time classification of astronomical alerts",
@@ -64,19 +79,19 @@ def create_app(service: Service) -> FastAPI:
         openapi_url=None,  # served with the pages, as bytes
         docs_url=None,
         redoc_url=None,
-        exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge},
+        exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge, Exception: as_it_is},
     )
     app.state.service = service
-    app.add_middleware(Direct, shortcuts={("POST", light_curves.SHORTCUT.path): light_curves.SHORTCUT})
-    app.add_middleware(
-        Gate,
+    direct = Direct(app.framework, app, {("POST", light_curves.SHORTCUT.path): light_curves.SHORTCUT})
+    gate = Gate(
+        direct,
         keys=KeyRing(settings.keys),
         max_requests=settings.max_requests,
         quotas=service.quotas,
         also=settings.keys_for,
         metrics=service.metrics,
     )
-    app.add_middleware(Edge, metrics=service.metrics, tracer=service.tracer)
+    app.edge = Edge(gate, metrics=service.metrics, tracer=service.tracer)
     for router in (
         light_curves.classify_router,
         alerts.router,

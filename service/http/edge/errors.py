@@ -137,6 +137,11 @@ async def to_the_edge(request: Request, error: Exception) -> NoReturn:
     raise problem_of(error) from error
 
 
+async def as_it_is(request: Request, error: Exception) -> NoReturn:
+    """Leave the reply to the outermost middleware, and the exception to its log."""
+    raise error
+
+
 def _kind_of(status: int) -> Kind:
     """Return the kind for a status of the framework's; an unknown fault of the client is a malformed request."""
     return _BY_STATUS.get(status) or (MALFORMED if status < 500 else INTERNAL)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext
 from random import getrandbits
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import structlog
@@ -75,10 +75,9 @@ class Edge:
                 message["headers"] = [*message["headers"], *named]
             await send(message)
 
-        with (
-            structlog.contextvars.bound_contextvars(request_id=request_id, trace_id=trace_id),
-            nullcontext() if trace is None else self.tracer.recording(trace, is_guarded(scope["path"])) as recorded,
-        ):
+        # Not unbound afterwards: the task of a request ends with it.
+        structlog.contextvars.bind_contextvars(request_id=request_id, trace_id=trace_id)
+        with nullcontext() if trace is None else self.tracer.recording(trace, is_guarded(scope["path"])) as recorded:
             self.metrics.in_progress += 1
             try:
                 await self.app(scope, receive, send_named)
@@ -214,11 +213,33 @@ class Shortcut(NamedTuple):
     endpoint: Callable[[Request], Awaitable[Response]]
 
 
-class Direct:
-    """Takes the shortcuts: methods and paths that lead to one. As the innermost middleware, around the routes."""
+class PlainRequest(Request):
+    """A request whose headers are looked up by their names in lower case, of several of a name the first.
 
-    def __init__(self, app: ASGIApp, shortcuts: Mapping[tuple[str, str], Shortcut]) -> None:
-        self.app, self.shortcuts = app, shortcuts
+    Looking one up in Starlette's own takes longer than to make this of all of them.
+    """
+
+    @property
+    def headers(self) -> Mapping[str, str]:  # type: ignore[override]  # a mapping is all that shortcuts ask for
+        """Return the headers."""
+        if self._plain is None:
+            self._plain = {str(name, "latin-1"): str(value, "latin-1") for name, value in self.scope["headers"][::-1]}
+        return self._plain
+
+    _plain: dict[str, str] | None = None
+
+
+class Direct:
+    """Takes the shortcuts: methods and paths that lead to one. As the innermost middleware, around the framework.
+
+    Parameters
+    ----------
+    app : takes everything else.
+    owner : the application, as requests know it.
+    """
+
+    def __init__(self, app: ASGIApp, owner: Any, shortcuts: Mapping[tuple[str, str], Shortcut]) -> None:
+        self.app, self.owner, self.shortcuts = app, owner, shortcuts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -228,6 +249,6 @@ class Direct:
         if shortcut is None:
             await self.app(scope, receive, send)
             return
-        scope["route"] = shortcut
-        response = await shortcut.endpoint(Request(scope, receive, send))
+        scope["route"], scope["app"] = shortcut, self.owner
+        response = await shortcut.endpoint(PlainRequest(scope, receive, send))
         await response(scope, receive, send)
