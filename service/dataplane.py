@@ -204,8 +204,9 @@ class DataPlane(Generic[ItemT]):
 
     async def _answer(self, items: Sequence[ItemT], options: AskOptions) -> list[Outcome]:
         # Before any work is spent; enqueueing asks again, with the lengths known and others possibly ahead by then.
-        lengths = map(self._program.longest, items)
-        self._engine.check_room(lengths, priority=options.priority, client=options.client)
+        if self._engine.depth or not self._engine.accepting:
+            lengths = map(self._program.longest, items)
+            self._engine.check_room(lengths, priority=options.priority, client=options.client)
         traced = RECORDING.get() is not None
         with stage("featurise") if traced else nullcontext():
             prepared = await self._prepare(items)
@@ -233,18 +234,25 @@ class DataPlane(Generic[ItemT]):
 
     async def _wait(self, questions: Sequence[Question], options: AskOptions) -> list[Prediction | EngineFailure]:
         entries = self._engine.enqueue(questions, options.deadline, priority=options.priority, client=options.client)
+        late = None
+        if options.deadline is not None:
+            left = max(0.0, options.deadline - monotonic())
+            late = asyncio.get_running_loop().call_later(left, self._withdraw, entries, DeadlineExceeded)
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if options.deadline is None else options.deadline - monotonic()):
-                    for entry in entries:
-                        with suppress(EngineFailure):
-                            await entry.future
+            for entry in entries:
+                with suppress(EngineFailure):
+                    await entry.future
         finally:
-            if withdrawn := self._engine.withdraw(entries):
-                self._metrics.withdrawn.inc(withdrawn)
+            if late is not None:
+                late.cancel()
+            self._withdraw(entries)
         results = [_result(entry) for entry in entries]
         _log_failures(results)
         return results
+
+    def _withdraw(self, entries: Sequence[Waiting], why: type[EngineFailure] | None = None) -> None:
+        if withdrawn := self._engine.withdraw(entries, why):
+            self._metrics.withdrawn.inc(withdrawn)
 
     async def _prepare(self, items: Sequence[ItemT]) -> list[_Prepared | Outcome]:
         if len(items) <= INLINE_CURVES and sum(map(len, items)) <= INLINE_POINTS:

@@ -237,8 +237,13 @@ class Engine:
                 self._changed.notify(min(len(entries), self._woken) + self._standing_back)
         return entries
 
-    def withdraw(self, entries: Iterable[Waiting]) -> int:
-        """Forget light curves whose caller has gone; those not yet running cost nothing more. Returns how many."""
+    def withdraw(self, entries: Iterable[Waiting], why: type[EngineFailure] | None = None) -> int:
+        """Forget light curves whose caller has gone; those not yet running cost nothing more. Returns how many.
+
+        Parameters
+        ----------
+        why : told to those who still wait for them; they are cancelled without it.
+        """
         abandoned = []
         for entry in entries:
             if not entry.future.done() or entry.future.cancelled():
@@ -251,7 +256,10 @@ class Engine:
             for entry in abandoned:
                 self._backlog.remove(entry)
         for entry in abandoned:  # outside of the lock: cancelling runs callbacks of the callers
-            entry.future.cancel()
+            if why is None:
+                entry.future.cancel()
+            elif not entry.future.done():
+                entry.future.set_exception(why())
         return len(abandoned)
 
     async def submit(self, question: Question, deadline: float | None = None) -> Prediction:

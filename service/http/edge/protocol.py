@@ -37,6 +37,7 @@ from service.http.edge.errors import (
     ProblemError,
     problem_response,
 )
+from service.http.edge.receive import SENT
 from service.http.edge.turns import Places, Turns, neighbourhood
 from service.settings import Settings
 
@@ -305,6 +306,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Begin a request when it is its turn, and not at all when its client has left by then."""
         cycle.scope["state"][ARRIVED] = self._arrived if self._in_turn else monotonic()
+        cycle.scope["state"][SENT] = cycle
         start = super()._start_asgi_task
         if self._in_turn:
             start(cycle, app)

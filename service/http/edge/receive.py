@@ -18,11 +18,10 @@ import math
 import zlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import takewhile
 from time import monotonic
-from typing import TypeVar
+from typing import Protocol, Self, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
@@ -34,6 +33,16 @@ T = TypeVar("T")
 
 RETRY_AFTER_FULL = 1.0
 UNWATCHED_SECONDS = 0.1  # work that has ended by then is not worth a task that looks out for the client's end
+
+
+SENT = "sent"
+"""Key of a request's state: what has been :class:`Sent` of it."""
+
+
+class Sent(Protocol):
+    """A request on its way in."""
+
+    more_body: bool
 
 
 class ClientGone(Exception):
@@ -52,18 +61,19 @@ class BodyBudget:
         self._held_by: Counter[str] = Counter()
         self._bodies_of: Counter[str] = Counter()
 
-    @contextmanager
-    def share(self, client: str) -> Iterator["Share"]:
-        """Return what one request may hold on account of a client; it is given back when the block ends."""
-        share = Share(self, client)
+    def share(self, client: str) -> "Share":
+        """Return what one request may hold on account of a client inside a ``with`` block."""
+        return Share(self, client)
+
+    def begin(self, client: str) -> None:
+        """Count a body of a client."""
         self._bodies_of[client] += 1
-        try:
-            yield share
-        finally:
-            share.hold(0)
-            self._bodies_of[client] -= 1
-            if not self._bodies_of[client]:
-                del self._bodies_of[client], self._held_by[client]
+
+    def end(self, client: str) -> None:
+        """Count a body of a client no more."""
+        self._bodies_of[client] -= 1
+        if not self._bodies_of[client]:
+            del self._bodies_of[client], self._held_by[client]
 
     def take(self, size: int, client: str) -> None:
         """Reserve bytes, give them back where ``size`` is negative. Raises ProblemError (429) beyond a limit."""
@@ -84,6 +94,16 @@ class Share:
     def __init__(self, budget: BodyBudget, client: str) -> None:
         self._budget, self._client = budget, client
         self.size = 0
+
+    def __enter__(self) -> Self:
+        """Begin to hold."""
+        self._budget.begin(self._client)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give everything back."""
+        self.hold(0)
+        self._budget.end(self._client)
 
     def hold(self, size: int) -> None:
         """Hold so many bytes from now on. Raises ProblemError (429) when that would exceed a limit."""
@@ -110,16 +130,28 @@ class Body:
             When the client went away in the middle.
         """
         self._check_declared(limit)
+        if self._is_here():
+            while await self._read_chunk(limit):
+                pass
+        else:
+            await self._wait_for(limit, timeout)
+        if not self._size:
+            raise ProblemError(MALFORMED, "the body is empty")
+        chunks, self._chunks = self._chunks, []  # else the body would be there twice for as long as it is held
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _is_here(self) -> bool:
+        """Return True for a body of which everything has come already: most small ones come with their headers."""
+        sent: Sent | None = self._request.scope.get("state", {}).get(SENT)
+        return sent is not None and not sent.more_body
+
+    async def _wait_for(self, limit: int, timeout: float) -> None:
         try:
             async with asyncio.timeout(timeout):
                 while await self._read_chunk(limit):
                     pass
         except TimeoutError:
             raise ProblemError(TIMEOUT, f"the body did not arrive within {timeout:g} s") from None
-        if not self._size:
-            raise ProblemError(MALFORMED, "the body is empty")
-        chunks, self._chunks = self._chunks, []  # else the body would be there twice for as long as it is held
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def charge(self, size: int) -> None:
         """Charge bytes that were made of the body, its decompressed form. Raises ProblemError (429)."""
