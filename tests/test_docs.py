@@ -32,7 +32,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from deploy.bench.process import ServiceProcess, running
+from deploy.bench.service_process import ServiceProcess, running
 from models.taxonomy import ELASTICC
 from training.simulate.packets import SAMPLES as SIMULATED
 

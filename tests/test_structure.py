@@ -1,7 +1,7 @@
 """The floor plan holds: small folders, no import cycles, few modules that one other module alone imports; plain words.
 
-Plain words: the first line of a docstring is a request ("Return ...") or a noun that stands alone, and the name of a
-test says who or what does something.
+Plain words: the first line of a docstring is a request ("Return ...") or a noun that stands alone, the name of a test
+says who or what does something, a class has a name that no other class has, and a variable is called by a noun.
 """
 
 import ast
@@ -24,7 +24,19 @@ RIDDLE = re.compile(
 RIDDLE_OF_A_NAME = re.compile(r"test_(what|who|whoever|where|whether|which|how|why|it|they|whose)_")
 """Openings that need something before them."""
 
+PARTICIPLES = frozenset({"found", "told", "asked", "known", "kept", "wanted", "seen", "shown"})
+"""Names that say what befell a thing, and not what it is."""
+OWN_NAMES = ("training", "deploy")
+NOUNS = ("training", "deploy")
+NOT_YET = (*sorted((ROOT / "training" / "export").rglob("*.py")), ROOT / "deploy" / "bench" / "lean.py")
+"""Rooms whose classes have names of their own, those whose variables have nouns for names, and files yet to follow."""
+
 PLAN = read_plan(ROOT)
+
+
+def files_of(rooms: tuple[str, ...]) -> list[Path]:
+    """Return the Python files of some rooms."""
+    return sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
 
 
 def test_no_folder_is_too_full() -> None:
@@ -36,25 +48,55 @@ def test_nothing_imports_itself_round_about() -> None:
 
 
 def test_few_modules_have_a_single_importer() -> None:
-    found = [f"{name} <- {importer}" for name, importer in PLAN.single_importers]
-    assert len(found) <= MOST_SINGLE_IMPORTERS, found
+    pairs = [f"{name} <- {importer}" for name, importer in PLAN.single_importers]
+    assert len(pairs) <= MOST_SINGLE_IMPORTERS, pairs
 
 
 def riddles(path: Path) -> list[str]:
     """Return the names of tests and first lines of docstrings in a file that cannot be read alone, with their lines."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    found = []
+    lines = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, kinds):
             name, text = getattr(node, "name", ""), ast.get_docstring(node) or ""
             if RIDDLE.match(text) or RIDDLE_OF_A_NAME.match(name):
-                found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {name}: {text.splitlines()[:1]}")
-    return found
+                lines.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)} {name}: {text.splitlines()[:1]}")
+    return lines
 
 
 def test_names_of_tests_and_first_lines_of_docstrings_stand_alone() -> None:
-    paths = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-    assert [riddle for path in paths for riddle in riddles(path)] == []
+    assert [riddle for path in files_of(ROOMS) for riddle in riddles(path)] == []
+
+
+def public_classes(path: Path) -> list[str]:
+    """Return the names of the top-level classes of a file that others may import."""
+    return [
+        node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+    ]
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    """A name that means one thing here and another there is read wrongly in one of the two places."""
+    places: dict[str, list[str]] = {}
+    for path in files_of(OWN_NAMES):
+        for name in public_classes(path):
+            places.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def participles(path: Path) -> list[str]:
+    """Return the variables, arguments and attributes of a file that bear a participle for a name, with their lines."""
+    names = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                if name in PARTICIPLES:
+                    names.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
+    return names
+
+
+def test_variables_have_nouns_for_names() -> None:
+    assert [name for path in files_of(NOUNS) if path not in NOT_YET for name in participles(path)] == []
 
 
 def test_figures_of_a_small_tree(tmp_path: Path) -> None:

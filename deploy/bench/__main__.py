@@ -18,7 +18,7 @@ from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench import (
-    engine,
+    engine_bench,
     hostile,
     hostile_stream,
     kafka,
@@ -130,8 +130,8 @@ class Bench(BaseSettings):
         return {}
 
     def _engine(self) -> report.Numbers:
-        numbers = engine.measure(self.bundle, self.curves, self.rounds, self.burst, say)
-        self._write_table("engine.md", engine.table(numbers))
+        numbers = engine_bench.measure(self.bundle, self.curves, self.rounds, self.burst, say)
+        self._write_table("engine.md", engine_bench.table(numbers))
         return numbers
 
     def _peers(self) -> report.Numbers:

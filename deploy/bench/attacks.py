@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from deploy.bench.process import HOST
+from deploy.bench.service_process import HOST
 
 PATIENCE_SECONDS: Final = 60.0  # of a client, good or not, with one request
 HEAD: Final = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\n"

@@ -11,8 +11,8 @@ connections, bytes and time, and go to loopback only.
 
 Attackers use the same cores as the service. What they cost the good client by that alone is measured right afterwards:
 the same attack, with as many new connections a second, is aimed at a server that drops everything
-(:mod:`deploy.bench.sink`), while the good client goes on asking the service. That is the *floor* of its latency: no
-repair of the service gets below it.
+(:mod:`deploy.bench.idle_server`), while the good client goes on asking the service. That is the *floor* of its latency:
+no repair of the service gets below it.
 
 A service of another commit is measured with ``--hostile-root folder/of/its/checkout``, as ``hostile.before.*``: a
 process of its own for each attack, which may not outgrow :data:`MOST_BEFORE_BYTES` and is killed afterwards, since some
@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, AttackPace, Target, attacks, lawful, light_curve
-from deploy.bench.load import quantile
-from deploy.bench.process import HOST, ServiceDied, ServiceProcess, running, start
+from deploy.bench.http_load import quantile
 from deploy.bench.report import Numbers
+from deploy.bench.service_process import HOST, ServiceDied, ServiceProcess, running, start
 from training.common import markdown_table
 
 GOOD_ADDRESS: Final = "127.0.0.2"
@@ -276,7 +276,7 @@ def _good_client(port: int) -> Iterator[_Good]:
 @contextlib.contextmanager
 def _sink() -> Iterator[int]:
     """Run a server that drops everything; its port."""
-    with _started("deploy.bench.sink") as process:
+    with _started("deploy.bench.idle_server") as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())
 

@@ -24,8 +24,8 @@ import numpy as np
 from deploy.bench.attacks import container, deflate_bomb, schema_bomb, survey_fields, wide_json
 from deploy.bench.brokers import brokers, home
 from deploy.bench.kafka_trial import PARTITIONS, AnswerTopic, Trial, assigned, metric, until
-from deploy.bench.process import ServiceProcess
 from deploy.bench.report import Numbers
+from deploy.bench.service_process import ServiceProcess
 from deploy.bench.workload import packet, visit
 from training.common import markdown_table
 

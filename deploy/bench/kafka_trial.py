@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.bench.brokers import Brokers
-from deploy.bench.process import HOST, ServiceProcess, free_port
+from deploy.bench.service_process import HOST, ServiceProcess, free_port
 
 PARTITIONS: Final = 4
 FIRST_ID: Final = 10**17  # of the alerts of a visit

@@ -43,9 +43,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from torch import Tensor
 
-from deploy.bench.load import run_in_process, write_plan
-from deploy.bench.process import running
+from deploy.bench.http_load import run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
+from deploy.bench.service_process import running
 from deploy.bench.wire import BATCH, packed_request
 from deploy.bench.workload import columns
 from models.bundle import Manifest, load_bundle

@@ -24,9 +24,9 @@ import numpy as np
 import orjson
 
 from deploy.bench.bare import Bare
-from deploy.bench.load import HOST, request, run_in_process, write_plan
-from deploy.bench.process import free_port
+from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import ROOT, Numbers, spread
+from deploy.bench.service_process import free_port
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.wire import answered, patient
 from deploy.bench.workload import Columns, alert_mix

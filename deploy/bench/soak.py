@@ -42,8 +42,8 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from deploy.bench.bare import Bare
-from deploy.bench.load import DROPPED, HOST, HttpReply, LoadClient, Request, request
-from deploy.bench.process import ServiceProcess, free_port, running
+from deploy.bench.http_load import DROPPED, HOST, HttpReply, LoadClient, Request, request
+from deploy.bench.service_process import ServiceProcess, free_port, running
 from deploy.bench.wire import MSGPACK, TOLERANCE, packed_request
 from deploy.bench.workload import Columns, alert_mix, broken
 from models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest

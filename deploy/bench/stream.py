@@ -35,10 +35,10 @@ import fastavro
 import numpy as np
 import orjson
 
-from deploy.bench import engine
+from deploy.bench import engine_bench
 from deploy.bench.bare import Bare, Best
-from deploy.bench.process import HOST, ServiceProcess, free_port
 from deploy.bench.report import Numbers, aims_of
+from deploy.bench.service_process import HOST, ServiceProcess, free_port
 from deploy.bench.wire import ArmPace, code_of, in_turn, ratio_line, ratios_of
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from models.alerts import plans
@@ -245,7 +245,7 @@ def table(numbers: Numbers) -> str:
     }
     figures = {name: value for name, value in sorted(rest.items()) if isinstance(value, float)}
     cells = [(f"`{name}`", f"{value:,.0f}" if value >= 100 else f"{value:.3g}") for name, value in figures.items()]
-    return f"{engine.table(numbers, reached)}\n{markdown_table(('figure', 'measured'), cells)}\n"
+    return f"{engine_bench.table(numbers, reached)}\n{markdown_table(('figure', 'measured'), cells)}\n"
 
 
 def _beside_bare(bundle: Path, packets: Sequence[bytes], say: Callable[[str], None]) -> Numbers:

@@ -34,9 +34,9 @@ import orjson
 import uvloop
 
 from deploy.bench.bare import Bare, BarePace
-from deploy.bench.load import HOST, request, run_in_process, write_plan
-from deploy.bench.process import ServiceProcess, running, start
+from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
+from deploy.bench.service_process import ServiceProcess, running, start
 from deploy.bench.workload import OCTETS, Columns, columns, requests
 from service.client import packets_in
 

@@ -23,9 +23,9 @@ import numpy as np
 import orjson
 
 from deploy.bench.bare import Bare, Best
-from deploy.bench.load import HOST, Request, request, run_in_process, write_plan
-from deploy.bench.process import ServiceProcess, running
+from deploy.bench.http_load import HOST, Request, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
+from deploy.bench.service_process import ServiceProcess, running
 from deploy.bench.throughput import WrongAnswer, check_answers
 from deploy.bench.workload import Columns, alert_mix
 from models.metadata import METADATA_COLUMNS

@@ -30,7 +30,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from deploy.bench.load import Request, request
+from deploy.bench.http_load import Request, request
 from models.alerts import avro
 from models.alerts.avro import bare
 from models.bundle import Manifest

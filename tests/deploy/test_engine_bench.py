@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bench import engine, wire
+from deploy.bench import engine_bench, wire
 from deploy.bench.bare import Best, cut, tokens_of
-from deploy.bench.engine import HttpLine, Lone, lone_numbers, stages_of
-from deploy.bench.load import HOST
-from deploy.bench.process import running
+from deploy.bench.engine_bench import HttpLine, Lone, lone_numbers, stages_of
+from deploy.bench.http_load import HOST
 from deploy.bench.report import Numbers
+from deploy.bench.service_process import running
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.workload import LONGEST, alert_mix
 from models.bundle import load_bundle
@@ -64,7 +64,7 @@ def test_a_packed_request_holds_every_column() -> None:
 
 
 async def test_every_policy_answers_everything_after_it_came(tiny_bundle: Path) -> None:
-    bench = engine.EngineBench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
+    bench = engine_bench.EngineBench.of(load_model(tiny_bundle), alert_mix(60, seed=3))
     arrival = np.linspace(0.0, 0.1, 60)
     for policy in bench.contenders:
         assert await bench.saturated(policy) > 0
@@ -101,20 +101,22 @@ def test_stages_add_up_to_what_a_client_waited() -> None:
 
 def test_every_figure_of_the_engine_is_measured(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "SECONDS_EACH", 0.02)
-    monkeypatch.setattr(engine, "CURVES", 10)
-    numbers = engine.measure(tiny_bundle, curves=70, rounds=1, burst=150, say=quiet)
-    assert set(engine.AIMS) <= set(numbers)
+    monkeypatch.setattr(engine_bench, "CURVES", 10)
+    numbers = engine_bench.measure(tiny_bundle, curves=70, rounds=1, burst=150, say=quiet)
+    assert set(engine_bench.AIMS) <= set(numbers)
     assert float(str(numbers["engine.max_abs_difference_to_bare"])) <= 1e-4
-    for key in engine.AIMS:
+    for key in engine_bench.AIMS:
         figure = numbers[key]
         assert np.isfinite(figure["median"] if isinstance(figure, dict) else figure), key
 
 
 def test_the_table_says_what_was_reached() -> None:
-    numbers: Numbers = {key: {"median": aim.value, "spread": 0.5} for key, aim in engine.AIMS.items()}
-    assert engine.table(numbers).count("| yes |") == len(engine.AIMS)
-    worse: Numbers = {key: aim.value + (-0.01 if aim.bound == "at least" else 0.01) for key, aim in engine.AIMS.items()}
-    assert engine.table(worse).count("| no |") == len(engine.AIMS)
+    numbers: Numbers = {key: {"median": aim.value, "spread": 0.5} for key, aim in engine_bench.AIMS.items()}
+    assert engine_bench.table(numbers).count("| yes |") == len(engine_bench.AIMS)
+    worse: Numbers = {
+        key: aim.value + (-0.01 if aim.bound == "at least" else 0.01) for key, aim in engine_bench.AIMS.items()
+    }
+    assert engine_bench.table(worse).count("| no |") == len(engine_bench.AIMS)
 
 
 def test_requests_that_fail_end_the_measurement() -> None:

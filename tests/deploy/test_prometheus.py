@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from deploy.bench.__main__ import sample_packets
-from deploy.bench.load import drive
-from deploy.bench.process import HOST, ServiceProcess, free_port, running
+from deploy.bench.http_load import drive
+from deploy.bench.service_process import HOST, ServiceProcess, free_port, running
 from deploy.bench.stream import feed, redis_server, worker
 from deploy.bench.workload import requests
 from deploy.pages import dashboard

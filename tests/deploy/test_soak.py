@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.bench.load import HttpReply
-from deploy.bench.process import free_port
+from deploy.bench.http_load import HttpReply
+from deploy.bench.service_process import free_port
 from deploy.bench.soak import (
     SHARES,
     Administrator,

@@ -41,7 +41,7 @@ SLOW = (
     "training/sky/test_measure.py",
     "training/fit/test_train.py",
     "training/score/test_baseline.py",
-    "deploy/test_process.py",
+    "deploy/test_service_process.py",
     "service/test_cli.py",
     "service/stream/test_kafka.py",
     "service/stream/test_faults.py",

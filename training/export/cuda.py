@@ -50,7 +50,7 @@ class Kernel(TypedDict):
     types: list[str]
 
 
-class Table(TypedDict):
+class KernelTable(TypedDict):
     """The kernels of one version of onnxruntime by operator of the domain ``ai.onnx``."""
 
     source: str
@@ -58,13 +58,13 @@ class Table(TypedDict):
     operators: dict[str, list[Kernel]]
 
 
-def kernels() -> Table:
+def kernels() -> KernelTable:
     """Read the table that is kept."""
-    table: Table = json.loads(TABLE.read_text())
+    table: KernelTable = json.loads(TABLE.read_text())
     return table
 
 
-def without_kernel(model: onnx.ModelProto, table: Table | None = None) -> list[str]:
+def without_kernel(model: onnx.ModelProto, table: KernelTable | None = None) -> list[str]:
     """Nodes that the CUDA provider has no kernel for, each with the reason; those under conditions as well."""
     operators = (kernels() if table is None else table)["operators"]
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
@@ -440,7 +440,7 @@ def write_table(documentation: Path, version: str) -> None:
     TABLE.write_text(f'{{\n{head}\n "operators": {{\n{rows}\n }}\n}}\n')
 
 
-def read_documentation(text: str, version: str) -> Table:
+def read_documentation(text: str, version: str) -> KernelTable:
     """Take the standard operators of the CUDA provider out of onnxruntime's ``docs/OperatorKernels.md``."""
     section = text.partition(_SECTION)[2].partition("<a name=")[0]
     operators: dict[str, list[Kernel]] = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from deploy.bench.process import free_port
+from deploy.bench.service_process import free_port
 from models.bundle import MANIFEST, MODEL, Bundle, Manifest, write_manifest
 from service.engine.load import load_model
 from service.registry.load import Models

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from deploy.bench import wire
 from deploy.bench.bare import Bare, tokens_of
-from deploy.bench.load import HOST, request
+from deploy.bench.http_load import HOST, request
 from deploy.bench.report import Aim, Numbers, Spread, aims_of, spread
 from deploy.bench.simulation.events import (
     Contender,

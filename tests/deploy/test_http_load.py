@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bench.load import (
+from deploy.bench.http_load import (
     HOST,
     HttpReply,
     PlanOutcome,

@@ -1,6 +1,6 @@
 """A server that does next to nothing: what an attack on it costs a bystander is the price of the attackers themselves.
 
-    python -m deploy.bench.sink      prints its port, and ends when its input does
+    python -m deploy.bench.idle_server      prints its port, and ends when its input does
 
 It accepts, reads and drops. So that attackers go on as they do with a service, a connection ends when a whole body, too
 long a header or a byte that is no text has come, or when its client sends no more; one that sends little stays.
@@ -13,7 +13,7 @@ from typing import Final, cast
 
 import uvloop
 
-from deploy.bench.process import HOST
+from deploy.bench.service_process import HOST
 
 BACKLOG: Final = 2048
 MOST_HEADER_BYTES: Final = 32 * 1024

@@ -1,6 +1,6 @@
 """Closed-loop HTTP load over raw asyncio streams, in a process of its own.
 
-    python -m deploy.bench.load PORT PLAN --clients 32 --replies FILE < /dev/null
+    python -m deploy.bench.http_load PORT PLAN --clients 32 --replies FILE < /dev/null
 
 A plan is a file of requests, written by :func:`write_plan`. Each client keeps one connection, sends the next request
 of the plan as soon as the last one was answered, and connects again when the server hangs up. Latency runs from the
@@ -163,7 +163,7 @@ def quantile(ordered: list[float], q: float) -> float:
 
 def run_in_process(port: int, plan: Path, clients: int, replies: Path | None = None) -> dict[str, Any]:
     """Run this module as a process of its own and return its :func:`summary`."""
-    command = [sys.executable, "-m", "deploy.bench.load", str(port), str(plan), "--clients", str(clients)]
+    command = [sys.executable, "-m", "deploy.bench.http_load", str(port), str(plan), "--clients", str(clients)]
     if replies is not None:
         command += ["--replies", str(replies)]
     done = subprocess.run(command, cwd=Path(__file__).resolve().parents[2], check=True, stdout=subprocess.PIPE)
@@ -173,7 +173,7 @@ def run_in_process(port: int, plan: Path, clients: int, replies: Path | None = N
 
 def main() -> None:
     """Drive a plan and print what happened."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.bench.load", description="closed-loop HTTP load")
+    parser = argparse.ArgumentParser(prog="python -m deploy.bench.http_load", description="closed-loop HTTP load")
     parser.add_argument("port", type=int)
     parser.add_argument("plan", type=Path)
     parser.add_argument("--clients", type=int, default=32)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench.process import ServiceDied, ServiceProcess, free_port, running, start
+from deploy.bench.service_process import ServiceDied, ServiceProcess, free_port, running, start
 
 ROOT = Path(__file__).resolve().parents[2]
 
