@@ -172,16 +172,16 @@ def weights(
 ) -> Float64:
     """Weights (N,) by which objects are drawn, by the rules of the module docstring; each part on its own."""
     weight_N = np.zeros(len(label_N))
-    wanted_C = np.array([classes.get(name, 1.0) for name in taxonomy.names])
+    factor_C = np.array([classes.get(name, 1.0) for name in taxonomy.names])
     for part in np.unique(part_N):
         mine = np.flatnonzero(part_N == part)
         surveys, source_M = np.unique(source_N[mine], return_inverse=True)
-        count_SC = np.zeros((len(surveys), len(wanted_C)))
+        count_SC = np.zeros((len(surveys), len(factor_C)))
         np.add.at(count_SC, (source_M, label_N[mine]), 1)
         share_SC = np.sqrt(count_SC)
         share_SC[(count_SC > 0).sum(1) == 1] *= one_class
         there_C = share_SC.sum(0)
-        pull_C = wanted_C * np.sqrt(there_C)
+        pull_C = factor_C * np.sqrt(there_C)
         each_SC = share_SC * np.divide(pull_C, there_C, out=np.zeros_like(pull_C), where=there_C > 0)
         weight_N[mine] = (each_SC / np.maximum(count_SC, 1))[source_M, label_N[mine]]
     return weight_N

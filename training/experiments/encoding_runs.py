@@ -225,7 +225,7 @@ WARMUP = 200
 HELD_OUT = 0.05  # of the unlabelled objects for validation, and as many for the reported scores
 
 
-class Pretrained(NamedTuple):
+class PretrainedNetwork(NamedTuple):
     """A pretrained network with its best weights, and the data and sample that it came from."""
 
     network: AstromerPretraining
@@ -321,7 +321,7 @@ def fit_config(options: Encodings) -> FitConfig:
     )
 
 
-def pretrain(options: Encodings) -> Pretrained | None:
+def pretrain(options: Encodings) -> PretrainedNetwork | None:
     """Pretrain or resume, write the record of the reconstruction; None when ``max_minutes`` ended the run."""
     data = read_catalina(options.data)
     sample = draw_sample(data.label, options.per_class, ENCODING_FOLDS, seed=0)
@@ -338,7 +338,7 @@ def pretrain(options: Encodings) -> Pretrained | None:
         return None
     network.load_state_dict(load_best(folder))
     write_record(_pretraining_record(options, network.eval(), task, folder, result.step), options.records)
-    return Pretrained(network, data, sample)
+    return PretrainedNetwork(network, data, sample)
 
 
 def run_folder(options: Encodings) -> Path:
@@ -461,7 +461,7 @@ def encode(network: AstromerPretraining, data: Catalina, indices: Int64, window:
     return Vectors(x_NWD, batch.mask_BL, batch.label_B)
 
 
-def classify(options: Encodings, pretrained: Pretrained) -> None:
+def classify(options: Encodings, pretrained: PretrainedNetwork) -> None:
     """Train every head at every cadence in every fold; one record for each head and fold."""
     network, data, sample = pretrained
     objects = np.concatenate(sample.folds)

@@ -67,7 +67,7 @@ class ArchiveError(ValueError):
     """The folder does not hold the set, or a file of it is malformed."""
 
 
-class Observed(NamedTuple):
+class ObservedSteps(NamedTuple):
     """The time steps of a series that are kept: ``step`` i64[n], ascending, and ``values`` f32[n, channels]."""
 
     step: Int64
@@ -78,7 +78,7 @@ class Observed(NamedTuple):
 class Series:
     """One side of a set: series of equal channels and possibly unequal length, and class indices."""
 
-    observed: tuple[Observed, ...]
+    observed: tuple[ObservedSteps, ...]
     label: Int64
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ def standardise(data: SeriesSet) -> SeriesSet:
     deviation[deviation == 0] = 1.0
 
     def scaled(series: Series) -> Series:
-        parts = (Observed(o.step, ((o.values - mean) / deviation).astype(np.float32)) for o in series.observed)
+        parts = (ObservedSteps(o.step, ((o.values - mean) / deviation).astype(np.float32)) for o in series.observed)
         return Series(tuple(parts), series.label)
 
     return replace(data, train=scaled(data.train), test=scaled(data.test))
@@ -145,7 +145,7 @@ def _dropped(series: Series, share: float, rng: np.random.Generator) -> Series:
     for observed in series.observed:
         count = len(observed.step)
         steps = np.sort(rng.permutation(count)[: max(1, count - round(share * count))])
-        parts.append(Observed(observed.step[steps], observed.values[steps]))
+        parts.append(ObservedSteps(observed.step[steps], observed.values[steps]))
     return Series(tuple(parts), series.label)
 
 
@@ -153,7 +153,7 @@ def _series(values: list[Float32], names: list[str], classes: tuple[str, ...]) -
     if unknown := sorted(set(names) - set(classes)):
         raise ArchiveError(f"classes {', '.join(unknown)} are in the test block only")
     label = np.array([classes.index(name) for name in names], dtype=np.int64)
-    return Series(tuple(Observed(np.arange(len(value)), value) for value in values), label)
+    return Series(tuple(ObservedSteps(np.arange(len(value)), value) for value in values), label)
 
 
 def _read_ts(path: Path) -> tuple[list[Float32], list[str]]:
@@ -207,7 +207,7 @@ class HiddenBatch(NamedTuple):
     hidden_BL: Tensor
 
 
-def collate(observed: Sequence[Observed], label_B: Int64) -> SeriesBatch:
+def collate(observed: Sequence[ObservedSteps], label_B: Int64) -> SeriesBatch:
     """Pad series at the end, with zeros, to the longest."""
     lengths_B = np.array([len(series.step) for series in observed])
     mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]

@@ -159,14 +159,14 @@ def fit_ensemble(
     """
     lengths = int(length_N.min()), int(length_N.max())
     log_length_N = torch.from_numpy(np.log(length_N.astype(np.float64)))
-    known_N, label = torch.from_numpy(has_redshift_N.astype(np.float64)), torch.from_numpy(label_N)
+    redshift_known_N, label = torch.from_numpy(has_redshift_N.astype(np.float64)), torch.from_numpy(label_N)
     one_NC, other_NC = (log_softmax(torch.from_numpy(each_NC).double(), -1) for each_NC in (network_NC, trees_NC))
     fitted = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     optimiser = torch.optim.LBFGS([fitted], max_iter=100, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
-        weight_N = (fitted[0] + fitted[1] * log_length_N + fitted[2] * known_N).sigmoid()
+        weight_N = (fitted[0] + fitted[1] * log_length_N + fitted[2] * redshift_known_N).sigmoid()
         both_NC = one_NC + weight_N[:, None] * (other_NC - one_NC)
         value = cross_entropy(both_NC * fitted[3].exp(), label) + RIDGE * fitted[:3].square().sum()
         value.backward()

@@ -79,9 +79,9 @@ class Ranks:
         if self.alone:
             return loss.detach()
         trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-        held_P = loss.new_tensor([parameter.grad is not None for parameter in trained])
+        has_gradient_P = loss.new_tensor([parameter.grad is not None for parameter in trained])
         flat = [(torch.zeros_like(each) if each.grad is None else each.grad).flatten() for each in trained]
-        whole = torch.cat([loss.detach().reshape(1), held_P, *flat])
+        whole = torch.cat([loss.detach().reshape(1), has_gradient_P, *flat])
         dist.all_reduce(whole)
         whole /= self.size
         parts = torch.split(whole, [1, len(trained), *(each.numel() for each in trained)])

@@ -297,9 +297,9 @@ class ForecastingTask(Task):
     def loss(self, network: nn.Module, batch: ForecastBatch) -> StepLoss:
         """Mean negative log likelihood of the queries."""
         likely = distribution(network, batch)
-        asked_BQ, nll_BQ = batch.queries.mask_BQ, likely.negative_log_likelihood(batch.flux_BQ)
-        loss = ranks.mean(torch.where(asked_BQ, nll_BQ, 0.0).sum(), asked_BQ.sum())
-        return StepLoss(loss, {"curves": torch.tensor(len(asked_BQ)), "padding": 1 - asked_BQ.float().mean()})
+        is_query_BQ, nll_BQ = batch.queries.mask_BQ, likely.negative_log_likelihood(batch.flux_BQ)
+        loss = ranks.mean(torch.where(is_query_BQ, nll_BQ, 0.0).sum(), is_query_BQ.sum())
+        return StepLoss(loss, {"curves": torch.tensor(len(is_query_BQ)), "padding": 1 - is_query_BQ.float().mean()})
 
     def score(self, network: nn.Module) -> dict[str, float]:
         """Scores of the network and of the baselines on the validation questions; the score is minus the NLL."""

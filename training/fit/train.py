@@ -130,7 +130,7 @@ def _sample_inputs(
         yield collate(examples[start : start + SCALES_BATCH]).inputs_of(network)
 
 
-class Counted(NamedTuple):
+class CountedBatch(NamedTuple):
     """A batch, and how many of its places are observations."""
 
     batch: TrainingBatch
@@ -148,7 +148,7 @@ class Side:
     """A run that trains on one kind of batches, a pool a round."""
 
     def __init__(
-        self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64], make: Callable[[int], list[Counted]]
+        self, recipe: Recipe, dataset: Dataset, split: dict[str, Int64], make: Callable[[int], list[CountedBatch]]
     ) -> None:
         self.recipe, self.task = recipe, ClassificationTask(recipe, dataset, split)
         network = start(recipe, dataset, split["train"]).to(recipe.device)
@@ -168,25 +168,25 @@ class Side:
         return TrainingPace(curves / (time.perf_counter() - started), 1 - observations / places)
 
 
-def grouped_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Counted]:
+def grouped_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[CountedBatch]:
     """Batches of a pool as training takes them."""
     batches = batches_of_pool(dataset, indices, recipe, number)
-    return [Counted(batch, int(batch.mask_BL.sum())) for batch in batches]
+    return [CountedBatch(batch, int(batch.mask_BL.sum())) for batch in batches]
 
 
-def plain_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[Counted]:
+def plain_pool(dataset: Dataset, indices: Int64, recipe: Recipe, number: int) -> list[CountedBatch]:
     """Batches of the same curves in the order in which they were drawn, padding marked as observed."""
     examples = draw_pool(dataset, indices, recipe, np.random.default_rng((recipe.seed, number)))
     parts = np.array_split(np.arange(len(examples)), recipe.batch.pool)
     return [_fill(collate([examples[index] for index in part])) for part in parts]
 
 
-def _fill(batch: TrainingBatch) -> Counted:
+def _fill(batch: TrainingBatch) -> CountedBatch:
     filled = batch._replace(
         flux_err_BL=torch.where(batch.mask_BL, batch.flux_err_BL, 1.0),  # an observation without error has no meaning
         mask_BL=torch.ones_like(batch.mask_BL),
     )
-    return Counted(filled, int(batch.mask_BL.sum()))
+    return CountedBatch(filled, int(batch.mask_BL.sum()))
 
 
 def throughput(recipe: Recipe, data: Path, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:

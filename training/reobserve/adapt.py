@@ -43,7 +43,7 @@ GALACTIC: Final = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class Adaptation:
     """The new bundle and what was measured, before and after, on views that nothing was fitted to."""
 
     bundle: Bundle
@@ -59,7 +59,7 @@ def adapt(
     number: int = 4000,
     version: str | None = None,
     seed: int = 0,
-) -> Adapted:
+) -> Adaptation:
     """Write a new version of the bundle ``path`` to ``out``, adapted to the survey of the light curves ``like``.
 
     Parameters
@@ -101,7 +101,7 @@ def adapt(
         "before": _measured(path, untouched),
         "after": _measured(out, untouched),
     }
-    return Adapted(new, report)
+    return Adaptation(new, report)
 
 
 def library_of(dataset: Dataset) -> Library:

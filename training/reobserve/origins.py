@@ -371,11 +371,11 @@ class ColourContinuation:
     series: SpectralSeries | None
     slope: float
 
-    def log_ratio(self, rest_days_Q: Float, inside_Q: Float, asked_Q: Float) -> Float:
-        """Ln of the flux at ``asked_Q`` over that at ``inside_Q``, ln(nm) in the rest frame; NaN where unknown."""
+    def log_ratio(self, rest_days_Q: Float, inside_Q: Float, outside_Q: Float) -> Float:
+        """Ln of the flux at ``outside_Q`` over that at ``inside_Q``, ln(nm) in the rest frame; NaN where unknown."""
         if self.series is not None:
-            return self.series.at(rest_days_Q, asked_Q) - self.series.at(rest_days_Q, inside_Q)
-        return self.slope * (asked_Q - inside_Q)
+            return self.series.at(rest_days_Q, outside_Q) - self.series.at(rest_days_Q, inside_Q)
+        return self.slope * (outside_Q - inside_Q)
 
 
 def no_templates() -> Colours:

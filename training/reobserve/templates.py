@@ -87,10 +87,10 @@ def _light_curve(density_of: Callable[[Float, float], Float], z: float) -> SkyOb
     flux_TB = np.stack([density_of(EPOCHS, float(wave / (1 + z))) for wave in ANGSTROM], axis=1)
     flux_TB *= (1 + z) * 10 ** (-0.4 * float(distance_modulus(np.array([z]))[0]))
     largest = float(np.nanmax(flux_TB, initial=0.0))
-    told_TB = np.isfinite(flux_TB) & (flux_TB > FAINTEST * largest)
-    if not largest or told_TB.sum() < 12:
+    is_bright_TB = np.isfinite(flux_TB) & (flux_TB > FAINTEST * largest)
+    if not largest or is_bright_TB.sum() < 12:
         return None
-    day, band = np.nonzero(told_TB)
+    day, band = np.nonzero(is_bright_TB)
     flux = flux_TB[day, band]
     return SkyObject(
         source="", object_id="", mjd=59_000.0 + EPOCHS[day] * (1 + z) + 0.01 * band, flux=flux,

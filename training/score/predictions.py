@@ -172,12 +172,12 @@ class ModelPanel:
         return stored
 
     def _predict(self, model: ScoredModel, rows_N: Int64, view: View, embeddings: bool) -> Predictions:
-        kept_N, examples = self._view(model.data, rows_N, view)
+        usable_N, examples = self._view(model.data, rows_N, view)
         if not examples:
-            return Predictions(kept_N, kept_N, np.zeros((0, 1)), None)
+            return Predictions(usable_N, usable_N, np.zeros((0, 1)), None)
         answers = predict_in_order(model.predict, examples)
         embedding_NE = answers.embedding_NE if embeddings else None
-        return Predictions(kept_N, labels(examples), answers.probabilities_NC, embedding_NE)
+        return Predictions(usable_N, labels(examples), answers.probabilities_NC, embedding_NE)
 
     def _view(self, config: DataConfig, rows_N: Int64, view: View) -> tuple[Int64, list[Example]]:
         """Examples of one view, and their rows; those of the last view asked for are kept for the next model."""

@@ -231,8 +231,8 @@ def fit_left_out(
     logits_NC, usual_NE = _say(network, body, calibration)
     label_N, trees = calibration.curve_set.label, None
     if forest is not None:
-        told_NC, length_N = tree_logits(forest, calibration.columns), calibration.curve_set.length.astype(np.int64)
-        weights = fit_ensemble(forest, told_NC, logits_NC, label_N, length_N, calibration.curve_set.has_redshift)
+        trees_NC, length_N = tree_logits(forest, calibration.columns), calibration.curve_set.length.astype(np.int64)
+        weights = fit_ensemble(forest, trees_NC, logits_NC, label_N, length_N, calibration.curve_set.has_redshift)
         trees = forest, weights
         logits_NC = _pooled(forest, weights, calibration, logits_NC)
     known_NE, strange_NE = (_say(network, body, objects)[1] for objects in (training, strangers))

@@ -173,10 +173,10 @@ def embeddings_of(network: AstroMoE, curve_set: CurveSet) -> Float32:
     """Return the branches' embeddings [N, E]."""
     embedding_NE = _empty(len(curve_set))
     for rows, inputs in curve_set.batches():
-        told_BE = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
+        part_BE = network(*(inputs[name] for name in network.input_names)).embedding_BE.numpy()
         if not embedding_NE.shape[1]:
-            embedding_NE = np.zeros((len(curve_set), told_BE.shape[1]), np.float32)
-        embedding_NE[rows] = told_BE
+            embedding_NE = np.zeros((len(curve_set), part_BE.shape[1]), np.float32)
+        embedding_NE[rows] = part_BE
     return embedding_NE
 
 

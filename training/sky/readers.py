@@ -50,9 +50,9 @@ def assign(letters_P: NDArray[np.str_]) -> tuple[NDArray[np.int8], NDArray[np.bo
     for number, name in enumerate(BANDS):
         choices = ((name, WAVELENGTH[name]), *FOREIGN.get(name, ()))
         for place, (letter, nanometres) in enumerate(choices):
-            found_P = letters_P == letter
-            if found_P.any():
-                band_P[found_P], wavelength_P[found_P], foreign_P[found_P] = number, nanometres, place > 0
+            here_P = letters_P == letter
+            if here_P.any():
+                band_P[here_P], wavelength_P[here_P], foreign_P[here_P] = number, nanometres, place > 0
                 break
     return band_P, foreign_P, wavelength_P
 

@@ -57,7 +57,7 @@ MEASURED_ON_ZTF: Final = (
 FAINTEST_NJY, BRIGHTEST_NJY = 100.0, 5e7  # 26.4 and 12.2 mag
 
 
-class Fitted(NamedTuple):
+class FittedBundle(NamedTuple):
     """All that validation light curves say of a network."""
 
     calibration: Calibration
@@ -120,7 +120,7 @@ def ship(
     return _complete(out, fitted)
 
 
-def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: Forest | None = None) -> Fitted:
+def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: Forest | None = None) -> FittedBundle:
     """Weigh trees beside a network where there are some, calibrate, fit novelty and sets, and measure them."""
     (inputs, curve_set), training_part = (read_part(folders, part) for part in ("validation", "train"))
     training = training_part[1]
@@ -144,7 +144,7 @@ def fit_all(network: AstroMoE, folders: Sequence[Path], recipe: Recipe, forest: 
         **parts,
         "validation_by_survey": _by_survey(p_NC, sample.label_N, strata, sets, usual),
     }
-    return Fitted(
+    return FittedBundle(
         fit.calibration,
         novelty,
         sets,
@@ -162,8 +162,8 @@ def beside(
 
     Scores of both are of objects that the weight was not fitted to: each half is weighed as the other half says.
     """
-    known_N, trees_NC = curve_set.has_redshift, tree_logits(forest, inputs.columns)
-    columns = trees_NC, sample.logits_NC, sample.length_N, known_N
+    redshift_N, trees_NC = curve_set.has_redshift, tree_logits(forest, inputs.columns)
+    columns = trees_NC, sample.logits_NC, sample.length_N, redshift_N
     half_N = np.random.default_rng(0).permutation(int(sample.object_N.max()) + 1)[sample.object_N] % 2
     crossed_NC = np.zeros_like(trees_NC)
     for half in (0, 1):
@@ -172,7 +172,7 @@ def beside(
         fitted = fit_ensemble(forest, trees, network, sample.label_N[rest], length, has_redshift)
         trees, network, length, has_redshift = (column[mine] for column in columns)
         crossed_NC[mine] = pooled(fitted, trees, network, length, has_redshift)
-    ensemble = fit_ensemble(forest, trees_NC, sample.logits_NC, sample.label_N, sample.length_N, known_N)
+    ensemble = fit_ensemble(forest, trees_NC, sample.logits_NC, sample.label_N, sample.length_N, redshift_N)
     each = {"network": sample.logits_NC, "trees": trees_NC, "both": crossed_NC}
     scores_by_model = {name: scores(softmax(logits_NC), sample.label_N) for name, logits_NC in each.items()}
     return sample._replace(logits_NC=pooled(ensemble, *columns)), ensemble, {"network_and_trees": scores_by_model}
@@ -228,9 +228,9 @@ def _priors(classes: tuple[str, ...], p_NC: Float64, label_N: Any, strata: Strat
             continue
         new_C = np.array([max(rates.shares.get(label, 0.0), 0.0) for label in classes])
         ratio_C = np.maximum(new_C / new_C.sum(), 0.0) / share_C
-        told_NC, weight_N = reweighted(p_NC, ratio_C), ratio_C[label_N]
+        new_NC, weight_N = reweighted(p_NC, ratio_C), ratio_C[label_N]
         present = weight_N > 0
-        own = told_NC[present], label_N[present], strata.take(present)
+        own = new_NC[present], label_N[present], strata.take(present)
         sets = fit_strata(*own, _measured_on(classes), weight_N[present])
         measured = coverage_and_size(sets, *own, weight_N[present])
         reports[name] = {
@@ -315,12 +315,12 @@ def _keeps_its_leaves(network: AstroMoE, exact: nn.Module, ensemble: Ensembled, 
     inputs["metadata"][1] = np.nan
     single = [torch.from_numpy(inputs[name]) for name in network.input_names]
     doubled = [part.double() if part.is_floating_point() else part for part in single]
-    said_BC = ensemble.trees(ensemble.numbers(network(*single)))
+    leaves_BC = ensemble.trees(ensemble.numbers(network(*single)))
     others = [ensemble.trees(ensemble.numbers(exact(*doubled)).float())]
     for seed in range(JITTERED):
         for digits in (LAST_DIGITS, 10 * LAST_DIGITS):
             others.append(ensemble.trees(ensemble.numbers(network(*_jittered(single, seed, digits)))))
-    return all(bool(((other - said_BC).abs() < SAME_LEAVES).all()) for other in others)
+    return all(bool(((other - leaves_BC).abs() < SAME_LEAVES).all()) for other in others)
 
 
 def _jittered(inputs: Sequence[torch.Tensor], seed: int, digits: float = LAST_DIGITS) -> list[torch.Tensor]:
@@ -348,7 +348,7 @@ def _tokens(curve_set: CurveSet, row: int) -> Tokens:
     )
 
 
-def _complete(out: Path, fitted: Fitted) -> Bundle:
+def _complete(out: Path, fitted: FittedBundle) -> Bundle:
     """Add to the manifest what only bundles of the second format have, then write the card."""
     contents = load_bundle(out).manifest.model_dump(mode="json")
     contents["recipe"]["data"].pop("fractions", None)  # parts came with the data

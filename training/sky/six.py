@@ -111,7 +111,7 @@ def _trees(
 
 
 def _boosted(
-    value_NF: Float32, label_N: Int, asked_MF: Float32, seeds: Sequence[int], rounds: int = ROUNDS, **changes: Any
+    value_NF: Float32, label_N: Int, other_MF: Float32, seeds: Sequence[int], rounds: int = ROUNDS, **changes: Any
 ) -> list[Int]:
     """Return the classes that trees of every seed name, fitted to some light curves and asked about others."""
     weight = np.bincount(label_N, minlength=len(NUMBER))[label_N].astype(np.float64) ** (POWER - 1.0)
@@ -119,7 +119,7 @@ def _boosted(
     for seed in seeds:
         parameters = {**PARAMETERS, **changes}
         booster = boost(value_NF, label_N, parameters, seed=seed, rounds=rounds, weight_N=weight / weight.mean())
-        named.append(np.asarray(booster.predict(asked_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
+        named.append(np.asarray(booster.predict(other_MF, num_threads=1)).argmax(axis=1).astype(np.int64))
     return named
 
 
@@ -187,7 +187,7 @@ ALONE: Final[Mapping[str, tuple[int, Mapping[str, Any]]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class SupernovaDraws:
     """Light curves of the supernovae of all parts, the complete ones first, and what a network says of them.
 
     Attributes
@@ -195,14 +195,14 @@ class Drawn:
     curve_set : the light curves; ``owner`` is the number of the object.
     inputs : statistics, shapes among them, and the branches' embedding.
     heads_NHC : logits of every copy of the network's heads.
-    held_O : objects that the network's branches have not learned from.
+    unlearned_O : objects that the network's branches have not learned from.
     group_O : objects that are one by another name have the same number.
     """
 
     curve_set: CurveSet
     inputs: HeadInputs
     heads_NHC: Float32
-    held_O: Bool
+    unlearned_O: Bool
     group_O: Int
 
     @property
@@ -213,7 +213,7 @@ class Drawn:
     @property
     def label_O(self) -> Int:
         """Class of every object."""
-        return self.curve_set.label[: len(self.held_O)]
+        return self.curve_set.label[: len(self.unlearned_O)]
 
     def rows(self, chosen_O: Bool) -> NDArray[np.intp]:
         """Light curves of some objects."""
@@ -221,7 +221,7 @@ class Drawn:
 
     def weights(self, rows: NDArray[np.intp]) -> Float32:
         """Weights of light curves: rare classes weigh more, and all draws of an object less than the complete one."""
-        curve_set, objects = self.curve_set, len(self.held_O)
+        curve_set, objects = self.curve_set, len(self.unlearned_O)
         weight = np.bincount(self.label_O)[curve_set.label[rows]].astype(np.float64) ** (POWER - 1.0)
         owner = curve_set.owner[rows]
         times = np.maximum(np.bincount(owner, minlength=objects)[owner] - 1, 1)
@@ -238,7 +238,7 @@ class SixFit(NamedTuple):
     bias_6: Float64
     ensemble: Ensemble
 
-    def answers(self, drawn: Drawn, rows: NDArray[np.intp]) -> dict[str, Float64]:
+    def answers(self, drawn: SupernovaDraws, rows: NDArray[np.intp]) -> dict[str, Float64]:
         """Probabilities [N, 6] of the trees inside, of the heads, and of both together."""
         trees_NC = tree_logits(self.forest, drawn.values[rows])
         heads_NC = folded(drawn.heads_NHC[rows], self.map_6C, self.bias_6)
@@ -248,7 +248,7 @@ class SixFit(NamedTuple):
         return {name: softmax(logits_NC) for name, logits_NC in named.items()}
 
 
-def draw_six(sky: Sky, run: Path, recipe: Recipe, *, seed: int) -> Drawn:
+def draw_six(sky: Sky, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraws:
     """Show supernovae of all parts complete, and some draws of each as alerts do; ask the network of a run."""
     six, label_O = typed(sky)
     dataset, _, _ = sky_dataset(six)
@@ -268,7 +268,9 @@ def draw_six(sky: Sky, run: Path, recipe: Recipe, *, seed: int) -> Drawn:
     network, body = load_whole(run)[0].eval(), load_body(run)[0]
     inputs = HeadInputs(embeddings_of(body, curve_set), *statistics_of(_with_shapes(recipe), curve_set))
     group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
-    return Drawn(curve_set, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O)
+    return SupernovaDraws(
+        curve_set, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O
+    )
 
 
 def _with_shapes(recipe: Recipe) -> AstroMoE:
@@ -289,14 +291,14 @@ def logits_of_copies(network: AstroMoE, inputs: HeadInputs) -> Float32:
     return np.concatenate(logits)
 
 
-def fit_six(drawn: Drawn, learns_O: Bool, weighs_O: Bool, *, seed: int) -> SixFit:
+def fit_six(drawn: SupernovaDraws, learns_O: Bool, weighs_O: Bool, *, seed: int) -> SixFit:
     """Fit trees and heads to some objects, and the weight of both to others."""
     label_N, rows = drawn.curve_set.label, drawn.rows(learns_O)
     forest = fit_forest(
         drawn.values[rows], label_N[rows], len(NUMBER),
         seed=seed, rounds=TREE_ROUNDS, weight_N=drawn.weights(rows), **REGULAR,
     )  # fmt: skip
-    rows = drawn.rows(learns_O & drawn.held_O)
+    rows = drawn.rows(learns_O & drawn.unlearned_O)
     map_6C, bias_6 = fold_heads(drawn.heads_NHC[rows], label_N[rows], drawn.weights(rows))
     rows = drawn.rows(weighs_O)
     trees_NC, heads_NC = tree_logits(forest, drawn.values[rows]), folded(drawn.heads_NHC[rows], map_6C, bias_6)
@@ -315,8 +317,8 @@ def fold_heads(heads_NHC: Float32, label_N: Int, weight_N: Float32) -> tuple[Flo
 
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
-        said_N6 = log_softmax(log_softmax((logits_NHC - middle_C) @ map_6C.T + bias_6, -1).mean(1), -1)
-        wrong = (nll_loss(said_N6, label, reduction="none") * weight).mean()
+        log_p_N6 = log_softmax(log_softmax((logits_NHC - middle_C) @ map_6C.T + bias_6, -1).mean(1), -1)
+        wrong = (nll_loss(log_p_N6, label, reduction="none") * weight).mean()
         value = wrong + RIDGE * map_6C.square().sum() / len(label)
         value.backward()
         return value
@@ -345,14 +347,16 @@ def with_six_heads(network: AstroMoE, fit: SixFit, recipe: Recipe) -> AstroMoE:
     return six.eval()
 
 
-def folds(drawn: Drawn, *, draws: Sequence[int] = (0, 1, 2), seeds: Sequence[int] = (0, 1, 2)) -> dict[str, Any]:
+def folds(
+    drawn: SupernovaDraws, *, draws: Sequence[int] = (0, 1, 2), seeds: Sequence[int] = (0, 1, 2)
+) -> dict[str, Any]:
     """Score in folds what ``fit_six`` fits, and the strongest trees alone, on complete light curves.
 
     Parameters
     ----------
     draws : seeds of the folds, and of the trees inside. seeds : of the trees alone, of both kinds in `ALONE`.
     """
-    rows, truth = np.flatnonzero(drawn.held_O), drawn.label_O
+    rows, truth = np.flatnonzero(drawn.unlearned_O), drawn.label_O
     report: dict[str, Any] = {"objects": len(rows), "classes": np.bincount(truth[rows]).tolist(), "draws": {}}
     for draw in draws:
         named = _folded(drawn, draw, seeds)
@@ -372,20 +376,20 @@ def compared(truth: Int, named: Mapping[str, Int], seeds: Sequence[int]) -> dict
     }
 
 
-def _folded(drawn: Drawn, draw: int, seeds: Sequence[int]) -> dict[str, Int]:
+def _folded(drawn: SupernovaDraws, draw: int, seeds: Sequence[int]) -> dict[str, Int]:
     """Return the class that everybody names for every object that the branches have not learned from."""
-    objects = len(drawn.held_O)
+    objects = len(drawn.unlearned_O)
     fold_O = np.random.default_rng(draw).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
     named = {name: np.zeros(objects, np.int64) for name in ("trees inside", "heads", "both")}
     named |= {f"{kind} {seed}": np.zeros(objects, np.int64) for kind in ALONE for seed in seeds}
     values_OF = drawn.values[:objects]
     for fold in range(FOLDS):
-        asked_O, weighs_O = (drawn.held_O & (fold_O == number % FOLDS) for number in (fold, fold + 1))
-        rows = np.flatnonzero(asked_O)  # complete light curves come first
-        fit = fit_six(drawn, ~asked_O & ~weighs_O, weighs_O, seed=draw)
+        tested_O, weighs_O = (drawn.unlearned_O & (fold_O == number % FOLDS) for number in (fold, fold + 1))
+        rows = np.flatnonzero(tested_O)  # complete light curves come first
+        fit = fit_six(drawn, ~tested_O & ~weighs_O, weighs_O, seed=draw)
         for name, p_NC in fit.answers(drawn, rows).items():
             named[name][rows] = p_NC.argmax(axis=1)
-        learned = values_OF[~asked_O], drawn.label_O[~asked_O]
+        learned = values_OF[~tested_O], drawn.label_O[~tested_O]
         for kind, (rounds, changes) in ALONE.items():
             tops = _boosted(*learned, values_OF[rows], seeds, rounds, **changes)
             for seed, top in zip(seeds, tops, strict=True):
@@ -399,14 +403,14 @@ def _each(truth: Int, named: Int) -> dict[str, float]:
     return dict(zip(NUMBER, f1.tolist(), strict=True))
 
 
-def prepare(sky: Sky, drawn: Drawn, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
+def prepare(sky: Sky, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Path, *, seed: int) -> None:
     """Fit what is to be shipped and write it for ``sky ship``: a folder of light curves, a run, and trees.
 
     One fold in `FOLDS` of the objects that the branches have not learned from weighs and calibrates; the rest, and all
     of the training part, is learned from.
     """
     fold_O = np.random.default_rng(seed).permutation(drawn.group_O.max() + 1)[drawn.group_O] % FOLDS
-    weighs_O = drawn.held_O & (fold_O == 0)
+    weighs_O = drawn.unlearned_O & (fold_O == 0)
     fit = fit_six(drawn, ~weighs_O, weighs_O, seed=seed)
     tables = out / "tables"
     tables.mkdir(parents=True, exist_ok=True)

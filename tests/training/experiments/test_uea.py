@@ -11,7 +11,7 @@ from training.experiments import series
 from training.experiments.commands import run_experiment
 from training.experiments.options import SETS, UEA, Setting, read_records
 from training.experiments.series import (
-    Observed,
+    ObservedSteps,
     SeriesReconstruction,
     accuracy,
     collate,
@@ -51,8 +51,8 @@ def options(folder: Path, **changes: object) -> UEA:
 
 def test_padding_is_at_the_end_and_positions_are_step_numbers() -> None:
     observed = [
-        Observed(np.array([0, 3, 4]), np.ones((3, 2), np.float32)),
-        Observed(np.array([1]), np.full((1, 2), 5.0)),
+        ObservedSteps(np.array([0, 3, 4]), np.ones((3, 2), np.float32)),
+        ObservedSteps(np.array([1]), np.full((1, 2), 5.0)),
     ]
     batch = collate(observed, np.array([1, 0]))
     assert batch.position_BL1[..., 0].tolist() == [[0, 3, 4], [1, 0, 0]]

@@ -20,7 +20,7 @@ from training.sky.record import PARTS, Sky, collect
 from training.sky.shipping import ship
 from training.sky.six import (
     NUMBER,
-    Drawn,
+    SupernovaDraws,
     draw_six,
     fit_six,
     folded,
@@ -117,22 +117,22 @@ def small(classes: int) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def drawn(run: Path) -> Drawn:
+def drawn(run: Path) -> SupernovaDraws:
     return draw_six(ztf(), run, small(6), seed=0)
 
 
-def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(drawn: Drawn) -> None:
+def test_complete_light_curves_come_first_and_rare_classes_are_drawn_more_often(drawn: SupernovaDraws) -> None:
     assert drawn.curve_set.owner[:90].tolist() == list(range(90))
     assert (drawn.curve_set.length[:90] == 40).all()
     times = np.bincount(drawn.curve_set.owner) - 1
     assert set(times[drawn.label_O == NUMBER["Ia"]]) == {1}
     assert set(times[drawn.label_O == NUMBER["II"]]) == {2}
-    assert drawn.held_O.sum() == 45
-    assert drawn.weights(drawn.rows(drawn.held_O)).mean() == pytest.approx(1.0, rel=1e-5)
+    assert drawn.unlearned_O.sum() == 45
+    assert drawn.weights(drawn.rows(drawn.unlearned_O)).mean() == pytest.approx(1.0, rel=1e-5)
 
 
-def test_folded_heads_are_those_of_the_network_that_is_shipped(run: Path, drawn: Drawn) -> None:
-    weighs = drawn.held_O & (np.arange(90) % 3 == 0)
+def test_folded_heads_are_those_of_the_network_that_is_shipped(run: Path, drawn: SupernovaDraws) -> None:
+    weighs = drawn.unlearned_O & (np.arange(90) % 3 == 0)
     fit = fit_six(drawn, ~weighs, weighs, seed=0)
     network, _ = load_whole(run)
     expected = folded(drawn.heads_NHC, fit.map_6C, fit.bias_6)
@@ -141,7 +141,7 @@ def test_folded_heads_are_those_of_the_network_that_is_shipped(run: Path, drawn:
     assert (probabilities["both"].argmax(axis=1) == drawn.label_O).mean() > 0.9
 
 
-def test_folds_tell_everybody_apart(drawn: Drawn) -> None:
+def test_folds_tell_everybody_apart(drawn: SupernovaDraws) -> None:
     report = folds(drawn, draws=(0,), seeds=(0,))
     (draw,) = report["draws"].values()
     assert report["objects"] == 45
@@ -153,7 +153,7 @@ def test_folds_tell_everybody_apart(drawn: Drawn) -> None:
 
 
 def test_a_prepared_folder_ships_as_a_bundle_that_left_nothing_for_testing(
-    run: Path, drawn: Drawn, tmp_path: Path
+    run: Path, drawn: SupernovaDraws, tmp_path: Path
 ) -> None:
     prepare(ztf(), drawn, run, small(6), tmp_path / "six", seed=0)
     about: dict[str, Any] = {"learned_from": "every part"}
