@@ -314,7 +314,7 @@ class BatchRun(Protocol):
         """Time that the graph took."""
 
 
-class Sink(Protocol):
+class SpanSink(Protocol):
     """Receiver of finished spans."""
 
     def export(self, spans: Iterator[Finished]) -> None:
@@ -349,7 +349,7 @@ class Tracer:
     exports : whether anything is told to anybody; where not, nothing but :meth:`context` needs to be called.
     """
 
-    def __init__(self, sink: Sink | None = None, ratio: float = 1.0) -> None:
+    def __init__(self, sink: SpanSink | None = None, ratio: float = 1.0) -> None:
         self._sink, self._ratio = sink, ratio
         self.exports = sink is not None
 

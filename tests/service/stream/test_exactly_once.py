@@ -87,7 +87,7 @@ def test_dead_letters_of_the_same_cluster_belong_to_the_transaction(cluster: Kaf
 
 
 def test_offsets_begin_where_the_last_transaction_has_ended(cluster: KafkaCluster) -> None:
-    """Also when the thread that owns the consumer has not looked at it since."""
+    """The thread that owns the consumer need not have looked at it since."""
     cluster.produce("alerts", [b"%d" % number for number in range(6)], partition=0)
     member = KafkaSource(parse_address(f"kafka://{cluster.hosts}/alerts?{FAST_GROUP}"), {}, transactional=True)
     messages: list[Message] = []
