@@ -132,7 +132,7 @@ class Batch:
         """Return batches of so many messages at most, in order, which settle what is open here; the dead are theirs."""
         parts = []
         for first in range(0, len(self.messages), size):
-            part = Batch((), self._accounts, self.received_ms)
+            part = Batch((), self._accounts, self.received_ms)  # its messages are on the account already
             part.messages = self.messages[first : first + size]
             part._open = {one: self._open[one] for one in map(identity, part.messages)}
             part.dead = [one for one in self.dead if part.has(one.message)]

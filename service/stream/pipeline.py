@@ -307,6 +307,7 @@ class Pipeline:
 
     async def _publish_at_least_once(self, batch: Batch, results: Sequence[Result]) -> None:
         """Publish, write dead letters, acknowledge: at least once, in parts where the source has a commit window."""
+        # Before its turn comes, so that those behind it do not wait for that.
         encoded = await self._publishing.encode(results)
 
         async def publish_part(part: Batch) -> None:

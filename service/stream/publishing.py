@@ -204,7 +204,7 @@ class PublishingQueue:
         ----------
         publish : brings a part to an end, which counts in the window until it returns. If one fails, all end with it.
         """
-        if (turn := self._waiting.get(batch)) is not None:
+        if (turn := self._waiting.get(batch)) is not None:  # one that left the queue waits for the window alone
             await turn.wait()
         parts = batch.split(PART_MESSAGES) if self._bounded else [batch]
         try:
@@ -214,7 +214,7 @@ class PublishingQueue:
                     self._in_flight += len(part.messages)
                     parts_in_flight.create_task(self._publish(part, publish))
                 self.leave(batch)  # the next batch begins beside the last parts of this one
-        except BaseExceptionGroup as errors:
+        except BaseExceptionGroup as errors:  # callers tell failures apart by their type
             raise errors.exceptions[0] from None
 
     async def _publish(self, part: Batch, publish: Callable[[Batch], Awaitable[None]]) -> None:

@@ -97,9 +97,10 @@ class Worker:
         return self._exit_status()
 
     async def _work(self) -> None:
-        rebalanced = self.metrics.stream_rebalances.observe
+        on_rebalance = self.metrics.stream_rebalances.observe
+        # On the source's thread: the consumer is its own from the start, and asking brokers may take seconds.
         connectors = self._connectors = await self._call_source(
-            lambda: open_connectors(self._settings, self._replay, rebalanced)
+            lambda: open_connectors(self._settings, self._replay, on_rebalance)
         )
         self._restores_dead_letters = reads_dead_letters(self._settings, self._replay)
         source, pipeline = connectors.source, self._pipeline(connectors)
@@ -116,6 +117,7 @@ class Worker:
             await self._drain(source)
             for task in reports:
                 task.cancel()
+            # After a failure not cleanly: what is in flight may be what failed, and the broker is to count that.
             await self._call_source(lambda: source.close(clean=not self._failure))
             for sink in (connectors.sink, connectors.dead_letters):
                 await asyncio.to_thread(sink.close)
@@ -177,7 +179,7 @@ class Worker:
         return [restore(message) for message in messages] if self._restores_dead_letters else messages
 
     def _begin(self, pipeline: Pipeline, messages: list[Message]) -> None:
-        self._count(messages, 1)
+        self._count(messages, 1)  # before the task begins: the next look at the room must see them
         self._progress.note_taken()
         task = asyncio.create_task(self._handle(pipeline, messages))
         self._tasks.add(task)
@@ -205,7 +207,7 @@ class Worker:
         stop = asyncio.create_task(self._stop.wait())
         while self._tasks and not self._stop.is_set():
             await asyncio.wait([stop, *self._tasks], timeout=1, return_when=asyncio.FIRST_COMPLETED)
-            self._last_beat = monotonic()
+            self._last_beat = monotonic()  # the last batches may take minutes, and the loop is well
         stop.cancel()
 
     async def _drain(self, source: Source) -> None:

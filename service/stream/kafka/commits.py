@@ -255,6 +255,7 @@ class Commits:
         """Note that partitions are no longer ours: the broker refuses what we have said of them and comes late."""
         for partition in partitions:
             self._assigned.pop(partition, None)
+        # Nothing is left to repeat: what may still come of the commit is refused, and transactions may go on.
         if self._sent is None and self._unconfirmed and not self._unconfirmed & self._assigned.keys():
             self._end_commit()
 
@@ -382,7 +383,7 @@ class Commits:
             return
         self._sent = None
         for partition in self._unconfirmed:
-            self._assigned[partition].acknowledged = None
+            self._assigned[partition].acknowledged = None  # so that the next call sends it again, moved or not
 
     def abandon_commit(self) -> None:
         """Forget the commit in flight: nobody tells any more what becomes of it, and no partition of it is ours."""
