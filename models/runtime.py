@@ -16,8 +16,8 @@ whatever file the graph names, which no manifest lists. A run under way can be i
   read. Here the inputs are written into memory that is page-locked from the start, and outputs come back into such;
 - buffers have room for so many bytes and are bound by address, so one serves every shape that fits; they double when
   one does not, and never shrink;
-- a :class:`Lane` is all buffers of a run. There are as many as runs and staged batches have ever been at one time. A
-  copy that one thread waits for does not hold up the run of another: runs have streams of their own;
+- a :class:`RunBuffers` holds all buffers of a run. There are as many as runs and staged batches have ever been at one
+  time. A copy that one thread waits for does not hold up the run of another: runs have streams of their own;
 - what the driver is asked (page-locking, free memory) goes through the CUDA runtime library that onnxruntime has loaded
   into the process. On the CPU all of this works and gains nothing; it is there so that tests can run it.
 
@@ -118,7 +118,7 @@ def session_options(threads: int) -> ort.SessionOptions:
     return options
 
 
-def trimming() -> ort.RunOptions:
+def trimming_options() -> ort.RunOptions:
     """Options of a run that frees what larger runs have left in the session's memory on the CPU."""
     options = ort.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -174,7 +174,7 @@ class SessionRun:
 
     def trim(self, inputs: dict[str, NDArray[Any]]) -> None:
         """Run the graph, and free what runs on larger inputs have left."""
-        run(self._session, inputs, trimming())
+        run(self._session, inputs, trimming_options())
 
     def reopen(self) -> None:
         """Run on a new session from now on; seconds of work."""
@@ -235,7 +235,7 @@ class _Buffer:
         self.host: Bytes = np.empty(0, dtype=np.uint8)
         self._there: ort.OrtValue | None = None
 
-    def room(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """Hold at least so many bytes; what was held is lost when it grows."""
         if size <= self.host.nbytes:
             return
@@ -246,7 +246,7 @@ class _Buffer:
 
     def send(self, value: NDArray[Any]) -> int:
         """Copy a value to the device and return its address there."""
-        self.room(value.nbytes)
+        self.reserve(value.nbytes)
         self.host[: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         if self._there is None:
             self._there = ort.OrtValue.ortvalue_from_numpy(self.host, self._device, 0)
@@ -255,7 +255,7 @@ class _Buffer:
         return int(self._there.data_ptr())
 
 
-class Lane:
+class RunBuffers:
     """All buffers of one run, by the names of its inputs and outputs."""
 
     def __init__(self, device: Device, driver: Driver | None) -> None:
@@ -270,14 +270,14 @@ class Lane:
 class StagedInputs(dict[str, NDArray[Any]]):
     """Inputs of a run, as ever, which are also on the device, bound to one run of one session: ``spent`` after it."""
 
-    def __init__(self, inputs: Mapping[str, NDArray[Any]], lane: Lane, session: ort.InferenceSession) -> None:
+    def __init__(self, inputs: Mapping[str, NDArray[Any]], buffers: RunBuffers, session: ort.InferenceSession) -> None:
         super().__init__(inputs)
-        self.lane, self.session, self.spent = lane, session, False
+        self.buffers, self.session, self.spent = buffers, session, False
         self.binding = session.io_binding()
         for node in session.get_inputs():
             value = inputs[node.name]
-            address = lane.buffer(node.name).send(value)
-            self.binding.bind_input(node.name, lane.device, 0, value.dtype.type, value.shape, address)
+            address = buffers.buffer(node.name).send(value)
+            self.binding.bind_input(node.name, buffers.device, 0, value.dtype.type, value.shape, address)
         self._answers = {node.name: self._answer(node) for node in session.get_outputs()}
 
     def outputs(self) -> dict[str, NDArray[Any]]:
@@ -300,8 +300,8 @@ class StagedInputs(dict[str, NDArray[Any]]):
             self.binding.bind_output(node.name, "cpu")
             return None
         count = math.prod(shape)
-        buffer = self.lane.buffer(f"{node.name}/told")
-        buffer.room(max(1, count * np.dtype(kind).itemsize))
+        buffer = self.buffers.buffer(f"{node.name}/told")
+        buffer.reserve(max(1, count * np.dtype(kind).itemsize))
         place = buffer.host[: count * np.dtype(kind).itemsize].view(kind).reshape(shape)
         self.binding.bind_output(node.name, "cpu", 0, kind, shape, int(buffer.host.ctypes.data))
         return place
@@ -331,7 +331,7 @@ class DeviceRun(SessionRun):
     ) -> None:
         super().__init__(session, open_again)
         self._device, self._driver = device, driver
-        self._lanes: list[Lane] = []  # free ones; append and pop are one step of the interpreter each
+        self._free_buffers: list[RunBuffers] = []  # free ones; append and pop are one step of the interpreter each
 
     def stage(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Copy inputs to the device, so that a run can begin at once; they come back as they were where that fails.
@@ -354,20 +354,20 @@ class DeviceRun(SessionRun):
                 staged.session.run_with_iobinding(staged.binding, options)
                 return staged.outputs()
             finally:
-                self._lanes.append(staged.lane)
+                self._free_buffers.append(staged.buffers)
 
     def _staged(self, inputs: Mapping[str, NDArray[Any]]) -> StagedInputs:
         try:
-            lane = self._lanes.pop()
+            buffers = self._free_buffers.pop()
         except IndexError:
-            lane = Lane(self._device, self._driver)
-        return StagedInputs(inputs, lane, self._session)
+            buffers = RunBuffers(self._device, self._driver)
+        return StagedInputs(inputs, buffers, self._session)
 
 
 SHARE_OF_MEMORY: Final = 0.8
 
 
-class Room:
+class MemoryBound:
     """Bound on the width of batches by the memory of a device, from what batches have taken.
 
     The runtime keeps what runs have asked for, so that free memory falls with the widest batch so far.
@@ -383,7 +383,7 @@ class Room:
         self._at_first = free_bytes()
         self._for_each = 0.0
 
-    def ran(self, padded: int) -> None:
+    def note_run(self, padded: int) -> None:
         """Look at the free memory after a batch of so many padded observations."""
         used_bytes = max(0, self._at_first - self._free_bytes())
         self._for_each = max(self._for_each, used_bytes / padded)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import onnxruntime as ort
 
 from models.bundle import Bundle, BundleError, Task, load_bundle, verify_golden
-from models.runtime import Cudart, DeviceRun, Provider, ProviderError, Room, SessionRun, open_session, run
+from models.runtime import Cudart, DeviceRun, MemoryBound, Provider, ProviderError, SessionRun, open_session, run
 from service.engine import machine as layouts
 from service.engine.batch import Arrays, RunGraph, TaskProgram, program_of
 from service.engine.machine import (
@@ -70,7 +70,7 @@ def calibrate(
         layout, tuned = layouts.tune(layouts.candidates(wish, cores, provider == "cuda"), open_graph, program)
     graph, clock = open_graph(layout.threads), clock_of(provider, layout.threads)
     samples = measure(graph, program, clock=clock)
-    room = None if free_bytes is None else Room(free_bytes, layout.runs)
+    room = None if free_bytes is None else MemoryBound(free_bytes, layout.runs)
     width = widest(graph, program, clock=clock, room=room)
     return Measured(runs=tuple(map(tuple, samples)), max_tokens=width, layout=tuple(layout), tuned=tuned)
 

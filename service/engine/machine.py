@@ -36,7 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from models.lightcurve import LightCurve
 from models.photometry import FILTERS
-from models.runtime import Room
+from models.runtime import MemoryBound
 from service.engine.batch import Arrays, Question, RunGraph, TaskProgram, is_out_of_memory, padded_length
 from service.engine.policy import Sample
 
@@ -123,7 +123,7 @@ def widest(
     program: TaskProgram,
     repeats: int = 3,
     clock: Callable[[], float] = monotonic,
-    room: Room | None = None,
+    room: MemoryBound | None = None,
 ) -> int:
     """Find the number of padded observations beyond which a batch has nothing to gain.
 
@@ -149,7 +149,7 @@ def widest(
     return best_width
 
 
-def _has_room(run: RunGraph, program: TaskProgram, width: int, room: Room) -> bool:
+def _has_room(run: RunGraph, program: TaskProgram, width: int, room: MemoryBound) -> bool:
     """Run a batch of the longest light curves, unless it is foreseen to fail; return False if it failed."""
     longest = min(program.most_points, LONGEST_PROBE)
     shape = Shape(max(1, width // longest), longest, longest)
@@ -161,7 +161,7 @@ def _has_room(run: RunGraph, program: TaskProgram, width: int, room: Room) -> bo
         if is_out_of_memory(error):
             return False
         raise
-    room.ran(shape.batch * longest)
+    room.note_run(shape.batch * longest)
     return room.fits(shape.batch * longest)
 
 

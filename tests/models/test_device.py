@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from models.runtime import SHARE_OF_MEMORY, Cudart, DeviceRun, Room, SessionRun, StagedInputs, open_session
+from models.runtime import SHARE_OF_MEMORY, Cudart, DeviceRun, MemoryBound, SessionRun, StagedInputs, open_session
 
 
 class Driver:
@@ -55,18 +55,18 @@ def asked(batch: int, length: int) -> dict[str, NDArray[np.generic]]:
 SHAPES = [(2, 3), (64, 90), (1, 1), (5, 70), (64, 91), (2, 3)]
 
 
-def same(told: dict[str, NDArray[np.generic]], inputs: dict[str, NDArray[np.generic]]) -> None:
+def same(outputs: dict[str, NDArray[np.generic]], inputs: dict[str, NDArray[np.generic]]) -> None:
     x, mask = inputs["x"], inputs["mask"]
-    np.testing.assert_array_equal(told["y"], np.where(mask, x, np.negative(x)))
-    np.testing.assert_array_equal(told["places"], np.stack(np.nonzero(mask)))
+    np.testing.assert_array_equal(outputs["y"], np.where(mask, x, np.negative(x)))
+    np.testing.assert_array_equal(outputs["places"], np.stack(np.nonzero(mask)))
 
 
 def test_buffers_serve_every_shape_and_grow_seldom(tmp_path: Path) -> None:
     again, driver = opener(tmp_path), Driver()
     run = DeviceRun(again(), again, "cpu", driver)
     answers = [(run(inputs), inputs) for inputs in (asked(*shape) for shape in SHAPES * 5)]
-    for told, inputs in answers:  # none was overwritten by a later one
-        same(told, inputs)
+    for outputs, inputs in answers:  # none was overwritten by a later one
+        same(outputs, inputs)
     assert 3 <= len(driver.locked) <= 8
     assert all(size & (size - 1) == 0 for size in driver.locked)
 
@@ -127,9 +127,9 @@ def test_a_bundle_answers_the_same_through_buffers(tiny_bundle: Path) -> None:
     plain, bound = SessionRun(again(), again), DeviceRun(again(), again, "cpu")
     for batch, length in ((1, 30), (7, 12), (3, 40)):
         inputs = random_inputs(batch, length, metadata=True)
-        told = bound(bound.stage(inputs))
+        outputs = bound(bound.stage(inputs))
         for name, value in plain(inputs).items():
-            np.testing.assert_array_equal(told[name], value)
+            np.testing.assert_array_equal(outputs[name], value)
 
 
 class Library:
@@ -172,10 +172,10 @@ def test_a_driver_that_refuses_is_told() -> None:
 
 def test_room_is_what_the_widest_batch_leaves() -> None:
     free = iter([1000, 900, 700])
-    room = Room(lambda: next(free), runs=2)
-    assert room.fits(10**9)  # nothing is known yet
-    room.ran(50)  # 2 bytes for each
-    assert room.fits(int(1000 * SHARE_OF_MEMORY / 2 / 2))
-    assert not room.fits(1 + int(1000 * SHARE_OF_MEMORY / 2 / 2))
-    room.ran(60)  # 5 for each
-    assert not room.fits(1 + int(1000 * SHARE_OF_MEMORY / 5 / 2))
+    bound = MemoryBound(lambda: next(free), runs=2)
+    assert bound.fits(10**9)  # nothing is known yet
+    bound.note_run(50)  # 2 bytes for each
+    assert bound.fits(int(1000 * SHARE_OF_MEMORY / 2 / 2))
+    assert not bound.fits(1 + int(1000 * SHARE_OF_MEMORY / 2 / 2))
+    bound.note_run(60)  # 5 for each
+    assert not bound.fits(1 + int(1000 * SHARE_OF_MEMORY / 5 / 2))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from models.lightcurve import Limits
-from models.runtime import Room
+from models.runtime import MemoryBound
 from service.engine.batch import Arrays, Classification
 from service.engine.machine import MIN_SAMPLES, WARM_UP_SHAPES, WIDTHS, measure, widest
 from service.engine.policy import CostModel
@@ -101,7 +101,7 @@ class Memory:
 @pytest.mark.parametrize(("total", "runs", "expected"), [(10**9, 1, 131_072), (10**8, 1, 65_536), (10**8, 2, 32_768)])
 def test_on_a_device_a_batch_is_as_wide_as_its_memory_allows(total: int, runs: int, expected: int) -> None:
     clock, memory = FakeClock(), Memory(total, for_each=1000)
-    room = Room(memory.free_bytes, runs)
+    room = MemoryBound(memory.free_bytes, runs)
     assert widest(memory.run(clock), PROGRAM, 1, clock, room) == expected
     assert memory.most * memory.for_each * runs <= 0.8 * total
 
@@ -109,7 +109,7 @@ def test_on_a_device_a_batch_is_as_wide_as_its_memory_allows(total: int, runs: i
 def test_a_width_that_runs_out_of_memory_is_not_taken() -> None:
     """The runtime's own error ends the search where the device does not tell what it keeps."""
     clock, memory = FakeClock(), Memory(10**7, for_each=1000)
-    assert widest(memory.run(clock), PROGRAM, 1, clock, Room(lambda: 10**9)) == 8192
+    assert widest(memory.run(clock), PROGRAM, 1, clock, MemoryBound(lambda: 10**9)) == 8192
 
 
 def test_another_error_of_the_widest_batch_is_no_lack_of_memory() -> None:
@@ -117,4 +117,4 @@ def test_another_error_of_the_widest_batch_is_no_lack_of_memory() -> None:
         raise RuntimeError("no such kernel")
 
     with pytest.raises(RuntimeError, match="no such kernel"):
-        widest(run, PROGRAM, 1, FakeClock(), Room(lambda: 10**9))
+        widest(run, PROGRAM, 1, FakeClock(), MemoryBound(lambda: 10**9))
