@@ -92,22 +92,24 @@ def project(schema: Schema, keep: Mapping[str, frozenset[str]]) -> AvroType:
     return fastavro.parse_schema(_pruned(schema, keep, schema.root, set()))
 
 
-def _pruned(schema: Schema, keep: Mapping[str, frozenset[str]], kind: AvroType, emitted: set[str]) -> AvroType:
+def _pruned(schema: Schema, keep: Mapping[str, frozenset[str]], kind: AvroType, emitted_names: set[str]) -> AvroType:
     if isinstance(kind, list):
-        return [_pruned(schema, keep, branch, emitted) for branch in kind]
+        return [_pruned(schema, keep, branch, emitted_names) for branch in kind]
     if isinstance(kind, dict) and kind["type"] == "array":
-        return {"type": "array", "items": _pruned(schema, keep, kind["items"], emitted)}
+        return {"type": "array", "items": _pruned(schema, keep, kind["items"], emitted_names)}
     name = kind if isinstance(kind, str) else kind["name"] if kind["type"] == "enum" else ""
     if schema.is_enum(name):
-        first = name not in emitted
-        emitted.add(name)
+        first = name not in emitted_names
+        emitted_names.add(name)
         return schema.named[name] if first else name
     definition = schema.definition(kind)
-    if definition is None or definition["name"] in emitted:
+    if definition is None or definition["name"] in emitted_names:
         return kind if definition is None else definition["name"]
-    emitted.add(definition["name"])
-    retained = [field for field in definition["fields"] if field["name"] in keep[definition["name"]]]
-    fields = [{"name": field["name"], "type": _pruned(schema, keep, field["type"], emitted)} for field in retained]
+    emitted_names.add(definition["name"])
+    fields_to_keep = [field for field in definition["fields"] if field["name"] in keep[definition["name"]]]
+    fields = [
+        {"name": field["name"], "type": _pruned(schema, keep, field["type"], emitted_names)} for field in fields_to_keep
+    ]
     return {"type": "record", "name": definition["name"], "fields": fields}
 
 

@@ -178,8 +178,8 @@ def _first_id(record: Record, paths: Sequence[FieldPath]) -> str:
 def _schema_version(record: Record, plan: DecodePlan) -> str:
     if plan.version is not None:
         return plan.version
-    stated = next((value for path in plan.version_at if (value := _at(record, path))), "")
-    match = _VERSION.fullmatch(stated)  # it becomes a label, so nothing but a version may pass
+    text = next((value for path in plan.version_at if (value := _at(record, path))), "")
+    match = _VERSION.fullmatch(text)  # it becomes a label, so nothing but a version may pass
     return match[1].replace("_", ".") if match else "unknown"
 
 

@@ -165,15 +165,15 @@ class Batch:
         for message, number, ending, reason in alerts:
             self._settle(message, number, "classified" if ending == "classified" else "abstained", reason)
 
-    def settle_dead_letters(self, written: Iterable[Message]) -> None:
+    def settle_dead_letters(self, messages: Iterable[Message]) -> None:
         """Settle alerts that were given up, of messages whose dead letters are acknowledged."""
-        ended = {identity(message) for message in written}
+        settled_ids = {identity(message) for message in messages}
         for message, number, cause in self.dead:
-            if identity(message) not in ended:
+            if identity(message) not in settled_ids:
                 continue
             for one in self._numbers(message, number):
                 self._settle(message, one, "dead", cause.reason)
-        self.dead = [one for one in self.dead if identity(one.message) not in ended]
+        self.dead = [one for one in self.dead if identity(one.message) not in settled_ids]
 
     def _settle(self, message: Message, number: int, ending: Ending, reason: str = "") -> None:
         if self._open[identity(message)].pop(number, None) is None:
@@ -182,9 +182,9 @@ class Batch:
 
     def return_message(self, message: Message) -> None:
         """Count what is open of a message as returned: others answer it, or it is delivered again."""
-        opened = self._open[identity(message)]
-        self._accounts.settle(message.topic, "returned", count=len(opened))
-        opened.clear()
+        open_alerts = self._open[identity(message)]
+        self._accounts.settle(message.topic, "returned", count=len(open_alerts))
+        open_alerts.clear()
         self.dead = [one for one in self.dead if identity(one.message) != identity(message)]
 
     def return_all(self) -> None:
@@ -200,16 +200,16 @@ class Batch:
         answered : alerts with an answer, about to be settled.
         written : messages whose dead letters are written, likewise.
         """
-        covered = {(identity(message), number) for message, number in answered}
-        ended = {identity(message) for message in written}
+        covered_alerts = {(identity(message), number) for message, number in answered}
+        dead_ids = {identity(message) for message in written}
         for message, number, _ in self.dead:
-            if identity(message) in ended:
-                covered |= {(identity(message), one) for one in self._numbers(message, number)}
+            if identity(message) in dead_ids:
+                covered_alerts |= {(identity(message), one) for one in self._numbers(message, number)}
         lost = [
             (message, number, alert_id)
             for message in self.messages
             for number, alert_id in self._open[identity(message)].items()
-            if (identity(message), number) not in covered
+            if (identity(message), number) not in covered_alerts
         ]
         for message, number, _ in lost:  # so that the account tells them, and does not merely fail to balance
             self._settle(message, number, "lost")
@@ -233,5 +233,5 @@ def identity(message: Message) -> int:
 
 
 def _name(message: Message, number: int, alert_id: str) -> str:
-    called = f" ({alert_id})" if alert_id else ""
-    return f"alert {number}{called} of {message.topic} {message.place}"
+    suffix = f" ({alert_id})" if alert_id else ""
+    return f"alert {number}{suffix} of {message.topic} {message.place}"

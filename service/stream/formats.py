@@ -115,11 +115,11 @@ def _classifications(result: Result) -> list[dict[str, float]]:
     probabilities = _probabilities(result)
     if probabilities is None:
         return [{"classId": NOT_CLASSIFIED, "probability": 1.0}]
-    sent = np.array(list(probabilities.values()), dtype=np.float32)
-    rest = max(0.0, 1.0 - float(sent.sum(dtype=np.float64)))
+    shares = np.array(list(probabilities.values()), dtype=np.float32)
+    residual = max(0.0, 1.0 - float(shares.sum(dtype=np.float64)))
     ids = result.bundle.manifest.classes.ids
-    classes = [{"classId": number, "probability": p} for number, p in zip(ids, sent.tolist(), strict=True)]
-    return [*classes, {"classId": RESIDUAL, "probability": rest}]
+    classes = [{"classId": number, "probability": p} for number, p in zip(ids, shares.tolist(), strict=True)]
+    return [*classes, {"classId": RESIDUAL, "probability": residual}]
 
 
 def _alerce(result: Result) -> dict[str, Any] | None:

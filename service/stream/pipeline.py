@@ -319,9 +319,9 @@ class Pipeline:
         self._return_reassigned(batch)  # their new owners answer them: fewer are answered twice
         owned_results = [result for result in results if self._source.owns(result.message)]
         with self._timed("publish"):
-            answered = await self._publishing.publish(batch, owned_results, encoded)
-        batch.settle_answers((r.message, r.number, r.outcome.status, r.outcome.reason) for r in answered)
-        self._watch_ages(answered)
+            published_results = await self._publishing.publish(batch, owned_results, encoded)
+        batch.settle_answers((r.message, r.number, r.outcome.status, r.outcome.reason) for r in published_results)
+        self._watch_ages(published_results)
         if batch.dead:
             with self._timed("dead_letters"):
                 batch.settle_dead_letters(await self._publishing.write_dead_letters(batch, self.model))
@@ -352,8 +352,8 @@ class Pipeline:
 
     def _watch_arrival(self, batch: Batch) -> None:
         for message in batch.messages:
-            if (stated := milliseconds(message.timestamp_ms)) is not None:
-                self._metrics.stream_broker_age.observe(max(0.0, (batch.received_ms - stated) / 1000))
+            if (timestamp_ms := milliseconds(message.timestamp_ms)) is not None:
+                self._metrics.stream_broker_age.observe(max(0.0, (batch.received_ms - timestamp_ms) / 1000))
 
     def _watch_ages(self, results: Sequence[Result]) -> None:
         """Tell the metrics the age of each answered alert; a replay says nothing about the speed of the service."""

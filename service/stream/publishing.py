@@ -105,22 +105,22 @@ class PublishStage:
         # With its first cause: of equal keys a dictionary keeps the last that it is given.
         first_by_message = {identity(one.message): one for one in reversed(batch.dead)}
         pending = [(one.message, dead_letter(one.message, one.cause, model)) for one in first_by_message.values()]
-        written: list[Message] = []
+        written_messages: list[Message] = []
         for pause in backoff():
             refusals = await self._send(self._dead_letters, [record for _, record in pending], "dead letters")
-            acknowledged = [one for place, one in enumerate(pending) if place not in refusals]
-            written += [message for message, _ in acknowledged]
-            self._metrics.stream_shortened.inc(sum(is_shortened(record) for _, record in acknowledged))
-            refused = [pending[place] for place in refusals]
-            pending = [(message, shorten(record)) for message, record in refused]  # too large, most likely
+            acknowledged_letters = [one for place, one in enumerate(pending) if place not in refusals]
+            written_messages += [message for message, _ in acknowledged_letters]
+            self._metrics.stream_shortened.inc(sum(is_shortened(record) for _, record in acknowledged_letters))
+            refused_letters = [pending[place] for place in refusals]
+            pending = [(message, shorten(record)) for message, record in refused_letters]  # too large, most likely
             if not pending:
                 break
             log.warning(
                 "a dead letter was refused", place=pending[0][0].place, reason=str(next(iter(refusals.values())))
             )
-            if pending == refused:  # shortened before
+            if pending == refused_letters:  # shortened before
                 await self._troubles.wait("dead letters", str(next(iter(refusals.values()))), pause)
-        return written
+        return written_messages
 
     async def _send(self, sink: Sink, records: Sequence[Record], step: str) -> dict[int, PermanentError]:
         """Publish until every record is acknowledged or refused for good; returns the refusals, by place."""
@@ -262,7 +262,7 @@ class TransactionContent(NamedTuple):
     """
 
     messages: list[Message]
-    answered: list[Result]
+    results: list[Result]
     dead: list[DeadAlert]
     dead_lettered: list[Message]
 
@@ -296,12 +296,12 @@ class ExactlyOnce:
         while not await self._acquire_gate():  # in short tries: a thread that waits for it cannot be cancelled
             pass
         try:
-            answered = await self._commit_with_retries(batch, results, model)
+            published_results = await self._commit_with_retries(batch, results, model)
         finally:
             if self._unconfirmed is None:
                 self._source.release_commit_gate()
         turn.ended.set()
-        return answered
+        return published_results
 
     async def _acquire_gate(self) -> bool:
         """Try to enter the commit gate; what a thread gets for somebody who is cancelled is given back."""
@@ -318,14 +318,14 @@ class ExactlyOnce:
     async def _commit_with_retries(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
         for pause in backoff():
             try:
-                answered = await self._try_transaction(batch, results, model)
+                published_results = await self._try_transaction(batch, results, model)
             except TransientError as error:
                 await asyncio.to_thread(self._transactions.abort)
                 await self._troubles.wait("transaction", str(error), pause)
             else:
                 break
         self._troubles.end("transaction")
-        return answered
+        return published_results
 
     async def _try_transaction(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
         """Try one transaction."""
@@ -338,7 +338,7 @@ class ExactlyOnce:
                 batch.dead = unconfirmed.dead
                 self._settle(batch, unconfirmed)
                 await asyncio.to_thread(self._transactions.abort)
-                return unconfirmed.answered
+                return unconfirmed.results
             self._unconfirmed = None
         for message in batch.messages:
             if message.token not in offsets.owned:
@@ -350,16 +350,18 @@ class ExactlyOnce:
         except TransientError:
             batch.dead = dead  # what was refused is refused again by the next try
             raise
-        return content.answered
+        return content.results
 
     async def _publish(
         self, batch: Batch, results: Sequence[Result], offsets: "TransactionOffsets", model: str
     ) -> TransactionContent:
         messages = [message for message in batch.messages if message.token in offsets.owned]
-        answered = await self._publishing.publish(batch, [r for r in results if r.message.token in offsets.owned])
+        published_results = await self._publishing.publish(
+            batch, [r for r in results if r.message.token in offsets.owned]
+        )
         dead_lettered = await self._publishing.write_dead_letters(batch, model) if batch.dead else []
-        batch.check(((r.message, r.number) for r in answered), dead_lettered)
-        return TransactionContent(messages, answered, list(batch.dead), dead_lettered)
+        batch.check(((r.message, r.number) for r in published_results), dead_lettered)
+        return TransactionContent(messages, published_results, list(batch.dead), dead_lettered)
 
     async def _commit(self, batch: Batch, content: TransactionContent, offsets: "TransactionOffsets") -> None:
         self._unconfirmed = content  # from before it is asked for until it is answered: any failure between is a doubt
@@ -367,7 +369,7 @@ class ExactlyOnce:
         self._settle(batch, content)
 
     def _settle(self, batch: Batch, content: TransactionContent) -> None:
-        batch.settle_answers((r.message, r.number, r.outcome.status, r.outcome.reason) for r in content.answered)
+        batch.settle_answers((r.message, r.number, r.outcome.status, r.outcome.reason) for r in content.results)
         batch.settle_dead_letters(content.dead_lettered)
         batch.check()
         self._source.acknowledge(content.messages)

@@ -138,8 +138,8 @@ class RedisSource:
                 sleep(WAIT_SECONDS)
                 return []
             self._alone = False
-            if claimed := self._claim(self._fetch_size.at_most(limit)):
-                return self._note_in_flight(claimed)
+            if messages := self._claim(self._fetch_size.at_most(limit)):
+                return self._note_in_flight(messages)
             if self._alone:  # once what is in flight has ended
                 return []
             return self._note_in_flight(self._read(self._fetch_size.at_most(limit), timeout))
@@ -180,22 +180,22 @@ class RedisSource:
         """Claim entries that their owner has not finished for ``idle`` seconds, with the number of their deliveries."""
         if monotonic() - self._claimed_at < self._idle_ms / 2000:  # twice in the time that an entry may lie idle
             return []
-        claimed: list[Message] = []
+        messages: list[Message] = []
         for stream in self._streams:
             start = self._scan_starts.get(stream, "-")
             pending = self._idle_entries(stream, limit)
             unread = {entry: pending.pop(entry) for entry in list(pending) if pending[entry] >= self._unread_from}
-            claimed += self._claim_unread(stream, unread)
+            messages += self._claim_unread(stream, unread)
             suspects = [entry for entry, deliveries in pending.items() if deliveries >= ALONE_AFTER_DELIVERIES]
             if suspects:  # the next look sees the others of these
                 self._scan_starts[stream] = start
-            if suspects and not claimed:
+            if suspects and not messages:
                 self._alone = True
                 return [] if self._in_flight else self._claim_entries(stream, {suspects[0]: pending[suspects[0]]})
-            claimed += self._claim_entries(stream, pending if not suspects else {})
-        if not claimed and not self._scan_starts:
+            messages += self._claim_entries(stream, pending if not suspects else {})
+        if not messages and not self._scan_starts:
             self._claimed_at = monotonic()
-        return claimed
+        return messages
 
     def _idle_entries(self, stream: bytes, limit: int) -> dict[bytes, int]:
         """Return entries that nobody has touched for long, with their numbers of deliveries; some at each call."""
@@ -241,12 +241,13 @@ class RedisSource:
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
         """Acknowledge, stream by stream. What was never read is not deleted: its dead letter has no copy."""
-        by_stream, read = _by_stream(messages), _by_stream([message for message in messages if not message.unread])
+        by_stream = _by_stream(messages)
+        read_by_stream = _by_stream([message for message in messages if not message.unread])
         try:
             for stream, entries in by_stream.items():
                 self._client.xack(stream, self._group, *entries)
-                if self._delete and stream in read:
-                    self._client.xdel(stream, *read[stream])
+                if self._delete and stream in read_by_stream:
+                    self._client.xdel(stream, *read_by_stream[stream])
         except RedisError as error:
             raise TransientError(str(error)) from error
         # Only now: an entry whose acknowledgement failed is not to be claimed from ourselves.
@@ -286,7 +287,7 @@ def _by_stream(messages: Sequence[Message]) -> dict[bytes, list[bytes]]:
 
 def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliveries: int = 1) -> Message:
     """Return the message that an entry holds."""
-    stated = milliseconds(fields.get(b"timestamp", b""))
+    timestamp_ms = milliseconds(fields.get(b"timestamp", b""))
     headers: Headers = tuple(
         (name.removeprefix(HEADER).decode(errors="replace"), value)
         for name, value in fields.items()
@@ -298,7 +299,7 @@ def message_of(stream: bytes, entry: bytes, fields: Mapping[bytes, bytes], deliv
         value=fields.get(b"value", b""),
         key=fields.get(b"key"),
         headers=headers,
-        timestamp_ms=milliseconds(entry.partition(b"-")[0]) if stated is None else stated,
+        timestamp_ms=milliseconds(entry.partition(b"-")[0]) if timestamp_ms is None else timestamp_ms,
         deliveries=deliveries,
         token=(stream, entry),
     )

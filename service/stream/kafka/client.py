@@ -152,8 +152,8 @@ def properties(address: Address, extra: Mapping[str, Any], own: Mapping[str, Any
 
 def query_properties(config: Mapping[str, Any], client_errors: ClientErrors) -> dict[str, Any]:
     """Return properties of a client that asks questions about a consumer's group, and is no member of it."""
-    shared = {name: value for name, value in config.items() if name not in MEMBER_PROPERTIES}
-    return shared | {"error_cb": client_errors.note, "log_level": 0}
+    common = {name: value for name, value in config.items() if name not in MEMBER_PROPERTIES}
+    return common | {"error_cb": client_errors.note, "log_level": 0}
 
 
 def make_client(factory: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) -> ClientT:
@@ -301,14 +301,14 @@ class ClusterMonitor:
     def _read_journals(self, partitions: tuple[Partition, ...], answer: JournalsCallback) -> None:
         """Ask once; where nobody answers, the round that follows says so, and it is asked again after that."""
         try:
-            committed = self._client.committed([TopicPartition(*partition) for partition in partitions], ASK_SECONDS)
+            positions = self._client.committed([TopicPartition(*partition) for partition in partitions], ASK_SECONDS)
         except KafkaException as error:
             self._client_errors.note(error.args[0])
             self._ask()
             self._closing.wait(TROUBLED_SECONDS)
             self.read_journals(partitions, answer)
         else:
-            answer({(str(position.topic), position.partition): position.metadata for position in committed})
+            answer({(str(position.topic), position.partition): position.metadata for position in positions})
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -363,13 +363,13 @@ class ClusterMonitor:
     def _missing_topics(self) -> str:
         missing = []
         for topic in self._topics:
-            described = self._client.list_topics(topic, ASK_SECONDS).topics[topic]
-            if described.error is None:
+            metadata = self._client.list_topics(topic, ASK_SECONDS).topics[topic]
+            if metadata.error is None:
                 continue
-            if described.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 missing.append(topic)
             else:
-                self._client_errors.note(described.error)
+                self._client_errors.note(metadata.error)
         if not self._topics:
             self._client.list_topics(timeout=ASK_SECONDS)
         return f"waiting for topics that do not exist: {', '.join(missing)}" if missing else ""
@@ -396,11 +396,11 @@ class ClusterMonitor:
         if not end_offsets:
             return {}
         try:
-            committed = self._client.committed([TopicPartition(*partition) for partition in end_offsets], ASK_SECONDS)
+            positions = self._client.committed([TopicPartition(*partition) for partition in end_offsets], ASK_SECONDS)
         except KafkaException:
             return dict(self.view.lag)
         lag = {}
-        for position in committed:
+        for position in positions:
             partition = (str(position.topic), position.partition)
             start = position.offset if position.offset >= 0 else self._lows[partition]
             lag[partition] = max(0, end_offsets[partition] - start)

@@ -189,9 +189,9 @@ class CommitGate:
     def acquire_for_journal(self, timeout: float = 0.0) -> bool:
         """Enter for a commit of the journal; where that is not possible, no transaction enters before it."""
         # Transactions follow one another without a pause: a lock alone would let each of them in before the journal.
-        begun = self._busy.acquire(timeout=timeout)
-        self.cancel_journal_wait() if begun else self._no_journal_waits.clear()
-        return begun
+        entered = self._busy.acquire(timeout=timeout)
+        self.cancel_journal_wait() if entered else self._no_journal_waits.clear()
+        return entered
 
     def cancel_journal_wait(self) -> None:
         """Let transactions go on: nobody has a journal to write."""
@@ -203,7 +203,7 @@ class CommitGate:
 
 
 @dataclass(slots=True)
-class _AssignedPartition:
+class _PartitionState:
     """State of a partition of ours.
 
     Attributes
@@ -232,59 +232,59 @@ class Commits:
         self._offsets = offsets
         self._max_deliveries = max_deliveries
         self._gate = gate
-        self._assigned: dict[Partition, _AssignedPartition] = {}
-        self._sent: dict[Partition, tuple[_AssignedPartition, int, JournalEntry | None]] | None = None
+        self._states: dict[Partition, _PartitionState] = {}
+        self._sent: dict[Partition, tuple[_PartitionState, int, JournalEntry | None]] | None = None
         self._unconfirmed: set[Partition] = set()  # of which the broker may still take a commit that failed here
         self._sent_at = self._next_at = 0.0
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """Return those that are ours."""
-        return tuple(self._assigned)
+        return tuple(self._states)
 
     def owns(self, partition: Partition) -> bool:
         """Return whether a partition is ours."""
-        return partition in self._assigned
+        return partition in self._states
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Note that partitions were assigned."""
         for partition in partitions:
-            self._assigned[partition] = _AssignedPartition()
+            self._states[partition] = _PartitionState()
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
         """Note that partitions are no longer ours: the broker refuses what we have said of them and comes late."""
         for partition in partitions:
-            self._assigned.pop(partition, None)
+            self._states.pop(partition, None)
         # Nothing is left to repeat: what may still come of the commit is refused, and transactions may go on.
-        if self._sent is None and self._unconfirmed and not self._unconfirmed & self._assigned.keys():
+        if self._sent is None and self._unconfirmed and not self._unconfirmed & self._states.keys():
             self._end_commit()
 
     def note_message(self, partition: Partition, offset: int) -> bool:
         """Note a message of a partition; returns whether it is the first, so that the journal is to be read now."""
-        assigned = self._assigned[partition]
-        if assigned.first_offset is not None:
+        state = self._states[partition]
+        if state.first_offset is not None:
             return False
-        assigned.first_offset = offset
+        state.first_offset = offset
         return True
 
     def open_journal(self, partition: Partition, metadata: str | None) -> None:
         """Take in what the journal of a partition says."""
-        assigned = self._assigned.get(partition)
-        if assigned is not None and assigned.journal is None:
-            assigned.journal = Journal(JournalEntry.parse(metadata), self._max_deliveries)
+        state = self._states.get(partition)
+        if state is not None and state.journal is None:
+            state.journal = Journal(JournalEntry.parse(metadata), self._max_deliveries)
 
     def journal(self, partition: Partition) -> Journal | None:
         """Return the journal of a partition of ours, None until it was read."""
-        return assigned.journal if (assigned := self._assigned.get(partition)) is not None else None
+        return state.journal if (state := self._states.get(partition)) is not None else None
 
     def position(self, partition: Partition) -> TopicPartition | None:
         """Return where a partition is to be read on from, and its journal; None before its first message."""
-        assigned = self._assigned.get(partition)
-        if assigned is None or assigned.first_offset is None or assigned.journal is None:
+        state = self._states.get(partition)
+        if state is None or state.first_offset is None or state.journal is None:
             return None
         committable = self._offsets.committable(partition)
-        offset = assigned.first_offset if committable is None else committable
-        return TopicPartition(*partition, offset, str(assigned.journal.entry))
+        offset = state.first_offset if committable is None else committable
+        return TopicPartition(*partition, offset, str(state.journal.entry))
 
     def forget_crashes(self, caught_up: bool) -> None:
         """Let the journals forget crashes of which all suspects are done.
@@ -293,11 +293,11 @@ class Commits:
         ----------
         caught_up : whether nothing more waits at the broker, nor in the buffer.
         """
-        for partition, assigned in self._assigned.items():
+        for partition, state in self._states.items():
             committable = self._offsets.committable(partition)
-            if assigned.journal is not None and assigned.journal.crashes and committable is not None:
+            if state.journal is not None and state.journal.crashes and committable is not None:
                 quiet = caught_up and not self._offsets.unfinished([partition])
-                assigned.journal.note_done_before(committable, quiet)
+                state.journal.note_done_before(committable, quiet)
 
     def send(self, consumer: Consumer, awaited: Collection[Partition] = ()) -> None:
         """Commit what has moved.
@@ -310,7 +310,7 @@ class Commits:
         now = monotonic()
         many_uncommitted = self._offsets.uncommitted() >= MAX_UNCOMMITTED // 2
         pressing = awaited or self._unconfirmed or (self._gate is None and (many_uncommitted or now >= self._next_at))
-        due = (self._assigned if self._gate is None else {*awaited, *self._unconfirmed}) if pressing else ()
+        due = (self._states if self._gate is None else {*awaited, *self._unconfirmed}) if pressing else ()
         if not self._moved_positions(due):
             if self._gate is not None:
                 self._gate.cancel_journal_wait()
@@ -337,7 +337,7 @@ class Commits:
         return bool(self._moved_positions([partition]))
 
     def _has_moved(self, position: TopicPartition) -> bool:
-        return self._assigned[str(position.topic), position.partition].acknowledged != (
+        return self._states[str(position.topic), position.partition].acknowledged != (
             position.offset,
             position.metadata,
         )
@@ -345,9 +345,9 @@ class Commits:
     def _send(self, consumer: Consumer, positions: Sequence[TopicPartition], without_journal: bool) -> None:
         self._sent = {}
         for one in positions:
-            assigned = self._assigned[str(one.topic), one.partition]
-            entry = None if without_journal or assigned.journal is None else assigned.journal.entry
-            self._sent[str(one.topic), one.partition] = assigned, one.offset, entry
+            state = self._states[str(one.topic), one.partition]
+            entry = None if without_journal or state.journal is None else state.journal.entry
+            self._sent[str(one.topic), one.partition] = state, one.offset, entry
         try:
             consumer.commit(offsets=list(positions), asynchronous=True)
         except KafkaException:
@@ -369,21 +369,21 @@ class Commits:
             if sent is None or error is not None or one.error is not None:
                 continue
             # The partition as it was when this was sent: it may have gone and come back since, with another journal.
-            assigned, offset, entry = sent
-            assigned.acknowledged = (offset, "" if entry is None else str(entry))
+            state, offset, entry = sent
+            state.acknowledged = (offset, "" if entry is None else str(entry))
             self._offsets.committed((str(one.topic), one.partition), offset)
-            if assigned.journal is not None and entry is not None:
-                assigned.journal.acknowledged = entry
+            if state.journal is not None and entry is not None:
+                state.journal.acknowledged = entry
         self._end_commit()
 
     def _mark_unconfirmed(self) -> None:
-        self._unconfirmed = {*(self._sent or {}), *self._unconfirmed} & self._assigned.keys()
+        self._unconfirmed = {*(self._sent or {}), *self._unconfirmed} & self._states.keys()
         if not self._unconfirmed:
             self._end_commit()
             return
         self._sent = None
         for partition in self._unconfirmed:
-            self._assigned[partition].acknowledged = None  # so that the next call sends it again, moved or not
+            self._states[partition].acknowledged = None  # so that the next call sends it again, moved or not
 
     def abandon_commit(self) -> None:
         """Forget the commit in flight: nobody tells any more what becomes of it, and no partition of it is ours."""

@@ -388,19 +388,19 @@ class ResultTopic:
 
     def __init__(self, transactions: KafkaTransactions, topic: str) -> None:
         self._transactions, self._topic = transactions, topic
-        self._refused: dict[Record, PermanentError] = {}
+        self._refusals: dict[Record, PermanentError] = {}
 
     def publish(self, records: Sequence[Record]) -> list[Verdict]:
         """Add records to the transaction. Raises TransientError when it must be aborted."""
-        self._refused = {record: self._refused[record] for record in records if record in self._refused}
-        fresh = [record for record in records if record not in self._refused]
+        self._refusals = {record: self._refusals[record] for record in records if record in self._refusals}
+        fresh = [record for record in records if record not in self._refusals]
         verdicts = self._transactions.publish(self._topic, fresh)
-        self._refused |= {
+        self._refusals |= {
             record: verdict
             for record, verdict in zip(fresh, verdicts, strict=True)
             if isinstance(verdict, PermanentError)
         }
-        return [self._refused.get(record) for record in records]
+        return [self._refusals.get(record) for record in records]
 
     def refusal(self) -> str:
         """Return why the cluster lets us in nowhere, in words."""
@@ -421,7 +421,7 @@ class DeadLetterTopic:
 
     def __init__(self, transactions: KafkaTransactions, topic: str) -> None:
         self._transactions, self._topic = transactions, topic
-        self._refused: set[bytes] = set()  # keys of dead letters that are too large
+        self._large_keys: set[bytes] = set()  # of dead letters that do not fit into the topic whole
         self.trouble = ""
 
     def refusal(self) -> str:
@@ -433,16 +433,16 @@ class DeadLetterTopic:
 
         Raises TransientError when the transaction must be aborted.
         """
-        self._refused &= {record.key for record in records}
-        refuse_again = [record.key in self._refused and not is_shortened(record) for record in records]
+        self._large_keys &= {record.key for record in records}
+        refuse_again = [record.key in self._large_keys and not is_shortened(record) for record in records]
         fitting = [record for record, refuse in zip(records, refuse_again, strict=True) if not refuse]
         verdicts = self._transactions.publish(self._topic, fitting) if fitting else []
-        refused = {
+        refusal_by_key = {
             record.key: verdict for record, verdict in zip(fitting, verdicts, strict=True) if verdict is not None
         }
-        if refused:
-            self._refused |= refused.keys()
-            raise TransientError(f"dead letters: {next(iter(refused.values()))}")
+        if refusal_by_key:
+            self._large_keys |= refusal_by_key.keys()
+            raise TransientError(f"dead letters: {next(iter(refusal_by_key.values()))}")
         return [PermanentError("too large for its topic") if refuse else None for refuse in refuse_again]
 
     def close(self) -> None:

@@ -247,9 +247,9 @@ class KafkaSource:
             return
         if (now := monotonic()) < self._next_check:
             return
-        answered = self._is_answered()
+        is_answered = self._is_answered()
         self._next_check = monotonic() + CLIENT_CHECK_SECONDS
-        if answered:
+        if is_answered:
             self._silent_since = None
             return
         if self._silent_since is None:
@@ -490,12 +490,12 @@ class KafkaSource:
             return False
         client = make_client(Consumer, self._query_properties | {"isolation.level": "read_committed"})
         try:
-            committed = client.committed(partitions, COMMITTED_SECONDS)
+            group_positions = client.committed(partitions, COMMITTED_SECONDS)
         except KafkaException as error:
             raise TransientError(str(error)) from error
         finally:
             client.close()
-        return [p.offset for p in committed] == [p.offset for p in offsets.positions]
+        return [p.offset for p in group_positions] == [p.offset for p in offsets.positions]
 
     def refusal(self) -> str:
         """Return why the cluster lets us in nowhere, in words; empty when it does, or nobody answers."""
@@ -557,13 +557,13 @@ class KafkaRange(FiniteSource):
         self._consumer.assign(assigned)
 
     def _partitions(self, address: Address) -> list[tuple[str, int]]:
-        chosen = int(address.number("partition", -1))
-        if chosen < 0 and {"from", "to"} & set(address.options):
+        only_number = int(address.number("partition", -1))
+        if only_number < 0 and {"from", "to"} & set(address.options):
             raise AddressError("offsets (`from`, `to`) belong to a `partition`")
         partitions = []
         for topic in address.names:
-            described = self._consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
-            partitions += [(topic, number) for number in described.partitions if chosen in (-1, number)]
+            metadata = self._consumer.list_topics(topic, TIMEOUT_SECONDS).topics[topic]
+            partitions += [(topic, number) for number in metadata.partitions if only_number in (-1, number)]
         return partitions
 
     def _bound(self, address: Address, offset: str, moment: str, topic: str, partition: int, default: int) -> int:
@@ -579,10 +579,10 @@ class KafkaRange(FiniteSource):
         """Return the next messages; none when every partition has been read to its end."""
         while self._end_offsets:
             try:
-                consumed = self._consumer.consume(limit, timeout)
+                batch = self._consumer.consume(limit, timeout)
             except KafkaException as error:
                 raise TransientError(str(error)) from error
-            messages = [message for one in consumed if (message := self._message(one)) is not None]
+            messages = [message for one in batch if (message := self._message(one)) is not None]
             if messages:
                 return messages
             self._forget_read()
