@@ -27,7 +27,7 @@ RIDDLE_OF_A_NAME = re.compile(r"test_(what|who|whoever|where|whether|which|how|w
 PARTICIPLES = frozenset({"found", "told", "asked", "known", "kept", "wanted", "seen", "shown"})
 """Names that say what befell a thing, and not what it is."""
 OWN_NAMES = ("training", "deploy")
-NOUNS = ("training", "deploy")
+NOUNS = ("training", "deploy", "service/stream", "models/alerts")
 NOT_YET = (*sorted((ROOT / "training" / "export").rglob("*.py")), ROOT / "deploy" / "bench" / "lean.py")
 """Rooms whose classes have names of their own, those whose variables have nouns for names, and files yet to follow."""
 
