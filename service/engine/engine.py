@@ -40,7 +40,8 @@ from service.observe.tracing import RECORDING
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 
 SHORTEST_WAIT = 1e-4  # seconds, of a worker that holds a batch back
-STAND_BACK = 1e-3  # seconds at most, of a worker that nobody waits for, before it does its accounts
+STAND_BACK = 1e-3  # seconds in which nobody waits for a worker, before it does its accounts
+MOST_UNLEARNED = 4  # runs of a worker that nobody lets rest, after which it does its accounts all the same
 WATCH_SECONDS = 0.5
 
 
@@ -126,9 +127,9 @@ class Engine:
         self._backlog = Backlog(options.policy)
         self._drain_rate = DrainRate(workers)
         self._door = Door(self._backlog, self._drain_rate, options.max_queued_seconds, options.max_queued_items)
-        self._changed = threading.Condition()  # guards the backlog, its drain rate and the four below
+        self._changed = threading.Condition()  # guards the backlog, its drain rate and what follows
         self._running: dict[threading.Thread, tuple[float, list[Waiting]]] = {}
-        self._idle = self._standing_back = 0
+        self._idle = 0
         self._stopping = False
         self._accepting = False
         self._dead = False
@@ -233,8 +234,8 @@ class Engine:
             if self._dead:  # since the check above: nobody would ever look at the backlog again
                 raise EngineDead
             self._backlog.add(entries)
-            if self._may_bind() or self._standing_back:  # else a worker would wake to find that it has to wait
-                self._changed.notify(min(len(entries), self._woken) + self._standing_back)
+            if self._may_bind():  # else a worker would wake to find that it has to wait
+                self._changed.notify(min(len(entries), self._woken))
         return entries
 
     def withdraw(self, entries: Iterable[Waiting], why: type[EngineFailure] | None = None) -> int:
@@ -307,27 +308,28 @@ class Engine:
                 self._die(broken)
 
     def _work(self) -> None:
+        unlearned: list[RunReport] = []
         try:
-            while group := self._next_batch():
-                answers, reports = answer(self._graph, self._program, group)
-                self._deliver(list(zip(group, answers, strict=True)))
-                self._stand_back()
-                for report in reports:
-                    self._learn(report)
-                self._finish(group)
+            while (group := self._next_batch(bool(unlearned))) is not None:
+                if group:
+                    answers, reports = answer(self._graph, self._program, group)
+                    self._deliver(list(zip(group, answers, strict=True)))
+                    unlearned += reports
+                if not group or len(unlearned) >= MOST_UNLEARNED:
+                    self._learn(unlearned)
+                    unlearned.clear()
+            self._learn(unlearned)
         except BaseException as error:  # a SystemExit or a bug alike: this thread ends, and nobody else would notice
             self._die(error)
 
-    def _stand_back(self) -> None:
-        """Leave the interpreter to the replies, for a while or until something waits for a worker."""
-        with self._changed:
-            self._standing_back += 1
-            self._changed.wait_for(lambda: self._stopping or bool(self._backlog), STAND_BACK)
-            self._standing_back -= 1
+    def _next_batch(self, impatient: bool) -> list[Waiting] | None:
+        """Wait for work and bind a batch; None when the engine stops.
 
-    def _next_batch(self) -> list[Waiting]:
-        """Wait for work and bind a batch; empty when the engine stops."""
+        A worker with accounts to do is impatient: it leaves the interpreter to the replies and what comes next, and
+        gets an empty batch after :data:`STAND_BACK` seconds in which nobody wanted it.
+        """
         with self._changed:
+            self._finish()
             while not self._stopping:
                 now, held = monotonic(), None
                 if self._may_bind():
@@ -342,10 +344,14 @@ class Engine:
                     held = self._backlog.held_for(now, self._limits)
                 # Waiting lets go of the lock. Without a time limit a worker sleeps until something arrives; with one it
                 # wakes to bind a batch that was held back.
+                limit = held if held is None else max(held, SHORTEST_WAIT)
+                rests = impatient and (limit is None or limit > STAND_BACK)
                 self._idle += 1
-                self._changed.wait(held if held is None else max(held, SHORTEST_WAIT))
+                wanted = self._changed.wait(STAND_BACK if rests else limit)
                 self._idle -= 1
-        return []
+                if rests and not wanted:
+                    return []
+        return None
 
     def _may_bind(self) -> bool:
         """Return True if a batch chosen now would run at once, or be no better if it were chosen later."""
@@ -367,19 +373,19 @@ class Engine:
             self._drain_rate.busy(now)
         return batch
 
-    def _finish(self, group: Sequence[Waiting]) -> None:
-        with self._changed:
-            # It counts as running until here, so that drain() does not return before its answers are on the loop.
-            self._running.pop(threading.current_thread(), None)
-            self._drain_rate.cleared(monotonic(), sum(entry.seconds for entry in group))
+    def _finish(self) -> None:
+        # A batch counts as running until here, so that drain() does not return before its answers are on the loop.
+        if (run := self._running.pop(threading.current_thread(), None)) is not None:
+            self._drain_rate.cleared(monotonic(), sum(entry.seconds for entry in run[1]))
 
-    def _learn(self, report: RunReport) -> None:
-        run = Sample(report.size, report.length, report.tokens, report.work_seconds)
-        predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
-        if self._cost.update(run, report.run_seconds):
-            self._cost.refit()  # nobody waits for it: the answers are out
-        for tell in self._listeners:
-            tell(report, predicted)
+    def _learn(self, reports: Iterable[RunReport]) -> None:
+        for report in reports:
+            run = Sample(report.size, report.length, report.tokens, report.work_seconds)
+            predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
+            if self._cost.update(run, report.run_seconds):
+                self._cost.refit()  # nobody waits for it: the answers are out
+            for tell in self._listeners:
+                tell(report, predicted)
 
     def _deliver(self, settled: Settled) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is waiting any more
