@@ -117,13 +117,13 @@ class Outcome:
         return self.prediction is not None and not self.prediction.batch_size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Prepared:
     question: Question
     curve: LightCurve
     missing_metadata: int
-    seconds: float
     key: bytes
+    seconds: float = 0.0
 
 
 class Results(Protocol):
@@ -260,20 +260,33 @@ class DataPlane(Generic[ItemT]):
         return await in_thread(self._featurising, partial(self._featurise, items))
 
     def _featurise(self, items: Sequence[ItemT]) -> list[_Prepared | Outcome]:
-        prepared: list[_Prepared | Outcome] = []
-        for item in items:
-            started = monotonic()
-            try:
-                question = self._program.prepare(item)
-            except LightCurveError as error:  # sound, but not for this network
-                prepared.append(Outcome("abstained", reason=error.reason, detail=str(error)))
-                continue
-            missing = int(np.count_nonzero(np.isnan(question.tokens.metadata)))
-            key = b"" if self._results is None else self._results.key(question)
-            seconds = monotonic() - started
+        started = monotonic()
+        prepared = [
+            # Sound, but not for this network.
+            Outcome("abstained", reason=found.reason, detail=str(found))
+            if isinstance(found, LightCurveError)
+            else self._prepared(item, found)
+            for item, found in zip(items, self._questions(items), strict=True)
+        ]
+        usable = [item for item in prepared if isinstance(item, _Prepared)]
+        seconds = (monotonic() - started) / max(1, len(usable))
+        for item in usable:
+            item.seconds = seconds
             self._metrics.stage("featurise", seconds)
-            prepared.append(_Prepared(question, self._program.curve(item), missing, seconds, key))
         return prepared
+
+    def _questions(self, items: Sequence[ItemT]) -> list[Question | LightCurveError]:
+        if len(items) > 1:
+            return self._program.prepare_each(items)
+        try:
+            return [self._program.prepare(items[0])]
+        except LightCurveError as error:
+            return [error]
+
+    def _prepared(self, item: ItemT, question: Question) -> _Prepared:
+        missing = int(np.count_nonzero(np.isnan(question.tokens.metadata)))
+        key = b"" if self._results is None else self._results.key(question)
+        return _Prepared(question, self._program.curve(item), missing, key)
 
     def _explain(self, prepared: Sequence[_Prepared], results: Sequence[Prediction | EngineFailure]) -> list[Outcome]:
         for result in results:
