@@ -72,6 +72,7 @@ class BandMap:
         usual = indices is None and set(self.bands) <= set(BANDS)
         self.labels = BANDS if usual else _labels(self.bands, self.indices)
         self._tables: dict[str, Int64] = {}
+        self._chosen: dict[tuple[str, ...], NDArray[np.bool_]] = {}
 
     def _check(self) -> None:
         if not self.bands or len(set(self.bands)) < len(self.bands) or not set(self.bands) <= set(FILTERS):
@@ -87,6 +88,14 @@ class BandMap:
         if table_name not in self._tables:
             self._tables[table_name] = np.array([self._index(table_name, name) for name in FILTERS], dtype=np.int64)
         return self._tables[table_name]
+
+    def chosen(self, names: tuple[str, ...]) -> NDArray[np.bool_]:
+        """Tell for every integer, :data:`UNKNOWN` and those after it, whether it is that of one of these bands."""
+        if names not in self._chosen:
+            chosen = np.zeros(max(self.indices) - UNKNOWN + 1, dtype=np.bool_)
+            chosen[[self.indices[self.bands.index(name)] - UNKNOWN for name in names]] = True
+            self._chosen[names] = chosen
+        return self._chosen[names]
 
     def _index(self, survey: str, name: str) -> int:
         band = self.groups.get(f"{survey}:{name}", self.groups.get(name, name))

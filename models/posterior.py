@@ -27,9 +27,10 @@ Legend: C classes.
 """
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -159,19 +160,42 @@ class PredictionSets(_Frozen):
         detections, bands, novelty : of the light curve, as :class:`SetThresholds` tells them.
         coverage : at least this; the smallest stated one that reaches it is taken, every class where none does.
         """
-        order_C = np.argsort(-probabilities_C, kind="stable")
-        reached = [place for place, stated in enumerate(self.coverages) if stated >= (coverage or self.default)]
-        if not reached:
-            return NamedSet(order_C, 1.0)
-        group = self._group(detections, bands, novelty)
-        size = max(1, int(np.count_nonzero(1.0 - probabilities_C <= group.largest[reached[0]])))
-        return NamedSet(order_C[:size], self.coverages[reached[0]])
+        return self.named_each(probabilities_C[None], [(detections, bands, novelty)], coverage)[0]
+
+    def named_each(
+        self,
+        probabilities_BC: NDArray[np.floating],
+        edges: Sequence[tuple[int, int, float]],
+        coverage: float | None = None,
+    ) -> list[NamedSet]:
+        """Name the set of each of several light curves; ``edges`` are the detections, bands and novelty of each."""
+        order_BC = np.argsort(-probabilities_BC, axis=1, kind="stable")
+        place = bisect_left(self.coverages, coverage or self.default)
+        if place == len(self.coverages):
+            return [NamedSet(order_C, 1.0) for order_C in order_BC]
+        largest_B = np.array([self._group(*reached).largest[place] for reached in edges])
+        size_B = np.count_nonzero(1.0 - probabilities_BC <= largest_B[:, None], axis=1)
+        return [
+            NamedSet(order_C[: max(1, size)], self.coverages[place])
+            for order_C, size in zip(order_BC, size_B.tolist(), strict=True)
+        ]
 
     def _group(self, detections: int, bands: int, novelty: float) -> SetThresholds:
-        start = max(group.detections for group in self.groups if group.detections <= detections)
-        first = [group for group in self.groups if group.detections == start]
-        fewest = max(group.bands for group in first if group.bands <= bands)
-        return [group for group in first if group.bands == fewest and group.novelty <= novelty][-1]
+        starts, by_bands = self._strata
+        fewest, groups = by_bands[bisect_right(starts, detections) - 1]
+        of_bands = groups[bisect_right(fewest, bands) - 1]
+        return of_bands[bisect_right([group.novelty for group in of_bands], novelty) - 1]
+
+    @cached_property
+    def _strata(self) -> tuple[list[int], list[tuple[list[int], list[list[SetThresholds]]]]]:
+        """Lower edges of detections and, for each, those of bands with the groups of each, ascending in novelty."""
+        starts = sorted({group.detections for group in self.groups})
+        by_bands = []
+        for start in starts:
+            first = [group for group in self.groups if group.detections == start]
+            fewest = sorted({group.bands for group in first})
+            by_bands.append((fewest, [[group for group in first if group.bands == bands] for bands in fewest]))
+        return starts, by_bands
 
 
 class Domain(BaseModel):
@@ -211,16 +235,14 @@ class Domain(BaseModel):
         """
         if self.surveys and curve.survey and curve.survey not in self.surveys:
             return f"measured on {', '.join(self.surveys)}, not on {curve.survey}"
-        counted = [bands.indices[bands.bands.index(name)] for name in self.bands]
-        band_N = bands.table(curve.survey)[curve.band]
-        points_B = np.bincount(band_N - UNKNOWN, minlength=max(counted) - UNKNOWN + 1)  # UNKNOWN is the least of all
-        is_counted_B = np.zeros(len(points_B), dtype=np.bool_)
-        is_counted_B[np.array(counted) - UNKNOWN] = True
-        if points_B[is_counted_B].sum() < self.fewest_points:
+        place_N = bands.table(curve.survey)[curve.band] - UNKNOWN  # which is the least of all
+        is_counted_B = bands.chosen(self.bands)
+        points_B = np.bincount(place_N, minlength=len(is_counted_B))[is_counted_B]
+        if points_B.sum() < self.fewest_points:
             return f"measured on light curves of at least {self.fewest_points} points in {', '.join(self.bands)}"
-        if np.count_nonzero(points_B[is_counted_B]) < self.fewest_bands:
+        if np.count_nonzero(points_B) < self.fewest_bands:
             return f"measured on light curves in at least {self.fewest_bands} bands of {', '.join(self.bands)}"
-        within_N = is_counted_B[band_N - UNKNOWN]
+        within_N = is_counted_B[place_N]
         found_N = within_N & curve.detected
         bright_N = found_N if found_N.any() else within_N
         return self._brightness(float(np.abs(curve.flux[bright_N]).max()))
@@ -265,6 +287,22 @@ class Prior:
     share_C: NDArray[np.float64]
     sets: PredictionSets | None
     measured_on: str
+
+
+class Seen(NamedTuple):
+    """Facts of a light curve that its conclusion depends on.
+
+    Attributes
+    ----------
+    detections, bands : that the network saw.
+    novelty : of the graph.
+    known : metadata of the light curve, by name.
+    """
+
+    detections: int = 0
+    bands: int = 0
+    novelty: float | None = None
+    known: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -433,19 +471,41 @@ class Posterior:
         prior : class shares, by :meth:`prior`; those of the calibration by default.
         coverage : that the set shall have; the model's own by default.
         """
+        seen = Seen(detections, bands, novelty, known or {})
+        return self.conclude_each(probabilities_C[None], [seen], prior, coverage)[0]
+
+    def conclude_each(
+        self,
+        probabilities_BC: NDArray[np.floating],
+        seen: Sequence[Seen],
+        prior: Prior | None = None,
+        coverage: float | None = None,
+    ) -> list[Conclusion]:
+        """Conclude on each of several light curves, as :meth:`conclude` on one, in far fewer steps."""
         prior = prior or self.default
-        factors = self._evidence.factors(known) if known else None
-        p_C, told = probabilities_C.astype(np.float64), factors.told if factors else ()
-        if prior is not self.default or factors is not None:
-            p_C, told = self._reweighted(p_C, prior, factors.log_C if factors else None, told)
-        p_C /= p_C.sum()
+        p_BC = probabilities_BC.astype(np.float64)
+        told: list[tuple[str, ...]] = [()] * len(seen)
+        for place, one in enumerate(seen):
+            factors = self._evidence.factors(one.known) if one.known else None
+            if factors is not None:
+                p_BC[place], told[place] = self._reweighted(p_BC[place], prior, factors.log_C, factors.told)
+            elif prior is not self.default:
+                p_BC[place], told[place] = self._reweighted(p_BC[place], prior, None, ())
+        p_BC /= p_BC.sum(axis=1, keepdims=True)
         rule = self._manifest.novelty
-        unusual = None if rule is None or novelty is None else rule.unusual(novelty, detections)
-        if prior.sets is None or unusual:
-            return Conclusion(p_C, prior.name, unusual, evidence=told)
-        named = prior.sets.named(p_C, detections, coverage, bands=bands, novelty=novelty or 0.0)
-        classes = tuple(named.classes.tolist())
-        return Conclusion(p_C, prior.name, unusual, classes, named.coverage, prior.measured_on, told)
+        unusual = [
+            None if rule is None or one.novelty is None else rule.unusual(one.novelty, one.detections) for one in seen
+        ]
+        edges = [(one.detections, one.bands, one.novelty or 0.0) for one in seen]
+        named = [None] * len(seen) if prior.sets is None else prior.sets.named_each(p_BC, edges, coverage)
+        return [
+            Conclusion(p_C, prior.name, strange, evidence=evidence)
+            if found is None or strange
+            else Conclusion(
+                p_C, prior.name, strange, tuple(found.classes.tolist()), found.coverage, prior.measured_on, evidence
+            )
+            for p_C, strange, found, evidence in zip(p_BC, unusual, named, told, strict=True)
+        ]
 
     def _reweighted(
         self, p_C: NDArray[np.float64], prior: Prior, log_C: NDArray[np.float64] | None, told: tuple[str, ...]

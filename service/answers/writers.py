@@ -4,7 +4,7 @@ They go straight to bytes: going through the models would cost several times as 
 other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from models.bundle import Bundle
 from models.forecast import query_order
 from models.lightcurve import Float64, LightCurve
 from models.photometry import FILTERS, FluxUnit, flux_to_njy, njy_to
-from models.posterior import Conclusion, Posterior, Prior, PriorError
+from models.posterior import Conclusion, Posterior, Prior, PriorError, Seen
 from models.taxonomy import Taxonomy
 from service.answers.replies import FieldError
 from service.dataplane import Outcome
@@ -83,12 +83,47 @@ class ClassWriter:
         errors : values at fault in a light curve; None for a packet, whose reply has no such list.
         coverage : of the prediction set; the model's own by default.
         """
-        if outcome.prediction is None:
-            return _failure(outcome, identity, errors)
-        concluded = self._conclude(outcome.prediction, outcome, coverage)
-        probabilities = concluded.probabilities
-        top = int(probabilities.argmax())
-        values: list[float] = probabilities.tolist()
+        return self.results([outcome], [identity], [errors], embedding, coverage)[0]
+
+    def results(
+        self,
+        outcomes: Sequence[Outcome],
+        identities: Iterable[Mapping[str, object]],
+        errors: Iterable[Sequence[FieldError] | None],
+        embedding: bool = False,
+        coverage: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the result of each outcome, as :meth:`result` does of one."""
+        answered = iter(self._answered(outcomes, coverage))
+        return [
+            _failure(outcome, identity, faults)
+            if outcome.prediction is None
+            else self._result(outcome, identity, *next(answered), embedding)
+            for outcome, identity, faults in zip(outcomes, identities, errors, strict=True)
+        ]
+
+    def _answered(
+        self, outcomes: Sequence[Outcome], coverage: float | None
+    ) -> Iterable[tuple[Conclusion, int, list[float], list[float]]]:
+        """Conclusion, most probable class and probabilities of classes and of groups, of each that has an answer."""
+        concluded = self._conclude([outcome for outcome in outcomes if outcome.prediction is not None], coverage)
+        if not concluded:
+            return ()
+        p_BC = np.array([one.probabilities for one in concluded])
+        p_BG = p_BC @ self._membership.T
+        return zip(concluded, p_BC.argmax(axis=1).tolist(), p_BC.tolist(), p_BG.tolist(), strict=True)
+
+    def _result(
+        self,
+        outcome: Outcome,
+        identity: Mapping[str, object],
+        concluded: Conclusion,
+        top: int,
+        values: list[float],
+        of_groups: list[float],
+        embedding: bool,
+    ) -> dict[str, Any]:
+        assert outcome.prediction is not None
         result = {
             "status": outcome.status,
             **identity,
@@ -96,39 +131,44 @@ class ClassWriter:
             "class_id": self._ids[top],
             "confidence": values[top],
             "probabilities": dict(zip(self.classes, values, strict=True)),
-            "hierarchy": dict(zip(self.groups, (self._membership @ probabilities).tolist(), strict=True)),
+            "hierarchy": dict(zip(self.groups, of_groups, strict=True)),
             **self._confidence(outcome.prediction, concluded),
             **_seen(outcome, self.bands),
         }
-        return result | {"embedding": outcome.prediction.outputs["embedding"]} if embedding else result
+        if embedding:
+            result["embedding"] = outcome.prediction.outputs["embedding"]
+        return result
 
     def probabilities(self, outcome: Outcome) -> Float64 | None:
         """Probability of every class, shape (classes,); None where the network did not answer."""
-        if outcome.prediction is None:
-            return None
-        return self._conclude(outcome.prediction, outcome, None).probabilities
+        return None if outcome.prediction is None else self._conclude([outcome])[0].probabilities
 
     def concluded(self, outcome: Outcome) -> Outcome:
         """Put the probabilities of the posterior in place of the graph's, float32."""
         if outcome.prediction is None:
             return outcome
-        concluded = self._conclude(outcome.prediction, outcome, None)
+        concluded = self._conclude([outcome])[0]
         if self._prior is self._posterior.default and not concluded.evidence:
             return outcome  # to the last bit what the graph said
         outputs = {**outcome.prediction.outputs, "probabilities": concluded.probabilities.astype(np.float32)}
         return replace(outcome, prediction=replace(outcome.prediction, outputs=outputs))
 
-    def _conclude(self, prediction: Prediction, outcome: Outcome, coverage: float | None) -> Conclusion:
-        novelty = prediction.outputs.get("novelty")
-        return self._posterior.conclude(
-            prediction.outputs["probabilities"],
-            detections=outcome.detections,
-            bands=len(outcome.points_per_band) - outcome.points_per_band.count(0),
-            novelty=None if novelty is None else float(novelty),
-            known=outcome.known,
-            prior=self._prior,
-            coverage=coverage,
-        )
+    def _conclude(self, outcomes: Sequence[Outcome], coverage: float | None = None) -> list[Conclusion]:
+        """Conclude on outcomes that have an answer."""
+        answers = [outcome.prediction.outputs for outcome in outcomes if outcome.prediction is not None]
+        if not answers:
+            return []
+        seen = [
+            Seen(
+                outcome.detections,
+                len(outcome.points_per_band) - outcome.points_per_band.count(0),
+                float(outputs["novelty"]) if "novelty" in outputs else None,
+                outcome.known,
+            )
+            for outcome, outputs in zip(outcomes, answers, strict=True)
+        ]
+        p_BC = np.array([outputs["probabilities"] for outputs in answers])
+        return self._posterior.conclude_each(p_BC, seen, self._prior, coverage)
 
     def _confidence(self, prediction: Prediction, concluded: Conclusion) -> dict[str, Any]:
         """Novelty, prediction set and evidence, of a model and an object that have them."""
@@ -147,6 +187,34 @@ class ClassWriter:
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a whole reply."""
         return _encode(self.provenance, results)
+
+
+def each_written(
+    writers: Sequence[ClassWriter],
+    outcomes: Sequence[Outcome],
+    identities: Sequence[Mapping[str, object]],
+    errors: Sequence[Sequence[FieldError] | None],
+    embedding: bool = False,
+    coverage: float | None = None,
+) -> list[dict[str, Any]]:
+    """Return the result of each outcome in the name of its writer; those of others than the first name their model."""
+    different = dict.fromkeys(writers)
+    if len(different) == 1:
+        return writers[0].results(outcomes, identities, errors, embedding, coverage)
+    written: dict[int, dict[str, Any]] = {}
+    for writer in different:
+        places = [place for place, one in enumerate(writers) if one is writer]
+        results = writer.results(
+            [outcomes[place] for place in places],
+            [identities[place] for place in places],
+            [errors[place] for place in places],
+            embedding,
+            coverage,
+        )
+        if writer is not writers[0]:
+            results = [result | {"model": writer.provenance} for result in results]
+        written |= zip(places, results, strict=True)
+    return [written[place] for place in range(len(outcomes))]
 
 
 class ForecastWriter:

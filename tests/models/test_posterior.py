@@ -1,6 +1,7 @@
 """The posterior under other class shares, and what else is known of an object."""
 
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,16 @@ from models.metadata import (
     host_redshift,
     spectroscopic_redshift,
 )
-from models.posterior import Novelty, Posterior, PredictionSets, PriorError, SetThresholds, normalised
+from models.posterior import (
+    Conclusion,
+    Novelty,
+    Posterior,
+    PredictionSets,
+    PriorError,
+    Seen,
+    SetThresholds,
+    normalised,
+)
 from models.taxonomy import ELASTICC
 
 PLAIN = Path(__file__).parents[1] / "assets" / "astro-moe-elasticc-1.2.0"  # assumes equal shares, has no named priors
@@ -79,6 +89,22 @@ def test_neither_order_nor_scale_of_weights_matters(
     np.testing.assert_allclose(first.probabilities, again.probabilities, rtol=1e-9)
     assert first.classes is not None
     assert again.classes is not None
+
+
+@given(p_C=probabilities, other_C=probabilities)
+@pytest.mark.parametrize("prior", [None, "uniform", "lsst-alerts"])
+@pytest.mark.parametrize("coverage", [None, 0.5, 0.9999])
+def test_several_light_curves_are_concluded_on_as_each_alone(
+    p_C: NDArray[np.float32], other_C: NDArray[np.float32], prior: str | None, coverage: float | None
+) -> None:
+    posterior = Posterior(MANIFEST)
+    p_BC = np.array([p_C, other_C, p_C])
+    seen_B = [Seen(30, 4, 0.999), Seen(3, 1, 0.5, {"z_final": 0.8, "z_final_err": 0.05}), Seen()]
+    together = posterior.conclude_each(p_BC, seen_B, posterior.prior(prior), coverage)
+    for found, one_C, seen in zip(together, p_BC, seen_B, strict=True):
+        alone = posterior.conclude(one_C, **seen._asdict(), prior=posterior.prior(prior), coverage=coverage)
+        for field in fields(Conclusion):
+            np.testing.assert_array_equal(getattr(found, field.name), getattr(alone, field.name), field.name)
 
 
 @given(p_C=probabilities, first_C=weights, second_C=weights)

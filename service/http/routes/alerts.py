@@ -24,6 +24,7 @@ from models.alerts.schema_registry import SchemaRegistry
 from models.alerts.surveys import SURVEY_BY_NAME
 from models.lightcurve import LightCurve, LightCurveError
 from service.answers.replies import AlertsReply, FieldError
+from service.answers.writers import each_written
 from service.dataplane import AskOptions, Outcome, Refusal
 from service.http import openapi
 from service.http.curves import class_writers
@@ -259,11 +260,9 @@ def _write(
 ) -> Reply:
     """Write the reply in the name of the model of the first packet; what another answered says so itself."""
     writers = class_writers(leases, query.prior, usual, PRIOR)
-    first, results = writers[0], []
-    for replies, item, outcome in zip(writers, read, outcomes, strict=False):
-        result = replies.result(outcome, _identity(item), embedding=query.embedding)
-        results.append(result if replies is first else result | {"model": replies.provenance})
-    return Reply(first.write(results))
+    identities, no_errors = [_identity(item) for item in read], [None] * len(read)
+    results = each_written(writers[: len(read)], outcomes, identities, no_errors, query.embedding)
+    return Reply(writers[0].write(results))
 
 
 def _identity(read: Read) -> dict[str, str]:
