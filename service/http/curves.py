@@ -25,7 +25,7 @@ from models.metadata import KNOWN_COLUMNS, METADATA_COLUMNS, clean_metadata
 from models.photometry import BandMap, FluxUnit
 from models.posterior import PriorError
 from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
-from service.answers.writers import AskedPrior, ClassWriter, class_writer, usual_writer
+from service.answers.writers import AskedPrior, ClassWriter, class_writer, each_written, usual_writer
 from service.dataplane import Outcome
 from service.engine.batch import ForecastItem
 from service.http import forms
@@ -48,6 +48,7 @@ from service.settings import Settings
 
 _KNOWN_METADATA = frozenset(KNOWN_COLUMNS)
 _ENVELOPE = frozenset({"light_curves", "options"})
+_NO_OPTIONS: dict[str, object] = {}
 _FIELDS = frozenset(LightCurveIn.model_fields)
 _NUMBERS, _FLOATS, _TEXTS, _FLAGS = ({int, float}, {float}, {str}, {bool})
 _NUMBERS_OR_NONE = {int, float, type(None)}
@@ -254,6 +255,9 @@ def _check_envelope(document: dict[str, object], settings: Settings) -> list[obj
 
 
 def _read_options(model: type[OptionsT], settings: Settings, defaults: Mapping[str, object], value: object) -> OptionsT:
+    if value == _NO_OPTIONS and not defaults:
+        usual: OptionsT = _USUAL[model]
+        return usual
     if isinstance(value, dict) and (unknown := _unknown_names(value, model.model_fields, "/options")):
         raise ProblemError(INVALID, errors=unknown)
     try:
@@ -262,6 +266,9 @@ def _read_options(model: type[OptionsT], settings: Settings, defaults: Mapping[s
         raise ProblemError(INVALID, errors=field_errors(error.errors(), "/options")) from None
     check_deadline(options.deadline_ms, "/options/deadline_ms", settings)
     return options
+
+
+_USUAL: dict[type[ForecastOptions], Any] = {model: model() for model in (Options, ForecastOptions)}
 
 
 def _read_items(
@@ -434,11 +441,15 @@ def classified(
     ----------
     writers : of the model asked about each; the reply is in the name of the first, and results of others name theirs.
     """
-    replies, results = writers[0], []
-    for writer, item, outcome in zip(writers, items, outcomes, strict=True):
-        identity: dict[str, object] = {"object_id": item.object_id}
-        result = writer.result(outcome, identity, faults(item), options.embedding, options.coverage)
-        results.append(result if writer is replies else result | {"model": writer.provenance})
+    replies = writers[0]
+    results = each_written(
+        writers,
+        outcomes,
+        [{"object_id": item.object_id} for item in items],
+        [faults(item) for item in items],
+        options.embedding,
+        options.coverage,
+    )
     return Answers(
         replies.provenance, replies.classes, replies.groups, replies.bands, replies.embedding_dim, results, options
     )

@@ -114,6 +114,32 @@ class Noted(Histogram):
                 self._buckets[place].inc(int(count))
 
 
+class NotedCounter(Counter):
+    """A counter that notes what is added to it, likewise."""
+
+    def _metric_init(self) -> None:
+        super()._metric_init()
+        self._noted: list[float] = []
+        self._counting = Lock()
+
+    def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
+        """Note an increase."""
+        self._noted.append(amount)
+        if len(self._noted) >= MOST_NOTED:
+            self._count()
+
+    def _child_samples(self) -> Iterable[Sample]:
+        self._count()
+        return super()._child_samples()
+
+    def _count(self) -> None:
+        with self._counting:
+            noted = self._noted[:]
+            del self._noted[: len(noted)]
+        if noted:
+            super().inc(sum(noted))
+
+
 class ModelNotes:
     """Notes of a model's work, taken while clients wait and counted when somebody asks or much is noted.
 
@@ -257,8 +283,8 @@ class Metrics:
         self._models: Tally[tuple[str, ...]] = Tally()
         self._engines: dict[Task, list[Engine]] = {}
 
-    def _kinds(self) -> tuple[partial[Counter], partial[Gauge], partial[Noted]]:
-        counter = partial(Counter, namespace="nightjar", registry=self.registry)
+    def _kinds(self) -> tuple[partial[NotedCounter], partial[Gauge], partial[Noted]]:
+        counter = partial(NotedCounter, namespace="nightjar", registry=self.registry)
         gauge = partial(Gauge, namespace="nightjar", registry=self.registry)
         return counter, gauge, partial(Noted, namespace="nightjar", registry=self.registry)
 

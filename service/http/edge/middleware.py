@@ -17,7 +17,6 @@ from contextlib import nullcontext
 from random import getrandbits
 from time import monotonic
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import structlog
 from starlette.requests import Request
@@ -122,7 +121,7 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _ACCEPTED_ID.fullmatch(value):
             return str(value, "ascii")
-    return uuid4().hex
+    return f"{getrandbits(128):032x}"
 
 
 def _new_trace() -> tuple[str, bytes]:

@@ -368,11 +368,14 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
     if sent.read is None:
         return CurveStream(request, query)
-    read = partial(read_classify, settings=settings, defaults=query.model_dump(exclude_unset=True, exclude={"model"}))
+    defaults = query.model_dump(exclude_unset=True, exclude={"model"}) if query.model_fields_set else {}
+    read = partial(read_classify, settings=settings, defaults=defaults)
 
     async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
         asked = await parsed(call, data, read, sent)
-        key = sticky_key(request, (item.object_id for item in asked.items))
+        key = ""
+        if service.models.shelf.routes.canaries:  # whose share is divided by it
+            key = sticky_key(request, (item.object_id for item in asked.items))
         others = not wanted.one_model
         usual = not query.model  # for which there always is a model, so that nothing has to be looked at or told
         chooser = (
