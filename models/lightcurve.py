@@ -399,6 +399,10 @@ class RaggedBatch:
     @classmethod
     def collate(cls, sequences: Sequence[Tokens]) -> "RaggedBatch":
         """Concatenate token sequences; raises ValueError for an empty batch."""
+        if len(sequences) == 1:
+            (only,) = sequences
+            ends = np.array([0, len(only)])
+            return cls(ends, only.time, only.flux, only.flux_err, only.band, only.detected, only.metadata[None])
         lengths = np.fromiter((len(tokens) for tokens in sequences), dtype=np.int64, count=len(sequences))
         return cls(
             offsets=np.concatenate(([0], np.cumsum(lengths))),
@@ -427,6 +431,15 @@ class RaggedBatch:
         ValueError
             When ``length`` is shorter than the longest sequence.
         """
+        if length is None and len(self) == 1:  # nothing to pad
+            return {
+                "mask": np.ones((1, len(self.time)), dtype=np.bool_),
+                "metadata": self.metadata,
+                "flux": self.flux[None],
+                "flux_err": self.flux_err[None],
+                "time": self.time[None],
+                "band": self.band[None],
+            }
         lengths = np.diff(self.offsets)
         width = int(lengths.max()) if length is None else length
         if width < lengths.max():

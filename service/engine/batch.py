@@ -124,9 +124,12 @@ class Staging(Protocol):
         """Return the same inputs, copied to the device."""
 
 
-def staging(run: RunGraph) -> Callable[[Arrays], Arrays]:
-    """Return what makes inputs ready for a graph's run: nothing, for most."""
-    return run.stage if isinstance(run, Staging) else lambda inputs: inputs
+def staging(run: RunGraph) -> Callable[[Arrays], Arrays] | None:
+    """Return what makes inputs ready for a graph's run, if anything does.
+
+    To be asked once: to look whether a graph is :class:`Staging` takes longer than to pad a batch.
+    """
+    return run.stage if isinstance(run, Staging) else None
 
 
 EXPERT_LOADS = ("input_expert_load", "expert_load")
@@ -260,11 +263,17 @@ class Graph:
     slot : held during a run; bounds how many there are at a time, while the threads that wait for it have the inputs of
         the next run ready.
     clock : seconds, by which the work of a run is measured; see :class:`RunReport`.
+    stage : makes inputs ready for a run, where that is to be done.
     """
 
     run: RunGraph
     slot: AbstractContextManager[object] = field(default_factory=nullcontext)
     clock: Callable[[], float] = monotonic
+    stage: Callable[[Arrays], Arrays] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look whether inputs are made ready."""
+        object.__setattr__(self, "stage", staging(self.run))
 
 
 def answer(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
@@ -286,7 +295,9 @@ def answer(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> tup
 def _run_once(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> RunReport:
     started = monotonic()
     questions = [entry.question for entry in group]
-    inputs = staging(graph.run)(program.assemble(questions))  # copied to a device while another run computes there
+    inputs = program.assemble(questions)
+    if graph.stage is not None:
+        inputs = graph.stage(inputs)  # copied to a device while another run computes there
     assembled = monotonic()
     with graph.slot:
         began, work = monotonic(), graph.clock()

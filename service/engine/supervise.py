@@ -119,6 +119,8 @@ class Supervisor:
     ) -> None:
         self._graph, self._cost, self._known_good, self._floor = graph, cost, known_good, floor
         self._on_fault = on_fault
+        if (stage := staging(graph)) is not None:
+            self.stage = stage  # inputs are made ready by the graph itself
         self._under_way: dict[int, _Run] = {}
         self._judging = threading.Lock()
         self._reopened_at = -REOPEN_SECONDS
@@ -148,10 +150,6 @@ class Supervisor:
                     self._on_fault(Fault.OUT_OF_MEMORY, True)
                 raise
             return self._judged(inputs, error, opened)
-
-    def stage(self, inputs: Arrays) -> Arrays:
-        """Let the graph make inputs ready for its run, where it can."""
-        return staging(self._graph)(inputs)
 
     @property
     def trouble(self) -> str:
