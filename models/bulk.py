@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from models.lightcurve import (
     Bool,
@@ -55,25 +55,36 @@ def light_curves(many: Sequence[Columns]) -> list[LightCurve | LightCurveError]:
     ]
 
 
-_Arrays = tuple[Float64, Float64, Float64, Int64, Bool | None]
+_Numbers = NDArray[np.number[Any]]
+_Arrays = tuple[_Numbers, _Numbers, _Numbers, NDArray[np.integer[Any]], Bool | None]
 
 
 def _arrays(columns: Columns) -> _Arrays | None:
-    """Columns as arrays of shape (n,), unchecked; None where they do not even have one common length above zero."""
-    mjd, flux, flux_err = (np.asarray(column, np.float64) for column in (columns.mjd, columns.flux, columns.flux_err))
+    """Columns as arrays of shape (n,), unchecked; None where they do not even have one common length above zero.
+
+    Arrays of numbers stay as they are: together they are converted in one step.
+    """
+    mjd, flux, flux_err = _numbers(columns.mjd), _numbers(columns.flux), _numbers(columns.flux_err)
     try:
         band = _band(columns.band)
     except LightCurveError:
         return None
     detected = None if columns.detected is None else np.asarray(columns.detected, np.bool_)
-    shapes = {array.shape for array in (mjd, flux, flux_err, band, detected) if array is not None}
-    regular = len(shapes) == 1 and mjd.ndim == 1 and mjd.size > 0
-    return (mjd, flux, flux_err, band, detected) if regular else None
+    shape = mjd.shape
+    regular = len(shape) == 1 and shape[0] > 0 and shape == flux.shape == flux_err.shape == band.shape
+    return (mjd, flux, flux_err, band, detected) if regular and (detected is None or detected.shape == shape) else None
 
 
-def _band(band: Sequence[str] | NDArray[Any]) -> Int64:
+def _numbers(column: ArrayLike) -> _Numbers:
+    plain = isinstance(column, np.ndarray) and column.dtype.kind in "fiu"
+    return np.asarray(column) if plain else np.asarray(column, np.float64)
+
+
+def _band(band: Sequence[str] | NDArray[Any]) -> NDArray[np.integer[Any]]:
     if isinstance(band, np.ndarray) and band.dtype.kind in "iu":
-        return band.astype(np.int64)  # whose range is checked later, with all others
+        return (
+            band if band.dtype == np.uint8 else band.astype(np.int64)
+        )  # their range is checked later, with all others
     return band_column(band)
 
 
@@ -82,14 +93,17 @@ def _concatenate(arrays: Sequence[_Arrays], many: Sequence[Columns]) -> _Points:
     lengths = np.array([len(days) for days in mjd])
     unit = np.repeat([NJY_PER_UNIT[columns.flux_unit] for columns in many], lengths)
     with np.errstate(over="ignore"):  # beyond float32 becomes inf, which the checks then see
-        flux32 = (np.concatenate(flux) * unit).astype(np.float32)
-        err32 = (np.concatenate(flux_err) * unit).astype(np.float32)
+        flux32, err32 = ((_float64(column) * unit).astype(np.float32) for column in (flux, flux_err))
         strong = np.abs(flux32) >= DETECTION_SNR * err32
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     for (*_, given), start, end in zip(arrays, offsets, offsets[1:], strict=False):
         if given is not None:
             strong[start:end] = given
-    return _Points(offsets, np.concatenate(mjd), flux32, err32, np.concatenate(band), strong)
+    return _Points(offsets, _float64(mjd), flux32, err32, np.concatenate(band).astype(np.int64, copy=False), strong)
+
+
+def _float64(columns: Sequence[_Numbers]) -> Float64:
+    return np.concatenate(columns).astype(np.float64, copy=False)
 
 
 def _sound(points: _Points) -> list[bool]:

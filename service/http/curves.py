@@ -48,6 +48,7 @@ from service.settings import Settings
 
 _KNOWN_METADATA = frozenset(KNOWN_COLUMNS)
 _ENVELOPE = frozenset({"light_curves", "options"})
+_PACKED = {name: np.dtype(kind) for name, kind in DTYPES.items()}
 _NO_OPTIONS: dict[str, object] = {}
 _FIELDS = frozenset(LightCurveIn.model_fields)
 _NUMBERS, _FLOATS, _TEXTS, _FLAGS = ({int, float}, {float}, {str}, {bool})
@@ -168,13 +169,14 @@ def _numbers(name: str, columns: Mapping[str, object], most: int) -> list[float]
     column = columns.get(name)
     if type(column) is list and 0 < len(column) <= most and (kinds := set(map(type, column))) <= _NUMBERS:
         return column if kinds == _FLOATS else np.array(column, np.float64)
-    return _array(column, DTYPES[name], most)
+    return _array(name, column, most)
 
 
-def _array(column: object, dtype: str, most: int) -> NDArray[Any]:
+def _array(name: str, column: object, most: int) -> NDArray[Any]:
     """Return a column that came as bytes or as an array. Raises _InDoubt."""
-    if type(column) is bytes and len(column) % np.dtype(dtype).itemsize == 0:
-        column = np.frombuffer(column, dtype)
+    if type(column) is bytes:
+        dtype = _PACKED[name]
+        column = np.frombuffer(column, dtype) if len(column) % dtype.itemsize == 0 else None
     if isinstance(column, np.ndarray) and 0 < len(column) <= most:
         return column
     raise _InDoubt
@@ -183,13 +185,13 @@ def _array(column: object, dtype: str, most: int) -> NDArray[Any]:
 def _bands(column: object, most: int) -> list[str] | NDArray[Any]:
     if type(column) is list and 0 < len(column) <= most and set(map(type, column)) == _TEXTS:
         return column
-    return _array(column, DTYPES["band"], most)
+    return _array("band", column, most)
 
 
 def _detections(column: object, most: int) -> list[bool] | NDArray[Any] | None:
     if column is None or (type(column) is list and len(column) <= most and set(map(type, column)) <= _FLAGS):
         return column
-    flags = _array(column, DTYPES["detected"], most)
+    flags = _array("detected", column, most)
     if flags.dtype != np.bool_ and (flags > 1).any():
         raise _InDoubt
     return flags.astype(np.bool_)
@@ -198,7 +200,7 @@ def _detections(column: object, most: int) -> list[bool] | NDArray[Any] | None:
 def _known(metadata: object) -> dict[str, float]:
     """Return metadata without what is missing."""
     if type(metadata) is not dict:
-        row = _array(metadata, DTYPES["metadata"], len(METADATA_COLUMNS)).tolist()
+        row = _array("metadata", metadata, len(METADATA_COLUMNS)).tolist()
         named = zip(METADATA_COLUMNS, row, strict=False)
         metadata = {name: number for name, number in named if number == number}  # all but NaN
         if len(row) != len(METADATA_COLUMNS):
