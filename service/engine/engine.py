@@ -40,8 +40,6 @@ from service.observe.tracing import RECORDING
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 
 SHORTEST_WAIT = 1e-4  # seconds, of a worker that holds a batch back
-STAND_BACK = 1e-3  # seconds in which nobody waits for a worker, before it does its accounts
-MOST_UNLEARNED = 4  # runs of a worker that nobody lets rest, after which it does its accounts all the same
 WATCH_SECONDS = 0.5
 
 
@@ -308,26 +306,17 @@ class Engine:
                 self._die(broken)
 
     def _work(self) -> None:
-        unlearned: list[RunReport] = []
         try:
-            while (group := self._next_batch(bool(unlearned))) is not None:
-                if group:
-                    answers, reports = answer(self._graph, self._program, group)
-                    self._deliver(list(zip(group, answers, strict=True)))
-                    unlearned += reports
-                if not group or len(unlearned) >= MOST_UNLEARNED:
-                    self._learn(unlearned)
-                    unlearned.clear()
-            self._learn(unlearned)
+            while group := self._next_batch():
+                answers, reports = answer(self._graph, self._program, group)
+                self._deliver(list(zip(group, answers, strict=True)))
+                for report in reports:
+                    self._learn(report)
         except BaseException as error:  # a SystemExit or a bug alike: this thread ends, and nobody else would notice
             self._die(error)
 
-    def _next_batch(self, impatient: bool) -> list[Waiting] | None:
-        """Wait for work and bind a batch; None when the engine stops.
-
-        A worker with accounts to do is impatient: it leaves the interpreter to the replies and what comes next, and
-        gets an empty batch after :data:`STAND_BACK` seconds in which nobody wanted it.
-        """
+    def _next_batch(self) -> list[Waiting]:
+        """Wait for work and bind a batch; empty when the engine stops."""
         with self._changed:
             self._finish()
             while not self._stopping:
@@ -344,14 +333,10 @@ class Engine:
                     held = self._backlog.held_for(now, self._limits)
                 # Waiting lets go of the lock. Without a time limit a worker sleeps until something arrives; with one it
                 # wakes to bind a batch that was held back.
-                limit = held if held is None else max(held, SHORTEST_WAIT)
-                rests = impatient and (limit is None or limit > STAND_BACK)
                 self._idle += 1
-                wanted = self._changed.wait(STAND_BACK if rests else limit)
+                self._changed.wait(held if held is None else max(held, SHORTEST_WAIT))
                 self._idle -= 1
-                if rests and not wanted:
-                    return []
-        return None
+        return []
 
     def _may_bind(self) -> bool:
         """Return True if a batch chosen now would run at once, or be no better if it were chosen later."""
@@ -378,14 +363,14 @@ class Engine:
         if (run := self._running.pop(threading.current_thread(), None)) is not None:
             self._drain_rate.cleared(monotonic(), sum(entry.seconds for entry in run[1]))
 
-    def _learn(self, reports: Iterable[RunReport]) -> None:
-        for report in reports:
-            run = Sample(report.size, report.length, report.tokens, report.work_seconds)
-            predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
-            if self._cost.update(run, report.run_seconds):
-                self._cost.refit()  # nobody waits for it: the answers are out
-            for tell in self._listeners:
-                tell(report, predicted)
+    def _learn(self, report: RunReport) -> None:
+        # The interpreter is wanted for the replies now: listeners take notes, and leave the counting for later.
+        run = Sample(report.size, report.length, report.tokens, report.work_seconds)
+        predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
+        if self._cost.update(run, report.run_seconds):
+            self._cost.refit()  # nobody waits for it: the answers are out
+        for tell in self._listeners:
+            tell(report, predicted)
 
     def _deliver(self, settled: Settled) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is waiting any more
