@@ -61,6 +61,7 @@ def open_session(
     threads: int = 1,
     sha256: str = "",
     axes: Mapping[str, int] | None = None,
+    kernels: Path | None = None,
 ) -> ort.InferenceSession:
     """Open a graph on one execution provider.
 
@@ -69,6 +70,7 @@ def open_session(
     sha256 : hex digest that the file must have, where one is known.
     axes : lengths of named axes, where all runs have the same. Arithmetic on lengths then folds away, which the CPU
         does otherwise; so on a GPU nothing is left to it, and a graph of which something would be is refused.
+    kernels : library of kernels of our own (``models.native``), which take over what they can.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def open_session(
     GraphError
         When the file has another digest, or is no graph that holds all its weights.
     """
-    provider_name, options = _PROVIDERS[provider], session_options(threads)
+    provider_name, options = _PROVIDERS[provider], session_options(threads, kernels)
     for name, size in (axes or {}).items():
         options.add_free_dimension_override_by_name(name, size)
     if provider == "cuda" and axes:
@@ -106,7 +108,7 @@ def _session(path: Path, sha256: str, options: ort.SessionOptions, provider: str
             raise
 
 
-def session_options(threads: int) -> ort.SessionOptions:
+def session_options(threads: int, kernels: Path | None = None) -> ort.SessionOptions:
     """Return the options of every session of a graph; the module docstring says why."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -115,6 +117,8 @@ def session_options(threads: int) -> ort.SessionOptions:
     options.enable_mem_pattern = False
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if kernels is not None:
+        options.register_custom_ops_library(str(kernels))
     return options
 
 

@@ -30,6 +30,7 @@ from pydantic_settings import (
 )
 
 from models.bundle import DEFAULT_BUNDLE, BundleError
+from models.native.library import Native
 from models.runtime import Provider, ProviderError
 from service.client import SAMPLES, Answer, Client, ClientError, packets_in
 from service.engine.load import Checked, check_bundle
@@ -76,6 +77,7 @@ def _report(checked: Checked) -> str:
         f"{manifest.name} {manifest.version}  sha256 {checked.bundle.sha256}",
         f"{len(manifest.files)} files match their hashes",
         f"golden outputs reproduced, largest difference {checked.golden_error:.1e}",
+        f"kernels of our own: {', '.join(checked.kernels) or 'none'}",
         "",
         f"{'curves':>8}{'points':>8}{'ms a run':>12}{'ms a curve':>12}",
     ]
@@ -183,10 +185,11 @@ class Check(BaseModel):
 
     bundle: CliPositionalArg[Path] = Field(DEFAULT_BUNDLE, description="folder of the bundle")
     provider: Provider = Field("cpu", description="onnxruntime execution provider")
+    native: Native = Field("auto", description="kernels of our own: auto, on or off")
 
     def cli_cmd(self) -> None:
         """Run the command."""
-        print(_report(check_bundle(self.bundle, self.provider)))
+        print(_report(check_bundle(self.bundle, self.provider, native=self.native)))
 
 
 class Demo(BaseModel):

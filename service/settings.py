@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.alerts.envelopes import TopicRule
 from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from models.forecast import MAX_QUERIES
+from models.native.library import Native
 from models.runtime import Provider
 from service.registry.names import PATTERN
 
@@ -153,6 +154,11 @@ class Settings(BaseSettings):
     )
 
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
+    native: Native = Field(
+        "auto",
+        description="kernels of our own in C++ (`python -m models.native` builds them): auto: where they are built for "
+        "this machine, and the provider is cpu; on: not starting without them; off: never",
+    )
     workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0: measured by `autotune`")
     threads_per_run: int = Field(
         0, ge=0, description="onnxruntime threads inside one inference run; 0: measured by `autotune`"

@@ -19,6 +19,10 @@ os.environ.setdefault(
 )
 
 
+# Nor does it depend on whether the developer has built kernels of our own; tests of them ask for them.
+os.environ.setdefault("NIGHTJAR_NATIVE", "off")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tiers and begin with the slowest files; within a file the order stays."""
@@ -45,3 +49,19 @@ def confident_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from support.bundles import export_confident
 
     return made_once(common_folder(tmp_path_factory) / "confident" / "0.0.1", export_confident)
+
+
+@pytest.fixture(scope="session")
+def native_library() -> Path:
+    """Library of kernels of our own, built where it is not yet."""
+    from models.native.library import NativeError, build, compiler, find
+    from support.native import BUILT
+
+    try:
+        compiler()
+    except NativeError as error:
+        pytest.skip(str(error))
+    try:
+        return find(BUILT)
+    except NativeError:
+        return build(BUILT)

@@ -7,7 +7,8 @@ What a graph costs beside the one it replaces: the weights of one bundle, as it 
 The bundle's weights are read back from its graph (``training.export.weights``) and traced again by the exporter of
 today; both graphs answer the same light curves, one thread, turn and turn about, and every ratio is taken within a
 round, of processor time. Before that their probabilities are compared on thousands of ragged light curves: a cheaper
-graph with other answers would say nothing. A bundle of today may stand beside, as it is.
+graph with other answers would say nothing. A bundle of today may stand beside, as it is. Where there is a C++ compiler,
+both run once more with kernels of our own (``models.native``).
 
 Light curves a second on one core, of as many points as alerts have: a bundle beside other ways to the same answer.
 
@@ -50,6 +51,7 @@ from deploy.bench.wire import BATCH, packed_request
 from deploy.bench.workload import columns
 from models.bundle import Manifest, load_bundle
 from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
+from models.native.library import NativeError, build
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.transformer import Block, FeedForwardExperts, Routing
 from models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run
@@ -301,32 +303,54 @@ NEAR: Final = 1e-5  # probabilities that count as equal
 
 def measure(bundle: Path, shipped: Path | None, say: Callable[[str], None]) -> Numbers:
     """Keys ``lean.<shape>_vs_<version>``, ``lean.nodes``, ``lean.products_b32_l60`` and how far the answers differ;
-    with ``lean.shipped_<shape>`` where another bundle stands beside.
+    with ``lean.shipped_<shape>`` where another bundle stands beside, and all of it once more as ``lean.native_...``
+    where kernels can be built.
     """
-    version = load_bundle(bundle).manifest.version.replace(".", "_")
+    kernels = _kernels(say)
     with tempfile.TemporaryDirectory() as folder:
         graph = Path(folder) / "lean.onnx"
         trace(read_served(bundle), graph)
-        old, new = open_session(load_bundle(bundle).model), open_session(graph)
-        furthest, other = differences(old, new)
-        numbers: Numbers = {
-            "lean.furthest": furthest,
-            "lean.share_of_other_answers": other,
-            "lean.nodes": nodes_run(graph),
-        }
-        for name, ratio in _ratios(old, new, say).items():
-            numbers[f"lean.{name}_vs_{version}"] = spread(ratio)
-        told = profile_graph(graph, 32, 60, rounds=15)
-        numbers["lean.products_b32_l60"] = told["share_of_products"]
+        numbers = _beside(bundle, graph, shipped, None, say)
+        if kernels is not None:
+            told = _beside(bundle, graph, shipped, kernels, say)
+            numbers |= {key.replace("lean.", "lean.native_"): value for key, value in told.items()}
+    return numbers
+
+
+def _kernels(say: Callable[[str], None]) -> Path | None:
+    try:
+        return build(Path("build/native"))
+    except NativeError as error:
+        say(f"no kernels of our own: {error}")
+        return None
+
+
+def _beside(
+    bundle: Path, graph: Path, shipped: Path | None, kernels: Path | None, say: Callable[[str], None]
+) -> Numbers:
+    """Compare a bundle's graph as it was released with the one that is made of it today, and with what is shipped."""
+    version = load_bundle(bundle).manifest.version.replace(".", "_")
+    old, new = open_session(load_bundle(bundle).model), open_session(graph, kernels=kernels)
+    furthest, other = differences(old, new)
+    numbers: Numbers = {
+        "lean.furthest": furthest,
+        "lean.share_of_other_answers": other,
+        "lean.nodes": nodes_run(graph, kernels),
+    }
+    for name, ratio in _ratios(old, new, say).items():
+        numbers[f"lean.{name}_vs_{version}"] = spread(ratio)
+    told = profile_graph(graph, 32, 60, rounds=15, kernels=kernels)
+    numbers["lean.products_b32_l60"] = told["share_of_products"]
     if shipped is not None:
-        for name, ratio in _ratios(old, open_session(load_bundle(shipped).model), say).items():
+        today = open_session(load_bundle(shipped).model, kernels=kernels)
+        for name, ratio in _ratios(old, today, say).items():
             numbers[f"lean.shipped_{name}"] = spread(ratio)
     return numbers
 
 
-def nodes_run(graph: Path) -> int:
+def nodes_run(graph: Path, kernels: Path | None = None) -> int:
     """Operations that onnxruntime runs for a light curve of 30 points, with those under conditions that hold."""
-    nodes: int = profile_graph(graph, 1, 30, rounds=3)["nodes"]
+    nodes: int = profile_graph(graph, 1, 30, rounds=3, kernels=kernels)["nodes"]
     return nodes
 
 

@@ -266,6 +266,15 @@ class AstroMoE(LightCurveBranch):
         asked = self.statistics is not None and self.config.period_statistics
         return {"told.period": count_of_periods(self.config.n_bands)} if asked else {}
 
+    def native(self) -> dict[str, dict[str, int]]:
+        """Modules that kernels of our own can take over (``models.native``), and what these have to be told."""
+        config = self.config
+        if self.statistics is None:
+            return {}
+        periods = 1 + (config.period_search == "fitted") if config.period_statistics else 0
+        told = {"bands": config.n_bands, "lags": int(config.lag_statistics), "periods": periods}
+        return {"told": told | {"shapes": int(config.shape_statistics)}}
+
     def fit_statistics(self, batches: Callable[[], Iterable[Sequence[Tensor]]]) -> None:
         """Learn the scales of the statistics, where the network has any, from inputs of training objects."""
         if self.statistics is not None:

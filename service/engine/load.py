@@ -16,6 +16,7 @@ from typing import NamedTuple
 import onnxruntime as ort
 
 from models.bundle import Bundle, BundleError, Task, load_bundle, verify_golden
+from models.native.library import Native, NativeError, chosen, held_by
 from models.runtime import Cudart, DeviceRun, MemoryBound, Provider, ProviderError, SessionRun, open_session, run
 from service.engine import machine as layouts
 from service.engine.batch import Arrays, RunGraph, TaskProgram, program_of
@@ -108,6 +109,7 @@ class LoadedModel:
     max_tokens : padded observations beyond which a batch has nothing to gain.
     layout : how the machine is best used for this model.
     keep : remembers what runs are known to take, for the next start; to be called off the event loop.
+    kernels : operators of the graph that kernels of our own compute.
     """
 
     bundle: Bundle
@@ -121,15 +123,22 @@ class LoadedModel:
     max_tokens: int = USUAL_WIDTH
     layout: Layout = ONE_BY_ONE
     keep: Callable[[Sequence[Sample]], None] = lambda _: None
+    kernels: tuple[str, ...] = ()
 
 
 class OpenModel(NamedTuple):
-    """A bundle that is what it says: verified, and open on one execution provider."""
+    """A bundle that is what it says: verified, and open on one execution provider, with the kernels in this library."""
 
     bundle: Bundle
     session: ort.InferenceSession
     program: TaskProgram
     golden_error: float
+    library: Path | None
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Operators of the graph that kernels of our own compute."""
+        return () if self.library is None else held_by(self.session)
 
 
 def load_model(
@@ -141,6 +150,7 @@ def load_model(
     wish: Layout | None = None,
     folder: Path | None = None,
     tune: bool = False,
+    native: Native = "off",
 ) -> LoadedModel:
     """Load, verify and warm up; seconds of work, so not for the event loop.
 
@@ -150,27 +160,29 @@ def load_model(
     wish : how the machine is to be used.
     folder : of what earlier starts have measured; None: everything is measured again.
     tune : whether to try out what the wish leaves open, rather than take what is usual.
+    native : whether kernels of our own take over what they can; golden outputs are reproduced with them.
 
     Raises
     ------
     BundleError
         When the bundle is missing, altered, made for another task, or gives other numbers on this provider.
     ProviderError
-        When the provider is not available.
+        When the provider, or kernels that are insisted on, are not available.
     """
     started, wish = monotonic(), wish or Layout(threads=threads)
-    bundle, session, program, golden_error = open_model(path, provider, wish.threads or 1)
+    opened = open_model(path, provider, wish.threads or 1, native)
+    bundle, session, program, golden_error, library = opened
     if bundle.manifest.task != task:
         raise BundleError(f"{path}: made for {bundle.manifest.task}, not for {task}")
     driver = Cudart.of_this_process() if provider == "cuda" else None
-    first = _run_of(session, partial(_reopen, bundle, provider, wish.threads or 1), provider, driver)
+    first = _run_of(session, partial(_reopen, bundle, provider, wish.threads or 1, library), provider, driver)
 
     @cache
     def open_graph(threads: int) -> SessionRun:
-        again = partial(_reopen, bundle, provider, threads)
+        again = partial(_reopen, bundle, provider, threads, library)
         return first if threads == (wish.threads or 1) else _run_of(again(), again, provider, driver)
 
-    store = Measurements(folder, _circumstances(bundle, provider, wish))
+    store = Measurements(folder, _circumstances(bundle, provider, wish, opened.kernels))
     free = None if driver is None else driver.free_bytes
     measured = calibrate(open_graph, program, provider, wish, store.recall(), tune, free)
     store.keep(measured)
@@ -189,6 +201,7 @@ def load_model(
         max_tokens=measured.max_tokens,
         layout=layout,
         keep=lambda samples: store.keep(measured.model_copy(update={"runs": tuple(map(tuple, samples))})),
+        kernels=opened.kernels,
     )
 
 
@@ -201,32 +214,42 @@ def _run_of(
     return DeviceRun(session, again, "cuda", driver) if provider == "cuda" else SessionRun(session, again)
 
 
-def _circumstances(bundle: Bundle, provider: Provider, wish: Layout) -> Circumstances:
+def _circumstances(bundle: Bundle, provider: Provider, wish: Layout, kernels: tuple[str, ...]) -> Circumstances:
     return Circumstances(
-        processor=processor(), cores=usable_cores(), provider=provider, bundle=bundle.sha256, wish=tuple(wish)
+        processor=processor(),
+        cores=usable_cores(),
+        provider=provider,
+        kernels=kernels,
+        bundle=bundle.sha256,
+        wish=tuple(wish),
     )
 
 
-def open_model(path: Path, provider: Provider = "cpu", threads: int = 1) -> OpenModel:
+def open_model(path: Path, provider: Provider = "cpu", threads: int = 1, native: Native = "off") -> OpenModel:
     """Load and verify a bundle; raises as :func:`load_model` does."""
+    try:
+        library = chosen(native, provider)
+    except NativeError as error:
+        raise ProviderError(str(error)) from error
     bundle = load_bundle(path)
-    session = _open(bundle, provider, threads)
+    session = _open(bundle, provider, threads, library)
     golden_error = verify_golden(bundle, session)
     program = program_of(bundle.manifest)
     inputs = program.assemble(probe(program, RAGGED))
     _check_inputs(bundle, session, inputs)
     _check_outputs(bundle, session, inputs, program)
-    return OpenModel(bundle, session, program, golden_error)
+    return OpenModel(bundle, session, program, golden_error, library)
 
 
-def _reopen(bundle: Bundle, provider: Provider, threads: int) -> ort.InferenceSession:
+def _reopen(bundle: Bundle, provider: Provider, threads: int, library: Path | None) -> ort.InferenceSession:
     graph = bundle.graph(provider)
-    return open_session(graph, provider, threads, bundle.manifest.files.get(graph.name, ""))
+    digest = bundle.manifest.files.get(graph.name, "")
+    return open_session(graph, provider, threads, digest, kernels=library)
 
 
-def _open(bundle: Bundle, provider: Provider, threads: int) -> ort.InferenceSession:
+def _open(bundle: Bundle, provider: Provider, threads: int, library: Path | None) -> ort.InferenceSession:
     try:
-        return _reopen(bundle, provider, threads)
+        return _reopen(bundle, provider, threads, library)
     except ProviderError:
         raise
     except Exception as error:  # onnxruntime raises a family of its own that share no base class
@@ -270,14 +293,15 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A bundle that passed: its golden error and its timings."""
+    """A bundle that passed: its golden error, its timings, and the operators that kernels of our own computed."""
 
     bundle: Bundle
     golden_error: float
     timings: tuple[Timing, ...]
+    kernels: tuple[str, ...] = ()
 
 
-def check_bundle(path: Path, provider: Provider, threads: int = 1) -> Checked:
+def check_bundle(path: Path, provider: Provider, threads: int = 1, native: Native = "off") -> Checked:
     """Verify a bundle and time it.
 
     Raises
@@ -285,8 +309,9 @@ def check_bundle(path: Path, provider: Provider, threads: int = 1) -> Checked:
     BundleError, ProviderError
         When it must not be served, or not on this provider.
     """
-    bundle, session, program, error = open_model(path, provider, threads)
-    return Checked(bundle, error, tuple(_timings(partial(run, session), program)))
+    opened = open_model(path, provider, threads, native)
+    timings = tuple(_timings(partial(run, opened.session), opened.program))
+    return Checked(opened.bundle, opened.golden_error, timings, opened.kernels)
 
 
 def _timings(graph: RunGraph, program: TaskProgram) -> Iterator[Timing]:

@@ -314,6 +314,7 @@ class Circumstances(_Frozen):
     cores: int
     onnxruntime: str = ort.__version__
     provider: str
+    kernels: tuple[str, ...] = ()
     bundle: str
     wish: tuple[int, int, int]
 

@@ -156,18 +156,20 @@ class Models(NamedTuple):
 def load_one(settings: Settings, path: Path, task: Task) -> LoadedModel:
     """Load a bundle on the provider that the settings name, disturbing nobody. Raises BundleError, ProviderError."""
     wish = Layout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
-    return load_model(path, settings.provider, task=task, wish=wish, folder=_folder(settings))
+    return _load(settings, path, task, wish, tune=False)
 
 
 def load_first(settings: Settings, path: Path, task: Task) -> LoadedModel:
     """Load a bundle while nobody is answered, and try out how the machine is best used for it; raises likewise."""
     wish = Layout(settings.workers, settings.threads_per_run, settings.groups_in_flight)
-    folder, tune = _folder(settings), settings.autotune
-    return load_model(path, settings.provider, task=task, wish=wish, folder=folder, tune=tune)
+    return _load(settings, path, task, wish, tune=settings.autotune)
 
 
-def _folder(settings: Settings) -> Path | None:
-    return settings.measurements_folder or usual_folder()
+def _load(settings: Settings, path: Path, task: Task, wish: Layout, tune: bool) -> LoadedModel:
+    folder = settings.measurements_folder or usual_folder()
+    loaded = load_model(path, settings.provider, task=task, wish=wish, folder=folder, tune=tune, native=settings.native)
+    log.info("kernels", model=loaded.bundle.manifest.name, native=list(loaded.kernels))
+    return loaded
 
 
 def load_configured(settings: Settings) -> Models:

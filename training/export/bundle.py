@@ -126,7 +126,7 @@ def export_bundle(
     batches = parity_batches(tokens)
     with torch.no_grad():
         example = served.outputs(*served.arguments(batches[0]).values())
-    conditions = served.answers_to_nothing(), served.works_on_rows()
+    conditions = served.answers_to_nothing(), served.works_on_rows(), served.native()
     write_graph(served, served.arguments(batches[0]), AXES, list(example), out / MODEL, *conditions)
     worst = check_parity(served, out / MODEL, batches)
     golden = {name: batches[-1][name] for name in served.arguments(batches[-1])}

@@ -29,6 +29,7 @@ from onnxscript import optimizer
 
 from models.bundle import CUDA_MODEL, load_bundle, verify_golden, write_manifest
 from models.runtime import open_session
+from training.export.functions import inlined
 from training.export.graph import walk
 
 Numbers = NDArray[Any]
@@ -152,7 +153,7 @@ def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
     for |x| up to 1e19, where the square of a single number ends.
     """
     copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy.CopyFrom(inlined(model))
     _count_there(copy)
     for node in [node for node in copy.graph.node if node.op_type == "TreeEnsemble"]:
         place = list(copy.graph.node).index(node)

@@ -2,8 +2,9 @@
 
 Notable: a grouped computation (``parts.packing``) arrives as one Split whose sizes take a detour through five little
 nodes per group, a fifth of the graph; :func:`split_by_counts` hands Split the counts themselves. Everything is standard
-operators, nothing lies outside the file; recurrent layers (``parts.positional_content``) are ONNX's LSTM and GRU,
-boosted trees (``parts.trees``) one TreeEnsemble of ONNX-ML.
+operators, some of them in a function that kernels of our own can take over (``training.export.functions``), and nothing
+lies outside the file; recurrent layers (``parts.positional_content``) are ONNX's LSTM and GRU, boosted trees
+(``parts.trees``) one TreeEnsemble of ONNX-ML.
 
 Tidying makes a traced graph cheaper without changing its answers. Every operation of a graph costs some microseconds
 before it computes anything, which for one light curve is most of the bill. The tracer writes two where one will do
@@ -33,6 +34,7 @@ from torch import Tensor, nn
 
 from models.networks.parts import positional_content
 from models.networks.parts.trees import BoostedTrees, Forest, trees
+from training.export.functions import Attributes, add_statistics
 
 Node = onnx.NodeProto
 
@@ -224,6 +226,7 @@ def write_graph(
     path: Path,
     missing: Mapping[str, tuple[str, Tensor]] | None = None,
     rows: Mapping[str, int] | None = None,
+    native: Mapping[str, Attributes] | None = None,
 ) -> None:
     """Trace ``network(*inputs)`` and save it.
 
@@ -236,6 +239,7 @@ def write_graph(
         and that answer.
     rows : modules that are left out where they are given no rows (:func:`only_with_rows`), and the width of what they
         answer.
+    native : modules that kernels of our own can take over (``training.export.functions``), and what these are told.
     """
     sizes = {name: torch.export.Dim(name, min=1) for names in axes.values() for name in names}
     shapes = tuple({place: sizes[name] for place, name in enumerate(axes[key])} for key in inputs)
@@ -264,6 +268,8 @@ def write_graph(
     for module, width in (rows or {}).items():
         only_with_rows(model, module, width)
     optimizer.remove_unused_nodes(model)
+    for module, attributes in (native or {}).items():
+        add_statistics(model, module, attributes)
     onnx.checker.check_model(model)
     onnx.save(model, path)
 

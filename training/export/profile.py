@@ -9,6 +9,7 @@ Run::
 """
 
 import json
+import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -25,24 +26,33 @@ from models.runtime import session_options
 
 PRODUCTS: Final = ("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Attention", "MultiHeadAttention")
 QUERIES: Final = 8
+_OF_FUNCTION: Final = re.compile(r"^_inlfunc_[^_]+_")  # what onnxruntime puts before the names of nodes of a function
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def profile(bundle: Path, batch: int, length: int, *, metadata: bool = False, rounds: int = 50) -> dict[str, Any]:
+def profile(
+    bundle: Path, batch: int, length: int, *, metadata: bool = False, rounds: int = 50, kernels: Path | None = None
+) -> dict[str, Any]:
     """Time the graph of a bundle; :func:`profile_graph`."""
-    return profile_graph(load_bundle(bundle).model, batch, length, metadata=metadata, rounds=rounds)
+    return profile_graph(load_bundle(bundle).model, batch, length, metadata=metadata, rounds=rounds, kernels=kernels)
 
 
-def profile_graph(graph: Path, batch: int, length: int, *, metadata: bool = False, rounds: int = 50) -> dict[str, Any]:
+def profile_graph(
+    graph: Path, batch: int, length: int, *, metadata: bool = False, rounds: int = 50, kernels: Path | None = None
+) -> dict[str, Any]:
     """Time a graph on random light curves, one thread; microseconds of one run.
+
+    Parameters
+    ----------
+    kernels : library of kernels of our own (``models.native``) that take over what they can.
 
     Returns
     -------
     ``nodes`` that ran, ``microseconds`` in all, the ``share_of_products`` of matrices, and for every module and every
     operator its nodes, microseconds and share, dearest first.
     """
-    options = session_options(1)
+    options = session_options(1, kernels)
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder) / "run")
@@ -66,7 +76,7 @@ def summary(events: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
     nodes, spent = (Counter[str](), Counter[str]()), (Counter[str](), Counter[str]())
     for (name, operator), found in times.items():
         count = max(1, round(len(found) / rounds))
-        module = name.rsplit("/", 1)[0].split("/")[0] if "/" in name else "(unnamed)"
+        module = _OF_FUNCTION.sub("", name).rsplit("/", 1)[0].split("/")[0] if "/" in name else "(unnamed)"
         for place, key in enumerate((module, operator)):
             nodes[place][key] += count
             spent[place][key] += min(found) * count

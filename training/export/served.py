@@ -259,6 +259,11 @@ class ServedNetwork(nn.Module):
         told = getattr(self.network, "works_on_rows", None)
         return {} if told is None else {f"network.{name}": width for name, width in told().items()}
 
+    def native(self) -> dict[str, dict[str, int]]:
+        """Modules, by their names in here, that kernels of our own can take over, and what these have to be told."""
+        told = getattr(self.network, "native", None)
+        return {} if told is None else {f"network.{name}": attributes for name, attributes in told().items()}
+
     @property
     def input_names(self) -> tuple[str, ...]:
         """Inputs of the network, in the order of its arguments."""

@@ -31,6 +31,7 @@ from models.networks.parts.trees import BoostedTrees, Forest
 from models.networks.zoo import build
 from models.runtime import open_session
 from training.common import write_atomic
+from training.export.functions import inlined
 from training.export.graph import walk, write_graph
 from training.export.profile import random_inputs
 from training.export.served import AXES, Ensembled, NoveltyScore, ServedNetwork, StrangerScore
@@ -97,7 +98,7 @@ def export_again(path: Path, folder: Path) -> dict[str, Any]:
     graph = folder / held.model.name
     trace(served, graph)
     made = write_manifest(folder, held.manifest)
-    nodes = [sum(1 for _ in walk(onnx.load(one).graph)) for one in (held.model, graph)]
+    nodes = [sum(1 for _ in walk(inlined(onnx.load(one)).graph)) for one in (held.model, graph)]
     return {"nodes_before": nodes[0], "nodes": nodes[1], "furthest": verify_golden(made, open_session(graph))}
 
 
@@ -131,7 +132,8 @@ def trace(served: ServedNetwork, path: Path) -> None:
     arguments = served.arguments(random_inputs(3, 40, metadata=True))
     with torch.no_grad():
         outputs = list(served.outputs(*arguments.values()))
-    write_graph(served, arguments, AXES, outputs, path, served.answers_to_nothing(), served.works_on_rows())
+    conditions = served.answers_to_nothing(), served.works_on_rows(), served.native()
+    write_graph(served, arguments, AXES, outputs, path, *conditions)
 
 
 def _novelty(model: onnx.ModelProto) -> nn.Module | None:

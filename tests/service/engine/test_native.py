@@ -1,0 +1,71 @@
+"""A model runs on kernels of our own where it is told to, says so, and does not start without those insisted on."""
+
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import onnx
+import pytest
+
+pytest.importorskip("onnx", reason="setting a graph's statistics apart needs the [train] extra")
+
+from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, MODEL, load_bundle, write_manifest
+from models.native import library
+from models.runtime import ProviderError
+from service.engine.batch import program_of
+from service.engine.load import LoadedModel, check_bundle, load_model
+from service.engine.machine import Layout, Shape, probe
+from training.export.functions import STATISTICS, add_statistics, inlined
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default bundle, its statistics set apart whether or not they were."""
+    path = tmp_path_factory.mktemp("native") / "bundle"
+    copytree(DEFAULT_BUNDLE, path)
+    model = inlined(onnx.load(path / MODEL))
+    add_statistics(model, "network.told", {"bands": 6, "lags": 1, "periods": 2, "shapes": 1})
+    onnx.save(model, path / MODEL)
+    write_manifest(path, load_bundle(DEFAULT_BUNDLE).manifest)
+    return path
+
+
+@pytest.fixture
+def built(native_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "BUILT", native_library.parent)
+
+
+def loaded(path: Path, native: library.Native) -> LoadedModel:
+    return load_model(path, wish=Layout(1, 1, 1), native=native)
+
+
+@pytest.mark.usefixtures("built")
+def test_a_model_says_which_kernels_run_it_and_answers_alike(bundle: Path) -> None:
+    with_kernels, without = loaded(bundle, "on"), loaded(bundle, "off")
+    assert (with_kernels.kernels, without.kernels) == ((STATISTICS,), ())
+    assert with_kernels.golden_error < GOLDEN_TOLERANCE
+    program = program_of(with_kernels.bundle.manifest)
+    inputs = program.assemble(probe(program, Shape(8, 40, 20)))
+    expected = without.run(inputs)["probabilities"]
+    np.testing.assert_allclose(with_kernels.run(inputs)["probabilities"], expected, atol=1e-4)
+
+
+@pytest.mark.usefixtures("built")
+def test_measurements_with_kernels_are_kept_apart(bundle: Path, tmp_path: Path) -> None:
+    for native in ("on", "off"):
+        load_model(bundle, wish=Layout(1, 1, 1), folder=tmp_path, native=native)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.usefixtures("built")
+def test_a_graph_without_a_place_for_kernels_runs_all_the_same(tiny_bundle: Path) -> None:
+    assert loaded(tiny_bundle, "on").kernels == ()
+
+
+def test_kernels_that_are_insisted_on_and_missing_end_the_start(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "BUILT", tmp_path)
+    with pytest.raises(ProviderError, match="no kernels are built for this machine"):
+        loaded(bundle, "on")
+    assert check_bundle(bundle, "cpu", native="auto").kernels == ()

@@ -1,0 +1,142 @@
+"""Parts of a graph that kernels of our own can take over (``models.native``), set apart as functions.
+
+A function of a graph is an operator whose meaning the graph itself holds, as nodes of standard operators. onnxruntime
+puts those in its place before it optimises anything, so the graph runs as if it had none; but where a library has a
+kernel for the operator, the kernel runs. So one file serves both, and its golden outputs hold the two to each other.
+
+Notable: functions hold no weights, only constants. The numbers that a kernel has to know are attributes, which the
+nodes do not look at: a kernel and the nodes are two ways to write one formula, and a test compares them. Whoever looks
+for nodes in a graph takes the functions apart again first (:func:`inlined`).
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import onnx
+from onnx import AttributeProto, TensorProto, helper, inliner, shape_inference
+
+from models.native.library import DOMAIN
+
+Attributes = Mapping[str, int]
+STATISTICS: Final = "Statistics"
+INPUTS: Final = ("flux", "flux_err", "time", "band", "mask")
+METADATA: Final = "metadata"
+VERSION: Final = 1
+"""Of the operators; a change of their numbers is a new version, which older libraries have no kernel for."""
+MOST_BANDS: Final = 32
+"""That the kernel was written for."""
+
+
+def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) -> bool:
+    """Make a function of the nodes that work out statistics; return whether there were any.
+
+    Its inputs are :data:`INPUTS` and the one column of the metadata that is looked at, its outputs values and which of
+    them are known, both [batch, statistics].
+
+    Parameters
+    ----------
+    module : in whose name the nodes are, and of those behind it the ones that lay its answers side by side.
+    attributes : what the kernel is told of.
+    """
+    graph = model.graph
+    ends = _ends(graph, module)
+    if not ends or attributes["bands"] > MOST_BANDS:
+        return False
+    outputs = _values_first(model, [end.output[0] for end in ends])
+    column = _column(graph, module)
+    inputs = [*INPUTS, column]
+    inside = _behind(graph, outputs, inputs)
+    held = {tensor.name: tensor for tensor in graph.initializer}
+    constants = [
+        helper.make_node("Constant", [], [name], name=f"{module}/Constant", value=held[name])
+        for name in sorted(_read(inside) & held.keys())
+    ]
+    opsets = [entry for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    function = helper.make_function(
+        DOMAIN, STATISTICS, inputs, outputs, [*constants, *inside], opsets, attributes=sorted(attributes)
+    )
+    call = helper.make_node(STATISTICS, inputs, outputs, f"{module}/{STATISTICS}", domain=DOMAIN)
+    call.attribute.extend(helper.make_attribute(name, value) for name, value in sorted(attributes.items()))
+    _put(graph, call, {id(node) for node in inside})
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
+    helper.set_model_props(model, {DOMAIN: STATISTICS})  # what the service asks, which cannot read graphs
+    return True
+
+
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a graph whose functions are nodes again."""
+    if not model.functions:
+        return model
+    whole = inliner.inline_local_functions(model)
+    kept = [entry for entry in whole.opset_import if entry.domain != DOMAIN]
+    del whole.opset_import[:], whole.metadata_props[:]
+    whole.opset_import.extend(kept)
+    return whole
+
+
+def _ends(graph: onnx.GraphProto, module: str) -> list[onnx.NodeProto]:
+    """Return the nodes that lay answers of a module side by side, none that is not the module's."""
+    made = {output for node in graph.node if node.name.startswith(f"{module}.") for output in node.output}
+    return [
+        node
+        for node in graph.node
+        if node.op_type == "Concat" and made.issuperset(node.input) and not node.name.startswith(f"{module}.")
+    ]
+
+
+def _values_first(model: onnx.ModelProto, outputs: list[str]) -> list[str]:
+    """Return the names of values, then of which are known."""
+    inferred = shape_inference.infer_shapes(model).graph.value_info
+    types = {value.name: value.type.tensor_type.elem_type for value in inferred if value.name in outputs}
+    ordered = sorted(outputs, key=lambda name: types[name] == TensorProto.BOOL)
+    if [types[name] for name in ordered] != [TensorProto.FLOAT, TensorProto.BOOL]:
+        raise ValueError(f"statistics are values and which of them are known, not {', '.join(outputs)}")
+    return ordered
+
+
+def _column(graph: onnx.GraphProto, module: str) -> str:
+    """Return the name of the one column of the metadata that a module looks at."""
+    read = _read(node for node in graph.node if node.name.startswith(f"{module}."))
+    (column,) = {str(node.output[0]) for node in graph.node if METADATA in node.input and node.output[0] in read}
+    return column
+
+
+def _behind(graph: onnx.GraphProto, outputs: Collection[str], inputs: Collection[str]) -> list[onnx.NodeProto]:
+    """Return the nodes that outputs are made by, from these inputs alone."""
+    needed, inside = set(outputs), list[onnx.NodeProto]()
+    for node in reversed(graph.node):
+        if (needed - set(inputs)) & set(node.output):
+            inside.append(node)
+            needed |= _read([node])
+    return inside[::-1]
+
+
+def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """Return the names of all that nodes look at, those under conditions as well."""
+    read = set[str]()
+    for node in nodes:
+        read.update(node.input)
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                read |= _read(attribute.g.node) | {output.name for output in attribute.g.output}
+    return read - {""}
+
+
+def _put(graph: onnx.GraphProto, call: onnx.NodeProto, inside: Collection[int]) -> None:
+    """Put the call before whoever looks at its outputs, and leave out the nodes in it that nobody else looks at."""
+    kept, needed = list[onnx.NodeProto](), {output.name for output in graph.output}
+    for node in reversed(graph.node):
+        if id(node) in inside and not (needed - set(call.output)) & set(node.output):
+            continue
+        kept.append(node)
+        needed |= _read([node])
+    kept.reverse()
+    place = next(place for place, node in enumerate(kept) if _read([node]) & set(call.output))
+    kept.insert(place, call)
+    read = _read(kept) | {output.name for output in graph.output}
+    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
+    for field, left in ((graph.node, kept), (graph.initializer, tensors)):
+        copies = [type(one).FromString(one.SerializeToString()) for one in left]  # they go with the list
+        del field[:]
+        field.extend(copies)
