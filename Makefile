@@ -7,6 +7,7 @@
 #   make fast                 the tests that train nothing and start no broker or benchmark: four minutes
 #   make test                 install what the tests need, run all of them: a quarter of an hour on two cores
 #   make docs                 write the pages of docs/ that are generated
+#   make native               build the kernels of our own, which answer faster, for this machine
 #   make bench                measure; writes build/bench.json
 #   make fuzz                 feed every decoder with strange bytes, MINUTES=1 each
 #   make audit                look for known vulnerabilities and secrets; asks servers
@@ -42,7 +43,7 @@ torch_args = $$($(BIN)/python -m pip config list | grep -qE 'find-links|index-ur
 may_apt = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
 apt_install = apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
 
-.PHONY: help demo serve lint fast test docs bench fuzz soak lock audit sbom release kafka
+.PHONY: help demo serve native lint fast test docs bench fuzz soak lock audit sbom release kafka
 .DELETE_ON_ERROR:
 
 help:
@@ -53,6 +54,9 @@ demo: $(VENV)/.cpu
 
 serve: $(VENV)/.cpu
 	$(BIN)/nightjar serve
+
+native: $(VENV)/.cpu
+	$(BIN)/python -m models.native
 
 # mypy takes most of the time, on one core; the rest runs beside it.
 lint: $(VENV)/.test

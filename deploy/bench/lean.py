@@ -297,7 +297,7 @@ def _served_per_second(bundle: Path, drawn: Sequence[dict[str, Any]]) -> float:
 SHAPES: Final = {"lone6": (1, 6), "lone30": (1, 30), "lone100": (1, 100), "b32_l60": (32, 60), "b8_l390": (8, 390)}
 ROUNDS: Final = 9
 SECONDS: Final = 0.3  # of processor time, of each graph in a round
-COMPARED: Final = 2000
+COMPARED: Final = 10_000
 NEAR: Final = 1e-5  # probabilities that count as equal
 
 

@@ -193,6 +193,16 @@ LEAN = (
     Figure("lean.nodes", "operations in a run", "at most 600"),
     Figure("lean.products_b32_l60", "matrix products, share of the time at 32 of 60", "at least 0.6"),
 )
+LEAN_NATIVE = (
+    Figure("lean.native_lone6_vs_1_2_0", "1 of 6 points"),
+    Figure("lean.native_lone30_vs_1_2_0", "1 of 30", "at most 0.45"),
+    Figure("lean.native_lone100_vs_1_2_0", "1 of 100", "at most 0.5"),
+    Figure("lean.native_b32_l60_vs_1_2_0", "32 of 60", "at most 0.6"),
+    Figure("lean.native_b8_l390_vs_1_2_0", "8 of 390", "at most 0.6"),
+    Figure("lean.native_nodes", "operations in a run", "at most 600"),
+    Figure("lean.native_products_b32_l60", "matrix products, share of the time at 32 of 60", "at least 0.6"),
+    Figure("lean.native_share_of_other_answers", "answers that differ by more than 1e-5", "at most 0.001"),
+)
 LEAN_SHIPPED = (
     Figure("lean.shipped_lone6", "1 of 6 points"),
     Figure("lean.shipped_lone30", "1 of 30"),
@@ -250,6 +260,7 @@ TABLES: dict[str, Sequence[Figure]] = {
     "gpu": GPU,
     "kernels": KERNELS,
     "lean": LEAN,
+    "lean-native": LEAN_NATIVE,
     "lean-shipped": LEAN_SHIPPED,
     "twin": TWIN,
 }

@@ -47,11 +47,7 @@ inline int brightest(const Points& points, int first, int last) {
 
 inline void Shapes::set(const Points& points, float redshift) {
   const float lasting = 1.0f + (redshift > 0 ? redshift : 0.0f);
-  int top = brightest(points, 0, points.real);
-  if (points.real < points.count) {  // padding counts as kFar below nothing
-    const int padding = points.count - 1;
-    if (points.real == 0 || sure(points, top) < -kFar) top = padding;
-  }
+  const int top = brightest(points, 0, points.real);  // without any, that is the one that stands for padding
   const float start = points.time[top], scale = std::max(points.flux[top], kLeastScale);
   for (int point = 0; point < points.count; ++point) {
     days[point] = (points.time[point] - start) / lasting;
