@@ -62,7 +62,7 @@ def join_inputs(parts: Sequence[HeadInputs]) -> HeadInputs:
     """Join what is known of the light curves of several folders."""
     if len(parts) == 1:
         return parts[0]
-    columns = ("embedding", "value", "known")
+    columns = ("embedding", "value", "is_known")
     return HeadInputs(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
 
