@@ -26,10 +26,16 @@ RIDDLE_OF_A_NAME = re.compile(r"test_(what|who|whoever|where|whether|which|how|w
 
 PARTICIPLES = frozenset({"found", "told", "asked", "known", "kept", "wanted", "seen", "shown"})
 """Names that say what befell a thing, and not what it is."""
-OWN_NAMES = ("training", "deploy")
+PRODUCT = ("service", "models", "training", "deploy")
+SHARED_NAMES = frozenset({"Asked", "Places", "Reply", "Sample"})
+"""Classes that two files still define; whoever renames one takes it from here, and nobody adds any."""
 NOUNS = ("training", "deploy", "service/stream", "models/alerts")
+NOUN_FILES = (
+    "service/client.py", "service/process.py", "service/__main__.py", "models/bundle.py", "models/runtime.py",
+    "models/taxonomy.py", "models/photometry.py",
+)  # fmt: skip
 NOT_YET = (*sorted((ROOT / "training" / "export").rglob("*.py")), ROOT / "deploy" / "bench" / "lean.py")
-"""Rooms whose classes have names of their own, those whose variables have nouns for names, and files yet to follow."""
+"""Rooms and files whose variables have nouns for names, and files of those rooms that are yet to follow."""
 
 PLAN = read_plan(ROOT)
 
@@ -78,10 +84,11 @@ def public_classes(path: Path) -> list[str]:
 def test_a_class_has_a_name_of_its_own() -> None:
     """A name that means one thing here and another there is read wrongly in one of the two places."""
     places: dict[str, list[str]] = {}
-    for path in files_of(OWN_NAMES):
+    for path in files_of(PRODUCT):
         for name in public_classes(path):
             places.setdefault(name, []).append(str(path.relative_to(ROOT)))
-    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+    shared = {name: paths for name, paths in places.items() if len(paths) > 1}
+    assert shared.keys() <= SHARED_NAMES, shared
 
 
 def participles(path: Path) -> list[str]:
@@ -90,13 +97,14 @@ def participles(path: Path) -> list[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
-                if name in PARTICIPLES:
+                if name.strip("_") in PARTICIPLES:
                     names.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
     return names
 
 
 def test_variables_have_nouns_for_names() -> None:
-    assert [name for path in files_of(NOUNS) if path not in NOT_YET for name in participles(path)] == []
+    paths = [*files_of(NOUNS), *(ROOT / name for name in NOUN_FILES)]
+    assert [name for path in paths if path not in NOT_YET for name in participles(path)] == []
 
 
 def test_figures_of_a_small_tree(tmp_path: Path) -> None:
