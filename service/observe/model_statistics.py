@@ -14,10 +14,11 @@ Protocol read them (:meth:`ModelStatistics.totals`) and as ``/v1/models/{name}/s
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from math import ceil, exp, floor, log
+from math import ceil, exp, log
+from operator import mul
 
 import numpy as np
 
@@ -26,37 +27,74 @@ from service.engine.batch import Prediction, RunReport
 GROWTH = 1.1
 _STEP = log(GROWTH)
 SMALLEST = 1e-9  # what is smaller counts as this: no stage is quicker than a nanosecond
+MOST_NOTED = 256
+"""Values of a distribution that wait to be counted."""
 
 
 class Distribution:
-    """Counts of positive values. Not thread-safe by itself."""
+    """Counts of positive values. Not thread-safe by itself.
 
-    __slots__ = ("_buckets", "count", "largest", "total")
+    Values are noted first, and counted together when somebody reads them or there are :data:`MOST_NOTED`.
+    """
+
+    __slots__ = ("_buckets", "_count", "_largest", "_noted", "_total")
 
     def __init__(self) -> None:
         self._buckets: dict[int, int] = {}
-        self.count, self.total, self.largest = 0, 0.0, 0.0
+        self._noted: list[float] = []
+        self._count, self._total, self._largest = 0, 0.0, 0.0
 
     def add(self, value: float, times: int = 1) -> None:
         """Count a value, several times over if asked."""
-        bucket = floor(log(max(value, SMALLEST)) / _STEP)
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + times
-        self.count += times
-        self.total += times * value
-        self.largest = max(self.largest, value)
+        if times == 1:
+            self.add_all([value])
+        else:
+            self._add([value], [times])
 
     def add_all(self, values: Iterable[float]) -> None:
         """Count each of the values once."""
-        for value in values:
-            self.add(value)
+        self._noted.extend(values)
+        if len(self._noted) >= MOST_NOTED:
+            self._count_noted()
+
+    def _count_noted(self) -> None:
+        noted, self._noted = self._noted, []
+        if noted:
+            self._add(noted, [1] * len(noted))
+
+    def _add(self, values: Sequence[float], times: Sequence[int]) -> None:
+        buckets = np.floor(np.log(np.maximum(values, SMALLEST)) / _STEP).astype(np.int64)
+        for bucket, count in zip(buckets.tolist(), times, strict=True):
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + count
+        self._count += sum(times)
+        self._total += sum(map(mul, values, times))
+        self._largest = max(self._largest, *values)
 
     def merge(self, other: "Distribution") -> None:
         """Count everything that the other has counted."""
+        other._count_noted()
         for bucket, times in other._buckets.items():
             self._buckets[bucket] = self._buckets.get(bucket, 0) + times
-        self.count += other.count
-        self.total += other.total
-        self.largest = max(self.largest, other.largest)
+        self._count += other._count
+        self._total += other._total
+        self._largest = max(self._largest, other._largest)
+
+    @property
+    def count(self) -> int:
+        """Number of the values."""
+        return self._count + len(self._noted)
+
+    @property
+    def total(self) -> float:
+        """Sum of the values."""
+        self._count_noted()
+        return self._total
+
+    @property
+    def largest(self) -> float:
+        """Largest of the values, 0 without any."""
+        self._count_noted()
+        return self._largest
 
     @property
     def mean(self) -> float:
@@ -70,6 +108,7 @@ class Distribution:
         ----------
         shares : between 0 and 1, in ascending order.
         """
+        self._count_noted()
         seen, bounds = 0, iter(sorted(self._buckets.items()))
         bucket = 0
         for share in shares:
