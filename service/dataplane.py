@@ -197,6 +197,10 @@ class DataPlane(Generic[ItemT]):
         return outcomes
 
     def _count(self, outcomes: Sequence[Outcome], surveys: str | Sequence[str]) -> None:
+        if len(outcomes) == 1:
+            (only,), (name,) = outcomes, [surveys] if isinstance(surveys, str) else surveys
+            self._metrics.outcome(name, only.status, only.reason)
+            return
         names = [surveys] * len(outcomes) if isinstance(surveys, str) else surveys
         kinds = Counter((name, item.status, item.reason) for name, item in zip(names, outcomes, strict=True))
         for labels, count in kinds.items():
@@ -240,8 +244,9 @@ class DataPlane(Generic[ItemT]):
             late = asyncio.get_running_loop().call_later(left, self._withdraw, entries, DeadlineExceeded)
         try:
             for entry in entries:
-                with suppress(EngineFailure):
-                    await entry.future
+                if not entry.future.done():
+                    with suppress(EngineFailure):
+                        await entry.future
         finally:
             if late is not None:
                 late.cancel()

@@ -186,12 +186,14 @@ class Engine:
 
     def check_room(self, lengths: Iterable[int], *, priority: float = 0.0, client: str = "") -> None:
         """Raise what :meth:`enqueue` would raise for light curves of these lengths, before work is spent on them."""
+        self._check_room([self._cost.model.seconds(1, length) for length in lengths], priority, client)
+
+    def _check_room(self, seconds: Sequence[float], priority: float, client: str) -> None:
         if self._dead:
             raise EngineDead
         if not self._accepting:
             raise EngineClosed
-        cost = self._cost.model
-        self._door.check([cost.seconds(1, length) for length in lengths], priority, client)
+        self._door.check(seconds, priority, client)
 
     def enqueue(
         self, questions: Sequence[Question], deadline: float | None = None, *, priority: float = 0.0, client: str = ""
@@ -210,9 +212,10 @@ class Engine:
             When nothing was queued. The futures may raise DeadlineExceeded, InferenceFailed, OutOfMemory, RunHung,
             EngineClosed, EngineDead.
         """
-        lengths = list(map(len, questions))
-        self.check_room(lengths, priority=priority, client=client)
-        now, cost, recording = monotonic(), self._cost.model, RECORDING.get()
+        lengths = [len(question) for question in questions]
+        seconds = [self._cost.model.seconds(1, length) for length in lengths]
+        self._check_room(seconds, priority, client)
+        now, recording = monotonic(), RECORDING.get()
         span = None if recording is None else recording.ref
         entries = [
             Waiting(
@@ -221,12 +224,12 @@ class Engine:
                 deadline,
                 question,
                 self._loop.create_future(),
-                cost.seconds(1, length),
+                alone,
                 priority=priority,
                 client=client,
                 span=span,
             )
-            for question, length in zip(questions, lengths, strict=True)
+            for question, length, alone in zip(questions, lengths, seconds, strict=True)
         ]
         with self._changed:
             if self._dead:  # since the check above: nobody would ever look at the backlog again
