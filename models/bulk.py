@@ -43,15 +43,15 @@ class _Points:
 
 def light_curves(many: Sequence[Columns]) -> list[LightCurve | LightCurveError]:
     """Build records, each alone: a curve that breaks a rule has its error in its place."""
-    arrays = [_arrays(columns) for columns in many]
-    regular = [(found, columns) for found, columns in zip(arrays, many, strict=False) if found is not None]
+    arrays_of_each = [_arrays(columns) for columns in many]
+    regular = [(arrays, columns) for arrays, columns in zip(arrays_of_each, many, strict=True) if arrays is not None]
     if not regular:
         return [_alone(columns) for columns in many]
-    kept = [columns for _, columns in regular]
-    records = iter(_records(_concatenate([found for found, _ in regular], kept), kept))
+    regular_columns = [columns for _, columns in regular]
+    records = iter(_records(_concatenate([arrays for arrays, _ in regular], regular_columns), regular_columns))
     return [
-        (next(records) if found is not None else None) or _alone(columns)
-        for found, columns in zip(arrays, many, strict=True)
+        (next(records) if arrays is not None else None) or _alone(columns)
+        for arrays, columns in zip(arrays_of_each, many, strict=True)
     ]
 
 
@@ -152,14 +152,14 @@ def featurise_each(
     length_K = np.fromiter(map(len, curves), np.int64, len(curves))
     if len(curves) < 2 or not length_K.all():
         return [_featurised(curve, limits, flux_unit, columns, bands) for curve in curves]
-    seen, strange_K = _windowed(curves, length_K, limits, bands)
-    origin_K = seen.mjd[seen.offsets[:-1]]
-    time_N = (seen.mjd - np.repeat(origin_K, np.diff(seen.offsets))).astype(np.float32)
-    flux_N, err_N = (njy_to(column, flux_unit).astype(np.float32) for column in (seen.flux, seen.flux_err))
-    count_KB = _count(seen, len(bands.labels))
+    windows, strange_K = _windowed(curves, length_K, limits, bands)
+    origin_K = windows.mjd[windows.offsets[:-1]]
+    time_N = (windows.mjd - np.repeat(origin_K, np.diff(windows.offsets))).astype(np.float32)
+    flux_N, err_N = (njy_to(column, flux_unit).astype(np.float32) for column in (windows.flux, windows.flux_err))
+    count_KB = _count(windows, len(bands.labels))
     doubtful_K = strange_K | (count_KB > limits.max_points_per_band).any(axis=1)
     missing = np.full(len(columns), np.nan, np.float32)
-    ends, counts = seen.offsets.tolist(), count_KB.tolist()
+    ends, counts = windows.offsets.tolist(), count_KB.tolist()
     return [
         _featurised(curve, limits, flux_unit, columns, bands)
         if doubtful or curve.unknown_filters
@@ -167,8 +167,8 @@ def featurise_each(
             time_N[start:end],
             flux_N[start:end],
             err_N[start:end],
-            seen.band[start:end],
-            seen.detected[start:end],
+            windows.band[start:end],
+            windows.detected[start:end],
             metadata_row(curve.metadata, columns) if curve.metadata else missing,
             end - start < len(curve),
             tuple(count),

@@ -75,9 +75,12 @@ def check_queries(
     if len(days) > limit:
         raise LightCurveError("/mjd", "too_many_queries", f"at most {limit} times can be asked for at once")
     check_times(days)
-    known = _map(bands)
+    network_bands = _map(bands)
     require(
-        known.table()[indices] >= 0, "band", "unsupported_band", f"this network forecasts {', '.join(known.bands)} only"
+        network_bands.table()[indices] >= 0,
+        "band",
+        "unsupported_band",
+        f"this network forecasts {', '.join(network_bands.bands)} only",
     )
     return days, indices
 

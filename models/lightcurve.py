@@ -120,13 +120,11 @@ class LightCurve:
         _check_values(days, flux32, err32)
         if flags is None:
             flags = np.abs(flux32) >= DETECTION_SNR * err32
-        kept = _without_repeats(days, flux32, err32, bands, flags)
-        if kept is not None:
-            days, flux32, err32, bands, flags = days[kept], flux32[kept], err32[kept], bands[kept], flags[kept]
-        known = dict(metadata or {})
-        return cls(
-            days, flux32, err32, bands, flags, known, object_id, survey, 0 if kept is None else int(np.sum(~kept))
-        )
+        rows = _without_repeats(days, flux32, err32, bands, flags)
+        if rows is not None:
+            days, flux32, err32, bands, flags = days[rows], flux32[rows], err32[rows], bands[rows], flags[rows]
+        repeats = 0 if rows is None else int(np.sum(~rows))
+        return cls(days, flux32, err32, bands, flags, dict(metadata or {}), object_id, survey, repeats)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,9 +241,9 @@ def _without_repeats(mjd: Float64, flux: Float32, flux_err: Float32, band: Int64
         index = int(after[np.argmin(same)])
         message = "two observations share the same time and band; which flux is meant?"
         raise LightCurveError(f"/mjd/{index}", "duplicate", message)
-    kept = np.ones(len(mjd), dtype=np.bool_)
-    kept[after] = False
-    return kept
+    rows = np.ones(len(mjd), dtype=np.bool_)
+    rows[after] = False
+    return rows
 
 
 class Limits(BaseModel):
@@ -316,8 +314,8 @@ def featurise(
     LightCurveError
         ``no_usable_points``, when every observation is in a filter that the network does not know.
     """
-    known = bands if isinstance(bands, BandMap) else _named(tuple(bands))
-    band_N = known.table(curve.survey)[curve.band]
+    network_bands = bands if isinstance(bands, BandMap) else _named(tuple(bands))
+    band_N = network_bands.table(curve.survey)[curve.band]
     order = np.arange(len(curve))
     if not (curve.mjd[1:] > curve.mjd[:-1]).all():
         order = np.lexsort((curve.flux_err, curve.flux, band_N, curve.mjd))
@@ -325,19 +323,19 @@ def featurise(
     if (band_N < 0).any():
         order, others = order[band_N[order] >= 0], others | _others(curve.band[band_N < 0])
     if order.size == 0:
-        message = f"no observation in a band that this network knows: {', '.join(known.bands)}"
+        message = f"no observation in a band that this network knows: {', '.join(network_bands.bands)}"
         raise LightCurveError("/band", NO_USABLE_POINTS, message)
-    kept = order[_keep(curve, band_N, order, limits)]
-    mjd, band = curve.mjd[kept], band_N[kept]
+    rows = order[_keep(curve, band_N, order, limits)]
+    mjd, band = curve.mjd[rows], band_N[rows]
     return Tokens(
         time=(mjd - mjd[0]).astype(np.float32),
-        flux=njy_to(curve.flux[kept], flux_unit).astype(np.float32),
-        flux_err=njy_to(curve.flux_err[kept], flux_unit).astype(np.float32),
+        flux=njy_to(curve.flux[rows], flux_unit).astype(np.float32),
+        flux_err=njy_to(curve.flux_err[rows], flux_unit).astype(np.float32),
         band=band,
-        detected=curve.detected[kept],
+        detected=curve.detected[rows],
         metadata=metadata_row(curve.metadata, columns) if curve.metadata else np.full(len(columns), np.nan, np.float32),
-        truncated=len(kept) < len(order),
-        points_per_band=tuple(np.bincount(band, minlength=len(known.labels)).tolist()),
+        truncated=len(rows) < len(order),
+        points_per_band=tuple(np.bincount(band, minlength=len(network_bands.labels)).tolist()),
         origin_mjd=float(mjd[0]),
         other_filters=others,
     )

@@ -114,7 +114,7 @@ class Factors(NamedTuple):
     """Logarithms of likelihood factors by class, shape (C,), and what they come from, for people."""
 
     log_C: NDArray[np.float64]
-    told: tuple[str, ...]
+    texts: tuple[str, ...]
 
 
 class Evidence:
@@ -131,27 +131,27 @@ class Evidence:
         if "star" not in context.learned:
             self._soft += [self._star, self._parallax]
 
-    def factors(self, known: Mapping[str, float]) -> Factors | None:
+    def factors(self, metadata: Mapping[str, float]) -> Factors | None:
         """Return the factors of an object, None where nothing that is known of it tells classes apart."""
-        if not known or not self._galactic_C.any() or self._galactic_C.all():
+        if not metadata or not self._galactic_C.any() or self._galactic_C.all():
             return None
         log_C = np.zeros(len(self._galactic_C))
-        told = [self._spectrum(known, log_C), *(factor(known, log_C) for factor in self._soft)]
-        found = tuple(text for text in told if text)
-        return Factors(log_C, found) if found else None
+        texts = [self._spectrum(metadata, log_C), *(factor(metadata, log_C) for factor in self._soft)]
+        evidence = tuple(text for text in texts if text)
+        return Factors(log_C, evidence) if evidence else None
 
-    def _spectrum(self, known: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
+    def _spectrum(self, metadata: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
         """Rule out stars where a spectroscopic redshift of the object is not near zero."""
-        redshift = spectroscopic_redshift(known)
+        redshift = spectroscopic_redshift(metadata)
         if redshift is None or redshift.value <= max(NEAR_ZERO, SIGMAS * redshift.error):
             return ""
         log_C[self._galactic_C] = -math.inf
         return f"spectroscopic redshift {redshift.value:.4g} excludes classes of our Galaxy"
 
-    def _host(self, known: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
+    def _host(self, metadata: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
         """Weigh stars down where a photometric or a host's redshift is away from zero by more than its error."""
-        redshift = host_redshift(known)
-        if redshift is None or spectroscopic_redshift(known) is not None:
+        redshift = host_redshift(metadata)
+        if redshift is None or spectroscopic_redshift(metadata) is not None:
             return ""
         error = max(redshift.error, SPECTROSCOPIC_ERROR)
         sigmas = redshift.value / error
@@ -162,9 +162,9 @@ class Evidence:
         log_C[self._galactic_C] += math.log(factor)
         return f"redshift {redshift.value:.3g} of the host: classes of our Galaxy times {factor:.3g}"
 
-    def _star(self, known: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
+    def _star(self, metadata: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
         """Weigh galaxies' events down at a catalogue's star, and stars at a catalogue's galaxy."""
-        score, distance = known.get("star_score"), known.get("star_distance", 0.0)
+        score, distance = metadata.get("star_score"), metadata.get("star_distance", 0.0)
         if score is None or not 0 <= score <= 1 or distance < 0:
             return ""
         near, far = MATCH_ARCSEC
@@ -179,9 +179,9 @@ class Evidence:
         log_C[self._galactic_C] += math.log(factor)
         return f"a catalogue's galaxy (score {score:.2g}): classes of our Galaxy times {factor:.3g}"
 
-    def _parallax(self, known: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
+    def _parallax(self, metadata: Mapping[str, float], log_C: NDArray[np.float64]) -> str:
         """Weigh everything beyond our Galaxy down where the parallax is significant."""
-        parallax, error = known.get("parallax"), known.get("parallax_err")
+        parallax, error = metadata.get("parallax"), metadata.get("parallax_err")
         if parallax is None or error is None or error <= 0 or parallax < PARALLAX_SIGMAS * error:
             return ""
         sigmas = parallax / error  # squared as a product: a tiny error makes it infinite, where ``**`` would raise
@@ -197,20 +197,20 @@ class Redshift(NamedTuple):
     error: float
 
 
-def spectroscopic_redshift(known: Mapping[str, float]) -> Redshift | None:
+def spectroscopic_redshift(metadata: Mapping[str, float]) -> Redshift | None:
     """Return the redshift from a spectrum of the object: ``zspec``, or ``z_final`` where its error is as small.
 
     ``z_final`` is the photometric redshift of the host where there is no spectrum.
     """
     for name, without_error in (("zspec", 0.0), ("z_final", math.inf)):
-        if name in known:
-            error = known.get(f"{name}_err", without_error)
+        if name in metadata:
+            error = metadata.get(f"{name}_err", without_error)
             if 0 <= error <= SPECTROSCOPIC_ERROR:
-                return Redshift(known[name], error)
+                return Redshift(metadata[name], error)
     return None
 
 
-def host_redshift(known: Mapping[str, float]) -> Redshift | None:
+def host_redshift(metadata: Mapping[str, float]) -> Redshift | None:
     """Return the best redshift that is not of a spectrum of the object, with its error; the host's in most cases."""
     for name, without_error in (
         ("zspec", None),
@@ -218,9 +218,9 @@ def host_redshift(known: Mapping[str, float]) -> Redshift | None:
         ("z_final", None),
         ("hostgal_zphot", None),
     ):
-        error = known.get(f"{name}_err", without_error)
-        if name in known and error is not None and error > 0:
-            return Redshift(known[name], error)
+        error = metadata.get(f"{name}_err", without_error)
+        if name in metadata and error is not None and error > 0:
+            return Redshift(metadata[name], error)
     return None
 
 

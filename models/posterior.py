@@ -289,7 +289,7 @@ class Prior:
     measured_on: str
 
 
-class Seen(NamedTuple):
+class CurveSummary(NamedTuple):
     """Facts of a light curve that its conclusion depends on.
 
     Attributes
@@ -302,7 +302,7 @@ class Seen(NamedTuple):
     detections: int = 0
     bands: int = 0
     novelty: float | None = None
-    known: Mapping[str, float] = {}
+    metadata: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -409,7 +409,7 @@ class Posterior:
         offered = {*self._manifest.priors, *(name for name in _NAMES if rates(name, self._classes))}
         return tuple(sorted(offered | ({self.default.name} if self.default.name else set())))
 
-    def prior(self, asked: str | Mapping[str, float] | None) -> Prior:
+    def prior(self, shares: str | Mapping[str, float] | None) -> Prior:
         """Return the class shares of a name or a map of class to weight; those of the calibration without either.
 
         Raises
@@ -418,9 +418,9 @@ class Posterior:
             For a name that this model does not have, an unknown class, or weights that are negative, not finite or
             all zero.
         """
-        if asked is None:
+        if shares is None:
             return self.default
-        return self.named(asked) if isinstance(asked, str) else self._weighted(asked)
+        return self.named(shares) if isinstance(shares, str) else self._weighted(shares)
 
     def _named(self, name: str) -> Prior:
         if name == self.default.name:
@@ -456,7 +456,7 @@ class Posterior:
         detections: int = 0,
         bands: int = 0,
         novelty: float | None = None,
-        known: Mapping[str, float] | None = None,
+        metadata: Mapping[str, float] | None = None,
         prior: Prior | None = None,
         coverage: float | None = None,
     ) -> Conclusion:
@@ -467,58 +467,65 @@ class Posterior:
         probabilities_C : of the graph.
         detections, bands : that the network saw.
         novelty : of the graph.
-        known : metadata of the light curve, by name.
+        metadata : of the light curve, by name.
         prior : class shares, by :meth:`prior`; those of the calibration by default.
         coverage : that the set shall have; the model's own by default.
         """
-        seen = Seen(detections, bands, novelty, known or {})
-        return self.conclude_each(probabilities_C[None], [seen], prior, coverage)[0]
+        summary = CurveSummary(detections, bands, novelty, metadata or {})
+        return self.conclude_each(probabilities_C[None], [summary], prior, coverage)[0]
 
     def conclude_each(
         self,
         probabilities_BC: NDArray[np.floating],
-        seen: Sequence[Seen],
+        summaries: Sequence[CurveSummary],
         prior: Prior | None = None,
         coverage: float | None = None,
     ) -> list[Conclusion]:
         """Conclude on each of several light curves, as :meth:`conclude` on one, in far fewer steps."""
         prior = prior or self.default
         p_BC = probabilities_BC.astype(np.float64)
-        told: list[tuple[str, ...]] = [()] * len(seen)
-        for place, one in enumerate(seen):
-            factors = self._evidence.factors(one.known) if one.known else None
+        evidences: list[tuple[str, ...]] = [()] * len(summaries)
+        for place, one in enumerate(summaries):
+            factors = self._evidence.factors(one.metadata) if one.metadata else None
             if factors is not None:
-                p_BC[place], told[place] = self._reweighted(p_BC[place], prior, factors.log_C, factors.told)
+                p_BC[place], evidences[place] = self._reweighted(p_BC[place], prior, factors.log_C, factors.texts)
             elif prior is not self.default:
-                p_BC[place], told[place] = self._reweighted(p_BC[place], prior, None, ())
+                p_BC[place], evidences[place] = self._reweighted(p_BC[place], prior, None, ())
         p_BC /= p_BC.sum(axis=1, keepdims=True)
         rule = self._manifest.novelty
         unusual = [
-            None if rule is None or one.novelty is None else rule.unusual(one.novelty, one.detections) for one in seen
+            None if rule is None or one.novelty is None else rule.unusual(one.novelty, one.detections)
+            for one in summaries
         ]
-        edges = [(one.detections, one.bands, one.novelty or 0.0) for one in seen]
-        named = [None] * len(seen) if prior.sets is None else prior.sets.named_each(p_BC, edges, coverage)
+        edges = [(one.detections, one.bands, one.novelty or 0.0) for one in summaries]
+        named = [None] * len(summaries) if prior.sets is None else prior.sets.named_each(p_BC, edges, coverage)
         return [
             Conclusion(p_C, prior.name, strange, evidence=evidence)
-            if found is None or strange
+            if named_set is None or strange
             else Conclusion(
-                p_C, prior.name, strange, tuple(found.classes.tolist()), found.coverage, prior.measured_on, evidence
+                p_C,
+                prior.name,
+                strange,
+                tuple(named_set.classes.tolist()),
+                named_set.coverage,
+                prior.measured_on,
+                evidence,
             )
-            for p_C, strange, found, evidence in zip(p_BC, unusual, named, told, strict=True)
+            for p_C, strange, named_set, evidence in zip(p_BC, unusual, named, evidences, strict=True)
         ]
 
     def _reweighted(
-        self, p_C: NDArray[np.float64], prior: Prior, log_C: NDArray[np.float64] | None, told: tuple[str, ...]
+        self, p_C: NDArray[np.float64], prior: Prior, log_C: NDArray[np.float64] | None, evidence: tuple[str, ...]
     ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         """Apply shares and factors; factors that contradict the shares altogether are left out, and that is told."""
         with np.errstate(divide="ignore"):
             total_C = np.log(np.maximum(p_C, SMALLEST)) + np.log(prior.share_C) - np.log(self._assumed_C)
         if log_C is not None:
             if math.isinf(float(np.max(total_C + log_C))):
-                told = ("what is known of the object contradicts every class of the prior, and is left out",)
+                evidence = ("what is known of the object contradicts every class of the prior, and is left out",)
             else:
                 total_C = total_C + log_C
-        return np.exp(total_C - total_C.max()), told
+        return np.exp(total_C - total_C.max()), evidence
 
 
 _NAMES = (UNIFORM, *NAMED)

@@ -63,14 +63,14 @@ def rates(name: str, classes: Sequence[str]) -> Rates | None:
     """Return the shares of that name for a set of classes, None where there are none."""
     if name == UNIFORM:
         return Rates(dict.fromkeys(classes, 1.0), "equal shares")
-    known = set(classes)
-    return next((found for found in NAMED.get(name, ()) if found.shares.keys() <= known), None)
+    class_set = set(classes)
+    return next((one for one in NAMED.get(name, ()) if one.shares.keys() <= class_set), None)
 
 
 def class_shares(name: str, classes: Sequence[str]) -> dict[str, float] | None:
     """Return the class shares of that name, summing to 1 over all ``classes``, None where there are none."""
-    found = rates(name, classes)
-    if found is None:
+    rates_of_name = rates(name, classes)
+    if rates_of_name is None:
         return None
-    total = sum(found.shares.values())
-    return {label: found.shares.get(label, 0.0) / total for label in classes}
+    total = sum(rates_of_name.shares.values())
+    return {label: rates_of_name.shares.get(label, 0.0) / total for label in classes}

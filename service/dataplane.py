@@ -93,8 +93,8 @@ class Outcome:
     (machine-readable) and ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected
     light curve. The rest describes what the network saw: ``missing_metadata`` counts the columns that were missing,
     ``detections`` the observations that the survey calls detected; ``other_filters`` the observations that it did not
-    see as their filter stands for none of its bands, by filter, and ``duplicates`` the rows sent twice; ``known`` is
-    the metadata of the light curve.
+    see as their filter stands for none of its bands, by filter, and ``duplicates`` the rows sent twice; ``metadata``
+    is that of the light curve.
     """
 
     status: Status
@@ -108,7 +108,7 @@ class Outcome:
     detections: int = 0
     other_filters: Mapping[str, int] = field(default_factory=dict)
     duplicates: int = 0
-    known: Mapping[str, float] = field(default_factory=dict)
+    metadata: Mapping[str, float] = field(default_factory=dict)
     featurise_seconds: float = 0.0
 
     @property
@@ -314,7 +314,7 @@ class DataPlane(Generic[ItemT]):
             detections=int(np.count_nonzero(tokens.detected)),
             other_filters=tokens.other_filters,
             duplicates=item.curve.duplicates,
-            known=item.curve.metadata,
+            metadata=item.curve.metadata,
             featurise_seconds=item.seconds,
         )
 

@@ -81,7 +81,7 @@ def golden(bundles: Mapping[str, Path], curves: Sequence[Columns]) -> Golden:
 def _concluded(path: Path, curves: Sequence[Columns]) -> NDArray[np.float32]:
     posterior, rows = Posterior(load_bundle(path).manifest), Bare.of(path, curves).probabilities()
     concluded = [
-        posterior.conclude(one_C, known=curve["metadata"]).probabilities
+        posterior.conclude(one_C, metadata=curve["metadata"]).probabilities
         for one_C, curve in zip(rows, curves, strict=True)
     ]
     return np.stack(concluded).astype(np.float32)

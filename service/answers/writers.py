@@ -17,7 +17,7 @@ from models.bundle import Bundle
 from models.forecast import query_order
 from models.lightcurve import Float64, LightCurve
 from models.photometry import FILTERS, FluxUnit, flux_to_njy, njy_to
-from models.posterior import Conclusion, Posterior, Prior, PriorError, Seen
+from models.posterior import Conclusion, CurveSummary, Posterior, Prior, PriorError
 from models.taxonomy import Taxonomy
 from service.answers.replies import FieldError
 from service.dataplane import Outcome
@@ -159,11 +159,11 @@ class ClassWriter:
         if not answers:
             return []
         seen = [
-            Seen(
+            CurveSummary(
                 outcome.detections,
                 len(outcome.points_per_band) - outcome.points_per_band.count(0),
                 float(outputs["novelty"]) if "novelty" in outputs else None,
-                outcome.known,
+                outcome.metadata,
             )
             for outcome, outputs in zip(outcomes, answers, strict=True)
         ]

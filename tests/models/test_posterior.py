@@ -25,11 +25,11 @@ from models.metadata import (
 )
 from models.posterior import (
     Conclusion,
+    CurveSummary,
     Novelty,
     Posterior,
     PredictionSets,
     PriorError,
-    Seen,
     SetThresholds,
     normalised,
 )
@@ -99,7 +99,11 @@ def test_several_light_curves_are_concluded_on_as_each_alone(
 ) -> None:
     posterior = Posterior(MANIFEST)
     p_BC = np.array([p_C, other_C, p_C])
-    seen_B = [Seen(30, 4, 0.999), Seen(3, 1, 0.5, {"z_final": 0.8, "z_final_err": 0.05}), Seen()]
+    seen_B = [
+        CurveSummary(30, 4, 0.999),
+        CurveSummary(3, 1, 0.5, {"z_final": 0.8, "z_final_err": 0.05}),
+        CurveSummary(),
+    ]
     together = posterior.conclude_each(p_BC, seen_B, posterior.prior(prior), coverage)
     for found, one_C, seen in zip(together, p_BC, seen_B, strict=True):
         alone = posterior.conclude(one_C, **seen._asdict(), prior=posterior.prior(prior), coverage=coverage)
@@ -222,8 +226,8 @@ def evidence(*learned: str) -> Evidence:
     return Evidence(CLASSES, Context.model_validate({"learned": learned}))
 
 
-def factor(known: dict[str, float], name: str, *learned: str) -> float:
-    found = evidence(*learned).factors(known)
+def factor(metadata: dict[str, float], name: str, *learned: str) -> float:
+    found = evidence(*learned).factors(metadata)
     return 1.0 if found is None else math.exp(found.log_C[CLASSES.index(name)])
 
 
@@ -236,7 +240,7 @@ def test_a_spectroscopic_redshift_excludes_stars_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "excluded"),
+    ("metadata", "excluded"),
     [
         ({"zspec": 0.0005}, False),  # a star of our Galaxy at 150 km/s
         ({"zspec": -0.001}, False),  # Andromeda
@@ -248,15 +252,15 @@ def test_a_spectroscopic_redshift_excludes_stars_and_nothing_else() -> None:
         ({"hostgal_zspec": 0.4}, False),  # of a galaxy, which may be another
     ],
 )
-def test_only_a_spectrum_of_the_object_itself_excludes(known: dict[str, float], excluded: bool) -> None:
-    assert (factor(known, "RR Lyrae") == 0.0) == excluded
+def test_only_a_spectrum_of_the_object_itself_excludes(metadata: dict[str, float], excluded: bool) -> None:
+    assert (factor(metadata, "RR Lyrae") == 0.0) == excluded
 
 
 @given(redshift=st.floats(-0.1, 5.0), error=st.floats(0.006, 3.0))
 def test_a_wrong_photometric_redshift_costs_a_star_no_more_than_chance(redshift: float, error: float) -> None:
-    known = {"z_final": redshift, "z_final_err": error}
-    assert HOST_BY_CHANCE <= factor(known, "RR Lyrae") <= 1.0 + 1e-12
-    assert factor(known, "Ia") == 1.0
+    metadata = {"z_final": redshift, "z_final_err": error}
+    assert HOST_BY_CHANCE <= factor(metadata, "RR Lyrae") <= 1.0 + 1e-12
+    assert factor(metadata, "Ia") == 1.0
 
 
 def test_a_star_with_a_wrong_photometric_redshift_stays_a_star(manifest: Manifest) -> None:
@@ -264,7 +268,7 @@ def test_a_star_with_a_wrong_photometric_redshift_stays_a_star(manifest: Manifes
     p_C = np.full(C, 0.02 / (C - 1), dtype=np.float32)
     p_C[CLASSES.index("RR Lyrae")] = 0.98
     posterior = Posterior(manifest.model_copy(update={"context": Context()}))
-    found = posterior.conclude(p_C, known={"z_final": 0.8, "z_final_err": 0.05})
+    found = posterior.conclude(p_C, metadata={"z_final": 0.8, "z_final_err": 0.05})
     assert found.probabilities.argmax() == CLASSES.index("RR Lyrae")
     assert found.probabilities.max() < 0.98
 
@@ -275,8 +279,8 @@ def test_a_vague_redshift_says_little() -> None:
 
 
 def test_evidence_that_the_network_learned_is_not_counted_twice() -> None:
-    known = {"z_final": 0.3, "z_final_err": 0.05}
-    assert factor(known, "EB", "redshift") == 1.0
+    metadata = {"z_final": 0.3, "z_final_err": 0.05}
+    assert factor(metadata, "EB", "redshift") == 1.0
     assert factor({"star_score": 1.0, "star_distance": 0.2}, "Ia", "star") == 1.0
     assert factor({"zspec": 0.3}, "EB", "redshift", "star") == 0.0  # ruling out twice is ruling out
 
@@ -305,7 +309,7 @@ def test_numbers_whose_square_is_no_float_are_weighed_all_the_same() -> None:
 
 
 @given(
-    known=st.dictionaries(
+    metadata=st.dictionaries(
         st.sampled_from(["zspec", "zspec_err", "z_final", "z_final_err", "hostgal_zspec", "hostgal_zphot",
                          "hostgal_zphot_err", "parallax", "parallax_err", "star_score", "star_distance"]),
         st.floats(-1e6, 1e6),
@@ -314,10 +318,10 @@ def test_numbers_whose_square_is_no_float_are_weighed_all_the_same() -> None:
     weight_C=weights,
 )  # fmt: skip
 def test_whatever_is_known_the_posterior_is_one(
-    known: dict[str, float], p_C: NDArray[np.float32], weight_C: NDArray[np.float64]
+    metadata: dict[str, float], p_C: NDArray[np.float32], weight_C: NDArray[np.float64]
 ) -> None:
     posterior = Posterior(MANIFEST.model_copy(update={"context": Context()}))
-    found = posterior.conclude(p_C, known=known, prior=posterior.prior(named(weight_C)))
+    found = posterior.conclude(p_C, metadata=metadata, prior=posterior.prior(named(weight_C)))
     assert np.isfinite(found.probabilities).all()
     assert found.probabilities.sum() == pytest.approx(1.0)
     assert (found.probabilities >= 0).all()
@@ -326,7 +330,7 @@ def test_whatever_is_known_the_posterior_is_one(
 def test_a_contradiction_is_told_and_left_out(manifest: Manifest) -> None:
     posterior = Posterior(manifest)
     p_C = np.full(C, 1 / C, dtype=np.float32)
-    found = posterior.conclude(p_C, known={"zspec": 0.5}, prior=posterior.prior({"RR Lyrae": 1.0}))
+    found = posterior.conclude(p_C, metadata={"zspec": 0.5}, prior=posterior.prior({"RR Lyrae": 1.0}))
     assert found.probabilities[CLASSES.index("RR Lyrae")] == 1.0
     assert "contradicts" in found.evidence[0]
 

@@ -96,7 +96,7 @@ def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -
                 detections=int(np.count_nonzero(tokens.detected)),
                 bands=int(np.count_nonzero(tokens.points_per_band)),
                 novelty=score,
-                known=sky.metadata_of(row, reveal),
+                metadata=sky.metadata_of(row, reveal),
                 prior=shares,
                 coverage=COVERAGE,
             )
