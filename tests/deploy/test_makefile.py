@@ -55,7 +55,10 @@ def test_a_path_with_a_space_is_one_argument(tmp_path: Path) -> None:
 
 def test_help_names_every_target_people_use() -> None:
     named = [line.split()[1] for line in make("help").splitlines()]
-    checks, upkeep = ["lint", "fast", "test"], ["docs", "bench", "fuzz", "audit", "sbom", "release", "kafka", "soak"]
+    checks, upkeep = (
+        ["lint", "fast", "test"],
+        ["docs", "native", "bench", "fuzz", "audit", "sbom", "release", "kafka", "soak"],
+    )
     assert named == ["demo", "demo", "serve", *checks, *upkeep]
 
 
