@@ -261,12 +261,18 @@ class Profile(TrainingCommand):
     length: int = Field(default=30, ge=1, description="points of each")
     rounds: int = Field(default=50, ge=1, description="runs, of which the quickest counts")
     metadata: CliImplicitFlag[bool] = Field(default=False, description="every column; without it none, as in alerts")
+    native: CliImplicitFlag[bool] = Field(default=False, description="with kernels of our own, which have to be built")
 
     def cli_cmd(self) -> None:
         """Time and print nodes, microseconds and shares as JSON."""
+        from models.native.library import find
         from training.export.profile import profile
 
-        _print(profile(self.bundle, self.batch, self.length, metadata=self.metadata, rounds=self.rounds))
+        kernels = find() if self.native else None
+        told = profile(
+            self.bundle, self.batch, self.length, metadata=self.metadata, rounds=self.rounds, kernels=kernels
+        )
+        _print(told)
 
 
 class ExportAgain(TrainingCommand):
