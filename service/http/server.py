@@ -28,7 +28,6 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
 from service.http import openapi
@@ -51,24 +50,10 @@ embeddings out. With a forecasting model it also says what flux to expect. Every
 until when it is worth an answer (`Nightjar-Deadline-Ms`) and how urgent it is (`Priority`, RFC 9218)."""
 
 
-class Application(FastAPI):
-    """FastAPI behind the edge: a request that takes a shortcut passes nothing of the framework's."""
-
-    edge: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        await self.edge(scope, receive, send)
-
-    async def framework(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle what comes through the edge and takes no shortcut, by its route."""
-        await super().__call__(scope, receive, send)
-
-
 def create_app(service: Service) -> FastAPI:
     """Build the application; its lifespan starts and stops the service."""
     settings = service.settings
-    app = Application(
+    app = FastAPI(
         title="Nightjar",
         version=VERSION,
         summary="Real-time classification of astronomical alerts",
@@ -82,16 +67,6 @@ def create_app(service: Service) -> FastAPI:
         exception_handlers={HTTPException: to_the_edge, RequestValidationError: to_the_edge, Exception: as_it_is},
     )
     app.state.service = service
-    direct = Direct(app.framework, app, {("POST", light_curves.SHORTCUT.path): light_curves.SHORTCUT})
-    gate = Gate(
-        direct,
-        keys=KeyRing(settings.keys),
-        max_requests=settings.max_requests,
-        quotas=service.quotas,
-        also=settings.keys_for,
-        metrics=service.metrics,
-    )
-    app.edge = Edge(gate, metrics=service.metrics, tracer=service.tracer)
     for router in (
         light_curves.classify_router,
         alerts.router,
@@ -107,6 +82,20 @@ def create_app(service: Service) -> FastAPI:
     document = openapi.document(app, settings)
     app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's documented way to replace it
     return app
+
+
+def behind_edge(app: FastAPI, service: Service) -> Edge:
+    """Put the edge around the application: whoever takes a shortcut passes nothing of the framework's."""
+    settings = service.settings
+    gate = Gate(
+        Direct(app, {("POST", light_curves.SHORTCUT.path): light_curves.SHORTCUT}),
+        keys=KeyRing(settings.keys),
+        max_requests=settings.max_requests,
+        quotas=service.quotas,
+        also=settings.keys_for,
+        metrics=service.metrics,
+    )
+    return Edge(gate, metrics=service.metrics, tracer=service.tracer)
 
 
 @asynccontextmanager
@@ -129,7 +118,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service) -> None:
         refused = service.metrics.rejected.labels
-        super().__init__(EdgeConfig(create_app(service), service.settings, lambda slug: refused(slug).inc()))
+        app = behind_edge(create_app(service), service)
+        super().__init__(EdgeConfig(app, service.settings, lambda slug: refused(slug).inc()))
         self.service = service
         self.admin = AdminServer(service)
         self.exit_status = 0

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import nullcontext
 from random import getrandbits
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 from starlette.requests import Request
@@ -233,12 +233,11 @@ class Direct:
 
     Parameters
     ----------
-    app : takes everything else.
-    owner : the application, as requests know it.
+    app : takes everything else, and is the application of every request.
     """
 
-    def __init__(self, app: ASGIApp, owner: Any, shortcuts: Mapping[tuple[str, str], Shortcut]) -> None:
-        self.app, self.owner, self.shortcuts = app, owner, shortcuts
+    def __init__(self, app: ASGIApp, shortcuts: Mapping[tuple[str, str], Shortcut]) -> None:
+        self.app, self.shortcuts = app, shortcuts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -248,6 +247,6 @@ class Direct:
         if shortcut is None:
             await self.app(scope, receive, send)
             return
-        scope["route"], scope["app"] = shortcut, self.owner
+        scope["route"], scope["app"] = shortcut, self.app
         response = await shortcut.endpoint(PlainRequest(scope, receive, send))
         await response(scope, receive, send)
