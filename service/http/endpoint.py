@@ -246,7 +246,7 @@ class Reply(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class Whole(Response):
+class WholeReply(Response):
     """A reply that is there as a whole; Starlette's own makes a dozen steps of its headers."""
 
     def __init__(self, content: bytes, media_type: str, headers: Mapping[str, str]) -> None:
@@ -377,4 +377,4 @@ class Endpoint:
             **cache_status(outcomes, service),
             **role_header(inquiry.leases, service),
         }
-        return Whole(reply.content, reply.media_type, headers)
+        return WholeReply(reply.content, reply.media_type, headers)

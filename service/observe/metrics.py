@@ -6,7 +6,7 @@ of labelled metrics on the path of a light curve are looked up once and kept: ``
 observation it leads to. What belongs to one engine carries its task as a label.
 
 What a request takes and what a model does is noted while clients wait, and counted when somebody reads it or a few
-hundred notes have come together (:class:`Noted`, :class:`ModelNotes`): all that changes is the processor time.
+hundred notes have come together (:class:`DeferredHistogram`, :class:`ModelNotes`): all that changes is the time.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Kept(dict[tuple[str, ...], MetricT]):
         return child
 
 
-class Noted(Histogram):
+class DeferredHistogram(Histogram):
     """A histogram that notes what it observes, and counts it when it is read or much is noted.
 
     Hundreds together cost a tenth of what each would alone, and no request waits for them. Safe to use from any thread.
@@ -114,7 +114,7 @@ class Noted(Histogram):
                 self._buckets[place].inc(int(count))
 
 
-class NotedCounter(Counter):
+class DeferredCounter(Counter):
     """A counter that notes what is added to it, likewise."""
 
     def _metric_init(self) -> None:
@@ -283,10 +283,10 @@ class Metrics:
         self._models: Tally[tuple[str, ...]] = Tally()
         self._engines: dict[Task, list[Engine]] = {}
 
-    def _kinds(self) -> tuple[partial[NotedCounter], partial[Gauge], partial[Noted]]:
-        counter = partial(NotedCounter, namespace="nightjar", registry=self.registry)
+    def _kinds(self) -> tuple[partial[DeferredCounter], partial[Gauge], partial[DeferredHistogram]]:
+        counter = partial(DeferredCounter, namespace="nightjar", registry=self.registry)
         gauge = partial(Gauge, namespace="nightjar", registry=self.registry)
-        return counter, gauge, partial(Noted, namespace="nightjar", registry=self.registry)
+        return counter, gauge, partial(DeferredHistogram, namespace="nightjar", registry=self.registry)
 
     def _declare_requests(self) -> None:
         counter, gauge, histogram = self._kinds()
