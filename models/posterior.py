@@ -28,7 +28,7 @@ Legend: C classes.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Literal, NamedTuple, Protocol, Self
@@ -160,25 +160,33 @@ class PredictionSets(_Frozen):
         detections, bands, novelty : of the light curve, as :class:`SetThresholds` tells them.
         coverage : at least this; the smallest stated one that reaches it is taken, every class where none does.
         """
-        return self.named_each(probabilities_C[None], [(detections, bands, novelty)], coverage)[0]
-
-    def named_each(
-        self,
-        probabilities_BC: NDArray[np.floating],
-        edges: Sequence[tuple[int, int, float]],
-        coverage: float | None = None,
-    ) -> list[NamedSet]:
-        """Name the set of each of several light curves; ``edges`` are the detections, bands and novelty of each."""
-        order_BC = np.argsort(-probabilities_BC, axis=1, kind="stable")
+        order_C = np.argsort(-probabilities_C, kind="stable")
         place = bisect_left(self.coverages, coverage or self.default)
         if place == len(self.coverages):
-            return [NamedSet(order_C, 1.0) for order_C in order_BC]
-        largest_B = np.array([self._group(*reached).largest[place] for reached in edges])
-        size_B = np.count_nonzero(1.0 - probabilities_BC <= largest_B[:, None], axis=1)
-        return [
-            NamedSet(order_C[: max(1, size)], self.coverages[place])
-            for order_C, size in zip(order_BC, size_B.tolist(), strict=True)
-        ]
+            return NamedSet(order_C, 1.0)
+        largest = self._group(detections, bands, novelty).largest[place]
+        size = max(1, int(np.count_nonzero(1.0 - probabilities_C <= largest)))
+        return NamedSet(order_C[:size], self.coverages[place])
+
+    def members_each(
+        self, rows: Sequence[Sequence[float]], edges: Sequence[tuple[int, int, float]], coverage: float | None = None
+    ) -> tuple[list[tuple[int, ...]], float]:
+        """Return the classes of the set of each of several light curves, as :meth:`named` has them, and the coverage.
+
+        Parameters
+        ----------
+        rows : probabilities of each, so few that numpy would take longer over them.
+        edges : detections, bands and novelty of each.
+        """
+        place = bisect_left(self.coverages, coverage or self.default)
+        if place == len(self.coverages):
+            return [_most_probable_first(row, range(len(row))) for row in rows], 1.0
+        members = []
+        for row, reached in zip(rows, edges, strict=True):
+            largest = self._group(*reached).largest[place]
+            within = [index for index, value in enumerate(row) if 1.0 - value <= largest]
+            members.append(_most_probable_first(row, within or [row.index(max(row))]))
+        return members, self.coverages[place]
 
     def _group(self, detections: int, bands: int, novelty: float) -> SetThresholds:
         starts, by_bands = self._strata
@@ -196,6 +204,10 @@ class PredictionSets(_Frozen):
             fewest = sorted({group.bands for group in first})
             by_bands.append((fewest, [[group for group in first if group.bands == bands] for bands in fewest]))
         return starts, by_bands
+
+
+def _most_probable_first(row: Sequence[float], indices: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(indices, key=row.__getitem__, reverse=True))  # of equal ones the first, as a stable sort has it
 
 
 class Domain(BaseModel):
@@ -498,20 +510,15 @@ class Posterior:
             for one in summaries
         ]
         edges = [(one.detections, one.bands, one.novelty or 0.0) for one in summaries]
-        named = [None] * len(summaries) if prior.sets is None else prior.sets.named_each(p_BC, edges, coverage)
+        if prior.sets is None:
+            columns = zip(p_BC, unusual, evidences, strict=True)
+            return [Conclusion(p_C, prior.name, strange, evidence=evidence) for p_C, strange, evidence in columns]
+        members, reached = prior.sets.members_each(p_BC.tolist(), edges, coverage)
         return [
             Conclusion(p_C, prior.name, strange, evidence=evidence)
-            if named_set is None or strange
-            else Conclusion(
-                p_C,
-                prior.name,
-                strange,
-                tuple(named_set.classes.tolist()),
-                named_set.coverage,
-                prior.measured_on,
-                evidence,
-            )
-            for p_C, strange, named_set, evidence in zip(p_BC, unusual, named, evidences, strict=True)
+            if strange
+            else Conclusion(p_C, prior.name, strange, classes, reached, prior.measured_on, evidence)
+            for p_C, strange, classes, evidence in zip(p_BC, unusual, members, evidences, strict=True)
         ]
 
     def _reweighted(

@@ -72,6 +72,22 @@ def test_sets_by_detections_and_coverage(
     assert (named.classes.tolist(), named.coverage) == (classes, stated)
 
 
+@given(
+    st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any), min_size=1, max_size=5),
+    st.integers(0, 9),
+    st.sampled_from([None, 0.5, 0.81, 0.95]),
+)
+def test_sets_of_several_light_curves_are_those_of_each(
+    weights: list[list[int]], detections: int, coverage: float | None
+) -> None:
+    """Equal probabilities are common among these, and keep their order."""
+    rows = [np.array(row) / sum(row) for row in weights]
+    members, stated = SETS.members_each([row.tolist() for row in rows], [(detections, 1, 0.0)] * len(rows), coverage)
+    alone = [SETS.named(row, detections, coverage) for row in rows]
+    assert members == [tuple(one.classes.tolist()) for one in alone]
+    assert {one.coverage for one in alone} == {stated}
+
+
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=6).filter(lambda w: sum(w) > 0), st.integers(0, 9))
 def test_a_set_is_what_the_definition_says(weights: list[float], detections: int) -> None:
     p = np.array(weights) / sum(weights)
