@@ -4,17 +4,21 @@
 
 Every package that ``deploy/requirements.txt`` names, with version, package URL and the SHA-256 of each of its files,
 and every bundled model with the SHA-256 of its graph. Nothing is asked of any server, and the same tree gives the same
-bytes. ``deploy/build_hook.py`` puts it into every wheel.
+bytes. As a build hook of hatchling (:class:`BillOfMaterials`) this file puts it into every wheel, below
+``.dist-info/sboms`` (PEP 770).
 """
 
 import hashlib
 import json
 import re
 import sys
+import tempfile
 import tomllib
 import uuid
 from pathlib import Path
 from typing import Any, Final
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 NAME: Final = "nightjar-alerts.cdx.json"
@@ -85,6 +89,19 @@ def text(root: Path = ROOT) -> str:
 def _component(name: str, version: str, kind: str) -> dict[str, Any]:
     purl = f"pkg:pypi/{re.sub(r'[-_.]+', '-', name)}@{version}"
     return {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl}
+
+
+class BillOfMaterials(BuildHookInterface):  # type: ignore[misc]  # mypy does not look into hatchling
+    """Writes the bill before a wheel is built; an installation in place has none, as its lock may change."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Name the file to hatchling."""
+        if version == "editable":
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="nightjar-")
+        bill = Path(self._folder.name, NAME)
+        bill.write_text(text(Path(self.root)))
+        build_data["sbom_files"].append(str(bill))
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ class MeasuredPrior(_Frozen):
 
     Attributes
     ----------
-    shares : by class, any scale, none for a class that is left out; None for those of :mod:`models.shares`.
+    shares : by class, any scale, none for a class that is left out; None for those of :mod:`models.taxonomy`.
     coverage : by stated coverage ("0.9"), the share of sets that hold the true class.
     mean_size : classes in a set of the default coverage.
     prediction_sets : thresholds fitted under these shares; None for the bundle's own.

@@ -14,7 +14,7 @@
   (:mod:`service.registry`).
 
 **Concluded** (:class:`Posterior`): the graph's probabilities are a posterior under the class shares that it was
-calibrated for. Other shares (:mod:`models.shares`) and what is known besides the light curve
+calibrated for. Other shares (:mod:`models.taxonomy`) and what is known besides the light curve
 (:class:`models.metadata.Evidence`) enter as factors (Saerens et al. 2002, Neural Computation 14, 21):
 
     p'(class) = p(class) * new share / assumed share * likelihood factors, normalised.
@@ -40,8 +40,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from models.lightcurve import LightCurve
 from models.metadata import Context, Evidence
 from models.photometry import UNKNOWN, BandMap, magnitude_of
-from models.shares import NAMED, UNIFORM, class_shares, rates
-from models.taxonomy import Taxonomy
+from models.taxonomy import NAMED, UNIFORM, Taxonomy, class_shares, rates
 
 
 class _Frozen(BaseModel):
@@ -346,7 +345,7 @@ class SharesStated(Protocol):
 
     @property
     def shares(self) -> Mapping[str, float] | None:
-        """Weights by class; None for those of that name in :mod:`models.shares`."""
+        """Weights by class; None for those of that name in :mod:`models.taxonomy`."""
 
     @property
     def measured_on(self) -> str:

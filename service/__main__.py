@@ -30,7 +30,7 @@ from pydantic_settings import (
 )
 
 from models.bundle import DEFAULT_BUNDLE, BundleError
-from models.native.library import Native
+from models.native import Native
 from models.runtime import Provider, ProviderError
 from service.client import SAMPLES, Answer, Client, ClientError, packets_in
 from service.engine.load import Checked, check_bundle

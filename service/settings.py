@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from models.alerts.envelopes import TopicRule
 from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
 from models.forecast import MAX_QUERIES
-from models.native.library import Native
+from models.native import Native
 from models.runtime import Provider
 from service.registry.names import PATTERN
 

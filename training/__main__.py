@@ -265,7 +265,7 @@ class Profile(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Time and print nodes, microseconds and shares as JSON."""
-        from models.native.library import find
+        from models.native import find
         from training.export.profile import profile
 
         kernels = find() if self.native else None

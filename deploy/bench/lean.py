@@ -51,7 +51,7 @@ from deploy.bench.wire import BATCH, packed_request
 from deploy.bench.workload import columns
 from models.bundle import Manifest, load_bundle
 from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
-from models.native.library import NativeError, build
+from models.native import NativeError, build
 from models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from models.networks.parts.transformer import Block, FeedForwardExperts, Routing
 from models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run

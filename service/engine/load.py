@@ -16,7 +16,7 @@ from typing import NamedTuple
 import onnxruntime as ort
 
 from models.bundle import Bundle, BundleError, Task, load_bundle, verify_golden
-from models.native.library import Native, NativeError, chosen, held_by
+from models.native import Native, NativeError, chosen, held_by
 from models.runtime import Cudart, DeviceRun, MemoryBound, Provider, ProviderError, SessionRun, open_session, run
 from service.engine import machine as layouts
 from service.engine.batch import Arrays, RunGraph, TaskProgram, program_of

@@ -89,7 +89,7 @@ def tree(tmp_path: Path) -> Path:
     (folder / "deploy").mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / name)
-    for name in ("requirements.txt", "sbom.py", "build_hook.py"):
+    for name in ("requirements.txt", "sbom.py"):
         shutil.copy(ROOT / "deploy" / name, folder / "deploy" / name)
     return folder
 

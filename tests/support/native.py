@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from models.native.library import DOMAIN
+from models.native import DOMAIN
 from models.networks.statistics.curve_statistics import lag_statistics, statistics
 from models.networks.statistics.period_statistics import period_statistics
 from models.networks.statistics.points import Statistics, points

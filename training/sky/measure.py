@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.bundle import load_bundle
-from models.shares import class_shares
-from models.taxonomy import ELASTICC
+from models.taxonomy import ELASTICC, class_shares
 from training.sky.load import as_sent
 from training.sky.readers import MEASURE_ONLY
 from training.sky.record import PARTS, Reveal, Sky

@@ -20,9 +20,8 @@ from models.networks.astro_moe import AstroMoE
 from models.networks.parts.trees import BoostedTrees, Forest
 from models.photometry import BANDS
 from models.posterior import PredictionSets
-from models.shares import LSST_ALERTS, UNIFORM, ZTF_BRIGHT
-from models.shares import rates as named_rates
-from models.taxonomy import ELASTICC, taxonomy_of
+from models.taxonomy import ELASTICC, LSST_ALERTS, UNIFORM, ZTF_BRIGHT, taxonomy_of
+from models.taxonomy import rates as named_rates
 from training.data.batches import usable_tokens
 from training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
 from training.export.served import Ensembled

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("onnx", reason="setting a graph's statistics apart needs the [train] extra")
 
+from models import native
 from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, MODEL, load_bundle, write_manifest
-from models.native import library
 from models.runtime import ProviderError
 from service.engine.batch import program_of
 from service.engine.load import LoadedModel, check_bundle, load_model
@@ -32,11 +32,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def built(native_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "BUILT", native_library.parent)
+    monkeypatch.setattr(native, "BUILT", native_library.parent)
 
 
-def loaded(path: Path, native: library.Native) -> LoadedModel:
-    return load_model(path, wish=Layout(1, 1, 1), native=native)
+def loaded(path: Path, kernels: native.Native) -> LoadedModel:
+    return load_model(path, wish=Layout(1, 1, 1), native=kernels)
 
 
 @pytest.mark.usefixtures("built")
@@ -52,8 +52,8 @@ def test_a_model_says_which_kernels_run_it_and_answers_alike(bundle: Path) -> No
 
 @pytest.mark.usefixtures("built")
 def test_measurements_with_kernels_are_kept_apart(bundle: Path, tmp_path: Path) -> None:
-    for native in ("on", "off"):
-        load_model(bundle, wish=Layout(1, 1, 1), folder=tmp_path, native=native)
+    for kernels in ("on", "off"):
+        load_model(bundle, wish=Layout(1, 1, 1), folder=tmp_path, native=kernels)
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -65,7 +65,7 @@ def test_a_graph_without_a_place_for_kernels_runs_all_the_same(tiny_bundle: Path
 def test_kernels_that_are_insisted_on_and_missing_end_the_start(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "BUILT", tmp_path)
+    monkeypatch.setattr(native, "BUILT", tmp_path)
     with pytest.raises(ProviderError, match="no kernels are built for this machine"):
         loaded(bundle, "on")
     assert check_bundle(bundle, "cpu", native="auto").kernels == ()

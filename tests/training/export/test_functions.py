@@ -8,7 +8,7 @@ import pytest
 
 from deploy.bench.lean import ragged
 from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, ZTF_BUNDLE, load_bundle, verify_golden, write_manifest
-from models.native.library import held_by
+from models.native import held_by
 from models.runtime import open_session, run
 from training.export.cuda import cuda_graph, without_kernel
 from training.export.functions import STATISTICS, add_statistics, inlined

@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.native.library import FLAGS, SOURCES, compiler
+from models.native import FLAGS, SOURCES, compiler
 from models.networks.statistics.curve_statistics import N_LAG_STATISTICS
 from models.networks.statistics.curve_statistics import count as count_of_curves
 from models.networks.statistics.period_statistics import HATS, OCTAVES

@@ -1,7 +1,10 @@
-"""The library of kernels: built from the sources beside it, found again, and refused where it is anything else.
+"""Kernels of our own for onnxruntime, in C++: optional, and faster than the standard operators they stand for.
 
-    python -m models.native            build it, with the first C++ compiler that is found
-    python -m models.native --check    say whether there is one for this machine
+    python -m models.native            build them, with the first C++ compiler that is found
+    python -m models.native --check    say whether there are any for this machine
+
+The library is built from the sources in ``kernels/``, found again, and refused where it is anything else. The graphs of
+bundles hold the same numbers as a function of standard operators, which runs wherever there are no kernels.
 
 Notable:
 
@@ -13,6 +16,7 @@ Notable:
 - nothing is ever downloaded.
 """
 
+import argparse
 import hashlib
 import json
 import os
@@ -35,7 +39,7 @@ Native = Literal["auto", "off", "on"]
 DOMAIN: Final = "nightjar"
 """Of the operators that the kernels stand for; graphs name those that they hold in metadata of this name."""
 SOURCES: Final = Path(__file__).parent / "kernels"
-BUILT: Final = Path(__file__).parent / "built"
+BUILT: Final = SOURCES / "built"
 FLAGS: Final = (
     *("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fvisibility=hidden"),
     # A product of time and frequency is rounded before anything is added to it, as in the graph.
@@ -55,8 +59,8 @@ def compiler() -> list[str]:
     if os.environ.get("CXX"):
         return shlex.split(os.environ["CXX"])
     for name in COMPILERS:
-        if found := shutil.which(name):
-            return [found]
+        if path := shutil.which(name):
+            return [path]
     if find_spec("ziglang") is not None:
         return [sys.executable, "-m", "ziglang", "c++"]
     raise NativeError("no C++ compiler: install one (g++, clang++), or `pip install 'nightjar-alerts[native]'`")
@@ -73,14 +77,14 @@ def build(folder: Path | None = None) -> Path:
     command, folder = compiler(), folder or BUILT
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch) / "made.so"
-        _compile([*command, *FLAGS, "-o", str(made), str(SOURCES / "library.cc")])
-        made.chmod(0o644)
-        ort.SessionOptions().register_custom_ops_library(str(made))
+        library = Path(scratch) / "library.so"
+        _compile([*command, *FLAGS, "-o", str(library), str(SOURCES / "library.cc")])
+        library.chmod(0o644)
+        ort.SessionOptions().register_custom_ops_library(str(library))
         path = folder / f"{key()}.so"
-        note = {"sha256": _digest(made), "compiler": " ".join(command), "flags": list(FLAGS)}
+        note = {"sha256": _digest(library), "compiler": " ".join(command), "flags": list(FLAGS)}
         path.with_suffix(".json").write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")
-        made.replace(path)
+        library.replace(path)
     return find(folder)
 
 
@@ -149,8 +153,7 @@ def chosen(native: Native, provider: str = "cpu") -> Path | None:
 
 def held_by(session: ort.InferenceSession) -> tuple[str, ...]:
     """Return the operators of a session's graph that kernels of our own can take over."""
-    told = session.get_modelmeta().custom_metadata_map.get(DOMAIN, "")
-    return tuple(told.split())
+    return tuple(session.get_modelmeta().custom_metadata_map.get(DOMAIN, "").split())
 
 
 def key() -> str:
@@ -164,14 +167,31 @@ def key() -> str:
 
 def _processor(system: Path = Path("/proc/cpuinfo")) -> list[str]:
     """Return the processor's architecture, name and abilities."""
-    wanted = ("model name", "flags", "CPU part", "Features")
-    told: dict[str, str] = {}
+    names = ("model name", "flags", "CPU part", "Features")
+    value_by_name: dict[str, str] = {}
     if system.is_file():
         for line in system.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
-            told.setdefault(name.strip(), " ".join(sorted(value.split())))
-    return [platform.machine(), platform.processor(), *(told.get(name, "") for name in wanted)]
+            value_by_name.setdefault(name.strip(), " ".join(sorted(value.split())))
+    return [platform.machine(), platform.processor(), *(value_by_name.get(name, "") for name in names)]
 
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def main() -> int:
+    """Build the kernels, or say whether there are any; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m models.native", description="Kernels of our own in C++.")
+    parser.add_argument("--check", action="store_true", help="build nothing, say whether there are kernels")
+    options = parser.parse_args()
+    try:
+        sys.stdout.write(f"{find() if options.check else build()}\n")
+    except NativeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models.native import library
-from models.native.library import NativeError, build, chosen, compiler, find, key
+from models import native
+from models.native import NativeError, build, chosen, compiler, find, key
 
 
 @pytest.fixture
@@ -27,15 +27,15 @@ def test_a_library_is_found_by_its_sources_and_processor(built: Path) -> None:
 
 def test_another_source_is_another_library(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = tmp_path / "kernels"
-    shutil.copytree(library.SOURCES, changed)
+    shutil.copytree(native.SOURCES, changed)
     (changed / "points.h").write_text((changed / "points.h").read_text() + "// changed\n")
-    monkeypatch.setattr(library, "SOURCES", changed)
+    monkeypatch.setattr(native, "SOURCES", changed)
     with pytest.raises(NativeError, match="built from other sources or for another processor"):
         find(built)
 
 
 def test_another_processor_needs_another_library(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "_processor", lambda: ["elsewhere"])
+    monkeypatch.setattr(native, "_processor", lambda: ["elsewhere"])
     with pytest.raises(NativeError, match="another processor"):
         find(built)
 
@@ -70,13 +70,13 @@ def test_a_library_of_another_user_is_refused(built: Path) -> None:
 def test_kernels_are_off_on_or_where_there_are_any(
     built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "BUILT", built)
+    monkeypatch.setattr(native, "BUILT", built)
     assert chosen("off") is None
     assert chosen("auto") == chosen("on") == built / f"{key()}.so"
     assert chosen("auto", "cuda") is None
     with pytest.raises(NativeError, match="run on the CPU"):
         chosen("on", "cuda")
-    monkeypatch.setattr(library, "BUILT", tmp_path / "nothing")
+    monkeypatch.setattr(native, "BUILT", tmp_path / "nothing")
     assert chosen("auto") is None
     with pytest.raises(NativeError, match="no kernels are built"):
         chosen("on")
@@ -95,6 +95,6 @@ def test_a_compiler_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_a_compiler_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(library, "find_spec", lambda name: None)
+    monkeypatch.setattr(native, "find_spec", lambda name: None)
     with pytest.raises(NativeError, match=r"nightjar-alerts\[native\]"):
         compiler()
