@@ -269,10 +269,10 @@ class Profile(TrainingCommand):
         from training.export.profile import profile
 
         kernels = find() if self.native else None
-        told = profile(
+        costs = profile(
             self.bundle, self.batch, self.length, metadata=self.metadata, rounds=self.rounds, kernels=kernels
         )
-        _print(told)
+        _print(costs)
 
 
 class ExportAgain(TrainingCommand):

@@ -25,6 +25,11 @@ SLOW = (
     "test_docs.py::test_the_variable_star",
     "test_quality.py::test_the_tree_passes",  # `make lint` does the same
     "training/export/test_weights.py::test_a_bundle_exported_again_answers_alike",
+    "training/export/test_functions.py",
+    "service/engine/test_native.py",
+    "models/native/test_kernels.py::test_a_sanitizer_finds_no_fault",
+    "models/native/test_kernels.py::test_statistics_are_those_of_the_network",
+    "models/native/test_kernels.py::test_frequencies_are_those_of_the_network",
     "training/export/test_quantize.py::test_a_trial_tells_scores_times_and_a_verdict",
     "networks/test_statistics_branch.py::test_graph_and_network_agree",
     "networks/test_astro_moe_export.py",
