@@ -190,7 +190,7 @@ def test_a_sanitizer_finds_no_fault(native_library: Path, tmp_path: Path) -> Non
     environment = {"LD_PRELOAD": " ".join(runtimes), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONPATH": "tests:."}
     done = subprocess.run(
         [sys.executable, "-m", "support.native", str(library)],
-        cwd=Path(__file__).resolve().parents[3],
+        cwd=Path(__file__).resolve().parents[2],
         env=os.environ | environment,
         capture_output=True,
         text=True,
