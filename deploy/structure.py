@@ -7,8 +7,8 @@
 
 Importing is read from the source, imports within functions included. Crossing is observed: a service process notes
 every function of ours that runs, in any thread, between one request and its reply; reading a module in is not counted.
-The stretch below the function that chooses the model of a request is noted besides; it is known by its name, in this
-checkout and in older ones.
+Two stretches are noted besides, each below a function that is known by its name in this checkout and in older ones: how
+the model of a request is chosen, and how a bundle in a folder becomes a model that is verified and measured.
 """
 
 import argparse
@@ -155,8 +155,9 @@ def crossed(tree: Path) -> dict[str, list[str]]:
             request = observed.since_last()
             _post(ports[1], "/admin/models/romae-elasticc/load", {})
             # The request that orders the load is not part of it; what the engine does besides, such as its watch, is.
-            load = [name for name in observed.since_last()["all"] if not name.startswith("service/http/")]
-            return {"request": request["all"], "choose": request["choose"], "load": load}
+            last = observed.since_last()
+            load = [name for name in last["all"] if not name.startswith("service/http/")]
+            return {"request": request["all"], "choose": request["choose"], "load": load, "verify": last["verify"]}
         finally:
             process.terminate()
             process.wait(60)
@@ -179,7 +180,10 @@ class _Observed:
         return notes
 
 
-CHOOSE = frozenset({"lease_classifier", "classifier"})
+STRETCHES = {
+    "choose": frozenset({"lease_classifier", "classifier"}),  # which model answers
+    "verify": frozenset({"load_one"}),  # from a folder to a verified and measured model, in the loader's thread
+}
 SERVED = ("models", "service")
 
 
@@ -189,13 +193,13 @@ class Crossing:
     def __init__(self, tree: Path) -> None:
         self._tree = tree
         self._names: dict[CodeType, str | None] = {}
-        self._below = threading.local()
+        self._depths = threading.local()
         self.reset()
 
     def reset(self) -> None:
         """Forget what was noted."""
         self.all: set[str] = set()
-        self.choose: set[str] = set()
+        self.below: dict[str, set[str]] = {stretch: set() for stretch in STRETCHES}
 
     def note(self, frame: FrameType, event: str, argument: object) -> None:
         """Take a call or return; the form of :func:`sys.setprofile`."""
@@ -204,11 +208,12 @@ class Crossing:
         name = self._name(frame.f_code)
         if name is None:
             return
-        depth: int = getattr(self._below, "depth", 0)
-        entry = frame.f_code.co_name in CHOOSE
-        self._below.depth = depth - entry if event == "return" else depth + entry
-        if event == "call" and self._below.depth:
-            self.choose.add(name)
+        for stretch, functions in STRETCHES.items():
+            entry = frame.f_code.co_name in functions
+            depth = getattr(self._depths, stretch, 0) + (-entry if event == "return" else entry)
+            setattr(self._depths, stretch, depth)
+            if event == "call" and depth:
+                self.below[stretch].add(name)
         if event == "call":
             self.all.add(name)
 
@@ -227,7 +232,7 @@ def serve_observed(tree: Path, report: Path) -> None:
     crossing = Crossing(tree)
 
     def tell(signum: int, frame: FrameType | None) -> None:
-        notes = {name: sorted(getattr(crossing, name)) for name in ("all", "choose")}
+        notes = {name: sorted(files) for name, files in {"all": crossing.all, **crossing.below}.items()}
         crossing.reset()
         part = report.with_suffix(".part")
         part.write_text(json.dumps(notes))
@@ -278,7 +283,13 @@ def _table(plan: FloorPlan, ways: Mapping[str, list[str]] | None) -> Iterator[st
     yield f"| modules in the largest folder (`{largest}`) | {plan.folders[largest]} |"
     yield f"| modules with a single importer | {len(plan.single_importers)} |"
     yield f"| import cycles | {len(plan.cycles)} |"
-    for name, what in (("request", "one `POST /v1/classify`"), ("choose", "which model answers"), ("load", "one load")):
+    whats = {
+        "request": "one `POST /v1/classify`",
+        "choose": "which model answers",
+        "load": "one load",
+        "verify": "of these, from a folder to a verified model",
+    }
+    for name, what in whats.items():
         if ways is not None:
             yield f"| files crossed: {what} | {len(ways[name])} |"
 
