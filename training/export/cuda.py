@@ -144,7 +144,8 @@ def shape_arithmetic(model: onnx.ModelProto) -> list[str]:
 
 
 def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a graph with what has no CUDA kernel written out: every Asinh, and boosted trees (:func:`_trees`).
+    """Copy a graph with what has no CUDA kernel written out: every Asinh, boosted trees (:func:`_trees`), and products
+    of whole numbers, which single precision holds exactly (:func:`_whole_product`).
 
     Nothing depends on how many points there are any more but by numbers on the device (:func:`_count_there`).
 
@@ -164,6 +165,11 @@ def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
             copy.graph.node.insert(place + offset, step)
     written = False
     for graph in (copy.graph, *_inner(copy.graph)):
+        for node in [node for node in graph.node if node.op_type == "MatMulInteger"]:
+            place = list(graph.node).index(node)
+            graph.node.remove(node)
+            for offset, step in enumerate(_whole_product(node)):
+                graph.node.insert(place + offset, step)
         for node in list(graph.node):
             if node.op_type != "Asinh":
                 continue
@@ -261,6 +267,20 @@ def _filled(node: onnx.NodeProto, shape: onnx.NodeProto, graph: onnx.GraphProto)
     return [
         helper.make_node("Equal", [shape.input[0]] * 2, [f"{name}/same"], name=f"{name}_0"),
         helper.make_node("Where", [f"{name}/same", node.input[0], node.input[0]], list(node.output), name=f"{name}_1"),
+    ]
+
+
+def _whole_product(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Multiply whole numbers as single ones: exact where sums stay below 2^24, as those of ``whole_sums`` do."""
+    name = node.name or node.output[0]
+    singles = [f"{name}/left", f"{name}/right"]
+    return [
+        *(
+            helper.make_node("Cast", [whole], [single], name=f"{single}_single", to=TensorProto.FLOAT)
+            for whole, single in zip(node.input, singles, strict=True)
+        ),
+        helper.make_node("MatMul", singles, [f"{name}/product"], name=f"{name}/MatMul_whole"),
+        helper.make_node("Cast", [f"{name}/product"], list(node.output), name=f"{name}/whole", to=TensorProto.INT32),
     ]
 
 

@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from models.networks.parts import positional_content
 from models.networks.parts.trees import BoostedTrees, Forest, trees
+from models.networks.statistics import curve_statistics
 from training.export.functions import Attributes, add_statistics
 
 Node = onnx.NodeProto
@@ -268,10 +269,22 @@ def write_graph(
     for module, width in (rows or {}).items():
         only_with_rows(model, module, width)
     optimizer.remove_unused_nodes(model)
+    _keep_biases(model, network)
     for module, attributes in (native or {}).items():
         add_statistics(model, module, attributes)
     onnx.checker.check_model(model)
     onnx.save(model, path)
+
+
+def _keep_biases(model: onnx.ModelProto, network: nn.Module) -> None:
+    """Keep every bias whose weight the graph holds, so that ``training.export.weights`` finds it.
+
+    The tracer folds a bias that is used in parts, and no part may be used where it changes nothing.
+    """
+    held = {tensor.name for tensor in model.graph.initializer}
+    for name, value in network.named_parameters():
+        if name.endswith(".bias") and name not in held and f"{name.removesuffix('bias')}weight" in held:
+            model.graph.initializer.append(numpy_helper.from_array(value.detach().numpy(), name))
 
 
 def _make_room_for_names(graph: onnx_ir.Graph) -> None:
@@ -318,7 +331,13 @@ def _onnx_weights(
     return tuple(opset20.Unsqueeze(weight, direction) for weight in weights)
 
 
+def _whole_sums(chosen_KBLL: Any, whole_BLX: Any) -> Any:
+    """Translate ``statistics.curve_statistics.whole_sums``."""
+    return opset20.MatMulInteger(opset20.Cast(chosen_KBLL, to=TensorProto.UINT8), whole_BLX)
+
+
 TRANSLATIONS: dict[Any, Any] = {
+    curve_statistics.whole_sums._opoverload: _whole_sums,
     operator.le: _unused_bound,
     positional_content.lstm._opoverload: _lstm,
     positional_content.gru._opoverload: _gru,

@@ -24,7 +24,7 @@ from models.bundle import load_bundle
 from models.metadata import METADATA_COLUMNS
 from models.runtime import session_options
 
-PRODUCTS: Final = ("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Attention", "MultiHeadAttention")
+PRODUCTS: Final = ("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Attention", "MultiHeadAttention", "MatMulInteger")
 QUERIES: Final = 8
 _OF_FUNCTION: Final = re.compile(r"^_inlfunc_[^_]+_")  # what onnxruntime puts before the names of nodes of a function
 

@@ -222,7 +222,10 @@ def _input_experts(held: dict[str, Array], named: dict[str, Array]) -> dict[str,
 
 def _expert_biases(held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
     """Biases of the experts, one tensor each, in the order of blocks, experts and layers."""
-    numbered = sorted((name for name in held if _BIAS.fullmatch(name)), key=lambda name: int(name.split("_")[1]))
+    numbered = sorted(
+        (name for name in held if _BIAS.fullmatch(name) and held[name].ndim == 1),
+        key=lambda name: int(name.split("_")[1]),
+    )
     biases, found = iter([held[name] for name in numbered]), dict[str, Array]()
     for name in sorted(key for key in named if key.endswith("feed_forward.w1_EDF")):
         pairs = [(next(biases), next(biases)) for _ in range(named[name].shape[0])]

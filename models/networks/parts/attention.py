@@ -33,6 +33,7 @@ from models.networks.parts.attention_kernels import (
     ProbSparseAttention,
     ReformerAttention,
     Sparsity,
+    bias_where,
     shared_key,
 )
 from models.networks.parts.packing import Packing
@@ -111,16 +112,21 @@ class SelfAttention(nn.Module):
     def leading(self, x_MD: Tensor, packing: Packing) -> Tensor:
         """Return what :meth:`forward` without positions gives the leading place of each row, [B, D], and nothing else.
 
-        One query a row looks at all keys, which is what the last block of a classifier needs of its attention.
+        One query a row looks at all keys, which is what the last block of a classifier needs of its attention. So no
+        token's key or value is worked out: the query goes back through the weights of the keys to what they are made
+        of, and the weights of the values come after the mean. The bias of the keys adds the same to all scores of a
+        query, which changes nothing.
         """
-        batch, width = packing.mask_BS.shape[0], self.n_heads * self.head_width
+        batch, width, heads = packing.mask_BS.shape[0], self.n_heads * self.head_width, self.n_heads
         weight_QD, bias_Q = self.qkv.weight, self.qkv.bias
+        weight_3HED = weight_QD.view(3, heads, self.head_width, -1)
         query_BD = F.linear(x_MD[:batch], weight_QD[:width], None if bias_Q is None else bias_Q[:width])
-        key_value_MQ = F.linear(x_MD, weight_QD[width:], None if bias_Q is None else bias_Q[width:])
-        key_BHSE, value_BHSE = packing.unpack_heads(key_value_MQ, 2, self.n_heads)
-        query_BH1E = query_BD.view(batch, self.n_heads, 1, self.head_width)
-        mixed_BH1E = self.kernel(query_BH1E, key_BHSE, value_BHSE, packing.mask_BS)
-        out_BD: Tensor = self.out(mixed_BH1E.flatten(1))
+        query_BH1D = query_BD.view(batch, heads, 1, -1) @ weight_3HED[1]
+        x_B1SD = F.embedding(packing.token_BS[:, None], x_MD)
+        score_BH1S = (query_BH1D * self.head_width**-0.5) @ x_B1SD.transpose(2, 3)
+        score_BH1S = score_BH1S + bias_where(packing.mask_BS[:, None, None], x_MD.dtype)
+        value_BD = (score_BH1S.softmax(-1) @ x_B1SD @ weight_3HED[2].transpose(1, 2)).flatten(1)
+        out_BD: Tensor = self.out(value_BD if bias_Q is None else value_BD + bias_Q[2 * width :])
         return out_BD
 
     def _taken(self, qkv_MQ: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:

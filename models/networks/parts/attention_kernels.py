@@ -76,17 +76,32 @@ class ExactAttention(nn.Module):
         self, query_BHQE: Tensor, key_BHSE: Tensor, value_BHSE: Tensor, mask_BS: Tensor, dropout: float = 0.0
     ) -> Tensor:
         """Mix the values of the keys in ``mask_BS``, [B, H, Q, E]; a causal query sees places up to its own."""
+        exporting, scale = torch.compiler.is_exporting(), value_BHSE.shape[-1] ** -0.5
+        if exporting and not self.causal:
+            query_BHQX, key_BHSX = _with_mask(query_BHQE, key_BHSE, mask_BS)
+            score_BHQS = (query_BHQX * scale) @ key_BHSX.transpose(2, 3)
+            mixed_BHQE: Tensor = score_BHQS.softmax(-1) @ value_BHSE
+            return mixed_BHQE
         seen_BQS = mask_BS[:, None, :]
         if self.causal:
             place_S = torch.arange(mask_BS.shape[1], device=mask_BS.device)
             seen_BQS = seen_BQS & (place_S[None, :] <= place_S[:, None])
         bias_B1QS = bias_where(seen_BQS, query_BHQE.dtype)[:, None]
-        scale = value_BHSE.shape[-1] ** -0.5
-        if torch.compiler.is_exporting():  # the tracer takes the fused kernel apart into three times as many operations
+        if exporting:  # the tracer takes the fused kernel apart into three times as many operations
             score_BHQS = (query_BHQE * scale) @ key_BHSE.transpose(2, 3) + bias_B1QS
-            mixed_BHQE: Tensor = score_BHQS.softmax(-1) @ value_BHSE
+            mixed_BHQE = score_BHQS.softmax(-1) @ value_BHSE
             return mixed_BHQE
         return F.scaled_dot_product_attention(query_BHQE, key_BHSE, value_BHSE, bias_B1QS, dropout, scale=scale)
+
+
+def _with_mask(query_BHQE: Tensor, key_BHSE: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
+    """Query and key of one more channel, X = E + 1, whose product is what hides a key.
+
+    An exported graph adds no table of all pairs to the scores then, which takes it as long as a product.
+    """
+    shown_H11 = key_BHSE.new_zeros(key_BHSE.shape[1], 1, 1)
+    bias_BHS1 = torch.where(mask_BS[:, None, :, None], shown_H11, MASKED)
+    return F.pad(query_BHQE, (0, 1), value=1.0), torch.cat([key_BHSE, bias_BHS1], dim=3)
 
 
 def bias_where(seen: Tensor, dtype: torch.dtype) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from models.networks import ranks
 from models.networks.parts.attention import AttentionConfig, Position, SelfAttention
-from models.networks.parts.packing import Packing, apply_grouped, chosen, loads, pack_values
+from models.networks.parts.packing import Packing, chosen, loads, mix_grouped, pack_values
 
 RouterSoftmax = Literal["topk", "full"]
 Activation = Literal["gelu", "gelu_tanh", "silu", "relu"]
@@ -105,8 +105,7 @@ class FeedForwardExperts(nn.Module):
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Routing]:
         """Weighted sum of the chosen experts, [N, D], and the routing."""
         routing: Routing = self.router(x_ND)
-        kept_NKD = apply_grouped(x_ND, routing.expert_NK, self.n_experts, self._expert)
-        return (kept_NKD * routing.weight_NK.to(kept_NKD.dtype)[..., None]).sum(1), routing
+        return mix_grouped(x_ND, routing.expert_NK, routing.weight_NK, self.n_experts, self._expert), routing
 
     def _expert(self, expert: int, x_ND: Tensor) -> Tensor:
         hidden_NF = self.activation(torch.addmm(self.b1_EF[expert], x_ND, self.w1_EDF[expert]))

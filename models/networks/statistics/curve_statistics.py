@@ -22,15 +22,16 @@ of this kind). There,
   the shortest lags;
 - all pairs are compared with every lag, which is the costliest of all statistics for light curves of hundreds of points
   and the cheapest way for those of tens. The table of pairs stands left in the product: right, all of it would be
-  copied before it is multiplied by two rows. Sums of pairs nearer than the end of a lag are taken of each point, and
-  the nearer ones off them point by point: where no pair lies between two ends, nothing is left but an exact zero.
+  copied before it is multiplied by two rows. An exported graph multiplies whole numbers (:func:`_whole_pairs`). Sums of
+  pairs nearer than the end of a lag are taken of each point, and the nearer ones off them point by point: where no pair
+  lies between two ends, nothing is left but an exact zero.
 
 Legend: B batch, L length, G bands, X groups (the bands, all points, all detections), Q quantities, I intervals, K
 statistics or lags, D width.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -323,21 +324,71 @@ def lag_statistics(points: Points) -> Statistics:
 
     A lag of no more than one pair is not known.
     """
-    scores_B1L2, time_B1L = _scores(points).transpose(1, 2)[:, None], points.time_B1L
-    lag_B1LL = (time_B1L.transpose(1, 2) - time_B1L).abs()[:, None]
-    ends_K11 = torch.tensor(LAGS[1:], device=time_B1L.device, dtype=time_B1L.dtype)[:, None, None]
-    sums_BKL2 = torch.cat(
-        [(lag_B1LL < some).to(time_B1L.dtype) @ scores_B1L2 for some in torch.split(ends_K11, _AT_ONCE)], dim=1
-    )
-    nearer_BKL2 = torch.cat([scores_B1L2, sums_BKL2[:, :-1]], dim=1)  # nearest is the point itself
-    pairs_BK2 = (scores_B1L2 * (sums_BKL2 - nearer_BKL2)).sum(2)  # every pair twice
-    product_BK, number_BK = pairs_BK2[..., 0], pairs_BK2[..., 1]
+    scores_B2L, time_B1L = _scores(points), points.time_B1L
+    lag_BLL = (time_B1L.transpose(1, 2) - time_B1L).abs()
+    ends_K111 = torch.tensor(LAGS[1:], device=time_B1L.device, dtype=time_B1L.dtype)[:, None, None, None]
+    nearer_KBLL = [lag_BLL < some for some in torch.split(ends_K111, _AT_ONCE)]
+    pairs_BX = (_whole_pairs if torch.compiler.is_exporting() else _pairs)(scores_B2L, nearer_KBLL)
+    product_BK, number_BK = torch.split(pairs_BX, len(LAGS) - 1, dim=1)
     known_BK = number_BK > 2 * FEWEST_PAIRS - 1
-    correlation_BK = torch.where(known_BK, product_BK / number_BK.clamp(min=1), 0.0)
+    correlation_BK = torch.where(known_BK, product_BK / number_BK, 0.0)
     return Statistics(
         torch.cat([correlation_BK, (number_BK / 2).log1p() / 2], dim=1),
         torch.cat([known_BK, number_BK > -1], dim=1),
     )
+
+
+def _pairs(scores_B2L: Tensor, nearer_KBLL: Sequence[Tensor]) -> Tensor:
+    """Add up the products of scores of all pairs between two ends, and how many there are, [B, 2 K]; each twice."""
+    scores_BL2 = scores_B2L.transpose(1, 2)
+    sums_KBL2 = torch.cat([near_KBLL.to(scores_BL2.dtype) @ scores_BL2 for near_KBLL in nearer_KBLL])
+    ring_KBL2 = sums_KBL2 - torch.cat([scores_BL2[None], sums_KBL2[:-1]])  # nearest is the point itself
+    return (scores_BL2 * ring_KBL2).sum(2).permute(1, 2, 0).flatten(1)
+
+
+def _whole_pairs(scores_B2L: Tensor, nearer_KBLL: Sequence[Tensor]) -> Tensor:
+    """Return :func:`_pairs` by products of whole numbers, a third of the price in an exported graph: the tables of
+    pairs are a quarter as large, and what is added up of them is exact.
+
+    A score is the sum of its digits to the base of :data:`_BASE`, of which the smallest is worth 2^-21; it is below 64
+    for thousands of points in a band.
+    """
+    row_2X, digit_XX, worth_YX = (torch.tensor(table).to(scores_B2L) for table in _digit_tables())
+    digits_BLX = (scores_B2L.transpose(1, 2) @ row_2X).round() @ digit_XX
+    whole_BLX = digits_BLX.to(torch.int8)
+    sums_KBLX = torch.cat([whole_sums(near_KBLL, whole_BLX) for near_KBLL in nearer_KBLL]).to(digits_BLX.dtype)
+    ring_KBLX = sums_KBLX - torch.cat([digits_BLX[None], sums_KBLX[:-1]])
+    return (scores_B2L @ ring_KBLX).transpose(0, 1).flatten(1) @ worth_YX
+
+
+_BASE: Final = 128.0
+_DIGITS: Final = 4
+
+
+def _digit_tables() -> tuple[list[list[float]], list[list[float]], list[list[float]]]:
+    """Tables that make digits of scores and ones; and of the sums of both times all digits, lag by lag, the products
+    of all lags and the numbers of all lags.
+    """
+    columns, lags = range(_DIGITS + 1), range(len(LAGS) - 1)
+    row = [[_BASE**place for place in range(_DIGITS)] + [0.0], [0.0] * _DIGITS + [1.0]]
+    digit = [[float(a == b) - _BASE * float(a == b - 1 < _DIGITS - 1) for b in columns] for a in columns]
+    worth = [(_BASE**-place, 0.0) for place in range(_DIGITS)] + [(0.0, 0.0)] * (_DIGITS + 1) + [(0.0, 1.0)]
+    worths = [[each[told] * (own == lag) for told in (0, 1) for own in lags] for lag in lags for each in worth]
+    return row, digit, worths
+
+
+@torch.library.custom_op("nightjar::whole_sums", mutates_args=())
+def whole_sums(chosen_KBLL: Tensor, whole_BLX: Tensor) -> Tensor:
+    """Add up whole numbers from -128 to 127 where a table of true and false chooses them, int32 [K, B, L, X].
+
+    One product of whole numbers in an exported graph; ``training.export.graph`` translates it.
+    """
+    return (chosen_KBLL.float() @ whole_BLX.float()).int()
+
+
+@whole_sums.register_fake
+def _sums_like(chosen_KBLL: Tensor, whole_BLX: Tensor) -> Tensor:
+    return chosen_KBLL.new_empty(*chosen_KBLL.shape[:-1], whole_BLX.shape[-1], dtype=torch.int32)
 
 
 def _scores(points: Points) -> Tensor:

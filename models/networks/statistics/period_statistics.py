@@ -143,12 +143,16 @@ def coarse_waves(time_B1L: Tensor) -> tuple[Tensor, Tensor]:
     return waves(coarse_A1 * time_B1L)
 
 
-def power_around(time_BL1: Tensor, cos_BAL: Tensor, sin_BAL: Tensor) -> tuple[Tensor, Tensor]:
+def power_around(
+    time_BL1: Tensor, cos_BAL: Tensor, sin_BAL: Tensor, score_BL1: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Squared sums [B, A, J] at the frequencies below and above every coarse one, nearest first.
 
-    Cosine and sine are those of the coarse frequencies, times the scores.
+    Cosine and sine are those of the coarse frequencies, times the scores unless these are given.
     """
     cos_BLJ, sin_BLJ = waves(time_BL1 * frequencies(torch.arange(FINE, device=time_BL1.device)))
+    if score_BL1 is not None:
+        cos_BLJ, sin_BLJ = cos_BLJ * score_BL1, sin_BLJ * score_BL1
     cc_BAJ, ss_BAJ, sc_BAJ, cs_BAJ = cos_BAL @ cos_BLJ, sin_BAL @ sin_BLJ, sin_BAL @ cos_BLJ, cos_BAL @ sin_BLJ
     above_BAJ = (cc_BAJ - ss_BAJ).square() + (sc_BAJ + cs_BAJ).square()
     below_BAJ = (cc_BAJ + ss_BAJ).square() + (sc_BAJ - cs_BAJ).square()
@@ -161,8 +165,8 @@ def periodogram(score_B1L: Tensor, time_B1L: Tensor) -> Tensor:
     ``time`` in days, finite where the score is 0, too.
     """
     score_B1L = score_B1L / score_B1L.square().sum(2, keepdim=True).sqrt().clamp(min=1e-9)
-    cos_BAL, sin_BAL = (wave * score_B1L for wave in coarse_waves(time_B1L))
-    below_BAJ, above_BAJ = power_around(time_B1L.transpose(1, 2), cos_BAL, sin_BAL)
+    each_BL1 = (time_B1L.transpose(1, 2), score_B1L.transpose(1, 2))
+    below_BAJ, above_BAJ = power_around(each_BL1[0], *coarse_waves(time_B1L), each_BL1[1])  # the fine ones are fewer
     return torch.cat([below_BAJ.flip(2), above_BAJ], dim=2).flatten(1)
 
 
@@ -171,8 +175,8 @@ def peaks(power_BF: Tensor) -> Peaks:
     half, device, dtype = FREQUENCIES // 2, power_BF.device, power_BF.dtype
     slow_B1F, fast_B1F = torch.split(power_BF[:, None], half, dim=2)
     overtone_B1F = torch.nn.functional.max_pool1d(power_BF[:, None], 4, stride=2, padding=1)  # around 2 f, at f
-    slow_B1F = slow_B1F + torch.minimum(overtone_B1F, OVERTONE * slow_B1F)
-    slow_B1F = slow_B1F * (torch.arange(half, device=device) >= SLOWEST)
+    most_F = torch.where(torch.arange(half, device=device) >= SLOWEST, 1 + OVERTONE, 0.0)
+    slow_B1F = torch.minimum(slow_B1F + overtone_B1F, most_F.to(dtype) * slow_B1F)
     each_BIJ = torch.cat([slow_B1F, fast_B1F], dim=2).view(-1, INTERVALS, FINE)
     interval_I = torch.arange(INTERVALS, device=device)
     best_BI = each_BIJ.amax(2) * (1 - TILT / INTERVALS * interval_I)

@@ -74,3 +74,20 @@ def test_extremes_are_finite(flux: float) -> None:
     single = {name: columns[name].astype(np.float32) for name in ("flux_err", "time")}
     found = told({**columns, **single, "flux": extreme})
     assert torch.isfinite(found.value_BK).all()
+
+
+@pytest.mark.parametrize("points", [3, 40, 1000])
+def test_whole_numbers_tell_what_pairs_tell(points: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums of an exported graph; one point far above all others has the largest score there can be."""
+    rng = np.random.default_rng(points)
+    flux = rng.normal(0, 1, (2, points)).astype(np.float32)
+    flux[1] = 0.0
+    flux[1, points // 2] = 1e4
+    shape = np.ones_like(flux)
+    columns: Columns = {"flux": flux, "time": np.sort(rng.uniform(0, 300, flux.shape), 1).astype(np.float32)}
+    columns |= {"flux_err": shape, "band": (0 * shape).astype(int), "mask": shape > 0}
+    single, exact = told(columns), told({**columns, "flux": flux.astype(float), "time": columns["time"].astype(float)})
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    whole = told(columns)
+    assert torch.equal(whole.known_BK, single.known_BK)
+    torch.testing.assert_close(whole.value_BK, exact.value_BK.float(), rtol=1e-5, atol=1e-5)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.parts.packing import apply_grouped
+from models.networks.parts.packing import apply_grouped, mix_grouped
 from models.networks.parts.transformer import FeedForwardExperts, InputExperts, Router
 
 Float = NDArray[np.float64]
@@ -126,3 +126,16 @@ def test_grouping_sends_each_row_to_its_own_groups_only() -> None:
     assert seen == {0: 4, 1: 4, 2: 4, 3: 0}
     torch.testing.assert_close(apply_grouped(x_ND, group_NK[:, 1], 4, function), x_ND * 10 + group_NK[:, 1:])
     assert seen == {0: 2, 1: 2, 2: 2, 3: 0}
+
+
+def test_choices_are_weighed_and_added_up() -> None:
+    torch.manual_seed(0)
+    x_ND, weight_NK = torch.randn(7, 3), torch.rand(7, 2)
+    group_NK = torch.stack([torch.randperm(4)[:2] for _ in range(7)])
+
+    def function(group: int, rows: torch.Tensor) -> torch.Tensor:
+        return rows * 10 + group
+
+    each_NKD = apply_grouped(x_ND, group_NK, 4, function)
+    mixed_ND = mix_grouped(x_ND, group_NK, weight_NK, 4, function)
+    torch.testing.assert_close(mixed_ND, (each_NKD * weight_NK[..., None]).sum(1))

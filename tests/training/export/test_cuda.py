@@ -66,6 +66,23 @@ def test_asinh_written_out_loses_no_digits() -> None:
     np.testing.assert_allclose(answer(graph, x), np.arcsinh(x.astype(np.float64)), rtol=1e-6)
 
 
+def test_products_of_whole_numbers_are_products_of_single_ones() -> None:
+    inputs = [
+        helper.make_tensor_value_info(*each)
+        for each in (("a", TensorProto.UINT8, [2, 3]), ("b", TensorProto.INT8, [3, 1]))
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.INT32, [2, 1])
+    nodes = [helper.make_node("MatMulInteger", ["a", "b"], ["y"], name="one")]
+    whole = helper.make_model(helper.make_graph(nodes, "graph", inputs, [output]), ir_version=9)
+    whole.opset_import[0].version = 20
+    written = cuda_graph(whole)
+    assert without_kernel(whole)
+    assert without_kernel(written) == []
+    a, b = np.array([[1, 0, 1], [1, 1, 1]], dtype=np.uint8), np.array([[-128], [127], [64]], dtype=np.int8)
+    session = ort.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert session.run(["y"], {"a": a, "b": b})[0].tolist() == [[-64], [63]]
+
+
 def test_a_missing_operator_a_missing_type_and_an_old_opset_are_told() -> None:
     assert without_kernel(model("Asinh")) == ["one: Asinh, defined in opset 9, has no kernel"]
     assert without_kernel(model("Neg", TensorProto.UINT8)) == ["one: Neg has no kernel for uint8"]

@@ -86,3 +86,4 @@ def test_a_bundle_exported_again_answers_alike(tmp_path: Path, capsys: pytest.Ca
     assert told["furthest"] < 1e-4
     first, second = (load_bundle(path).manifest for path in (DEFAULT_BUNDLE, tmp_path / "again"))
     assert second.model_dump(exclude={"files"}) == first.model_dump(exclude={"files"})
+    weights.read_network(tmp_path / "again")  # the weights come back from the new graph as well
