@@ -269,9 +269,9 @@ def write_graph(
     for module, width in (rows or {}).items():
         only_with_rows(model, module, width)
     optimizer.remove_unused_nodes(model)
-    _keep_biases(model, network)
     for module, attributes in (native or {}).items():
         add_statistics(model, module, attributes)
+    _keep_biases(model, network)
     onnx.checker.check_model(model)
     onnx.save(model, path)
 
