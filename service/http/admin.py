@@ -198,15 +198,17 @@ class IndexEntry(Reply):
 def listing(repository: ModelRepository) -> Listing:
     """List all that the repository serves, could serve and failed to load."""
     shelf, folders = repository.shelf, repository.folders
-    absent = [found for reference, found in folders.contents.bundles.items() if reference not in shelf.served]
+    absent = [bundle for reference, bundle in folders.contents.bundles.items() if reference not in shelf.served]
     return Listing(
         models=[
             *(_listed_model(shelf, served) for served in shelf.served.values()),
             *(_listed_model(shelf, s) for s in shelf.leaving),
         ],
         available=[
-            Available(name=found.reference.name, version=found.reference.version, task=found.task, path=str(found.path))
-            for found in absent
+            Available(
+                name=bundle.reference.name, version=bundle.reference.version, task=bundle.task, path=str(bundle.path)
+            )
+            for bundle in absent
         ],
         failures=[
             FailedBundle(
@@ -242,16 +244,16 @@ def _listed_model(shelf: Shelf, served: Served[Any]) -> Model:
 
 
 def _listed_shadow(shadow: Shadow) -> ShadowState:
-    seen = shadow.agreement
+    agreement = shadow.agreement
     return ShadowState(
         model=str(shadow.reference),
         share=shadow.share,
-        compared=seen.compared,
-        agreement=seen.agreed / seen.compared if seen.compared else None,
-        mean_distance=seen.distance / seen.compared if seen.compared else None,
-        mean_seconds=seen.seconds / seen.compared if seen.compared else None,
-        failed=seen.failed,
-        dropped=seen.dropped,
+        compared=agreement.compared,
+        agreement=agreement.agreed / agreement.compared if agreement.compared else None,
+        mean_distance=agreement.distance / agreement.compared if agreement.compared else None,
+        mean_seconds=agreement.seconds / agreement.compared if agreement.compared else None,
+        failed=agreement.failed,
+        dropped=agreement.dropped,
     )
 
 
@@ -264,12 +266,12 @@ def index(repository: ModelRepository, ready: bool) -> list[IndexEntry]:
     reasons = {(failed.name, failed.version): failed.reason for failed in all_of_it.failures}
     return entries + [
         IndexEntry(
-            name=found.name,
-            version=found.version,
+            name=bundle.name,
+            version=bundle.version,
             state="UNAVAILABLE",
-            reason=reasons.get((found.name, found.version), "unloaded"),
+            reason=reasons.get((bundle.name, bundle.version), "unloaded"),
         )
-        for found in all_of_it.available
+        for bundle in all_of_it.available
     ]
 
 
@@ -314,8 +316,8 @@ async def read(request: Request, form: type[FormT]) -> FormT:
     except orjson.JSONDecodeError:
         raise ProblemError(MALFORMED, "the body is not JSON") from None
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise ProblemError(INVALID, errors=field_errors(found)) from None
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        raise ProblemError(INVALID, errors=field_errors(details)) from None
 
 
 async def _body(request: Request) -> bytes:
@@ -400,16 +402,16 @@ async def reload(request: Request) -> Response:
 @router.post("/models/{name}/load")
 async def load(request: Request, name: str) -> Response:
     """Load a version, the newest when none is named."""
-    wanted = Reference(model_name(name), (await read(request, WhichVersion)).version or "")
-    await change(request, "load", models_of(request).changes.load(wanted), model=str(wanted))
+    reference = Reference(model_name(name), (await read(request, WhichVersion)).version or "")
+    await change(request, "load", models_of(request).changes.load(reference), model=str(reference))
     return _state(request)
 
 
 @router.post("/models/{name}/unload")
 async def unload(request: Request, name: str) -> Response:
     """Serve a version, or a model, no more."""
-    wanted = Reference(model_name(name), (await read(request, WhichVersion)).version or "")
-    await change(request, "unload", models_of(request).changes.unload(wanted), model=str(wanted))
+    reference = Reference(model_name(name), (await read(request, WhichVersion)).version or "")
+    await change(request, "unload", models_of(request).changes.unload(reference), model=str(reference))
     return _state(request)
 
 
@@ -462,11 +464,11 @@ async def end_canary(request: Request, name: str) -> Response:
 async def set_shadow(request: Request, name: str) -> Response:
     """Compare a model with another."""
     terms, model = await read(request, ShadowTerms), model_name(name)
-    wanted = Reference.parse(terms.model)
-    if not wanted.version:
+    reference = Reference.parse(terms.model)
+    if not reference.version:
         fault = FieldError(pointer="/model", reason="missing_version", detail="a shadow is named as name@1.2.3")
         raise ProblemError(INVALID, errors=[fault])
-    work = models_of(request).trials.set_shadow(model, wanted, terms.share)
+    work = models_of(request).trials.set_shadow(model, reference, terms.share)
     await change(request, "set shadow", work, model=model, shadow=terms.model, share=terms.share)
     return _state(request)
 
@@ -485,8 +487,8 @@ triton_router = APIRouter(prefix="/v2/repository", include_in_schema=False)
 @triton_router.post("/index")
 async def repository_index(request: Request) -> Response:
     """Every version of every model, or with ``ready`` those that are served."""
-    asked = await read(request, IndexRequest)
-    entries = [entry.model_dump() for entry in index(service_of(request).models, asked.ready)]
+    index_request = await read(request, IndexRequest)
+    entries = [entry.model_dump() for entry in index(service_of(request).models, index_request.ready)]
     return Response(orjson.dumps(entries), media_type=openapi.JSON_TYPE)
 
 
@@ -494,8 +496,8 @@ async def repository_index(request: Request) -> Response:
 async def triton_load(request: Request, name: str) -> Response:
     """Load the newest version. A configuration or files in the request are refused: models come from the repository."""
     await read(request, LoadRequest)
-    wanted = Reference(model_name(name))
-    await change(request, "load", models_of(request).changes.load(wanted), model=str(wanted))
+    reference = Reference(model_name(name))
+    await change(request, "load", models_of(request).changes.load(reference), model=str(reference))
     return Response()
 
 
@@ -503,8 +505,8 @@ async def triton_load(request: Request, name: str) -> Response:
 async def triton_unload(request: Request, name: str) -> Response:
     """Unload a model, in all its versions."""
     await read(request, UnloadRequest)
-    wanted = Reference(model_name(name))
-    await change(request, "unload", models_of(request).changes.unload(wanted), model=str(wanted))
+    reference = Reference(model_name(name))
+    await change(request, "unload", models_of(request).changes.unload(reference), model=str(reference))
     return Response()
 
 

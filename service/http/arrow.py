@@ -223,9 +223,9 @@ def _column_faults(member: Any) -> list[FieldError]:
     where = pointer([member.name])
     if member.name not in _TYPES:
         return [field_error(where, "extra_forbidden")]
-    fits, wanted = _TYPES[member.name]
+    fits, description = _TYPES[member.name]
     if not fits(member.type):
-        detail = f"must hold {wanted}, not {str(member.type)[:100]}"
+        detail = f"must hold {description}, not {str(member.type)[:100]}"
         return [FieldError(pointer=where, reason="wrong_type", detail=detail)]
     if not pa.types.is_struct(member.type):
         return []
@@ -239,10 +239,10 @@ def _shared(values: Any) -> list[Any]:
         texts: list[Any] = values.to_pylist()
         return texts
     used = values.indices.unique().drop_null()  # a batch of one row may come with a dictionary of thousands
-    known = dict(zip(used.to_pylist(), values.dictionary.take(used).to_pylist(), strict=True))
-    if any(text is not None and len(text) > MAX_SHARED_BYTES for text in known.values()):
+    text_of_index = dict(zip(used.to_pylist(), values.dictionary.take(used).to_pylist(), strict=True))
+    if any(text is not None and len(text) > MAX_SHARED_BYTES for text in text_of_index.values()):
         raise _too_long()
-    return [known.get(index) for index in values.indices.to_pylist()]
+    return [text_of_index.get(index) for index in values.indices.to_pylist()]
 
 
 def _refuse_long_views(column: Any) -> None:
@@ -288,8 +288,8 @@ def _band_indices(values: Any) -> Any:
     if values.null_count or pa.types.is_integer(values.type):
         return _numbers(values)
     names, places = _used(values) if pa.types.is_dictionary(values.type) else _parts(values.dictionary_encode())
-    known = np.array([_index_of(name) for name in names.to_pylist()], np.uint8)
-    indices = known[places.to_numpy()] if len(places) else np.empty(0, np.uint8)
+    index_of_entry = np.array([_index_of(name) for name in names.to_pylist()], np.uint8)
+    indices = index_of_entry[places.to_numpy()] if len(places) else np.empty(0, np.uint8)
     return None if (indices == _UNKNOWN).any() else indices
 
 
@@ -312,8 +312,8 @@ def _band_names(values: Any) -> list[object]:
     """Names, an unknown one or a null among them; an integer beside a null becomes a name as well."""
     if not pa.types.is_integer(values.type):
         return _shared(values)
-    found: list[Any] = values.to_pylist()
-    return [None if index is None else BANDS[index] if 0 <= index < len(BANDS) else str(index) for index in found]
+    indices: list[Any] = values.to_pylist()
+    return [None if index is None else BANDS[index] if 0 <= index < len(BANDS) else str(index) for index in indices]
 
 
 def _bands(column: Any) -> list[object]:
@@ -407,11 +407,11 @@ def _struct(rows: Sequence[Mapping[str, Any] | None], names: Sequence[str], kind
 
 
 def _embeddings(answers: Answers) -> Any:
-    found = [result.get("embedding") for result in answers.results]
+    embeddings = [result.get("embedding") for result in answers.results]
     nothing = np.zeros(answers.embedding_dim, np.float32)
-    data = b"".join(embedding_bytes(nothing if row is None else row, answers.options) for row in found)
+    data = b"".join(embedding_bytes(nothing if row is None else row, answers.options) for row in embeddings)
     values = pa.array(np.frombuffer(data, answers.options.embedding_dtype))
-    return pa.FixedSizeListArray.from_arrays(values, answers.embedding_dim, mask=_absent(found))
+    return pa.FixedSizeListArray.from_arrays(values, answers.embedding_dim, mask=_absent(embeddings))
 
 
 def _absent(rows: Sequence[object]) -> Any:

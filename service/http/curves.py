@@ -74,7 +74,7 @@ class InvalidCurve(LightCurveError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[ItemT, OptionsT]):
+class ParsedBody(Generic[ItemT, OptionsT]):
     """A parsed request: one entry per curve sent, in order, a good one or the reason why it is not."""
 
     items: tuple[ItemT | InvalidCurve, ...]
@@ -84,7 +84,7 @@ class Asked(Generic[ItemT, OptionsT]):
 
 def read_classify(
     document: object, settings: Settings, defaults: Mapping[str, object] | None = None
-) -> Asked[LightCurve, Options]:
+) -> ParsedBody[LightCurve, Options]:
     """Check a parsed body and build its light curves.
 
     Parameters
@@ -100,7 +100,7 @@ def read_classify(
     return _read(document, settings, partial(_read_options, Options, settings, defaults or {}), read_items)
 
 
-def read_forecast(document: object, settings: Settings, bands: BandMap) -> Asked[ForecastItem, ForecastOptions]:
+def read_forecast(document: object, settings: Settings, bands: BandMap) -> ParsedBody[ForecastItem, ForecastOptions]:
     """Check a parsed body and build its light curves and queries, the latter in ``bands`` only; raises likewise."""
 
     def build(forms: Sequence[ForecastCurveIn]) -> list[ForecastItem | LightCurveError]:
@@ -121,9 +121,9 @@ def read_curves(
     items: list[LightCurve | InvalidCurve | None] = [*_sound(values, settings.max_points)]
     doubtful = [place for place, item in enumerate(items) if item is None]
     if doubtful:
-        asked, where = [values[place] for place in doubtful], [parents[place] for place in doubtful]
-        judged = _read_items(LightCurveIn, _build_curves, settings, asked, where)
-        for place, judgement in zip(doubtful, judged, strict=True):
+        doubtful_values, where = [values[place] for place in doubtful], [parents[place] for place in doubtful]
+        judgements = _read_items(LightCurveIn, _build_curves, settings, doubtful_values, where)
+        for place, judgement in zip(doubtful, judgements, strict=True):
             items[place] = judgement
     return [item for item in items if item is not None]
 
@@ -134,10 +134,10 @@ class _InDoubt(Exception):
 
 def _sound(values: Sequence[object], most: int) -> list[LightCurve | None]:
     """Build the light curves that are sound beyond doubt; None in the place of every other."""
-    looked_at = [_glance(value, most) for value in values]
-    columns = [found for found in looked_at if found is not None]
+    candidates = [_glance(value, most) for value in values]
+    columns = [candidate for candidate in candidates if candidate is not None]
     built = iter(_build([*columns]))
-    curves = [None if found is None else next(built) for found in looked_at]
+    curves = [None if candidate is None else next(built) for candidate in candidates]
     return [curve if isinstance(curve, LightCurve) else None for curve in curves]
 
 
@@ -156,7 +156,7 @@ def _glance(value: object, most: int) -> Columns | None:
             _numbers("flux_err", value, most),
             _bands(value.get("band"), most),
             _detections(value.get("detected"), most),
-            _known(value["metadata"]) if "metadata" in value else {},
+            _metadata(value["metadata"]) if "metadata" in value else {},
             _text(value.get("object_id", ""), _OBJECT_ID),
             _text(value.get("flux_unit", "nJy"), _FLUX_UNIT),  # type: ignore[arg-type]  # one of them, as it matches
             _text(value.get("survey", ""), _SURVEY),
@@ -197,7 +197,7 @@ def _detections(column: object, most: int) -> list[bool] | NDArray[Any] | None:
     return flags.astype(np.bool_)
 
 
-def _known(metadata: object) -> dict[str, float]:
+def _metadata(metadata: object) -> dict[str, float]:
     """Return metadata without what is missing."""
     if type(metadata) is not dict:
         row = _array("metadata", metadata, len(METADATA_COLUMNS)).tolist()
@@ -226,19 +226,19 @@ def _read(
     settings: Settings,
     read_options: Callable[[object], OptionsT],
     read_items: Callable[[Sequence[object], Sequence[str]], list[ItemT | InvalidCurve]],
-) -> Asked[ItemT, OptionsT]:
+) -> ParsedBody[ItemT, OptionsT]:
     if not isinstance(document, dict):
         raise ProblemError(INVALID, errors=[field_error("", "model_type")])
     if "light_curves" in document:
         curves = _check_envelope(document, settings)
-        wanted = read_options(document.get("options", {}))
-        return Asked(tuple(read_items(curves, [f"/light_curves/{i}" for i in range(len(curves))])), wanted)
+        options = read_options(document.get("options", {}))
+        return ParsedBody(tuple(read_items(curves, [f"/light_curves/{i}" for i in range(len(curves))])), options)
     columns = {name: value for name, value in document.items() if name != "options"}
-    wanted = read_options(document.get("options", {}))
+    options = read_options(document.get("options", {}))
     (item,) = read_items([columns], [""])
     if isinstance(item, InvalidCurve):
         raise ProblemError(INVALID, errors=item.errors)
-    return Asked((item,), wanted, bare=True)
+    return ParsedBody((item,), options, bare=True)
 
 
 def _check_envelope(document: dict[str, object], settings: Settings) -> list[object]:
@@ -282,10 +282,10 @@ def _read_items(
 ) -> list[ItemT | InvalidCurve]:
     """Build items, or say what is wrong with each; ``parents`` are where they stand in the body."""
     checked = [_check(form, settings, value, parent) for value, parent in zip(values, parents, strict=True)]
-    built = iter(build([found for found in checked if not isinstance(found, list)]))
+    built = iter(build([each for each in checked if not isinstance(each, list)]))
     items: list[ItemT | InvalidCurve] = []
-    for value, parent, found in zip(values, parents, checked, strict=True):
-        item = InvalidCurve(found, _echoed_id(value)) if isinstance(found, list) else next(built)
+    for value, parent, form_or_errors in zip(values, parents, checked, strict=True):
+        item = InvalidCurve(form_or_errors, _echoed_id(value)) if isinstance(form_or_errors, list) else next(built)
         if isinstance(item, LightCurveError) and not isinstance(item, InvalidCurve):
             fault = FieldError(pointer=parent + item.pointer, reason=item.reason, detail=str(item))
             item = InvalidCurve([fault], _echoed_id(value))
@@ -348,9 +348,9 @@ def _cheap_faults(value: object, form: type[LightCurveIn], settings: Settings, p
         return [field_error(parent, "model_type")]
     if unknown := _unknown_names(value, form.model_fields, parent):
         return unknown
-    for name, known in (("metadata", _KNOWN_METADATA), ("forecast", ForecastIn.model_fields)):
+    for name, fields in (("metadata", _KNOWN_METADATA), ("forecast", ForecastIn.model_fields)):
         inner = value.get(name)
-        if isinstance(inner, dict) and (unknown := _unknown_names(inner, known, f"{parent}/{name}")):
+        if isinstance(inner, dict) and (unknown := _unknown_names(inner, fields, f"{parent}/{name}")):
             return unknown
     faults = _long_columns(value, settings.max_points, parent, "too_many_points", "observations in a light curve")
     if isinstance(queries := value.get("forecast"), dict):
@@ -369,8 +369,8 @@ def _long_columns(
     ]
 
 
-def _unknown_names(value: Mapping[str, object], known: Container[str], parent: str = "") -> list[FieldError]:
-    names = islice((name for name in value if name not in known), MAX_FIELD_ERRORS)
+def _unknown_names(value: Mapping[str, object], fields: Container[str], parent: str = "") -> list[FieldError]:
+    names = islice((name for name in value if name not in fields), MAX_FIELD_ERRORS)
     return [field_error(parent + pointer([name]), "extra_forbidden") for name in names]
 
 
@@ -383,10 +383,10 @@ def _echoed_id(value: object) -> str:
 
 
 async def parsed(
-    call: Call, data: bytes, read: Callable[[object], Asked[ItemT, OptionsT]], sent: Format = JSON
-) -> Asked[ItemT, OptionsT]:
+    call: Call, data: bytes, read: Callable[[object], ParsedBody[ItemT, OptionsT]], sent: Format = JSON
+) -> ParsedBody[ItemT, OptionsT]:
     """Items and options of a body in a format, here or, where it takes long, in a thread."""
-    refused, large = _share_of_asked, len(data) > LARGE_BYTES
+    refused, large = _share_refused_of_body, len(data) > LARGE_BYTES
     if sent.slow_start or len(data) > INLINE_BYTES:
         return await call.off_loop(lambda: _timed_check(_parse(data, sent, call), read, call), large, refused)
     document = _parse(data, sent, call)
@@ -400,8 +400,8 @@ def share_refused(items: Sequence[object]) -> float:
     return sum(isinstance(item, LightCurveError) for item in items) / max(1, len(items))
 
 
-def _share_of_asked(asked: Asked[ItemT, OptionsT]) -> float:
-    return share_refused(asked.items)
+def _share_refused_of_body(body: ParsedBody[ItemT, OptionsT]) -> float:
+    return share_refused(body.items)
 
 
 def _parse(data: bytes, sent: Format, call: Call) -> object:
@@ -418,16 +418,16 @@ def _count(document: object) -> int:
 
 
 def _timed_check(
-    document: object, read: Callable[[object], Asked[ItemT, OptionsT]], call: Call
-) -> Asked[ItemT, OptionsT]:
-    asked = read(document)
+    document: object, read: Callable[[object], ParsedBody[ItemT, OptionsT]], call: Call
+) -> ParsedBody[ItemT, OptionsT]:
+    body = read(document)
     call.stopwatch.lap("validate")
-    return asked
+    return body
 
 
-def check_bare(asked: Asked[ItemT, OptionsT], outcomes: Sequence[Outcome]) -> None:
+def check_bare(body: ParsedBody[ItemT, OptionsT], outcomes: Sequence[Outcome]) -> None:
     """Refuse to answer a request that is a single light curve which failed: there is nothing else to tell (500)."""
-    if asked.bare and outcomes[0].status == "failed":
+    if body.bare and outcomes[0].status == "failed":
         raise ProblemError(errors.INTERNAL, outcomes[0].detail)
 
 

@@ -83,7 +83,7 @@ def terms_of(
     ProblemError
         422 for a deadline in a header that is none, or too long.
     """
-    named = [given for given in (milliseconds, _header_deadline(request, settings)) if given is not None]
+    named = [limit for limit in (milliseconds, _header_deadline(request, settings)) if limit is not None]
     allowed = min(named, default=settings.default_deadline_ms)
     proxy = request.headers.get(_PROXY)
     if proxy is not None and _MILLISECONDS.fullmatch(proxy):
@@ -134,13 +134,13 @@ def _header_deadline(request: Request, settings: Settings) -> int | None:
 
 def _header_urgency(request: Request) -> int:
     """Read the urgency; a header that cannot be read is ignored, as RFC 9218 asks."""
-    told = request.headers.get(_PRIORITY)
-    found = None if told is None else _URGENCY.search(told)
-    return int(found.group(1)) if found else USUAL_URGENCY
+    header = request.headers.get(_PRIORITY)
+    match = None if header is None else _URGENCY.search(header)
+    return int(match.group(1)) if match else USUAL_URGENCY
 
 
 TOTAL = "total"
-_TOLD = (*STAGES, TOTAL)
+_HEADER_STAGES = (*STAGES, TOTAL)
 
 
 class Stopwatch:
@@ -184,7 +184,7 @@ class Stopwatch:
             seconds["assemble"] = max(prediction.assemble_seconds for prediction in done)
             seconds["run"] = max(prediction.run_seconds for prediction in done)
         seconds[TOTAL] = monotonic() - self._started
-        return ", ".join([f"{stage};dur={1e3 * seconds[stage]:.3f}" for stage in _TOLD if stage in seconds])
+        return ", ".join([f"{stage};dur={1e3 * seconds[stage]:.3f}" for stage in _HEADER_STAGES if stage in seconds])
 
 
 ROLE_HEADER = "Nightjar-Role"
@@ -218,10 +218,10 @@ def cache_status(outcomes: Sequence[Outcome], service: Service) -> dict[str, str
     answered = [outcome for outcome in outcomes if outcome.prediction is not None]
     if not service.settings.cache_bytes or not answered:
         return {}
-    kept = sum(outcome.kept for outcome in answered)
-    if kept == len(answered):
+    hits = sum(outcome.kept for outcome in answered)
+    if hits == len(answered):
         return {"Cache-Status": "nightjar; hit"}
-    detail = f'; detail="{kept} of {len(answered)} hit"' if kept else ""
+    detail = f'; detail="{hits} of {len(answered)} hit"' if hits else ""
     return {"Cache-Status": f"nightjar; fwd=miss{detail}"}
 
 
@@ -238,7 +238,7 @@ EVERY_PROBLEM = (
 )  # fmt: skip
 
 
-class Reply(NamedTuple):
+class EncodedReply(NamedTuple):
     """A body, its type, and headers of its own."""
 
     content: bytes
@@ -272,7 +272,7 @@ class Inquiry(NamedTuple, Generic[ItemT]):
     leases: Sequence[Lease[ItemT]]
     items: Sequence[ItemT | LightCurveError | Refusal]
     terms: AskOptions
-    write: Callable[[Sequence[Outcome]], Reply]
+    write: Callable[[Sequence[Outcome]], EncodedReply]
     slow: bool = False
 
 

@@ -150,7 +150,7 @@ def _require_keys(built: Document) -> None:
     for _, path, operation in operations(built):
         if is_guarded(path):
             operation["security"] = [{"bearer": []}, {"key": []}]
-            operation["responses"] |= {str(status): told for status, told in problems(UNAUTHORIZED).items()}
+            operation["responses"] |= {str(status): problem for status, problem in problems(UNAUTHORIZED).items()}
 
 
 def operations(built: Document) -> Sequence[tuple[str, str, Document]]:

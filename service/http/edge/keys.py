@@ -46,11 +46,11 @@ class KeyRing:
     """The keys that are accepted, by the digests of their names."""
 
     def __init__(self, keys: Mapping[str, Sequence[str]]) -> None:
-        self._known = [(bytes.fromhex(digest), name) for name, digests in keys.items() for digest in digests]
+        self._digests = [(bytes.fromhex(digest), name) for name, digests in keys.items() for digest in digests]
 
     def __bool__(self) -> bool:
         """Return True when keys are asked for at all."""
-        return bool(self._known)
+        return bool(self._digests)
 
     def holder(self, scope: Scope) -> str:
         """Name of the key that a request shows, :data:`ANYBODY` where none is asked for.
@@ -62,10 +62,10 @@ class KeyRing:
         ProblemError
             401 for a key that is not known.
         """
-        if not self._known:
+        if not self._digests:
             return ANYBODY
-        digest = hashlib.sha256(_presented_key(scope)).digest()
-        matching = [name for known, name in self._known if hmac.compare_digest(digest, known)]
+        presented_digest = hashlib.sha256(_presented_key(scope)).digest()
+        matching = [name for digest, name in self._digests if hmac.compare_digest(presented_digest, digest)]
         if not matching:
             raise ProblemError(UNAUTHORIZED)
         return matching[0]
@@ -172,10 +172,10 @@ local day, amount, worst, which = math.floor(now / 86400), tonumber(ARGV[1]), 0.
 local held = {}
 for i, key in ipairs(KEYS) do
   local most, wait = tonumber(ARGV[3 * i]), 0
-  local found = redis.call('HMGET', key, 'day', 'n')
-  held[i] = tonumber(found[2] or '0') or 0
+  local fields = redis.call('HMGET', key, 'day', 'n')
+  held[i] = tonumber(fields[2] or '0') or 0
   if ARGV[3 * i + 1] == '1' then
-    if tonumber(found[1] or '-1') ~= day then held[i] = 0 end
+    if tonumber(fields[1] or '-1') ~= day then held[i] = 0 end
     if held[i] >= most then wait = (day + 1) * 86400 - now end
   else
     wait = held[i] - now - math.max(0, 1 - 1 / most)
@@ -295,10 +295,11 @@ class Quotas:
 
     async def _wait(self, key: str, limits: Sequence[Limit]) -> Wait | None:
         """Count a request where the limits allow one, here or in Redis; else say which does not."""
-        told = await self._shared.run(key, limits, 1, ask=True) if self._shared else None
-        if told is None:
+        reply = await self._shared.run(key, limits, 1, ask=True) if self._shared else None
+        if reply is None:
             return self._local.admit(key, limits)
-        return Wait(limits[told[1] - 1], told[0]) if told[1] else None
+        seconds, number = reply
+        return Wait(limits[number - 1], seconds) if number else None
 
     def _of(self, key: str) -> tuple[Limit, ...]:
         return self._limits.get(key, self._limits.get(EVERY_OTHER, ()))

@@ -10,7 +10,7 @@ All of this happens before any key is looked at, so nothing here may cost much m
 and requests begin in turns (:mod:`service.http.edge.turns`). Requests sent ahead of their turn (pipelining) are parsed
 at once and each becomes a few kilobytes of objects: a handful may wait, and the connection ends with one more. Where
 every place is taken, a connection that lingers or is idle gives its own to a newcomer
-(:class:`service.http.edge.turns.Places`): ten thousand clients that say nothing keep nobody out.
+(:class:`service.http.edge.turns.ConnectionPlaces`): ten thousand clients that say nothing keep nobody out.
 
 The base class is not a public interface of uvicorn, hence the upper bound of its version in ``pyproject.toml`` and the
 test that names every attribute used here.
@@ -38,7 +38,7 @@ from service.http.edge.errors import (
     problem_response,
 )
 from service.http.edge.receive import SENT
-from service.http.edge.turns import Places, Turns, neighbourhood
+from service.http.edge.turns import ConnectionPlaces, Turns, neighbourhood
 from service.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -81,7 +81,7 @@ class EdgeConfig(uvicorn.Config):
         )
         self.settings, self.on_refusal = settings, on_refusal
         self.turns = Turns()
-        self.places: Places[LimitedProtocol] = Places()
+        self.places: ConnectionPlaces[LimitedProtocol] = ConnectionPlaces()
 
 
 class Ended(Exception):

@@ -264,14 +264,14 @@ async def inflate(data: bytes, coding: str, limit: int, charge: Callable[[int], 
     ProblemError
         413 beyond the limit, 400 when the body is cut short, corrupt or followed by something else.
     """
-    made, size, left = _inflated(data, coding), 0, list[bytes]()
-    while (piece := await off_loop(partial(next, made, None))) is not None:
+    pieces, size, inflated = _inflated(data, coding), 0, list[bytes]()
+    while (piece := await off_loop(partial(next, pieces, None))) is not None:
         size += len(piece)
         if size > limit:
             raise too_large(limit)
         charge(len(piece))
-        left.append(piece)
-    return b"".join(left)
+        inflated.append(piece)
+    return b"".join(inflated)
 
 
 def _inflated(data: bytes, coding: str) -> Iterator[bytes]:
@@ -315,7 +315,7 @@ class Lines:
         first, *others = data.split(b"\n")
         self._hold(first)
         if others:
-            yield from self._whole([self._taken(), *others[:-1]])
+            yield from self._whole([self._take_line(), *others[:-1]])
             self._hold(others[-1])
 
     def _whole(self, lines: list[bytes]) -> Iterator[bytes]:
@@ -323,17 +323,17 @@ class Lines:
         too_long = max(map(len, lines), default=0) > self._limit
         if too_long:
             lines = list(takewhile(lambda line: len(line) <= self._limit, lines))
-        found = list(filter(bytes.strip, filter(None, lines)))
-        self.blank += len(lines) - len(found)
-        yield from found
+        nonblank = list(filter(bytes.strip, filter(None, lines)))
+        self.blank += len(lines) - len(nonblank)
+        yield from nonblank
         if too_long:
             raise self._too_long()
 
     def rest(self) -> Iterator[bytes]:
         """Yield what has come since the last end of a line, if anything: a stream may end without one."""
-        yield from filter(bytes.strip, [self._taken()])
+        yield from filter(bytes.strip, [self._take_line()])
 
-    def _taken(self) -> bytes:
+    def _take_line(self) -> bytes:
         line = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces, self.pending = [], 0
         return line

@@ -5,10 +5,10 @@ which takes a tenth of a second, before anybody else is looked at. Here a connec
 client's turn has come, and a client that has opened one does not stand behind one that has opened a thousand. One that
 was reset meanwhile is dropped before anything is made for it.
 
-Places of connections (:class:`Places`) can be given to newcomers, and whoever has taken most gives way first. A
-connection at work keeps its place. One that lingers, which has its answer and is only read to its end, gives way
-before one that waits for its next request. Among either kind it is the neighbourhood with most of them that gives one
-up, the one it has had longest: an address that opens thousands pushes out its own connections and nobody else's.
+Places of connections (:class:`ConnectionPlaces`) can be given to newcomers, and whoever has taken most gives way
+first. A connection at work keeps its place. One that lingers, which has its answer and is only read to its end, gives
+way before one that waits for its next request. Among either kind it is the neighbourhood with most of them that gives
+one up, the one it has had longest: an address that opens thousands pushes out its own connections and nobody else's.
 """
 
 import asyncio
@@ -281,7 +281,7 @@ class Crowd(Generic[T]):
             self._most = now
 
 
-class Places(Generic[T]):
+class ConnectionPlaces(Generic[T]):
     """Connections that are not at work, and which of them give way first."""
 
     def __init__(self) -> None:
@@ -317,6 +317,7 @@ class Places(Generic[T]):
         if count > len(self._lingering) + len(self._idle):
             return []
         lingering = min(count, len(self._lingering))
-        found = [self._lingering.pop() for _ in range(lingering)] + [self._idle.pop() for _ in range(count - lingering)]
-        self._ending.update(found)
-        return found
+        connections = [self._lingering.pop() for _ in range(lingering)]
+        connections += [self._idle.pop() for _ in range(count - lingering)]
+        self._ending.update(connections)
+        return connections

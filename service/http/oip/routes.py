@@ -20,7 +20,16 @@ from service.http.curves import checked_prior, share_refused
 from service.http.edge import errors
 from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
 from service.http.edge.receive import CODINGS, media_type
-from service.http.endpoint import LARGE_BYTES, Call, Endpoint, Inquiry, Reply, Stopwatch, check_deadline, sticky_key
+from service.http.endpoint import (
+    LARGE_BYTES,
+    Call,
+    EncodedReply,
+    Endpoint,
+    Inquiry,
+    Stopwatch,
+    check_deadline,
+    sticky_key,
+)
 from service.http.lifecycle import service_of
 from service.http.oip.forms import (
     InferRequest,
@@ -42,7 +51,7 @@ from service.http.oip.models import (
     metadata,
     statistics,
 )
-from service.http.oip.signature import Received, Wanted, check_inputs, choose_outputs, most_probable
+from service.http.oip.signature import OutputForm, Received, check_inputs, choose_outputs, most_probable
 from service.http.oip.tensors import Array, decode, encode, fault, split_body
 from service.settings import Settings
 
@@ -52,13 +61,13 @@ INLINE_BYTES = 4096  # at worst a hundred light curves of one observation, a few
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class TensorRequest:
     """A checked request: its time, its light curves, and which outputs go back and how."""
 
     request: InferRequest
     milliseconds: float | None
     received: Received[Any]
-    outputs: Mapping[str, Wanted]
+    outputs: Mapping[str, OutputForm]
 
 
 INFER = Endpoint("/infer", "Infer", openapi.INFER_BODY, openapi.INFER_REPLY)
@@ -73,11 +82,11 @@ async def _answer(request: Request, model: ModelOfTensors) -> Response:
     async def understand(call: Call, data: bytes) -> Inquiry[Any]:
         read = partial(_understand, data, header_length, model, settings, call.stopwatch)
         there, large = len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
-        asked = await call.here_or_there(read, there, large, lambda asked: share_refused(asked.received.items))
-        terms = call.terms(asked.milliseconds, urgency=asked.request.parameters.urgency)
-        writer = _writer(model, asked.request.parameters, settings)
-        items = asked.received.items
-        return Inquiry([model.lease] * len(items), items, terms, partial(_respond, asked, model, writer))
+        tensor_request = await call.here_or_there(read, there, large, lambda body: share_refused(body.received.items))
+        terms = call.terms(tensor_request.milliseconds, urgency=tensor_request.request.parameters.urgency)
+        writer = _writer(model, tensor_request.request.parameters, settings)
+        items = tensor_request.received.items
+        return Inquiry([model.lease] * len(items), items, terms, partial(_respond, tensor_request, model, writer))
 
     with model.lease:
         return await INFER.answer(Call(request), understand, CODINGS, limit)
@@ -92,7 +101,7 @@ def _header_length(request: Request) -> str | None:
 
 def _understand(
     data: bytes, header_length: str | None, model: ModelOfTensors, settings: Settings, stopwatch: Stopwatch
-) -> Asked:
+) -> TensorRequest:
     text, binary = split_body(data, header_length)
     if len(text) > settings.max_json_bytes:
         limit = settings.max_json_bytes
@@ -105,22 +114,22 @@ def _understand(
     stopwatch.lap("decode")
     received = model.tensors.read(tensors, request.parameters.flux_unit, settings)
     stopwatch.lap("validate")
-    return Asked(request, milliseconds, received, outputs)
+    return TensorRequest(request, milliseconds, received, outputs)
 
 
 def _request(document: object, model: ModelOfTensors) -> InferRequest:
     try:
         request = InferRequest.model_validate(document)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        raise ProblemError(INVALID, errors=field_errors(found)) from None
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        raise ProblemError(INVALID, errors=field_errors(details)) from None
     manifest = model.bundle.manifest
-    for name, said, is_so in (
+    for name, value, own in (
         ("model_name", request.model_name, manifest.name),
         ("model_version", request.model_version, manifest.version),
     ):
-        if said not in (None, is_so):
-            raise fault(f"/{name}", "not_one_of", f"the address leads to {is_so}")
+        if value not in (None, own):
+            raise fault(f"/{name}", "not_one_of", f"the address leads to {own}")
     return request
 
 
@@ -142,28 +151,30 @@ def _milliseconds(parameters: RequestParameters, settings: Settings) -> float | 
     return min(named, default=None)
 
 
-def _respond(asked: Asked, model: ModelOfTensors, writer: ClassWriter | None, outcomes: Sequence[Outcome]) -> Reply:
-    told = outcomes if writer is None else list(map(writer.concluded, outcomes))
-    arrays = _outputs(asked, model, told)
+def _respond(
+    tensor_request: TensorRequest, model: ModelOfTensors, writer: ClassWriter | None, outcomes: Sequence[Outcome]
+) -> EncodedReply:
+    conclusions = outcomes if writer is None else list(map(writer.concluded, outcomes))
+    arrays = _outputs(tensor_request, model, conclusions)
     provenance = model.provenance
     head: dict[str, object] = {"model_name": provenance["name"], "model_version": provenance["version"]}
-    if asked.request.id:
-        head["id"] = asked.request.id
+    if tensor_request.request.id:
+        head["id"] = tensor_request.request.id
     head["parameters"] = {name: value for name, value in provenance.items() if name not in ("name", "version")}
-    binary = {name for name, wanted in asked.outputs.items() if wanted.binary}
+    binary = {name for name, form in tensor_request.outputs.items() if form.binary}
     content, header_length = encode(head, arrays, binary)
     if header_length is None:
-        return Reply(content)
-    return Reply(content, BINARY_TYPE, {HEADER_LENGTH: str(header_length)})
+        return EncodedReply(content)
+    return EncodedReply(content, BINARY_TYPE, {HEADER_LENGTH: str(header_length)})
 
 
-def _outputs(asked: Asked, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> dict[str, Array]:
+def _outputs(tensor_request: TensorRequest, model: ModelOfTensors, outcomes: Sequence[Outcome]) -> dict[str, Array]:
     """Return the outputs that were asked for, in that order."""
-    arrays = model.tensors.write(asked.outputs, asked.received, outcomes)
+    arrays = model.tensors.write(tensor_request.outputs, tensor_request.received, outcomes)
     labels = {spec.name: spec.labels for spec in model.tensors.outputs}
     return {
-        name: most_probable(arrays[name], labels[name], wanted.top) if wanted.top else arrays[name]
-        for name, wanted in asked.outputs.items()
+        name: most_probable(arrays[name], labels[name], form.top) if form.top else arrays[name]
+        for name, form in tensor_request.outputs.items()
     }
 
 
@@ -201,7 +212,7 @@ def _of_model(method: str, suffix: str, **described: Any) -> Callable[[Handler],
     return add
 
 
-def _told_of_model(suffix: str, summary: str, reply: type[BaseModel], what: str) -> Callable[[Handler], Handler]:
+def _facts_of_model(suffix: str, summary: str, reply: type[BaseModel], what: str) -> Callable[[Handler], Handler]:
     """Register a handler that tells something of a model; it fails where there is no such model, or no service."""
     return _of_model("GET", suffix, summary=summary, responses={200: openapi.reply(reply, what), **_LOOK_UP})
 
@@ -259,13 +270,13 @@ async def all_statistics(request: Request) -> Response:
     return _json(StatisticsReply(model_stats=[statistics(model) for model in models]))
 
 
-@_told_of_model("/stats", "Model statistics", StatisticsReply, "One entry: the model's.")
+@_facts_of_model("/stats", "Model statistics", StatisticsReply, "One entry: the model's.")
 async def model_statistics(request: Request) -> Response:
     """Return counts and total times of a model since the service started, of all routes; a unit is a light curve."""
     return _json(StatisticsReply(model_stats=[statistics(_model(request))]))
 
 
-@_told_of_model("/config", "Model configuration", ModelConfiguration, "The configuration in Triton's words.")
+@_facts_of_model("/config", "Model configuration", ModelConfiguration, "The configuration in Triton's words.")
 async def model_configuration(request: Request) -> Response:
     """Tensors, and as `parameters` the names of classes, bands and metadata columns, each as JSON."""
     return _json(configuration(_model(request)))
@@ -285,7 +296,7 @@ async def model_ready(request: Request) -> Response:
     return _json(ModelReady(name=model.bundle.manifest.name, ready=True))
 
 
-@_told_of_model("", "Model metadata", ModelMetadata, "Names, datatypes and shapes of tensors.")
+@_facts_of_model("", "Model metadata", ModelMetadata, "Names, datatypes and shapes of tensors.")
 async def model_metadata(request: Request) -> Response:
     """Describe the tensors that a model takes and gives."""
     return _json(metadata(_model(request)))

@@ -49,7 +49,7 @@ class Spec:
     labels: tuple[str, ...] = ()
 
 
-class Wanted(NamedTuple):
+class OutputForm(NamedTuple):
     """Form of an output: bytes or JSON, and texts for the ``top`` most probable labels unless that is 0."""
 
     binary: bool
@@ -85,17 +85,17 @@ class TaskTensors(Protocol[ItemT]):
 
 def check_inputs(specs: Sequence[Spec], inputs: Sequence[InputTensor]) -> None:
     """Refuse inputs that the model does not take, by their descriptions. Raises ProblemError (422) with every fault."""
-    known = {spec.name: spec for spec in specs}
+    spec_by_name = {spec.name: spec for spec in specs}
     faults = [
-        found
+        error
         for place, described in enumerate(inputs)
-        if (found := _input_fault(known.get(described.name), described, f"/inputs/{place}"))
+        if (error := _input_fault(spec_by_name.get(described.name), described, f"/inputs/{place}"))
     ]
-    given = {described.name for described in inputs}
+    names = {described.name for described in inputs}
     faults += [
         FieldError(pointer="/inputs", reason="missing", detail=f"the input {spec.name} is required")
         for spec in specs
-        if not spec.optional and spec.name not in given
+        if not spec.optional and spec.name not in names
     ]
     if faults:
         raise ProblemError(INVALID, errors=faults)
@@ -109,7 +109,7 @@ def _input_fault(spec: Spec | None, described: InputTensor, pointer: str) -> Fie
         detail = f"{spec.name} must be {' or '.join(spec.datatypes)}{spec.why}"
         return FieldError(pointer=f"{pointer}/datatype", reason="wrong_datatype", detail=detail)
     fits = len(described.shape) == len(spec.shape) and all(
-        wanted in (ANY, size) for wanted, size in zip(spec.shape, described.shape, strict=True)
+        spec_size in (ANY, size) for spec_size, size in zip(spec.shape, described.shape, strict=True)
     )
     if not fits:
         detail = f"the shape of {spec.name} must be {list(spec.shape)}, where -1 stands for any size"
@@ -117,7 +117,9 @@ def _input_fault(spec: Spec | None, described: InputTensor, pointer: str) -> Fie
     return None
 
 
-def choose_outputs(specs: Sequence[Spec], asked: Sequence[OutputRequest], binary_default: bool) -> dict[str, Wanted]:
+def choose_outputs(
+    specs: Sequence[Spec], requests: Sequence[OutputRequest], binary_default: bool
+) -> dict[str, OutputForm]:
     """Choose the outputs to give, in the order asked; without any, those that are not optional.
 
     Raises
@@ -125,20 +127,20 @@ def choose_outputs(specs: Sequence[Spec], asked: Sequence[OutputRequest], binary
     ProblemError
         422 for an output that the model has not, that is asked for twice, or whose columns have no labels to be told.
     """
-    if not asked:
-        return {spec.name: Wanted(binary_default) for spec in specs if not spec.optional}
-    known = {spec.name: spec for spec in specs}
-    chosen: dict[str, Wanted] = {}
-    for place, output in enumerate(asked):
+    if not requests:
+        return {spec.name: OutputForm(binary_default) for spec in specs if not spec.optional}
+    spec_by_name = {spec.name: spec for spec in specs}
+    chosen: dict[str, OutputForm] = {}
+    for place, output in enumerate(requests):
         pointer, parameters = f"/outputs/{place}", output.parameters
-        if output.name not in known:
-            raise fault(f"{pointer}/name", "unknown_output", f"must be one of: {', '.join(known)}")
+        if output.name not in spec_by_name:
+            raise fault(f"{pointer}/name", "unknown_output", f"must be one of: {', '.join(spec_by_name)}")
         if output.name in chosen:
             raise fault(f"{pointer}/name", "duplicate", "this output is asked for twice")
-        if parameters.classification and not known[output.name].labels:
+        if parameters.classification and not spec_by_name[output.name].labels:
             raise fault(f"{pointer}/parameters/classification", "unexpected", "its columns are not classes")
         binary = binary_default if parameters.binary_data is None else parameters.binary_data
-        chosen[output.name] = Wanted(binary, parameters.classification)
+        chosen[output.name] = OutputForm(binary, parameters.classification)
     return chosen
 
 
@@ -208,9 +210,9 @@ class Curves:
 
     def records(self) -> list[LightCurve | LightCurveError]:
         """Every light curve, or why it is none."""
-        found = [self._columns_or_error(place) for place in range(len(self))]
-        made = iter(light_curves([each for each in found if isinstance(each, Columns)]))
-        return [next(made) if isinstance(each, Columns) else each for each in found]
+        columns = [self._columns_or_error(place) for place in range(len(self))]
+        curves = iter(light_curves([each for each in columns if isinstance(each, Columns)]))
+        return [next(curves) if isinstance(each, Columns) else each for each in columns]
 
     def _columns_or_error(self, place: int) -> Columns | LightCurveError:
         try:

@@ -31,7 +31,7 @@ from service.http.curves import class_writers
 from service.http.edge import errors
 from service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
 from service.http.edge.receive import media_type, unless_gone
-from service.http.endpoint import Call, Endpoint, Inquiry, Reply, check_deadline
+from service.http.endpoint import Call, EncodedReply, Endpoint, Inquiry, check_deadline
 from service.http.forms import PRIOR_TEXT, AskedPrior
 from service.http.lifecycle import Service, service_of
 from service.registry.live import Lease
@@ -186,8 +186,8 @@ async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, term
     new, rule = NewSchemas(), rule_of(schema)
     read: list[Read] = []
     for chunk in _chunks(packets):
-        found = await call.off_loop(partial(_read_all, chunk, reader, rule, new, terms), refused=_share_refused)
-        read += found
+        records = await call.off_loop(partial(_read_all, chunk, reader, rule, new, terms), refused=_share_refused)
+        read += records
         if len(read) > settings.max_packets:
             limit = settings.max_packets
             raise ProblemError(errors.TOO_LARGE, f"more than {limit} alerts in one request", limit=limit)
@@ -239,12 +239,12 @@ def _choose(
 ) -> tuple[list[Lease[LightCurve]], list[LightCurve | LightCurveError | Refusal]]:
     """Choose the model for each packet, by its survey and, where a canary has a share, its object; and the item."""
     chooser = service.chooser(query.model)
-    led = [chooser.choose(_item(item), survey=_survey(item), key=_key(item)) for item in read]
-    leases = [lease for lease, _ in led]
+    choices = [chooser.choose(_item(item), survey=_survey(item), key=_key(item)) for item in read]
+    leases = [lease for lease, _ in choices]
     class_writers(
         leases, query.prior, service.settings.prior, PRIOR
     )  # class shares that a model has not are told before it is asked
-    return leases, [item for _, item in led]
+    return leases, [item for _, item in choices]
 
 
 def _key(read: Read) -> str:
@@ -257,12 +257,12 @@ def _write(
     query: AlertQuery,
     usual: str,
     outcomes: Sequence[Outcome],
-) -> Reply:
+) -> EncodedReply:
     """Write the reply in the name of the model of the first packet; what another answered says so itself."""
     writers = class_writers(leases, query.prior, usual, PRIOR)
     identities, no_errors = [_identity(item) for item in read], [None] * len(read)
     results = each_written(writers[: len(read)], outcomes, identities, no_errors, query.embedding)
-    return Reply(writers[0].write(results))
+    return EncodedReply(writers[0].write(results))
 
 
 def _identity(read: Read) -> dict[str, str]:

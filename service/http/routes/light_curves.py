@@ -34,8 +34,8 @@ from service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
 from service.engine.batch import DeadlineExceeded, ForecastItem, Overloaded
 from service.http import openapi
 from service.http.curves import (
-    Asked,
     InvalidCurve,
+    ParsedBody,
     check_bare,
     checked_prior,
     class_writers,
@@ -54,10 +54,10 @@ from service.http.edge.receive import ClientGone, LineBody, Share, media_type
 from service.http.endpoint import (
     INLINE_BYTES,
     Call,
+    EncodedReply,
     Endpoint,
     Inquiry,
     ModelQuery,
-    Reply,
     Stopwatch,
     charge,
     check_deadline,
@@ -86,8 +86,8 @@ class LineAnswerer:
     @property
     def model_name(self) -> str:
         """Name, version and hash of the network that answers, as a header says them."""
-        told = "{name}/{version}; sha256={sha256}".format_map(self._replies.provenance)
-        return f"{told}; role={self._lease.role}" if self._lease.role else told
+        network = "{name}/{version}; sha256={sha256}".format_map(self._replies.provenance)
+        return f"{network}; role={self._lease.role}" if self._lease.role else network
 
     async def answer(self, lines: Sequence[bytes], patient: bool) -> bytes:
         """One line for each, in order.
@@ -127,17 +127,17 @@ class LineAnswerer:
     async def _ask(self, items: Sequence[Item], terms: AskOptions, patient: bool) -> list[Outcome]:
         while True:
             try:
-                return await self._lease.ask([self._asked(item) for item in items], terms)
+                return await self._lease.ask([self._item_or_refusal(item) for item in items], terms)
             except DeadlineExceeded as late:
                 return await self._too_late(items, late)
             except Overloaded as full:
                 if not patient:
                     raise
-                if (left := (terms.deadline or 0.0) - monotonic()) <= 0:
+                if (seconds := (terms.deadline or 0.0) - monotonic()) <= 0:
                     return await self._too_late(items, DeadlineExceeded())
-                await asyncio.sleep(min(full.retry_after, left))
+                await asyncio.sleep(min(full.retry_after, seconds))
 
-    def _asked(self, item: Item) -> Item | Refusal:
+    def _item_or_refusal(self, item: Item) -> Item | Refusal:
         """Refuse what lies outside the model's domain: a stream has one model, and nothing is led to another."""
         if self._options.model or not isinstance(item, LightCurve):
             return item
@@ -364,7 +364,7 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     if query.model or not service.models.shelf.started:
         service.lease_classifier(query.model)  # an unknown model is told before anything is read
     sent = body_format(media_type(request, FORMATS))
-    wanted = reply_format(request.headers.get("accept", ""), sent)
+    reply_form = reply_format(request.headers.get("accept", ""), sent)
     check_deadline(query.deadline_ms, "/query/deadline_ms", settings)
     if sent.read is None:
         return CurveStream(request, query)
@@ -372,24 +372,24 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     read = partial(read_classify, settings=settings, defaults=defaults)
 
     async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
-        asked = await parsed(call, data, read, sent)
+        body = await parsed(call, data, read, sent)
         key = ""
         if service.models.shelf.routes.canaries:  # whose share is divided by it
-            key = sticky_key(request, (item.object_id for item in asked.items))
-        others = not wanted.one_model
+            key = sticky_key(request, (item.object_id for item in body.items))
+        others = not reply_form.one_model
         usual = not query.model  # for which there always is a model, so that nothing has to be looked at or told
         chooser = (
             ModelChooser(service.models.classifier, others=others)
             if usual
             else service.chooser(query.model, others=others)
         )
-        led = [chooser.choose(item, key=key) for item in asked.items]
-        leases = [lease for lease, _ in led]
-        if asked.options.prior is not None:
-            class_writers(leases, asked.options.prior, settings.prior)  # unknown shares are told before asking
-        write = partial(_write_classes, wanted, leases, settings.prior, asked)
-        terms = call.terms(asked.options.deadline_ms, fall_back=True)
-        return Inquiry(leases, [item for _, item in led], terms, write, wanted.slow_start)
+        choices = [chooser.choose(item, key=key) for item in body.items]
+        leases = [lease for lease, _ in choices]
+        if body.options.prior is not None:
+            class_writers(leases, body.options.prior, settings.prior)  # unknown shares are told before asking
+        write = partial(_write_classes, reply_form, leases, settings.prior, body)
+        terms = call.terms(body.options.deadline_ms, fall_back=True)
+        return Inquiry(leases, [item for _, item in choices], terms, write, reply_form.slow_start)
 
     return await CLASSIFY.answer(call, understand)
 
@@ -398,16 +398,18 @@ SHORTCUT = Shortcut("/v1/classify", partial(classify, query=ClassifyQuery()))
 
 
 def _write_classes(
-    wanted: Format,
+    reply_form: Format,
     leases: Sequence[Lease[LightCurve]],
     usual: str,
-    asked: Asked[LightCurve, Options],
+    body: ParsedBody[LightCurve, Options],
     outcomes: Sequence[Outcome],
-) -> Reply:
+) -> EncodedReply:
     """Write the reply in the name of whoever answered: a lease may have gone over to the fallback meanwhile."""
-    check_bare(asked, outcomes)
-    writers = class_writers(leases, asked.options.prior, usual)
-    return Reply(wanted.write(classified(writers, asked.items, outcomes, asked.options)), wanted.media_type)
+    check_bare(body, outcomes)
+    writers = class_writers(leases, body.options.prior, usual)
+    return EncodedReply(
+        reply_form.write(classified(writers, body.items, outcomes, body.options)), reply_form.media_type
+    )
 
 
 forecast_router = APIRouter()
@@ -436,23 +438,23 @@ async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> R
         read = partial(read_forecast, settings=service.settings, bands=lease.bundle.manifest.band_map)
 
         async def understand(call: Call, data: bytes) -> Inquiry[ForecastItem]:
-            asked = await parsed(call, data, read)
-            leases, terms = [lease] * len(asked.items), call.terms(asked.options.deadline_ms, fall_back=True)
-            return Inquiry(leases, asked.items, terms, partial(_write_forecasts, lease, asked))
+            body = await parsed(call, data, read)
+            leases, terms = [lease] * len(body.items), call.terms(body.options.deadline_ms, fall_back=True)
+            return Inquiry(leases, body.items, terms, partial(_write_forecasts, lease, body))
 
         return await FORECAST.answer(Call(request), understand)
 
 
 def _write_forecasts(
-    lease: Lease[ForecastItem], asked: Asked[ForecastItem, ForecastOptions], outcomes: Sequence[Outcome]
-) -> Reply:
-    check_bare(asked, outcomes)
+    lease: Lease[ForecastItem], body: ParsedBody[ForecastItem, ForecastOptions], outcomes: Sequence[Outcome]
+) -> EncodedReply:
+    check_bare(body, outcomes)
     replies = forecast_writer(lease)
-    return Reply(
+    return EncodedReply(
         replies.write(
             [
                 replies.result(outcome, _sound(item), {"object_id": item.object_id}, faults(item))
-                for item, outcome in zip(asked.items, outcomes, strict=True)
+                for item, outcome in zip(body.items, outcomes, strict=True)
             ]
         )
     )

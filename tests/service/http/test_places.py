@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.edge.turns import Crowd, Places
+from service.http.edge.turns import ConnectionPlaces, Crowd
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "discard", "pop"]), st.integers(0, 12)), max_size=60))
@@ -28,7 +28,7 @@ def test_the_longest_there_of_the_largest_neighbourhood_goes(steps: list[tuple[s
 
 
 def test_lingering_connections_give_way_first_and_none_does_in_vain() -> None:
-    places = Places[str]()
+    places = ConnectionPlaces[str]()
     for name in ("idle", "other", "working", "lingering", "lost"):
         places.waits(name, "here")
     places.works("working")

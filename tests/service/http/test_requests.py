@@ -14,7 +14,7 @@ from models.lightcurve import LightCurve
 from models.metadata import METADATA_COLUMNS
 from service.answers.replies import FieldError
 from service.http import curves, formats
-from service.http.curves import Asked, InvalidCurve, read_classify
+from service.http.curves import InvalidCurve, ParsedBody, read_classify
 from service.http.edge.errors import ProblemError
 from service.http.formats import read_json as parse_json
 from service.http.forms import LightCurveIn, Options
@@ -23,7 +23,7 @@ from support.edge import curve, settings
 SETTINGS = settings(max_points=100, max_curves=5)
 
 
-def read(document: object) -> Asked[LightCurve, Options]:
+def read(document: object) -> ParsedBody[LightCurve, Options]:
     return read_classify(parse_json(json.dumps(document).encode()), SETTINGS)
 
 
