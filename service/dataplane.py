@@ -92,7 +92,7 @@ class Outcome:
     ``prediction`` is present exactly when the network answered (``classified``, ``forecast``); ``reason``
     (machine-readable) and ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected
     light curve. The rest describes what the network saw: ``missing_metadata`` counts the columns that were missing,
-    ``detections`` the observations that the survey calls detected; ``other_filters`` the observations that it did not
+    ``detections`` the points that the survey calls detected; ``other_filters`` the points that it did not
     see as their filter stands for none of its bands, by filter, and ``duplicates`` the rows sent twice; ``metadata``
     is that of the light curve.
     """
@@ -112,7 +112,7 @@ class Outcome:
     featurise_seconds: float = 0.0
 
     @property
-    def kept(self) -> bool:
+    def from_cache(self) -> bool:
         """True when the answer was read from the cache."""
         return self.prediction is not None and not self.prediction.batch_size
 
@@ -191,9 +191,11 @@ class DataPlane(Generic[ItemT]):
         except (EngineFailure, asyncio.CancelledError):
             self.notes.asked(0, len(items), monotonic() - started)
             raise
-        asked = [outcome for outcome in outcomes if outcome.status != "abstained"]  # those never reach the network
-        answered = sum(outcome.prediction is not None for outcome in asked)
-        self.notes.asked(answered, len(asked) - answered, monotonic() - started)
+        from_network = [
+            outcome for outcome in outcomes if outcome.status != "abstained"
+        ]  # those never reach the network
+        answered = sum(outcome.prediction is not None for outcome in from_network)
+        self.notes.asked(answered, len(from_network) - answered, monotonic() - started)
         return outcomes
 
     def _count(self, outcomes: Sequence[Outcome], surveys: str | Sequence[str]) -> None:
@@ -222,17 +224,17 @@ class DataPlane(Generic[ItemT]):
         explained = iter(self._explain(usable, results))
         return [next(explained) if isinstance(item, _Prepared) else item for item in prepared]
 
-    async def _look_up(self, asked: Sequence[_Prepared], options: AskOptions) -> list[Prediction | EngineFailure]:
+    async def _look_up(self, prepared: Sequence[_Prepared], options: AskOptions) -> list[Prediction | EngineFailure]:
         """Look results up in the cache; run the network for the rest."""
         if self._results is None:
-            return await self._wait([item.question for item in asked], options)
-        started, keys = monotonic(), [item.key for item in asked]
+            return await self._wait([item.question for item in prepared], options)
+        started, keys = monotonic(), [item.key for item in prepared]
         rows = await self._results.find(keys)
         places = [place for place, row in enumerate(rows) if row is None]
         self.notes.looked_up(len(rows) - len(places), len(places), monotonic() - started)
-        fresh = await self._wait([asked[place].question for place in places], options) if places else []
+        fresh = await self._wait([prepared[place].question for place in places], options) if places else []
         new = zip(places, fresh, strict=True)
-        self._results.keep([(keys[place], found.outputs) for place, found in new if isinstance(found, Prediction)])
+        self._results.keep([(keys[place], answer.outputs) for place, answer in new if isinstance(answer, Prediction)])
         rest = iter(fresh)
         return [next(rest) if row is None else Prediction(row, 0, 0.0, 0.0, 0.0) for row in rows]
 
@@ -240,8 +242,8 @@ class DataPlane(Generic[ItemT]):
         entries = self._engine.enqueue(questions, options.deadline, priority=options.priority, client=options.client)
         late = None
         if options.deadline is not None:
-            left = max(0.0, options.deadline - monotonic())
-            late = asyncio.get_running_loop().call_later(left, self._withdraw, entries, DeadlineExceeded)
+            remaining = max(0.0, options.deadline - monotonic())
+            late = asyncio.get_running_loop().call_later(remaining, self._withdraw, entries, DeadlineExceeded)
         try:
             for entry in entries:
                 if not entry.future.done():
@@ -268,10 +270,10 @@ class DataPlane(Generic[ItemT]):
         started = monotonic()
         prepared = [
             # Sound, but not for this network.
-            Outcome("abstained", reason=found.reason, detail=str(found))
-            if isinstance(found, LightCurveError)
-            else self._prepared(item, found)
-            for item, found in zip(items, self._questions(items), strict=True)
+            Outcome("abstained", reason=question.reason, detail=str(question))
+            if isinstance(question, LightCurveError)
+            else self._prepared(item, question)
+            for item, question in zip(items, self._questions(items), strict=True)
         ]
         usable = [item for item in prepared if isinstance(item, _Prepared)]
         seconds = (monotonic() - started) / max(1, len(usable))

@@ -182,7 +182,7 @@ class Settings(BaseSettings):
         None, description="folder of Avro schemas of alerts besides the shipped ones, as `lsst/12.0.avsc`"
     )
     max_batch_tokens: int = Field(
-        0, ge=0, description="most padded observations in one batch, unless it is one light curve; 0: measured at start"
+        0, ge=0, description="most padded points in one batch, unless it is one light curve; 0: measured at start"
     )
     max_delay_ms: float = Field(
         0, ge=0, le=1000, description="milliseconds that a batch may be held back for more light curves"
@@ -223,7 +223,7 @@ class Settings(BaseSettings):
         1_000_000, ge=1, description="most light curves in one stream (application/x-ndjson), and most blank lines"
     )
     max_packets: int = Field(1000, ge=1, description="most alert packets in one request")
-    max_points: int = Field(20_000, ge=1, description="most observations in one light curve")
+    max_points: int = Field(20_000, ge=1, description="most points in one light curve")
     max_queries: int = Field(MAX_QUERIES, ge=1, description="most times asked for in one forecast")
 
     header_timeout: float = Field(10, gt=0, description="seconds a client has to send a request's headers")
@@ -360,9 +360,9 @@ class ClientSettings(BaseSettings):
 
 def unknown_settings(environment: Mapping[str, str]) -> list[str]:
     """Variables that carry the prefix but name no setting: most likely typing mistakes."""
-    known = {f"{ENV_PREFIX}{name.upper()}" for name in StreamSettings.model_fields | ClientSettings.model_fields}
-    known |= DEVELOPERS
-    return sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in known)
+    names = {f"{ENV_PREFIX}{name.upper()}" for name in StreamSettings.model_fields | ClientSettings.model_fields}
+    names |= DEVELOPERS
+    return sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in names)
 
 
 def settings_table() -> str:

@@ -70,7 +70,7 @@ class Rests:
 
     def __init__(self) -> None:
         self._resting: Counter[str] = Counter()  # a client may have been refused in two pools of threads at once
-        self._told: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     def __contains__(self, client: str) -> bool:
         """Return True while a client rests."""
@@ -78,7 +78,7 @@ class Rests:
 
     def tell(self, over: Callable[[], None]) -> None:
         """Call ``over`` from now on whenever a rest is over."""
-        self._told.append(over)
+        self._callbacks.append(over)
 
     def begin(self, client: str, seconds: float) -> None:
         """Let a client rest from now on."""
@@ -89,8 +89,8 @@ class Rests:
         self._resting[client] -= 1
         if not self._resting[client]:
             del self._resting[client]
-            for over in self._told:
-                over()
+            for callback in self._callbacks:
+                callback()
 
 
 class FairThreads:

@@ -236,14 +236,14 @@ def measure(bundle: Path, curves: int, rounds: int, burst: int, say: Callable[[s
     drawn = alert_mix(curves, SEED)
     with tempfile.TemporaryDirectory() as folder:  # measured anew, as at a first start
         model = load_model(bundle, folder=Path(folder), tune=True)
-    runs, threads, groups = model.layout
-    say(f"{runs} runs at a time, {threads} threads each, {groups} groups in flight, batches of {model.max_tokens}")
+    runs, threads, batches = model.layout
+    say(f"{runs} runs at a time, {threads} threads each, {batches} batches of {model.max_tokens} in flight")
     numbers: Numbers = {
         "engine.curves_per_round": curves,
         "engine.rounds": rounds,
         "engine.layout.runs": runs,
         "engine.layout.threads": threads,
-        "engine.layout.groups": groups,
+        "engine.layout.groups": batches,
         "engine.max_batch_tokens": model.max_tokens,
     }
     numbers |= measure_policies(model, drawn, rounds, say)
@@ -297,7 +297,7 @@ class EngineBench:
             self.model.cost,
             EngineOptions(
                 workers=layout.runs,
-                groups=layout.groups,
+                batches=layout.batches,
                 limits=contender.limits,
                 policy=contender.policy,
                 max_queued_seconds=ROOM,

@@ -184,7 +184,7 @@ def _of(statistics: ModelStatistics, classes: Sequence[str], seconds: float | No
     sizes = sorted(period.sizes.items())
     return PeriodStats(
         seconds=monotonic() - period.began,
-        light_curves=LightCurves(answered=period.answered, failed=period.failed, cached=period.found),
+        light_curves=LightCurves(answered=period.answered, failed=period.failed, cached=period.hits),
         runs=period.sizes.total(),
         stages=_stages(period),
         batch_size=_quantiles(_sizes(sizes)),

@@ -31,8 +31,8 @@ AskedPrior = str | Mapping[str, float] | None
 
 def provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
     """Return the fields of :class:`service.answers.replies.Provenance`."""
-    told = {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.sha256}
-    return told | {"role": role} if role else told
+    members = {"name": bundle.manifest.name, "version": bundle.manifest.version, "sha256": bundle.sha256}
+    return members | {"role": role} if role else members
 
 
 def classifier_provenance(bundle: Bundle, role: Role = "") -> dict[str, str]:
@@ -65,7 +65,7 @@ class ClassWriter:
         self.embedding_dim = bundle.manifest.embedding_dim
         self._posterior = Posterior(bundle.manifest)
         self._prior = self._posterior.prior(prior)
-        self.provenance = classifier_provenance(bundle, role) | _prior_told(self._prior)
+        self.provenance = classifier_provenance(bundle, role) | _prior_members(self._prior)
 
     def result(
         self,
@@ -133,7 +133,7 @@ class ClassWriter:
             "probabilities": dict(zip(self.classes, values, strict=True)),
             "hierarchy": dict(zip(self.groups, of_groups, strict=True)),
             **self._confidence(outcome.prediction, concluded),
-            **_seen(outcome, self.bands),
+            **_input_members(outcome, self.bands),
         }
         if embedding:
             result["embedding"] = outcome.prediction.outputs["embedding"]
@@ -158,7 +158,7 @@ class ClassWriter:
         answers = [outcome.prediction.outputs for outcome in outcomes if outcome.prediction is not None]
         if not answers:
             return []
-        seen = [
+        curves = [
             CurveSummary(
                 outcome.detections,
                 len(outcome.points_per_band) - outcome.points_per_band.count(0),
@@ -168,21 +168,21 @@ class ClassWriter:
             for outcome, outputs in zip(outcomes, answers, strict=True)
         ]
         p_BC = np.array([outputs["probabilities"] for outputs in answers])
-        return self._posterior.conclude_each(p_BC, seen, self._prior, coverage)
+        return self._posterior.conclude_each(p_BC, curves, self._prior, coverage)
 
     def _confidence(self, prediction: Prediction, concluded: Conclusion) -> dict[str, Any]:
         """Novelty, prediction set and evidence, of a model and an object that have them."""
-        told: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         if "novelty" in prediction.outputs:
-            told["novelty"] = float(prediction.outputs["novelty"])
+            members["novelty"] = float(prediction.outputs["novelty"])
         if concluded.unusual is not None:
-            told["unusual"] = concluded.unusual
+            members["unusual"] = concluded.unusual
         if concluded.classes is not None:
-            told["prediction_set"] = [self.classes[index] for index in concluded.classes]
-            told["coverage"] = concluded.coverage
+            members["prediction_set"] = [self.classes[index] for index in concluded.classes]
+            members["coverage"] = concluded.coverage
         if concluded.evidence:
-            told["evidence"] = list(concluded.evidence)
-        return told
+            members["evidence"] = list(concluded.evidence)
+        return members
 
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
         """Encode a whole reply."""
@@ -240,7 +240,7 @@ class ForecastWriter:
             "flux": as_asked(outputs["forecast_flux"], item, self._unit),
             "flux_err": as_asked(outputs["forecast_flux_err"], item, self._unit),
             "flux_unit": item.flux_unit,
-            **_seen(outcome, self._bands),
+            **_input_members(outcome, self._bands),
         }
 
     def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
@@ -292,22 +292,22 @@ def _failure(outcome: Outcome, identity: Mapping[str, object], errors: Sequence[
     return failure if errors is None else failure | {"errors": [error.model_dump() for error in errors]}
 
 
-def _seen(outcome: Outcome, bands: Sequence[str]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _input_members(outcome: Outcome, bands: Sequence[str]) -> dict[str, Any]:
+    members: dict[str, Any] = {
         "points_per_band": dict(zip(bands, outcome.points_per_band, strict=True)),
         "truncated": outcome.truncated,
         "metadata_missing": outcome.missing_metadata,
     }
     if outcome.duplicates:
-        told["duplicates"] = outcome.duplicates
+        members["duplicates"] = outcome.duplicates
     if outcome.other_filters:
-        told["other_filters"] = dict(outcome.other_filters)
-    return told
+        members["other_filters"] = dict(outcome.other_filters)
+    return members
 
 
-def _prior_told(prior: Prior) -> dict[str, str]:
-    told = {"prior": prior.name, "coverage_measured_on": prior.measured_on}
-    return {name: text for name, text in told.items() if text}
+def _prior_members(prior: Prior) -> dict[str, str]:
+    members = {"prior": prior.name, "coverage_measured_on": prior.measured_on}
+    return {name: text for name, text in members.items() if text}
 
 
 def _encode(model: Mapping[str, str], results: Sequence[Mapping[str, Any]]) -> bytes:

@@ -146,11 +146,11 @@ class Question:
     queries: Queries | None = None
 
     def __len__(self) -> int:
-        """Return the number of observations and queries, which is what a run costs by."""
+        """Return the number of points and queries, which is what a run costs by."""
         return len(self.tokens) if self.queries is None else len(self.tokens) + len(self.queries)
 
     @property
-    def asked(self) -> Queries:
+    def forecast_queries(self) -> Queries:
         """Queries of a question to a network that forecasts."""
         assert self.queries is not None
         return self.queries
@@ -227,7 +227,7 @@ class Waiting(QueueItem):
 class RunReport:
     """Facts of one run of the graph, for metrics, traces and the live cost model.
 
-    ``tokens`` counts real observations and queries, ``length`` is what the questions were padded to. ``expert_load``
+    ``tokens`` counts real points and queries, ``length`` is what the questions were padded to. ``expert_load``
     holds assignments of real tokens to experts by graph output name, integers of shape (experts,) or (layers, experts).
     ``split_seconds`` went by in copying the answers out of the outputs. ``work_seconds`` is ``run_seconds`` by the
     clock of the warm-up, which may leave out what other processes took.
@@ -276,25 +276,25 @@ class Graph:
         object.__setattr__(self, "stage", staging(self.run))
 
 
-def answer(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
-    """Answers in the order of ``group``, and a report of every run that succeeded."""
+def answer(graph: Graph, program: Program[Any], batch: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
+    """Answers in the order of ``batch``, and a report of every run that succeeded."""
     try:
-        report = _run_once(graph, program, group)
+        report = _run_once(graph, program, batch)
         return list(report.answers), [report]
     except RunHung:
-        return [RunHung() for _ in group], []
+        return [RunHung() for _ in batch], []
     except Exception as error:  # whatever the runtime raises: its exceptions share no useful base class
-        if len(group) == 1:
+        if len(batch) == 1:
             return [failure_of(error)], []
-    middle = len(group) // 2
-    first, first_reports = answer(graph, program, group[:middle])
-    second, second_reports = answer(graph, program, group[middle:])
+    middle = len(batch) // 2
+    first, first_reports = answer(graph, program, batch[:middle])
+    second, second_reports = answer(graph, program, batch[middle:])
     return first + second, first_reports + second_reports
 
 
-def _run_once(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> RunReport:
+def _run_once(graph: Graph, program: Program[Any], batch: Sequence[Waiting]) -> RunReport:
     started = monotonic()
-    questions = [entry.question for entry in group]
+    questions = [entry.question for entry in batch]
     inputs = program.assemble(questions)
     if graph.stage is not None:
         inputs = graph.stage(inputs)  # copied to a device while another run computes there
@@ -306,17 +306,17 @@ def _run_once(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> 
     rows = program.split(outputs, questions)
     copied = monotonic()
     waited = began - assembled + started  # less its arrival: for a worker and, with everything ready, for the slot
-    spans = [entry.span for entry in group if entry.span is not None]
+    spans = [entry.span for entry in batch if entry.span is not None]
     traced = traced_run(spans, began) if spans else None
     return RunReport(
         questions=questions,
         answers=[
             InferenceFailed()
             if row is None
-            else Prediction(row, len(group), waited - entry.enqueued, assembled - started, ended - began, traced)
-            for row, entry in zip(rows, group, strict=True)
+            else Prediction(row, len(batch), waited - entry.enqueued, assembled - started, ended - began, traced)
+            for row, entry in zip(rows, batch, strict=True)
         ],
-        tokens=sum(entry.length for entry in group),
+        tokens=sum(entry.length for entry in batch),
         length=padded_length(inputs),
         assemble_seconds=assembled - started,
         run_seconds=ended - began,
@@ -328,13 +328,13 @@ def _run_once(graph: Graph, program: Program[Any], group: Sequence[Waiting]) -> 
 
 
 def padded_length(inputs: Arrays) -> int:
-    """Observations and queries that each light curve of a batch was padded to."""
+    """Points and queries that each light curve of a batch was padded to."""
     return sum(inputs[name].shape[1] for name in MASKS if name in inputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForecastItem:
-    """A light curve and where its flux is wanted.
+    """A light curve, and the times and bands at which to forecast its flux.
 
     Attributes
     ----------
@@ -349,7 +349,7 @@ class ForecastItem:
     flux_unit: FluxUnit
 
     def __len__(self) -> int:
-        """Return the number of observations and of times asked for."""
+        """Return the number of points and of times asked for."""
         return len(self.curve) + len(self.mjd)
 
     @property
@@ -359,15 +359,15 @@ class ForecastItem:
 
 
 class _Program:
-    """Base of the tasks: the history, of which a network sees ``most_points`` observations at most."""
+    """Base of the tasks: the history, of which a network sees at most ``most_points``."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.most_points = manifest.limits.max_points_per_band * len(manifest.bands)
 
     def _history(self, curve: LightCurve) -> Tokens:
-        wanted = self.manifest
-        return featurise(curve, wanted.limits, wanted.flux_unit, wanted.metadata_columns, wanted.band_map)
+        manifest = self.manifest
+        return featurise(curve, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map)
 
 
 class Classification(_Program):
@@ -380,18 +380,18 @@ class Classification(_Program):
         return item
 
     def longest(self, item: LightCurve) -> int:
-        """Observations of the light curve, as far as the network's limits allow."""
+        """Points of the light curve, as far as the network's limits allow."""
         return min(len(item), self.most_points)
 
     def prepare(self, item: LightCurve) -> Question:
-        """Featurise. Raises LightCurveError when no observation is in a band of the network."""
+        """Featurise. Raises LightCurveError when no point is in a band of the network."""
         return Question(self._history(item))
 
     def prepare_each(self, items: Sequence[LightCurve]) -> list[Question | LightCurveError]:
         """Featurise several light curves together."""
-        wanted = self.manifest
-        each = featurise_each(items, wanted.limits, wanted.flux_unit, wanted.metadata_columns, wanted.band_map)
-        return [found if isinstance(found, LightCurveError) else Question(found) for found in each]
+        manifest = self.manifest
+        each = featurise_each(items, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map)
+        return [tokens if isinstance(tokens, LightCurveError) else Question(tokens) for tokens in each]
 
     def made_up(self, curve: LightCurve) -> Question:
         """Make a question for the warm-up."""
@@ -434,11 +434,11 @@ class Forecasting(_Program):
         return item.curve
 
     def longest(self, item: ForecastItem) -> int:
-        """Observations of the light curve, as far as the network's limits allow, and its queries."""
+        """Points of the light curve, as far as the network's limits allow, and its queries."""
         return min(len(item.curve), self.most_points) + len(item.mjd)
 
     def prepare(self, item: ForecastItem) -> Question:
-        """Featurise. Raises LightCurveError when no observation is in a band of the network."""
+        """Featurise. Raises LightCurveError when no point is in a band of the network."""
         tokens = self._history(item.curve)
         return Question(tokens, make_queries(tokens, item.mjd, item.band, self.manifest.band_map, limit=len(item.mjd)))
 
@@ -463,7 +463,7 @@ class Forecasting(_Program):
     def assemble(self, questions: Sequence[Question]) -> Arrays:
         """Return the inputs of the history and those of :func:`models.forecast.pad_queries`."""
         inputs = RaggedBatch.collate([question.tokens for question in questions]).padded()
-        return inputs | pad_queries([question.asked for question in questions])
+        return inputs | pad_queries([question.forecast_queries for question in questions])
 
     def rows(self, inputs: Arrays) -> dict[str, tuple[int, ...]]:
         """Return the outputs that a graph must have, with the shape of their rows."""
@@ -474,7 +474,10 @@ class Forecasting(_Program):
         """``forecast_flux``, ``forecast_flux_err`` (queries,), finite and no error negative, in the network's unit."""
         flux, flux_err = outputs["forecast_flux"], outputs["forecast_flux_err"]
         _check_rows(len(questions), flux, flux_err)
-        return [self._row(flux[row, : len(q.asked)], flux_err[row, : len(q.asked)]) for row, q in enumerate(questions)]
+        return [
+            self._row(flux[row, : len(q.forecast_queries)], flux_err[row, : len(q.forecast_queries)])
+            for row, q in enumerate(questions)
+        ]
 
     @staticmethod
     def _row(flux: NDArray[np.float32], flux_err: NDArray[np.float32]) -> Row | None:

@@ -33,7 +33,7 @@ from service.engine.batch import (
     Waiting,
     answer,
 )
-from service.engine.policy import BatchLimits, CostModel, LiveCost, Policy, Sample, choose
+from service.engine.policy import BatchLimits, CostModel, LiveCost, Policy, RunSample, choose
 from service.engine.queue import Backlog, Door, DrainRate
 from service.observe.tracing import RECORDING
 
@@ -65,7 +65,7 @@ class EngineOptions:
     Attributes
     ----------
     workers : runs at the same time.
-    groups : batches bound at the same time, those that wait for their run included; 0 means as many as ``workers``.
+    batches : batches bound at the same time, those that wait for their run included; 0 means as many as ``workers``.
     limits : bounds on one batch.
     policy : chooses the light curves that run together.
     max_queued_seconds : predicted wait beyond which :class:`Overloaded` is raised. A request that finds the queue empty
@@ -74,7 +74,7 @@ class EngineOptions:
     """
 
     workers: int = 1
-    groups: int = 0
+    batches: int = 0
     limits: BatchLimits = field(default_factory=BatchLimits)
     policy: Policy = choose
     max_queued_seconds: float = 10.0
@@ -83,7 +83,7 @@ class EngineOptions:
     @property
     def threads(self) -> int:
         """Number of worker threads."""
-        return max(self.workers, self.groups)
+        return max(self.workers, self.batches)
 
 
 class Engine:
@@ -108,7 +108,7 @@ class Engine:
         cost: CostModel,
         options: EngineOptions = EngineOptions(),
         *,
-        samples: Sequence[Sample] = (),
+        samples: Sequence[RunSample] = (),
         clock: Callable[[], float] = monotonic,
         listeners: Sequence[RunListener] = (),
         on_death: Callable[[BaseException], None] | None = None,
@@ -166,7 +166,7 @@ class Engine:
     def running(self) -> int:
         """Light curves in the runs under way."""
         with self._changed:
-            return sum(len(group) for _, group in self._running.values())
+            return sum(len(batch) for _, batch in self._running.values())
 
     @property
     def queued_seconds(self) -> float:
@@ -174,7 +174,7 @@ class Engine:
         return self._backlog.seconds / self._drain_rate.value
 
     @property
-    def learned(self) -> list[Sample]:
+    def learned(self) -> list[RunSample]:
         """Measured seconds of runs of every shape seen, at warm-up and since."""
         return self._cost.samples()
 
@@ -291,15 +291,15 @@ class Engine:
             self._watching = None  # its traceback would keep the engine, and the network, alive
         with self._changed:
             self._stopping = True
-            left = self._backlog.clear()
+            remaining = self._backlog.clear()
             self._changed.notify_all()
-        _settle([(entry, EngineClosed()) for entry in left])
+        _settle([(entry, EngineClosed()) for entry in remaining])
         end = monotonic() + (0.0 if self._dead else timeout)  # a thread that hangs is not waited for
         for thread in self._threads:
             if thread.ident is not None:
                 await asyncio.to_thread(thread.join, max(0.0, end - monotonic()))
         with self._changed:
-            hanging = [entry for _, group in self._running.values() for entry in group]
+            hanging = [entry for _, batch in self._running.values() for entry in batch]
         _settle([(entry, EngineClosed()) for entry in hanging])
 
     async def _keep_watch(self, guard: Guard) -> None:
@@ -310,9 +310,9 @@ class Engine:
 
     def _work(self) -> None:
         try:
-            while group := self._next_batch():
-                answers, reports = answer(self._graph, self._program, group)
-                self._deliver(list(zip(group, answers, strict=True)))
+            while batch := self._next_batch():
+                answers, reports = answer(self._graph, self._program, batch)
+                self._deliver(list(zip(batch, answers, strict=True)))
                 for report in reports:
                     self._learn(report)
         except BaseException as error:  # a SystemExit or a bug alike: this thread ends, and nobody else would notice
@@ -323,7 +323,7 @@ class Engine:
         with self._changed:
             self._finish()
             while not self._stopping:
-                now, held = monotonic(), None
+                now, pause = monotonic(), None
                 if self._may_bind():
                     batch, late = self._backlog.take(now, self._cost.model, self._limits, self._free)
                     if late:
@@ -333,11 +333,11 @@ class Engine:
                     if late:
                         continue
                     self._drain_rate.idle()
-                    held = self._backlog.held_for(now, self._limits)
+                    pause = self._backlog.held_for(now, self._limits)
                 # Waiting lets go of the lock. Without a time limit a worker sleeps until something arrives; with one it
                 # wakes to bind a batch that was held back.
                 self._idle += 1
-                self._changed.wait(held if held is None else max(held, SHORTEST_WAIT))
+                self._changed.wait(pause if pause is None else max(pause, SHORTEST_WAIT))
                 self._idle -= 1
         return []
 
@@ -368,7 +368,7 @@ class Engine:
 
     def _learn(self, report: RunReport) -> None:
         # The interpreter is wanted for the replies now: listeners take notes, and leave the counting for later.
-        run = Sample(report.size, report.length, report.tokens, report.work_seconds)
+        run = RunSample(report.size, report.length, report.tokens, report.work_seconds)
         predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
         if self._cost.update(run, report.run_seconds):
             self._cost.refit()  # nobody waits for it: the answers are out
@@ -384,7 +384,7 @@ class Engine:
             self._dead = self._stopping = True
             # Everybody's light curves, those of sound workers too: whether they would still be answered is unknown, and
             # a caller who is told now can ask another replica.
-            lost = [entry for _, group in self._running.values() for entry in group] + self._backlog.clear()
+            lost = [entry for _, batch in self._running.values() for entry in batch] + self._backlog.clear()
             self._running.clear()
             self._changed.notify_all()
         self._deliver([(entry, EngineDead()) for entry in lost])

@@ -24,7 +24,7 @@ from service.engine.machine import (
     ONE_BY_ONE,
     USUAL_WIDTH,
     Circumstances,
-    Layout,
+    CoreLayout,
     Measured,
     Measurements,
     Shape,
@@ -34,7 +34,7 @@ from service.engine.machine import (
     processor,
     widest,
 )
-from service.engine.policy import CostModel, Sample
+from service.engine.policy import CostModel, RunSample
 from service.settings import usable_cores
 
 CHECKED = (Shape(1, 32, 0), Shape(16, 64, 64))
@@ -49,7 +49,7 @@ def calibrate(
     open_graph: OpenGraph,
     program: TaskProgram,
     provider: Provider,
-    wish: Layout,
+    wish: CoreLayout,
     stored: Measured | None,
     tune: bool,
     free_bytes: Callable[[], int] | None = None,
@@ -82,7 +82,7 @@ def clock_of(provider: Provider, threads: int) -> Callable[[], float]:
 
 
 def _holds(stored: Measured, open_graph: OpenGraph, program: TaskProgram, provider: Provider) -> bool:
-    threads = Layout(*stored.layout).threads
+    threads = CoreLayout(*stored.layout).threads
     graph, clock, cost = open_graph(threads), clock_of(provider, threads), CostModel.fit(stored.samples)
     for shape in CHECKED:
         run = measure_one(graph, program, shape, 2, clock)
@@ -106,7 +106,7 @@ class LoadedModel:
     golden_error : largest absolute difference from the bundle's golden outputs.
     load_seconds : time all of this took.
     samples : the runs that ``cost`` was fitted to, by ``clock``.
-    max_tokens : padded observations beyond which a batch has nothing to gain.
+    max_tokens : padded points beyond which a batch has nothing to gain.
     layout : how the machine is best used for this model.
     keep : remembers what runs are known to take, for the next start; to be called off the event loop.
     kernels : operators of the graph that kernels of our own compute.
@@ -118,11 +118,11 @@ class LoadedModel:
     cost: CostModel
     golden_error: float
     load_seconds: float
-    samples: Sequence[Sample] = ()
+    samples: Sequence[RunSample] = ()
     clock: Callable[[], float] = monotonic
     max_tokens: int = USUAL_WIDTH
-    layout: Layout = ONE_BY_ONE
-    keep: Callable[[Sequence[Sample]], None] = lambda _: None
+    layout: CoreLayout = ONE_BY_ONE
+    keep: Callable[[Sequence[RunSample]], None] = lambda _: None
     kernels: tuple[str, ...] = ()
 
 
@@ -147,7 +147,7 @@ def load_model(
     threads: int = 1,
     task: Task = "classification",
     *,
-    wish: Layout | None = None,
+    wish: CoreLayout | None = None,
     folder: Path | None = None,
     tune: bool = False,
     native: Native = "off",
@@ -169,7 +169,7 @@ def load_model(
     ProviderError
         When the provider, or kernels that are insisted on, are not available.
     """
-    started, wish = monotonic(), wish or Layout(threads=threads)
+    started, wish = monotonic(), wish or CoreLayout(threads=threads)
     opened = open_model(path, provider, wish.threads or 1, native)
     bundle, session, program, golden_error, library = opened
     if bundle.manifest.task != task:
@@ -186,7 +186,7 @@ def load_model(
     free = None if driver is None else driver.free_bytes
     measured = calibrate(open_graph, program, provider, wish, store.recall(), tune, free)
     store.keep(measured)
-    layout = Layout(*measured.layout)
+    layout = CoreLayout(*measured.layout)
     if provider == "cpu":  # golden outputs and wide batches take ten times what requests do
         open_graph(layout.threads).trim(program.assemble(probe(program, RAGGED)))
     return LoadedModel(
@@ -214,7 +214,7 @@ def _run_of(
     return DeviceRun(session, again, "cuda", driver) if provider == "cuda" else SessionRun(session, again)
 
 
-def _circumstances(bundle: Bundle, provider: Provider, wish: Layout, kernels: tuple[str, ...]) -> Circumstances:
+def _circumstances(bundle: Bundle, provider: Provider, wish: CoreLayout, kernels: tuple[str, ...]) -> Circumstances:
     return Circumstances(
         processor=processor(),
         cores=usable_cores(),
@@ -284,7 +284,7 @@ REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Median seconds of one run of ``batch`` light curves of ``length`` observations."""
+    """Median seconds of one run of ``batch`` light curves of ``length`` points."""
 
     batch: int
     length: int

@@ -7,9 +7,9 @@ cost = CostModel.fit(samples)
 with one thread on each core is the best start on a CPU, and often the end: threads inside a run of a small network wait
 for each other more than they work. What can be gained is what happens between runs. Assembling a batch and copying its
 answers out is work of the interpreter, a twentieth of a run or so, during which its core has no run. Two ways to fill
-the gap are tried: more groups in flight than runs, so that the inputs of the next run are ready when a slot comes free;
-and more runs than cores, which leaves it to the operating system. A network too large for one core's cache, or a GPU,
-may prefer few runs with many threads; so that is tried too.
+the gap are tried: more batches in flight than runs, so that the inputs of the next run are ready when a slot comes
+free; and more runs than cores, which leaves it to the operating system. A network too large for one core's cache, or a
+GPU, may prefer few runs with many threads; so that is tried too.
 
 **Measurements** are kept between starts: a file for each combination of what the measurements depend on: the machine
 (processor, usable cores), onnxruntime, the provider, the bundle, and what the settings ask of the layout. It is written
@@ -38,11 +38,11 @@ from models.lightcurve import LightCurve
 from models.photometry import FILTERS
 from models.runtime import MemoryBound
 from service.engine.batch import Arrays, Question, RunGraph, TaskProgram, is_out_of_memory, padded_length
-from service.engine.policy import Sample
+from service.engine.policy import RunSample
 
 
 class Shape(NamedTuple):
-    """A warm-up batch: one light curve of ``length`` observations and ``batch - 1`` of ``others``."""
+    """A warm-up batch: one light curve of ``length`` points and ``batch - 1`` of ``others``."""
 
     batch: int
     length: int
@@ -75,11 +75,11 @@ MIN_SAMPLES = 6  # one more than the cost model has terms
 
 TYPICAL_LENGTH = 64
 WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
-"""Padded observations in a batch that are tried, as light curves of the typical length."""
+"""Padded points in a batch that are tried, as light curves of the typical length."""
 DEVICE_WIDTHS = (*WIDTHS, 16_384, 32_768, 65_536, 131_072)
-"""Padded observations in a batch that are tried on a GPU, which runs thousands of observations at once."""
+"""Padded points in a batch that are tried on a GPU, which runs thousands of points at once."""
 USUAL_WIDTH = 1024
-SLACK = 1.05  # of seconds for each observation: less than this is noise
+SLACK = 1.05  # of seconds for each point: less than this is noise
 GAIN = 0.97  # what a batch wider than usual has to come down to: the others wait for its end, after all
 
 
@@ -89,7 +89,7 @@ def measure(
     repeats: int = 3,
     budget: float = WARM_UP_SECONDS,
     clock: Callable[[], float] = monotonic,
-) -> list[Sample]:
+) -> list[RunSample]:
     """Run the graph on made-up light curves of several shapes: the best duration of each.
 
     Every shape runs once untimed first, since the first run of a shape allocates. Once ``budget`` seconds are spent the
@@ -101,7 +101,7 @@ def measure(
         of the fit: on a crowded machine they stretch long runs more than short ones, which would make merging look bad.
     """
     end = monotonic() + budget
-    samples: list[Sample] = []
+    samples: list[RunSample] = []
     for shape in warm_up_shapes(program.most_points):
         if monotonic() > end and len(samples) >= MIN_SAMPLES:
             break
@@ -109,13 +109,15 @@ def measure(
     return samples
 
 
-def measure_one(run: RunGraph, program: TaskProgram, shape: Shape, repeats: int, clock: Callable[[], float]) -> Sample:
+def measure_one(
+    run: RunGraph, program: TaskProgram, shape: Shape, repeats: int, clock: Callable[[], float]
+) -> RunSample:
     """Measure one shape and return its shortest duration."""
     questions = probe(program, shape)
     inputs = program.assemble(questions)
     run(inputs)
     seconds = min(_timed(run, inputs, clock) for _ in range(repeats))
-    return Sample(len(questions), padded_length(inputs), sum(map(len, questions)), seconds)
+    return RunSample(len(questions), padded_length(inputs), sum(map(len, questions)), seconds)
 
 
 def widest(
@@ -125,10 +127,10 @@ def widest(
     clock: Callable[[], float] = monotonic,
     room: MemoryBound | None = None,
 ) -> int:
-    """Find the number of padded observations beyond which a batch has nothing to gain.
+    """Find the number of padded points beyond which a batch has nothing to gain.
 
-    The cost model is a straight line in their number, and says nothing of the point at which activations leave a cache
-    or a memory. So batches of :data:`WIDTHS` are tried in turn, until an observation has become dearer, or, beyond the
+    The cost model is a straight line in their number, and says nothing of the size at which activations leave a cache
+    or a memory. So batches of :data:`WIDTHS` are tried in turn, until a point has become dearer, or, beyond the
     usual width, until it has stopped becoming cheaper.
 
     Parameters
@@ -166,7 +168,7 @@ def _has_room(run: RunGraph, program: TaskProgram, width: int, room: MemoryBound
 
 
 def warm_up_shapes(most_points: int) -> tuple[Shape, ...]:
-    """Shapes to measure for a network that takes histories of up to ``most_points`` observations."""
+    """Shapes to measure for a network that takes histories of up to ``most_points``."""
     if most_points <= LONG_HISTORY:
         return WARM_UP_SHAPES
     return (*WARM_UP_SHAPES[:2], Shape(1, min(most_points, LONGEST_PROBE), 0), *WARM_UP_SHAPES[2:])
@@ -199,22 +201,22 @@ TUNE_SECONDS = 2.5  # after which no other layout is tried
 WORTH_IT = 1.05  # times as much as the simplest layout, or it stays
 
 MIX = (Shape(16, 48, 48), Shape(8, 96, 96), Shape(24, 24, 24), Shape(3, 256, 200), Shape(12, 64, 64))
-"""Batches as a long queue gives them, of about as many observations each."""
+"""Batches as a long queue gives them, of about as many points each."""
 
 
-class Layout(NamedTuple):
+class CoreLayout(NamedTuple):
     """Use of a machine's cores; as a wish, 0 leaves the choice open.
 
     Attributes
     ----------
     runs : at the same time.
     threads : of the runtime inside each run.
-    groups : batches bound at the same time, those that wait for their run included.
+    batches : batches bound at the same time, those that wait for their run included.
     """
 
     runs: int = 0
     threads: int = 0
-    groups: int = 0
+    batches: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -222,34 +224,36 @@ class Layout(NamedTuple):
         return not all(self)
 
 
-ONE_BY_ONE = Layout(1, 1, 1)
+ONE_BY_ONE = CoreLayout(1, 1, 1)
 
 
-def usual(wish: Layout, cores: int) -> Layout:
+def usual(wish: CoreLayout, cores: int) -> CoreLayout:
     """Fill a wish in without measuring: runs of one thread, as many as there are cores."""
     threads = wish.threads or 1
     runs = wish.runs or max(1, cores // threads)
-    return Layout(runs, threads, max(runs, wish.groups))
+    return CoreLayout(runs, threads, max(runs, wish.batches))
 
 
-def candidates(wish: Layout, cores: int, on_gpu: bool) -> list[Layout]:
+def candidates(wish: CoreLayout, cores: int, on_gpu: bool) -> list[CoreLayout]:
     """Layouts that fulfil a wish, the simplest first."""
     half = max(1, cores // 2)
     ideas = [usual(wish, cores)]
     if on_gpu:
-        ideas += [Layout(1, 1, 1), Layout(1, 1, 2), Layout(2, 1, 2), Layout(2, 1, 4)]
+        ideas += [CoreLayout(1, 1, 1), CoreLayout(1, 1, 2), CoreLayout(2, 1, 2), CoreLayout(2, 1, 4)]
     else:
-        ideas += [Layout(cores, 1, 2 * cores), Layout(2 * cores, 1, 2 * cores), Layout(half, 2, 2 * half)]
-        ideas += [Layout(1, cores, 2)]
-    granted = [
+        ideas += [CoreLayout(cores, 1, 2 * cores), CoreLayout(2 * cores, 1, 2 * cores), CoreLayout(half, 2, 2 * half)]
+        ideas += [CoreLayout(1, cores, 2)]
+    layouts = [
         layout
         for layout in dict.fromkeys(ideas)
         if all(wish_part in (0, part) for wish_part, part in zip(wish, layout, strict=True)) and layout.threads <= cores
     ]
-    return granted or [usual(wish, cores)]
+    return layouts or [usual(wish, cores)]
 
 
-def tune(layouts: Sequence[Layout], open_graph: Callable[[int], RunGraph], program: TaskProgram) -> tuple[Layout, bool]:
+def tune(
+    layouts: Sequence[CoreLayout], open_graph: Callable[[int], RunGraph], program: TaskProgram
+) -> tuple[CoreLayout, bool]:
     """Return the fastest layout (the first unless another is clearly better) and whether all were tried.
 
     Parameters
@@ -260,36 +264,36 @@ def tune(layouts: Sequence[Layout], open_graph: Callable[[int], RunGraph], progr
         return layouts[0], True
     end = monotonic() + TUNE_SECONDS
     graphs = {threads: open_graph(threads) for threads in {layout.threads for layout in layouts}}
-    groups = [probe(program, shape) for shape in MIX]
+    batches = [probe(program, shape) for shape in MIX]
     for graph in graphs.values():
-        for group in groups:
-            graph(program.assemble(group))  # the first run of a shape allocates
+        for batch in batches:
+            graph(program.assemble(batch))  # the first run of a shape allocates
     best = dict.fromkeys(layouts, 0.0)
     for layout in [*layouts] * ROUNDS:
         if monotonic() < end:
-            rate = throughput(layout, graphs[layout.threads], program, groups, SECONDS_EACH)
+            rate = throughput(layout, graphs[layout.threads], program, batches, SECONDS_EACH)
             best[layout] = max(best[layout], rate)
     winner = max(layouts, key=lambda layout: best[layout])
     return winner if best[winner] > WORTH_IT * best[layouts[0]] else layouts[0], all(best.values())
 
 
 def throughput(
-    layout: Layout, run: RunGraph, program: TaskProgram, groups: Sequence[Sequence[Question]], seconds: float
+    layout: CoreLayout, run: RunGraph, program: TaskProgram, batches: Sequence[Sequence[Question]], seconds: float
 ) -> float:
-    """Observations looked at in a second, by a layout that never runs out of work."""
-    slot = threading.Semaphore(layout.runs) if layout.groups > layout.runs else nullcontext()
+    """Points looked at in a second, by a layout that never runs out of work."""
+    slot = threading.Semaphore(layout.runs) if layout.batches > layout.runs else nullcontext()
     turns, done, started = count(), list[int](), monotonic()
 
     def work() -> None:
         while monotonic() < started + seconds:
-            group = groups[next(turns) % len(groups)]
-            inputs = program.assemble(group)
+            batch = batches[next(turns) % len(batches)]
+            inputs = program.assemble(batch)
             with slot:
                 outputs = run(inputs)
-            program.split(outputs, group)
-            done.append(sum(map(len, group)))
+            program.split(outputs, batch)
+            done.append(sum(map(len, batch)))
 
-    threads = [threading.Thread(target=work, name=f"tune-{number}") for number in range(layout.groups)]
+    threads = [threading.Thread(target=work, name=f"tune-{number}") for number in range(layout.batches)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -321,7 +325,7 @@ class Circumstances(_Frozen):
 
 _Layout = tuple[PositiveInt, PositiveInt, PositiveInt]
 _Run = tuple[PositiveInt, PositiveInt, PositiveInt, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
-"""A :class:`Sample`, as a file has it."""
+"""A :class:`RunSample`, as a file has it."""
 
 
 class Measured(_Frozen):
@@ -330,7 +334,7 @@ class Measured(_Frozen):
     Attributes
     ----------
     runs : and what each took; the cost model is fitted to them.
-    max_tokens : padded observations of the widest batch that is worth it.
+    max_tokens : padded points of the widest batch that is worth it.
     layout : how the machine is used.
     tuned : whether other layouts were tried.
     """
@@ -341,9 +345,9 @@ class Measured(_Frozen):
     tuned: bool
 
     @property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[RunSample]:
         """The runs, as the cost model is fitted to them."""
-        return [Sample(*run) for run in self.runs]
+        return [RunSample(*run) for run in self.runs]
 
 
 class _File(_Frozen):

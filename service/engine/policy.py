@@ -3,7 +3,7 @@
 Padding is what makes batching light curves dear on a CPU: lengths differ by a factor of a hundred, and in arrival
 order most of a padded batch is padding. So a free worker takes the item that is due, the oldest unless priority or
 fairness say otherwise (:mod:`service.engine.queue`), and adds the items nearest to it in length, but each one only
-while the merged run is predicted to take less time than running the two apart. Of the group that grows this way it runs
+while the merged run is predicted to take less time than running the two apart. Of the batch that grows this way it runs
 as many, nearest first, as make the run shortest in proportion to running them all apart: the others will find better
 mates. Where nothing would be saved, the item runs alone.
 
@@ -13,8 +13,8 @@ Priority is a head start in seconds, so that it cannot starve anybody either. Th
 
     seconds(B, L, N) = c0 + c1 * B * L + c2 * B * L**2 + c3 * B + c4 * N
 
-for B curves of N observations in all, padded to L: a fixed cost per run, layers that see padding, attention, what a
-curve costs whatever its length (its metadata tokens), and layers that see real observations only. The terms are
+for B curves of N points in all, padded to L: a fixed cost per run, layers that see padding, attention, what a
+curve costs whatever its length (its metadata tokens), and layers that see real points only. The terms are
 fitted to this machine and this graph at warm-up, so a graph that packs its tokens and one that pads them each get
 the batches that suit it.
 
@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 USUAL_ITEMS, WINDOW = 32, 128
 
 
-class Sample(NamedTuple):
-    """A measured run: curves, the length they were padded to, observations in all, seconds."""
+class RunSample(NamedTuple):
+    """A measured run: curves, the length they were padded to, points in all, seconds."""
 
     batch: int
     length: int
@@ -53,8 +53,7 @@ class Sample(NamedTuple):
 class CostModel:
     """Predicted seconds of one run; every coefficient is in seconds and not negative.
 
-    Per run ``c0``, per padded observation ``c1``, per padded pair of observations ``c2``, per curve ``c3``, per real
-    observation ``c4``.
+    Per run ``c0``, per padded point ``c1``, per padded pair of points ``c2``, per curve ``c3``, per real point ``c4``.
     """
 
     c0: float
@@ -73,7 +72,7 @@ class CostModel:
         return CostModel(*(factor * term for term in (self.c0, self.c1, self.c2, self.c3, self.c4)))
 
     @classmethod
-    def fit(cls, samples: Sequence[Sample]) -> "CostModel":
+    def fit(cls, samples: Sequence[RunSample]) -> "CostModel":
         """Least squares under non-negative coefficients.
 
         Residuals are relative, so that a run of 1 ms counts as much as one of 100 ms. With five unknowns the
@@ -113,7 +112,7 @@ class QueueItem:
 
     Attributes
     ----------
-    length : observations.
+    length : points.
     enqueued : time of arrival, ``time.monotonic()`` seconds.
     deadline : time after which an answer is worth nothing; None: never.
     priority : head start in seconds: it counts as if it had arrived that much earlier, and no more than that.
@@ -136,7 +135,7 @@ class BatchLimits:
 
     Attributes
     ----------
-    max_tokens : padded observations (batch times longest length); beyond about a thousand, activations leave the cache.
+    max_tokens : padded points (batch times longest length); beyond about a thousand, activations leave the cache.
     max_items : light curves.
     window : how far behind the oldest item to look for mates; bounds the time one choice takes.
     max_delay : seconds after the arrival of the oldest item during which a batch that is not full may be held back for
@@ -162,7 +161,7 @@ class BatchLimits:
 
 
 def most_items(max_tokens: int) -> int:
-    """Light curves in a batch where so many padded observations are worth it: as many short ones, within reason."""
+    """Light curves in a batch where so many padded points are worth it: as many short ones, within reason."""
     return min(max(USUAL_ITEMS, max_tokens // 32), WINDOW)
 
 
@@ -206,7 +205,7 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
 
 
 class _Prefix(NamedTuple):
-    """The first ``size`` of a group: padded length, time of the run over that of runs apart, time, latest end."""
+    """The first ``size`` of a batch: padded length, time of the run over that of runs apart, time, latest end."""
 
     size: int
     length: int
@@ -220,12 +219,12 @@ def release(queue: Sequence[QueueItem], limits: BatchLimits) -> float:
     return min(item.enqueued for item in queue[: limits.window]) + limits.max_delay
 
 
-def _held(group: _Prefix, window: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> bool:
+def _held(prefix: _Prefix, window: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> bool:
     """Return True to wait for more mates; never where that would cost anybody in sight their deadline."""
-    full = group.size >= limits.max_items or (group.size + 1) * group.length > limits.max_tokens
+    full = prefix.size >= limits.max_items or (prefix.size + 1) * prefix.length > limits.max_tokens
     if full or limits.max_delay == 0 or now >= (end := release(window, limits)):
         return False
-    return end + group.seconds <= group.latest and all(
+    return end + prefix.seconds <= prefix.latest and all(
         item.deadline is None or end + cost.seconds(1, item.length) <= item.deadline for item in window
     )
 
@@ -293,15 +292,15 @@ class LiveCost:
     samples : the runs that it was fitted to.
     """
 
-    def __init__(self, fitted: CostModel, samples: Sequence[Sample] = ()) -> None:
+    def __init__(self, fitted: CostModel, samples: Sequence[RunSample] = ()) -> None:
         self._first = self._fitted = self.model = fitted
         self._scale = 1.0
         self._warm_up = {_shape(sample): sample for sample in samples}
-        self._recent: dict[_Shape, deque[Sample]] = {}
+        self._recent: dict[_Shape, deque[RunSample]] = {}
         self._since_fit = 0
         self._lock = Lock()
 
-    def update(self, run: Sample, wall_seconds: float) -> bool:
+    def update(self, run: RunSample, wall_seconds: float) -> bool:
         """Learn from a run; whether it is time to :meth:`refit`.
 
         Parameters
@@ -333,7 +332,7 @@ class LiveCost:
             self._scale *= before / after  # what it says of the wall stays, on average
             self._fitted, self.model = fitted, fitted.scaled(self._scale)
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[RunSample]:
         """Return a sample of each shape: the median of its latest runs, or the warm-up's with the others' drift."""
         with self._lock:
             recent = {shape: self._typical(list(runs)) for shape, runs in self._recent.items()}
@@ -341,14 +340,14 @@ class LiveCost:
         unseen = [sample for shape, sample in self._warm_up.items() if shape not in recent]
         return [*recent.values(), *(sample._replace(seconds=drift * sample.seconds) for sample in unseen)]
 
-    def _slowness(self, run: Sample) -> float:
+    def _slowness(self, run: RunSample) -> float:
         return run.seconds / self._first.seconds(*run[:3])
 
-    def _typical(self, runs: Sequence[Sample]) -> Sample:
+    def _typical(self, runs: Sequence[RunSample]) -> RunSample:
         slowness = [self._slowness(run) for run in runs]
         return runs[slowness.index(median_low(slowness))]
 
 
-def _shape(run: Sample) -> _Shape:
+def _shape(run: RunSample) -> _Shape:
     """Group alike runs: batch and length to a factor of two, padding in quarters."""
     return run.batch.bit_length(), run.length.bit_length(), 4 * run.tokens // (run.batch * run.length)

@@ -182,8 +182,8 @@ def time_until(limit: float, own: float, mine: float, others: Sequence[float], r
     if own / rate <= limit:
         for _ in range(_STEPS):
             middle = (low + high) / 2
-            left = [max(other - middle, 0.0) for other in others]
-            fits = wait(max(mine - middle, 0.0) + own, left, rate) <= limit
+            remaining = [max(other - middle, 0.0) for other in others]
+            fits = wait(max(mine - middle, 0.0) + own, remaining, rate) <= limit
             low, high = (low, middle) if fits else (middle, high)
     return (min(mine, high) + sum(min(other, high) for other in others)) / rate
 
@@ -221,8 +221,8 @@ class DrainRate:
             return
         self._time, self._work = self._time + now - self._since, self._work + seconds
         self._since, self.value = now, self._work / self._time
-        kept = min(1.0, self._MEMORY_SECONDS / self._time)
-        self._time, self._work = kept * self._time, kept * self._work
+        weight = min(1.0, self._MEMORY_SECONDS / self._time)
+        self._time, self._work = weight * self._time, weight * self._work
 
 
 class Door:

@@ -200,13 +200,13 @@ class Supervisor:
         with self._judging:
             if opened != self._reopened_at:  # another thread has recovered meanwhile
                 return self._watched(inputs)
-            found = self._fault()
-            if found is None:
+            fault = self._fault()
+            if fault is None:
                 if is_out_of_memory(error):
                     self._on_fault(Fault.OUT_OF_MEMORY, True)
                     raise OutOfMemory from error
                 raise error
-            self._recover(found)
+            self._recover(fault)
         return self._watched(inputs)
 
     def _fault(self) -> Fault | None:

@@ -44,7 +44,7 @@ from service.http.edge.protocol import EdgeConfig
 from service.http.lifecycle import Service, service_of
 from service.http.routes import about
 from service.process import VERSION
-from service.registry.live import Served, Shelf
+from service.registry.live import LiveModels, Served
 from service.registry.load import Refused
 from service.registry.names import MOST_CHARACTERS, PATTERN, VERSION_PATTERN, Reference, UnknownModel
 from service.registry.repository import ModelRepository
@@ -197,12 +197,12 @@ class IndexEntry(Reply):
 
 def listing(repository: ModelRepository) -> Listing:
     """List all that the repository serves, could serve and failed to load."""
-    shelf, folders = repository.shelf, repository.folders
-    absent = [bundle for reference, bundle in folders.contents.bundles.items() if reference not in shelf.served]
+    live, folders = repository.live, repository.folders
+    absent = [bundle for reference, bundle in folders.contents.bundles.items() if reference not in live.served]
     return Listing(
         models=[
-            *(_listed_model(shelf, served) for served in shelf.served.values()),
-            *(_listed_model(shelf, s) for s in shelf.leaving),
+            *(_listed_model(live, served) for served in live.served.values()),
+            *(_listed_model(live, s) for s in live.leaving),
         ],
         available=[
             Available(
@@ -220,14 +220,14 @@ def listing(repository: ModelRepository) -> Listing:
             )
             for failure in folders.failures.values()
         ],
-        aliases={alias: str(target) for alias, target in sorted(shelf.routes.aliases.items())},
-        canaries={name: CanaryState(version=c.version, percent=c.percent) for name, c in shelf.routes.canaries.items()},
-        shadows={name: _listed_shadow(shadow) for name, shadow in shelf.shadows.items()},
+        aliases={alias: str(target) for alias, target in sorted(live.routes.aliases.items())},
+        canaries={name: CanaryState(version=c.version, percent=c.percent) for name, c in live.routes.canaries.items()},
+        shadows={name: _listed_shadow(shadow) for name, shadow in live.shadows.items()},
     )
 
 
-def _listed_model(shelf: Shelf, served: Served[Any]) -> Model:
-    reference, leaving = served.reference, served in shelf.leaving
+def _listed_model(live: LiveModels, served: Served[Any]) -> Model:
+    reference, leaving = served.reference, served in live.leaving
     return Model(
         name=reference.name,
         version=reference.version,
@@ -236,8 +236,8 @@ def _listed_model(shelf: Shelf, served: Served[Any]) -> Model:
         path=str(served.bundle.path),
         provider=served.provider,
         state="leaving" if leaving else "serving",
-        answers_for_name=served is shelf.answering(reference.name),
-        aliases=[] if leaving else shelf.routes.aliases_of(reference),
+        answers_for_name=served is live.answering(reference.name),
+        aliases=[] if leaving else live.routes.aliases_of(reference),
         requests=served.leases,
         load_seconds=served.loaded.load_seconds,
     )

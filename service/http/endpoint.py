@@ -218,7 +218,7 @@ def cache_status(outcomes: Sequence[Outcome], service: Service) -> dict[str, str
     answered = [outcome for outcome in outcomes if outcome.prediction is not None]
     if not service.settings.cache_bytes or not answered:
         return {}
-    hits = sum(outcome.kept for outcome in answered)
+    hits = sum(outcome.from_cache for outcome in answered)
     if hits == len(answered):
         return {"Cache-Status": "nightjar; hit"}
     detail = f'; detail="{hits} of {len(answered)} hit"' if hits else ""

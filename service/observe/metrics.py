@@ -3,7 +3,7 @@
 Histograms of time go from 100 microseconds to 30 seconds. All metrics live in the registry of a :class:`Metrics`
 object, one to a process, so that a scrape sees one consistent set and a test can make as many as it likes. Children
 of labelled metrics on the path of a light curve are looked up once and kept: ``labels()`` costs more than the
-observation it leads to. What belongs to one engine carries its task as a label.
+point it leads to. What belongs to one engine carries its task as a label.
 
 What a request takes and what a model does is noted while clients wait, and counted when somebody reads it or a few
 hundred notes have come together (:class:`DeferredHistogram`, :class:`ModelNotes`): all that changes is the time.
@@ -63,7 +63,7 @@ MOST_RUNS = 32
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 
 
-class Kept(dict[tuple[str, ...], MetricT]):
+class MetricChildren(dict[tuple[str, ...], MetricT]):
     """Children of a labelled metric by their label values, looked up once each."""
 
     def __init__(self, parent: MetricT) -> None:
@@ -84,19 +84,19 @@ class DeferredHistogram(Histogram):
 
     def _metric_init(self) -> None:
         super()._metric_init()
-        self._noted: list[float] = []
+        self._amounts: list[float] = []
         self._counting = Lock()
 
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
         """Note a value."""
-        self._noted.append(amount)
-        if len(self._noted) >= MOST_NOTED:
+        self._amounts.append(amount)
+        if len(self._amounts) >= MOST_NOTED:
             self._count()
 
     def observe_all(self, amounts: Iterable[float]) -> None:
         """Note several values."""
-        self._noted.extend(amounts)
-        if len(self._noted) >= MOST_NOTED:
+        self._amounts.extend(amounts)
+        if len(self._amounts) >= MOST_NOTED:
             self._count()
 
     def _child_samples(self) -> Iterable[Sample]:
@@ -105,11 +105,11 @@ class DeferredHistogram(Histogram):
 
     def _count(self) -> None:
         with self._counting:
-            noted = self._noted[:]
-            del self._noted[: len(noted)]  # what others have noted meanwhile stands behind
-        if noted:
-            self._sum.inc(sum(noted))
-            places = np.searchsorted(self._upper_bounds, noted)
+            amounts = self._amounts[:]
+            del self._amounts[: len(amounts)]  # what others have noted meanwhile stands behind
+        if amounts:
+            self._sum.inc(sum(amounts))
+            places = np.searchsorted(self._upper_bounds, amounts)
             for place, count in zip(*np.unique(places, return_counts=True), strict=True):
                 self._buckets[place].inc(int(count))
 
@@ -119,13 +119,13 @@ class DeferredCounter(Counter):
 
     def _metric_init(self) -> None:
         super()._metric_init()
-        self._noted: list[float] = []
+        self._amounts: list[float] = []
         self._counting = Lock()
 
     def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
         """Note an increase."""
-        self._noted.append(amount)
-        if len(self._noted) >= MOST_NOTED:
+        self._amounts.append(amount)
+        if len(self._amounts) >= MOST_NOTED:
             self._count()
 
     def _child_samples(self) -> Iterable[Sample]:
@@ -134,10 +134,10 @@ class DeferredCounter(Counter):
 
     def _count(self) -> None:
         with self._counting:
-            noted = self._noted[:]
-            del self._noted[: len(noted)]
-        if noted:
-            super().inc(sum(noted))
+            amounts = self._amounts[:]
+            del self._amounts[: len(amounts)]
+        if amounts:
+            super().inc(sum(amounts))
 
 
 class ModelNotes:
@@ -178,9 +178,9 @@ class ModelNotes:
         """Note what became of the light curves of a request."""
         self._note(self._statistics.record_request, answered, failed, seconds)
 
-    def looked_up(self, found: int, not_found: int, seconds: float) -> None:
+    def looked_up(self, hits: int, misses: int, seconds: float) -> None:
         """Note light curves that were looked up among the results that are kept."""
-        self._note(self._statistics.record_lookup, found, not_found, seconds)
+        self._note(self._statistics.record_lookup, hits, misses, seconds)
 
     def spent(self, stages: Mapping[str, float]) -> None:
         """Note what a request spent in stages outside of the engine, which are not changed afterwards."""
@@ -210,7 +210,7 @@ class ModelNotes:
         self._padding.observe_all(cells / report.tokens for cells, (report, _) in zip(padded, runs, strict=True))
         self._error.observe_all(report.run_seconds / predicted for report, predicted in runs)
         self._count_experts([report.expert_load for report, _ in runs])
-        self._count_observations([question.tokens for report, _ in runs for question in report.questions])
+        self._count_points([question.tokens for report, _ in runs for question in report.questions])
         answers = [answer for report, _ in runs for answer in report.answers if isinstance(answer, Prediction)]
         self._count_answers(answers)
 
@@ -222,20 +222,20 @@ class ModelNotes:
                 for expert, load in enumerate(total_E):
                     self._metrics.expert_load_of[name, str(expert)].inc(load)
 
-    def _count_observations(self, seen: Sequence[Tokens]) -> None:
-        for counter, points in zip(self._by_band, zip(*(t.points_per_band for t in seen), strict=True), strict=True):
+    def _count_points(self, curves: Sequence[Tokens]) -> None:
+        for counter, points in zip(self._by_band, zip(*(t.points_per_band for t in curves), strict=True), strict=True):
             counter.inc(sum(points))
-        missing = np.count_nonzero(np.isnan([tokens.metadata for tokens in seen]))
+        missing = np.count_nonzero(np.isnan([tokens.metadata for tokens in curves]))
         self._metrics.missing_metadata.inc(int(missing))
-        self._metrics.truncated.inc(sum(tokens.truncated for tokens in seen))
+        self._metrics.truncated.inc(sum(tokens.truncated for tokens in curves))
 
     def _count_answers(self, answers: Sequence[Prediction]) -> None:
         for stage in ("queue", "assemble", "run"):
             self._metrics.stages[stage].observe_all(getattr(answer, f"{stage}_seconds") for answer in answers)
-        told = [answer.outputs["probabilities"] for answer in answers if "probabilities" in answer.outputs]
-        if not told:
+        rows = [answer.outputs["probabilities"] for answer in answers if "probabilities" in answer.outputs]
+        if not rows:
             return
-        probabilities_BC = np.array(told)
+        probabilities_BC = np.array(rows)
         self._metrics.confidence.observe_all(probabilities_BC.max(1).tolist())
         if self._by_class:
             for counter, count in zip(self._by_class, np.bincount(probabilities_BC.argmax(1)).tolist(), strict=False):
@@ -275,10 +275,10 @@ class Metrics:
         self._declare_models()
         self._declare_stream()
         self.stages = {stage: self.stage_seconds.labels(stage) for stage in STAGES}
-        self._outcomes = Kept(self.outcomes)
-        self.requests_of_key, self.curves_of_key = Kept(self.key_requests), Kept(self.key_curves)
-        self._requests, self._request_seconds = Kept(self.requests), Kept(self.request_seconds)
-        self.expert_load_of = Kept(self.expert_load)
+        self._outcomes = MetricChildren(self.outcomes)
+        self.requests_of_key, self.curves_of_key = MetricChildren(self.key_requests), MetricChildren(self.key_curves)
+        self._requests, self._request_seconds = MetricChildren(self.requests), MetricChildren(self.request_seconds)
+        self.expert_load_of = MetricChildren(self.expert_load)
         self.inflight.set_function(lambda: self.in_progress)
         self._models: Tally[tuple[str, ...]] = Tally()
         self._engines: dict[Task, list[Engine]] = {}
@@ -327,10 +327,10 @@ class Metrics:
         self.oldest_run_seconds = gauge("oldest_run_seconds", "Age of the longest inference run under way.", ["task"])
         self.batch_size = histogram("batch_size", "Light curves in a run.", ["task"], buckets=BATCH_SIZES)
         self.batch_tokens = histogram(
-            "batch_tokens", "Padded observations, and times to forecast, in a run.", ["task"], buckets=BATCH_TOKENS
+            "batch_tokens", "Padded points, and times to forecast, in a run.", ["task"], buckets=BATCH_TOKENS
         )
         self.padding_ratio = histogram(
-            "batch_padding_ratio", "Padded over real observations of a run.", ["task"], buckets=PADDING_RATIOS
+            "batch_padding_ratio", "Padded over real points of a run.", ["task"], buckets=PADDING_RATIOS
         )
         self.cost_error = histogram(
             "cost_model_error_ratio", "Measured over predicted duration of a run.", ["task"], buckets=ERROR_RATIOS
@@ -343,7 +343,7 @@ class Metrics:
         )
         self.predicted_class = counter("predicted_class_total", "Light curves by most probable class.", ["class"])
         self.confidence = histogram("confidence", "Probability of the most probable class.", buckets=CONFIDENCES)
-        self.observations = counter("observations_total", "Observations that a network saw, by band.", ["band"])
+        self.observations = counter("observations_total", "Points that a network saw, by band.", ["band"])
         self.truncated = counter("truncated_total", "Light curves cut to the limits of the network.")
         self.missing_metadata = counter("missing_metadata_total", "Metadata values missing from light curves.")
 

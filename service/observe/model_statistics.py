@@ -37,11 +37,11 @@ class Distribution:
     Values are noted first, and counted together when somebody reads them or there are :data:`MOST_NOTED`.
     """
 
-    __slots__ = ("_buckets", "_count", "_largest", "_noted", "_total")
+    __slots__ = ("_buckets", "_count", "_largest", "_notes", "_total")
 
     def __init__(self) -> None:
         self._buckets: dict[int, int] = {}
-        self._noted: list[float] = []
+        self._notes: list[float] = []
         self._count, self._total, self._largest = 0, 0.0, 0.0
 
     def add(self, value: float, times: int = 1) -> None:
@@ -53,14 +53,14 @@ class Distribution:
 
     def add_all(self, values: Iterable[float]) -> None:
         """Count each of the values once."""
-        self._noted.extend(values)
-        if len(self._noted) >= MOST_NOTED:
+        self._notes.extend(values)
+        if len(self._notes) >= MOST_NOTED:
             self._count_noted()
 
     def _count_noted(self) -> None:
-        noted, self._noted = self._noted, []
-        if noted:
-            self._add(noted, [1] * len(noted))
+        values, self._notes = self._notes, []
+        if values:
+            self._add(values, [1] * len(values))
 
     def _add(self, values: Sequence[float], times: Sequence[int]) -> None:
         buckets = np.floor(np.log(np.maximum(values, SMALLEST)) / _STEP).astype(np.int64)
@@ -82,7 +82,7 @@ class Distribution:
     @property
     def count(self) -> int:
         """Number of the values."""
-        return self._count + len(self._noted)
+        return self._count + len(self._notes)
 
     @property
     def total(self) -> float:
@@ -109,12 +109,12 @@ class Distribution:
         shares : between 0 and 1, in ascending order.
         """
         self._count_noted()
-        seen, bounds = 0, iter(sorted(self._buckets.items()))
+        passed, bounds = 0, iter(sorted(self._buckets.items()))
         bucket = 0
         for share in shares:
-            while seen < max(1, ceil(share * self.count)) and (following := next(bounds, None)):
+            while passed < max(1, ceil(share * self.count)) and (following := next(bounds, None)):
                 bucket, times = following
-                seen += times
+                passed += times
             # The middle of the bucket, as ratios go; but the largest value is known exactly.
             yield min(exp((bucket + 0.5) * _STEP), self.largest)
 
@@ -154,7 +154,7 @@ class Totals:
     answered, failed : light curves that got an answer, or should have got one: an error of the network, a deadline, a
         refusal for lack of room, a client that left. Each took as long as its request spent in the data plane.
     queued, assembled, ran, split : of each light curve that was run: waiting, and the batch that it went with.
-    found, not_found : light curves looked up among the results that are kept.
+    hits, misses : light curves looked up among the results that are kept.
     runs : successful runs by batch size.
     last_run : seconds since 1970, 0 before the first.
     """
@@ -165,8 +165,8 @@ class Totals:
     assembled: Total = field(default_factory=Total)
     ran: Total = field(default_factory=Total)
     split: Total = field(default_factory=Total)
-    found: Total = field(default_factory=Total)
-    not_found: Total = field(default_factory=Total)
+    hits: Total = field(default_factory=Total)
+    misses: Total = field(default_factory=Total)
     runs: dict[int, RunTotals] = field(default_factory=dict)
     last_run: float = 0.0
 
@@ -178,19 +178,19 @@ class Period:
     Attributes
     ----------
     began : ``time.monotonic()`` seconds.
-    answered, failed, found, not_found : light curves, as in :class:`Totals`.
+    answered, failed, hits, misses : light curves, as in :class:`Totals`.
     stages : seconds: of each light curve in ``queue``, ``assemble`` and ``run``; of each request in the others, among
         which ``total`` is its time in the data plane.
     sizes : runs by the number of light curves in them.
-    padding, cost_error : of each run: padded over real observations, measured over predicted seconds.
+    padding, cost_error : of each run: padded over real points, measured over predicted seconds.
     classes : answers by the index of their most probable class.
     """
 
     began: float
     answered: int = 0
     failed: int = 0
-    found: int = 0
-    not_found: int = 0
+    hits: int = 0
+    misses: int = 0
     stages: dict[str, Distribution] = field(default_factory=dict)
     sizes: Counter[int] = field(default_factory=Counter)
     padding: Distribution = field(default_factory=Distribution)
@@ -219,8 +219,8 @@ class Period:
         """Count everything that happened in another period as well."""
         self.answered += other.answered
         self.failed += other.failed
-        self.found += other.found
-        self.not_found += other.not_found
+        self.hits += other.hits
+        self.misses += other.misses
         for name, distribution in other.stages.items():
             self.stages.setdefault(name, Distribution()).merge(distribution)
         self.sizes.update(other.sizes)
@@ -273,14 +273,14 @@ class ModelStatistics:
             self._totals.answered.add(seconds, answered)
             self._totals.failed.add(seconds, failed)
 
-    def record_lookup(self, found: int, not_found: int, seconds: float, at: float | None = None) -> None:
+    def record_lookup(self, hits: int, misses: int, seconds: float, at: float | None = None) -> None:
         """Count light curves that were looked up together among the results that are kept."""
         with self._lock:
             slot = self._slot(at)
-            slot.found += found
-            slot.not_found += not_found
-            self._totals.found.add(seconds, found)
-            self._totals.not_found.add(seconds, not_found)
+            slot.hits += hits
+            slot.misses += misses
+            self._totals.hits.add(seconds, hits)
+            self._totals.misses.add(seconds, misses)
 
     def record_stages(self, seconds: Mapping[str, float], at: float | None = None) -> None:
         """Count what a request spent in stages outside of the engine."""
@@ -303,9 +303,9 @@ class ModelStatistics:
             current = self._slot().began
             start = self._before.began if seconds is None else time.monotonic() - seconds
             slots = [self._slots[number] for number in sorted(self._slots)]
-            wanted = [slot for slot in slots if slot.began >= start or slot.began == current]
-            merged = Period(self._before.began if seconds is None else wanted[0].began)
-            for period in [self._before, *wanted] if seconds is None else wanted:
+            periods = [slot for slot in slots if slot.began >= start or slot.began == current]
+            merged = Period(self._before.began if seconds is None else periods[0].began)
+            for period in [self._before, *periods] if seconds is None else periods:
                 merged.merge(period)
             return merged
 

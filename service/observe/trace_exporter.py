@@ -73,7 +73,7 @@ class Exporter:
         """Queue spans for sending; never waits."""
         for span in spans:
             self._ids.next = span.ref
-            made = self._tracer.start_span(
+            otlp_span = self._tracer.start_span(
                 span.name,
                 _parent(span),
                 _KINDS[span.kind],
@@ -82,8 +82,8 @@ class Exporter:
                 span.start_ns,
             )
             if span.failed:
-                made.set_status(StatusCode.ERROR)
-            made.end(span.end_ns)
+                otlp_span.set_status(StatusCode.ERROR)
+            otlp_span.end(span.end_ns)
 
     def close(self) -> None:
         """Send what is queued, or give up on it; may take seconds, so not for the event loop."""

@@ -114,8 +114,8 @@ def _parsed(value: bytes) -> tuple[str, str, int] | None:
     if trace_id == _NO_TRACE or parent_id == _NO_SPAN or (version == b"00" and more is not None):
         return None
     # Of a later version nothing is certain but the sampled bit.
-    known = _KNOWN_FLAGS if version == b"00" else SAMPLED
-    return str(trace_id, "ascii"), str(parent_id, "ascii"), int(flags, 16) & known
+    flag_mask = _KNOWN_FLAGS if version == b"00" else SAMPLED
+    return str(trace_id, "ascii"), str(parent_id, "ascii"), int(flags, 16) & flag_mask
 
 
 def _checked(values: Iterable[bytes]) -> str:
@@ -271,16 +271,16 @@ def add_runs(predictions: Iterable[Ran]) -> None:
     for prediction in predictions:
         if prediction.traced is not None:
             batches.setdefault(prediction.traced.ref, []).append(prediction)
-    for group in batches.values():
-        _add_run(collected, group)
+    for predictions in batches.values():
+        _add_run(collected, predictions)
 
 
-def _add_run(collected: Recording, group: Sequence[Ran]) -> None:
-    first, count = group[0], {"nightjar.light_curves": len(group)}
+def _add_run(collected: Recording, predictions: Sequence[Ran]) -> None:
+    first, count = predictions[0], {"nightjar.light_curves": len(predictions)}
     assert first.traced is not None
     began = first.traced.began
     assembling = began - first.assemble_seconds
-    collected.add(Span("queue", assembling - max(ran.queue_seconds for ran in group), assembling, count))
+    collected.add(Span("queue", assembling - max(ran.queue_seconds for ran in predictions), assembling, count))
     collected.add(Span("assemble", assembling, began, count))
     size = {"nightjar.batch.size": first.batch_size}
     collected.add(Span("run", began, began + first.run_seconds, count | size, first.traced.ref))
@@ -299,11 +299,11 @@ class BatchRun(Protocol):
 
     @property
     def length(self) -> int:
-        """Observations that each was padded to."""
+        """Points that each was padded to."""
 
     @property
     def tokens(self) -> int:
-        """Observations and queries, without padding."""
+        """Points and queries, without padding."""
 
     @property
     def assemble_seconds(self) -> float:
@@ -360,9 +360,9 @@ class Tracer:
         context = continued(headers)
         return context._replace(flags=context.flags & ~SAMPLED)
 
-    def recording(self, context: TraceContext, wanted: bool) -> AbstractContextManager[Recording | None]:
-        """Collect the spans of a request inside a ``with`` block, if it is sampled and they are wanted."""
-        return recording(context) if wanted and context.sampled else nullcontext()
+    def recording(self, context: TraceContext, has_spans: bool) -> AbstractContextManager[Recording | None]:
+        """Collect the spans of a request inside a ``with`` block, if it is sampled and of a kind that has them."""
+        return recording(context) if has_spans and context.sampled else nullcontext()
 
     def request(self, recorded: Recording | None, answered: Answered) -> None:
         """Tell of a request that has ended, if it was recorded."""
@@ -406,7 +406,7 @@ def _request_spans(recorded: Recording, answered: Answered) -> Iterator[Finished
 
 def _attributes(recorded: Recording, answered: Answered) -> Attributes:
     """Names of the semantic conventions for HTTP, and our own."""
-    told: dict[str, str | int | float | bool] = {
+    attributes: dict[str, str | int | float | bool] = {
         "http.request.method": answered.method,
         "http.route": answered.route,
         "http.response.status_code": answered.status,
@@ -414,7 +414,7 @@ def _attributes(recorded: Recording, answered: Answered) -> Attributes:
         "url.scheme": "http",
         "nightjar.request_id": answered.request_id,
     }
-    return told | {"nightjar.dropped_spans": recorded.dropped} if recorded.dropped else told
+    return attributes | {"nightjar.dropped_spans": recorded.dropped} if recorded.dropped else attributes
 
 
 def _stage_span(recorded: Recording, span: Span, epoch: float) -> Finished:

@@ -34,7 +34,7 @@ import structlog
 from models.bundle import Bundle
 from models.runtime import Provider
 from service.engine.batch import Question, Row
-from service.observe.metrics import Kept, Metrics
+from service.observe.metrics import MetricChildren, Metrics
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -74,7 +74,7 @@ class ResultCache:
         self._max_bytes, self._remote = max_bytes, remote
         self._rows: OrderedDict[bytes, Row] = OrderedDict()
         self.held_bytes = 0
-        self._found = Kept(metrics.cache_answers)
+        self._answers_from = MetricChildren(metrics.cache_answers)
 
     def __len__(self) -> int:
         """Return the number of results in memory."""
@@ -91,18 +91,18 @@ class ResultCache:
         ----------
         fits : whether a result from elsewhere is one that could have been given; others are none, and not kept.
         """
-        found = [self._recall(key) for key in keys]
-        missing = [place for place, row in enumerate(found) if row is None]
-        self._found["memory",].inc(len(keys) - len(missing))
+        rows = [self._recall(key) for key in keys]
+        missing = [place for place, row in enumerate(rows) if row is None]
+        self._answers_from["memory",].inc(len(keys) - len(missing))
         if missing and self._remote is not None:
-            rows = await self._remote.find([keys[place] for place in missing])
-            for place, row in zip(missing, rows, strict=True):
+            stored = await self._remote.find([keys[place] for place in missing])
+            for place, row in zip(missing, stored, strict=True):
                 if row is not None and fits(row):
-                    found[place] = row
+                    rows[place] = row
                     self._hold(keys[place], row)
-                    self._found["redis",].inc()
-        self._found["none",].inc(found.count(None))
-        return found
+                    self._answers_from["redis",].inc()
+        self._answers_from["none",].inc(rows.count(None))
+        return rows
 
     def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
         """Remember results."""
@@ -152,10 +152,10 @@ class ModelResults:
     def key(self, question: Question) -> bytes:
         """Digest of a question to this model."""
         tokens, queries = question.tokens, question.queries
-        asked = 0 if queries is None else len(queries)
+        query_count = 0 if queries is None else len(queries)
         digest = self._base.copy()
         # Lengths first, so that no other division into columns makes the same bytes.
-        digest.update(struct.pack("<qqq", len(tokens), len(tokens.metadata), asked))
+        digest.update(struct.pack("<qqq", len(tokens), len(tokens.metadata), query_count))
         for name, dtype in _COLUMNS:
             digest.update(np.asarray(getattr(tokens, name), dtype).tobytes())
         digest.update(np.asarray(tokens.metadata, "<f4").tobytes())
@@ -258,7 +258,7 @@ class RedisResults:
         """Values of keys; nothing but None when Redis does not give them in time."""
         asking = asyncio.ensure_future(self._redis.mget([PREFIX + key for key in keys]))
         self._asking.add(asking)
-        asking.add_done_callback(self._asked)
+        asking.add_done_callback(self._asking_ended)
         try:
             await asyncio.wait({asking}, timeout=FIND_SECONDS)
         finally:
@@ -269,7 +269,7 @@ class RedisResults:
         self._failed(asking.exception() if asking.done() and not asking.cancelled() else TimeoutError())
         return [None] * len(keys)
 
-    def _asked(self, asking: asyncio.Future[Any]) -> None:
+    def _asking_ended(self, asking: asyncio.Future[Any]) -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
             asking.exception()  # looked at, lest the event loop complain that nobody did

@@ -24,7 +24,7 @@ import structlog
 from models.bundle import BundleError, Task
 from service.engine.load import LoadedModel
 from service.observe.metrics import Metrics
-from service.registry.live import Canary, Served, Shelf
+from service.registry.live import Canary, LiveModels, Served
 from service.registry.load import BundleFolders, BundleOnDisk, LoadFailed, Refused
 from service.registry.names import (
     CLASSIFIERS,
@@ -55,43 +55,43 @@ class ChangeSteps:
     ----------
     one_at_a_time : held while a change is made.
     history : bundles that answered for each name, the latest last, without the one that does.
-    left : the bundle of each name that was left by a rollback or by unloading.
+    left_bundles : the bundle of each name that was left by a rollback or by unloading.
     """
 
-    def __init__(self, shelf: Shelf, folders: BundleFolders) -> None:
-        self.shelf, self.folders = shelf, folders
+    def __init__(self, live: LiveModels, folders: BundleFolders) -> None:
+        self.live, self.folders = live, folders
         self.one_at_a_time = asyncio.Lock()
         self.history: dict[str, list[BundleIdentity]] = {}
-        self.left: dict[str, BundleIdentity] = {}
+        self.left_bundles: dict[str, BundleIdentity] = {}
 
     def was_left(self, on_disk: BundleOnDisk) -> bool:
         """Return True if this bundle, or a newer one, was left by hand, so that it is not taken up by itself."""
-        left = self.left.get(on_disk.reference.name)
-        if left is None:
+        bundle = self.left_bundles.get(on_disk.reference.name)
+        if bundle is None:
             return False
-        mine, other = version_key(on_disk.reference.version), version_key(left.reference.version)
-        return mine < other or (mine == other and on_disk.sha256 == left.sha256)
+        mine, other = version_key(on_disk.reference.version), version_key(bundle.reference.version)
+        return mine < other or (mine == other and on_disk.sha256 == bundle.sha256)
 
     def on_trial(self, reference: Reference) -> bool:
         """Return True if a version answers a canary's share."""
-        canary = self.shelf.routes.canaries.get(reference.name)
+        canary = self.live.routes.canaries.get(reference.name)
         return canary is not None and canary.version == reference.version
 
     async def put(self, on_disk: BundleOnDisk) -> Served[Any]:
         """Serve a bundle under its exact name, unless it is that already. Raises LoadFailed."""
-        served = self.shelf.served.get(on_disk.reference)
+        served = self.live.served.get(on_disk.reference)
         if served is not None and served.bundle.sha256 == on_disk.sha256:
             return served
-        live = self.shelf.answering(on_disk.reference.name)
+        current = self.live.answering(on_disk.reference.name)
         # A name stands for one task: whoever asks it today would get another kind of answer tomorrow.
-        if live is not None and live.task != on_disk.task:
-            reason = f"{live.reference} is a model for {live.task}, this one for {on_disk.task}"
+        if current is not None and current.task != on_disk.task:
+            reason = f"{current.reference} is a model for {current.task}, this one for {on_disk.task}"
             raise self.folders.refuse(on_disk, reason)
-        return await self.shelf.put(await self.folders.load(on_disk))
+        return await self.live.put(await self.folders.load(on_disk))
 
     async def served(self, reference: Reference) -> Served[Any]:
         """Return the model that a reference means, loaded if it has to be. Raises UnknownModel, LoadFailed."""
-        served = self.shelf.served.get(reference) if reference.version else self.shelf.answering(reference.name)
+        served = self.live.served.get(reference) if reference.version else self.live.answering(reference.name)
         if served is not None:
             return served
         if not reference.version:
@@ -100,7 +100,7 @@ class ChangeSteps:
 
     async def bring_back(self, before: BundleIdentity) -> None:
         """Serve a bundle that was served before. Raises Refused when it is not there any more, LoadFailed."""
-        served = self.shelf.served.get(before.reference)
+        served = self.live.served.get(before.reference)
         if served is not None and identity(served) == before:
             return
         on_disk = (await self.folders.look()).bundles.get(before.reference)
@@ -110,7 +110,7 @@ class ChangeSteps:
 
     def answering(self, name: str) -> Served[Any]:
         """Return the version that answers for a name. Raises UnknownModel."""
-        served = self.shelf.answering(name)
+        served = self.live.answering(name)
         if served is None:
             raise UnknownModel(name)
         return served
@@ -118,17 +118,17 @@ class ChangeSteps:
     def promote(self, reference: Reference) -> bool:
         """Let a version that is served answer for its name, unless the one that does is newer; whether it does."""
         name, version = reference
-        current = self.shelf.routes.current.get(name)
+        current = self.live.routes.current.get(name)
         if current is not None and version_key(version) < version_key(current):
             return False
         if current is not None and current != version:  # what a rollback goes back to
-            self._remember(self.shelf.served[Reference(name, current)])
+            self._remember(self.live.served[Reference(name, current)])
         self.answer_with(reference)
         return True
 
     def answer_with(self, reference: Reference) -> None:
         """Let a version that is served answer for its name."""
-        routes = self.shelf.routes
+        routes = self.live.routes
         if self.on_trial(reference):  # it answers everything now, not a share
             del routes.canaries[reference.name]
         routes.current[reference.name] = reference.version
@@ -149,14 +149,14 @@ class Changes:
 
     def __init__(self, steps: ChangeSteps) -> None:
         self._steps = steps
-        self._shelf, self._folders = steps.shelf, steps.folders
+        self._live, self._folders = steps.live, steps.folders
 
     async def begin(self, loaded: LoadedModel, alias: str) -> None:
         """Serve what the settings name, under the alias too."""
-        served = await self._shelf.put(loaded)
+        served = await self._live.put(loaded)
         self._folders.singles.append(loaded.bundle.path)  # looked at from now on, as the folder is
         self._steps.promote(served.reference)
-        self._shelf.routes.aliases[alias] = Reference(served.reference.name)
+        self._live.routes.aliases[alias] = Reference(served.reference.name)
 
     async def begin_fallback(self, loaded: LoadedModel) -> None:
         """Serve what answers when a classifier is full: exactly this version, which answers for no name of its own.
@@ -166,14 +166,14 @@ class Changes:
         BundleError
             When it is no other model than is served already, or has other classes than the default.
         """
-        manifest, default = loaded.bundle.manifest, self._shelf.lease(DEFAULT, "classification").bundle.manifest
+        manifest, default = loaded.bundle.manifest, self._live.lease(DEFAULT, "classification").bundle.manifest
         reference = Reference(manifest.name, manifest.version)
-        if reference in self._shelf.served:
+        if reference in self._live.served:
             raise BundleError(f"{loaded.bundle.path}: {reference} is served already, so it cannot be the fallback")
         if manifest.classes.names != default.classes.names:
             raise BundleError(f"{loaded.bundle.path}: a fallback needs the classes of {default.name} {default.version}")
-        await self._shelf.put(loaded)  # not promoted: nobody who asks for its name means the model of last resort
-        self._shelf.routes.aliases[FALLBACK] = reference
+        await self._live.put(loaded)  # not promoted: nobody who asks for its name means the model of last resort
+        self._live.routes.aliases[FALLBACK] = reference
 
     async def sync(self, *, retry: bool = False) -> list[Reference]:
         """Take up what is new in the folders; returns what was loaded. A failure is noted, and the rest goes on.
@@ -193,7 +193,7 @@ class Changes:
                         continue
                     if not self._steps.on_trial(on_disk.reference):
                         self._steps.promote(on_disk.reference)
-                    await self._shelf.tidy()
+                    await self._live.tidy()
                     loaded_references.append(on_disk.reference)
             return loaded_references
 
@@ -208,21 +208,21 @@ class Changes:
         async with self._steps.one_at_a_time:
             on_disk = await self._folders.find(reference)
             await self._steps.put(on_disk)
-            self._steps.left.pop(reference.name, None)  # whoever loads by hand wants new versions again
+            self._steps.left_bundles.pop(reference.name, None)  # whoever loads by hand wants new versions again
             if not self._steps.promote(on_disk.reference):
-                self._shelf.kept.add(on_disk.reference)
-            await self._shelf.tidy()
+                self._live.exact_references.add(on_disk.reference)
+            await self._live.tidy()
             return on_disk.reference
 
     async def unload(self, reference: Reference) -> None:
         """Serve a version no more, or without one a model in all its versions. Raises UnknownModel, Refused."""
         async with self._steps.one_at_a_time:
-            live = self._steps.answering(reference.name)
+            current = self._steps.answering(reference.name)
             if reference.version:
                 self._drop_version(reference)
             else:
-                self._drop_model(live)
-            await self._shelf.tidy()
+                self._drop_model(current)
+            await self._live.tidy()
 
     async def rollback(self, name: str) -> Reference:
         """Let the version answer that did before the present one; returns which.
@@ -233,74 +233,74 @@ class Changes:
             When nothing is served under the name, no earlier version is known, or it is not there any more.
         """
         async with self._steps.one_at_a_time:
-            live, history = self._steps.answering(name), self._steps.history.get(name, [])
+            current, history = self._steps.answering(name), self._steps.history.get(name, [])
             if not history:
-                raise Refused(f"nothing answered for {name} before {live.reference.version}")
+                raise Refused(f"nothing answered for {name} before {current.reference.version}")
             before = history[-1]
             await self._steps.bring_back(before)
             history.pop()  # only now: bringing it back may have failed
-            self._steps.left[name] = identity(live)  # or the next look at the folder would take it up again
+            self._steps.left_bundles[name] = identity(current)  # or the next look at the folder would take it up again
             self._steps.answer_with(before.reference)
-            await self._shelf.tidy()
+            await self._live.tidy()
             return before.reference
 
     async def set_alias(self, alias: str, target: Reference) -> None:
         """Give a model another name. Raises UnknownModel, Refused, LoadFailed."""
         async with self._steps.one_at_a_time:
-            if alias in self._shelf.routes.current:
+            if alias in self._live.routes.current:
                 raise Refused(f"{alias} is the name of a model")
             served = await self._steps.served(target)
-            demanded = _task_of(alias)
-            if demanded is not None and served.task != demanded:
-                await self._shelf.tidy()  # it may have been loaded for this alone
-                raise Refused(f"{alias} needs a model for {demanded}, {target} is one for {served.task}")
-            self._shelf.routes.aliases[alias] = target
-            await self._shelf.tidy()
+            task = _task_of(alias)
+            if task is not None and served.task != task:
+                await self._live.tidy()  # it may have been loaded for this alone
+                raise Refused(f"{alias} needs a model for {task}, {target} is one for {served.task}")
+            self._live.routes.aliases[alias] = target
+            await self._live.tidy()
 
     async def end_alias(self, alias: str) -> None:
         """Take an alias away. Raises UnknownModel, Refused."""
         async with self._steps.one_at_a_time:
-            if alias not in self._shelf.routes.aliases:
+            if alias not in self._live.routes.aliases:
                 raise UnknownModel(alias)
             if alias == DEFAULT:
                 raise Refused("without it, requests that name no model could not be answered")
-            del self._shelf.routes.aliases[alias]
-            await self._shelf.tidy()
+            del self._live.routes.aliases[alias]
+            await self._live.tidy()
 
     def _news(self) -> Iterator[BundleOnDisk]:
         """List bundles of the folders that should be served and are not."""
-        contents, routes = self._folders.contents, self._shelf.routes
+        contents, routes = self._folders.contents, self._live.routes
         for name, newest in contents.newest().items():
             current = routes.current.get(name)
             if self._steps.on_trial(newest.reference) or self._steps.was_left(newest):
                 continue
             if current is None or version_key(newest.reference.version) > version_key(current):
                 yield newest
-        for reference, served in self._shelf.served.items():
+        for reference, served in self._live.served.items():
             on_disk = contents.bundles.get(reference)
             if on_disk is not None and on_disk.sha256 != served.bundle.sha256:
                 yield on_disk
 
     def _drop_version(self, reference: Reference) -> None:
-        routes = self._shelf.routes
-        if reference not in self._shelf.served:
+        routes = self._live.routes
+        if reference not in self._live.served:
             raise UnknownModel(str(reference))
         if reference in routes.needed():
             raise Refused(f"requests are led to {reference}, by its name, an alias or as a canary")
-        self._shelf.kept.discard(reference)
+        self._live.exact_references.discard(reference)
 
-    def _drop_model(self, live: Served[Any]) -> None:
-        name, routes = live.reference.name, self._shelf.routes
+    def _drop_model(self, served: Served[Any]) -> None:
+        name, routes = served.reference.name, self._live.routes
         aliases = sorted(alias for alias, target in routes.aliases.items() if target.name == name)
         if aliases:
             raise Refused(f"aliases lead to {name}: {', '.join(aliases)}")
         # After a rollback the folder holds a newer version than the one that answers. Neither may come back by itself.
         newest = self._folders.contents.newest().get(name)
         on_disk = None if newest is None else BundleIdentity(newest.reference, newest.sha256)
-        self._steps.left[name] = max(
-            filter(None, (identity(live), on_disk)), key=lambda each: version_key(each[0].version)
+        self._steps.left_bundles[name] = max(
+            filter(None, (identity(served), on_disk)), key=lambda each: version_key(each[0].version)
         )
-        self._shelf.kept = {reference for reference in self._shelf.kept if reference.name != name}
+        self._live.exact_references = {reference for reference in self._live.exact_references if reference.name != name}
         routes.canaries.pop(name, None)
         del routes.current[name]
 
@@ -320,54 +320,54 @@ class Trials:
 
     def __init__(self, steps: ChangeSteps, metrics: Metrics) -> None:
         self._steps, self._metrics = steps, metrics
-        self._shelf, self._folders = steps.shelf, steps.folders
+        self._live, self._folders = steps.live, steps.folders
 
     async def set_canary(self, name: str, version: str, percent: float) -> None:
         """Let a version answer a percentage of what is asked of a name. Raises UnknownModel, Refused, LoadFailed."""
         async with self._steps.one_at_a_time:
-            live, reference = self._steps.answering(name), Reference(name, version)
-            if reference == live.reference:
+            current, reference = self._steps.answering(name), Reference(name, version)
+            if reference == current.reference:
                 raise Refused(f"{reference} answers for {name} already")
             served = await self._steps.served(reference)
-            if _classes(served.loaded) != _classes(live.loaded):
-                await self._shelf.tidy()  # it may have been loaded for this alone
-                raise Refused(f"{reference} has other classes than {live.reference}: one name cannot mean both")
-            self._shelf.routes.canaries[name] = Canary(version, percent)
-            await self._shelf.tidy()
+            if _classes(served.loaded) != _classes(current.loaded):
+                await self._live.tidy()  # it may have been loaded for this alone
+                raise Refused(f"{reference} has other classes than {current.reference}: one name cannot mean both")
+            self._live.routes.canaries[name] = Canary(version, percent)
+            await self._live.tidy()
 
     async def end_canary(self, name: str) -> None:
         """Let one version answer everything again. Raises UnknownModel when there is no canary."""
         async with self._steps.one_at_a_time:
-            if self._shelf.routes.canaries.pop(name, None) is None:
+            if self._live.routes.canaries.pop(name, None) is None:
                 raise UnknownModel(f"canary of {name}")
-            await self._shelf.tidy()
+            await self._live.tidy()
 
     async def set_shadow(self, name: str, reference: Reference, share: float) -> None:
         """Ask another classifier a share of what is asked of a name. Raises UnknownModel, Refused, LoadFailed."""
         async with self._steps.one_at_a_time:
-            live = self._steps.answering(name)
-            if live.task != "classification":
+            current = self._steps.answering(name)
+            if current.task != "classification":
                 raise Refused("only classifiers can be compared")
-            served = self._shelf.served.get(reference)
+            served = self._live.served.get(reference)
             # Loaded before the present shadow is dropped: when it cannot be, that one goes on.
             loaded = served.loaded if served else await self._folders.load(await self._folders.find(reference))
-            if set(_classes(loaded)) != set(_classes(live.loaded)):
-                raise Refused(f"{reference} has other classes than {live.reference}: there is nothing to compare")
-            await self._shelf.drop_shadow(name)
-            shadow = Shadow(loaded, _classes(live.loaded), share, self._metrics, self._on_shadow_death(name))
+            if set(_classes(loaded)) != set(_classes(current.loaded)):
+                raise Refused(f"{reference} has other classes than {current.reference}: there is nothing to compare")
+            await self._live.drop_shadow(name)
+            shadow = Shadow(loaded, _classes(current.loaded), share, self._metrics, self._on_shadow_death(name))
             await shadow.start()
-            self._shelf.shadows[name] = shadow
+            self._live.shadows[name] = shadow
 
     async def end_shadow(self, name: str) -> None:
         """Compare a model with nothing any more. Raises UnknownModel when it has no shadow."""
         async with self._steps.one_at_a_time:
-            if not await self._shelf.drop_shadow(name):
+            if not await self._live.drop_shadow(name):
                 raise UnknownModel(f"shadow of {name}")
 
     def _on_shadow_death(self, name: str) -> Callable[[BaseException], None]:
         def drop(error: BaseException) -> None:
             log.error("the shadow died", model=name, exc_info=error)
-            self._shelf.forget_shadow(name)
+            self._live.forget_shadow(name)
 
         return drop
 

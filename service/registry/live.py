@@ -233,15 +233,15 @@ class Routes:
         UnknownModel
             When the name stands for nothing. That a version named exactly is served is not checked here.
         """
-        asked = self.named(name)
-        if asked.version:
-            return Choice(asked)
-        if asked.name not in self.current:
+        reference = self.named(name)
+        if reference.version:
+            return Choice(reference)
+        if reference.name not in self.current:
             raise UnknownModel(name)
-        canary = self.canaries.get(asked.name)
-        if canary is not None and fraction(asked.name, key) * 100 < canary.percent:
-            return Choice(Reference(asked.name, canary.version), "canary")
-        return Choice(Reference(asked.name, self.current[asked.name]))
+        canary = self.canaries.get(reference.name)
+        if canary is not None and fraction(reference.name, key) * 100 < canary.percent:
+            return Choice(Reference(reference.name, canary.version), "canary")
+        return Choice(Reference(reference.name, self.current[reference.name]))
 
     def named(self, name: str) -> Reference:
         """Resolve an alias or a name. Raises UnknownModel when it is neither."""
@@ -258,9 +258,9 @@ class Routes:
 
     def needed(self) -> set[Reference]:
         """Versions that a request may be led to without naming them exactly."""
-        found = {Reference(name, version) for name, version in self.current.items()}
-        found |= {reference for reference in self.aliases.values() if reference.version}
-        return found | {Reference(name, canary.version) for name, canary in self.canaries.items()}
+        references = {Reference(name, version) for name, version in self.current.items()}
+        references |= {reference for reference in self.aliases.values() if reference.version}
+        return references | {Reference(name, canary.version) for name, canary in self.canaries.items()}
 
     def aliases_of(self, reference: Reference) -> list[str]:
         """Aliases that lead to a version."""
@@ -290,7 +290,7 @@ class Opens(Protocol):
         """Stop a model that nobody asks any more, once what it still runs has ended."""
 
 
-class Shelf:
+class LiveModels:
     """The models of a process and the right to ask them.
 
     Attributes
@@ -298,7 +298,7 @@ class Shelf:
     started : whether there is a model to ask.
     routes : which name leads to which of them.
     served : by exact name.
-    kept : served although no name but their exact one leads to them.
+    exact_references : served although no name but their exact one leads to them.
     shadows : by the name of the model that they shadow.
     leaving : models that nobody new is led to, with requests still to answer.
     """
@@ -308,7 +308,7 @@ class Shelf:
         self.started = False
         self.routes = Routes()
         self.served: dict[Reference, Served[Any]] = {}
-        self.kept: set[Reference] = set()
+        self.exact_references: set[Reference] = set()
         self.shadows: dict[str, Shadow] = {}
         self.leaving: set[Served[Any]] = set()
         self._tasks: set[asyncio.Task[object]] = set()
@@ -383,7 +383,7 @@ class Shelf:
 
     async def tidy(self) -> None:
         """Let go of every model that nothing leads to, and of shadows with nothing to be compared with."""
-        needed = self.routes.needed() | self.kept
+        needed = self.routes.needed() | self.exact_references
         for reference in [reference for reference in self.served if reference not in needed]:
             self._leave(self.served.pop(reference))
         for name in [name for name, shadow in self.shadows.items() if not self._comparable(name, shadow)]:
@@ -442,7 +442,7 @@ Item = LightCurve | LightCurveError | Refusal
 
 
 class LeaseOf(Protocol):
-    """The right to ask a classifier, as :meth:`Shelf.classifier` gives it."""
+    """The right to ask a classifier, as :meth:`LiveModels.classifier` gives it."""
 
     def __call__(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
         """Return it. Raises UnknownModel."""
@@ -460,7 +460,9 @@ class ModelChooser:
     def __init__(self, lease_of: LeaseOf, name: str = "", *, others: bool = True) -> None:
         self._lease_of, self._name, self._others = lease_of, name, others
         self._leases: dict[tuple[Reference, str], Lease[LightCurve]] = {}
-        self._found: dict[tuple[str, str, str], Lease[LightCurve]] = {}  # of a thousand packets most ask alike
+        self._lease_by_request: dict[
+            tuple[str, str, str], Lease[LightCurve]
+        ] = {}  # of a thousand packets most ask alike
 
     def choose(self, item: Item, *, survey: str = "", key: str = "") -> tuple[Lease[LightCurve], Item]:
         """Return the model to ask and the item to ask it, a refusal where none was measured on such light curves.
@@ -498,12 +500,12 @@ class ModelChooser:
         return None
 
     def _lease(self, name: str, survey: str, key: str) -> Lease[LightCurve]:
-        asked = (name, survey, key)
-        if asked not in self._found:
+        request = (name, survey, key)
+        if request not in self._lease_by_request:
             lease = self._lease_of(name, survey=survey, key=key)
             # One lease for each model and role: what is asked is divided by it, and a canary's share stays apart.
-            self._found[asked] = self._leases.setdefault((lease.served.reference, lease.role), lease)
-        return self._found[asked]
+            self._lease_by_request[request] = self._leases.setdefault((lease.served.reference, lease.role), lease)
+        return self._lease_by_request[request]
 
 
 def refused_outside(curve: LightCurve, manifest: Manifest) -> Refusal | None:
@@ -550,13 +552,13 @@ async def ask_each(
     places: dict[Lease[ItemT], list[int]] = {}
     for place, lease in enumerate(leases):
         places.setdefault(lease, []).append(place)
-    asked = [asyncio.create_task(lease.ask(*_part(items, options, mine))) for lease, mine in places.items()]
+    tasks = [asyncio.create_task(lease.ask(*_part(items, options, mine))) for lease, mine in places.items()]
     try:
-        answers = await asyncio.gather(*asked)
+        answers = await asyncio.gather(*tasks)
     finally:  # after a refusal the others are asked for nothing: their light curves leave the queues
-        for task in asked:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
     outcomes: dict[int, Outcome] = {}
     for mine, part in zip(places.values(), answers, strict=True):
         outcomes |= zip(mine, part, strict=True)

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from models.bundle import MANIFEST, BundleError, Manifest, Task
 from models.runtime import ProviderError
 from service.engine.load import LoadedModel, load_model
-from service.engine.machine import Layout, usual_folder
+from service.engine.machine import CoreLayout, usual_folder
 from service.observe.metrics import Metrics
 from service.registry.names import Reference, UnknownModel, version_key
 from service.settings import Settings
@@ -155,17 +155,17 @@ class Models(NamedTuple):
 
 def load_one(settings: Settings, path: Path, task: Task) -> LoadedModel:
     """Load a bundle on the provider that the settings name, disturbing nobody. Raises BundleError, ProviderError."""
-    wish = Layout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
+    wish = CoreLayout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
     return _load(settings, path, task, wish, tune=False)
 
 
 def load_first(settings: Settings, path: Path, task: Task) -> LoadedModel:
     """Load a bundle while nobody is answered, and try out how the machine is best used for it; raises likewise."""
-    wish = Layout(settings.workers, settings.threads_per_run, settings.groups_in_flight)
+    wish = CoreLayout(settings.workers, settings.threads_per_run, settings.groups_in_flight)
     return _load(settings, path, task, wish, tune=settings.autotune)
 
 
-def _load(settings: Settings, path: Path, task: Task, wish: Layout, tune: bool) -> LoadedModel:
+def _load(settings: Settings, path: Path, task: Task, wish: CoreLayout, tune: bool) -> LoadedModel:
     folder = settings.measurements_folder or usual_folder()
     loaded = load_model(path, settings.provider, task=task, wish=wish, folder=folder, tune=tune, native=settings.native)
     log.info("kernels", model=loaded.bundle.manifest.name, native=list(loaded.kernels))

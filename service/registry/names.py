@@ -26,10 +26,10 @@ class Reference(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``name`` or ``name@1.2.3``. Raises ValueError."""
-        found = _REFERENCE.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
-        if found is None:
+        match = _REFERENCE.fullmatch(text) if len(text) <= MOST_CHARACTERS else None
+        if match is None:
             raise ValueError("a model is named as name or name@1.2.3")
-        return cls(found["name"], found["version"] or "")
+        return cls(match["name"], match["version"] or "")
 
     def __str__(self) -> str:
         """Return the name as requests and settings have it."""

@@ -30,7 +30,7 @@ from service.observe.metrics import Metrics
 from service.observe.tracing import Tracer
 from service.registry.cache import RedisResults, ResultCache
 from service.registry.changes import Changes, ChangeSteps, Trials
-from service.registry.live import Served, ServedClassifier, Shelf
+from service.registry.live import LiveModels, Served, ServedClassifier
 from service.registry.load import (
     BundleFolders,
     Failure,
@@ -47,7 +47,7 @@ from service.settings import Settings
 log = structlog.get_logger(__name__)
 
 
-class Opener:
+class ModelOpener:
     """Gives models an engine and a data plane, and takes them away.
 
     Parameters
@@ -83,7 +83,7 @@ class Opener:
             loaded.cost,
             EngineOptions(
                 workers=self._settings.workers or loaded.layout.runs,
-                groups=self._settings.groups_in_flight or loaded.layout.groups,
+                batches=self._settings.groups_in_flight or loaded.layout.batches,
                 limits=self._limits(loaded),
                 max_queued_seconds=self._settings.max_queued_seconds,
             ),
@@ -139,10 +139,10 @@ class ModelRepository:
 
     Attributes
     ----------
-    classifier, forecaster, of_any_task : lease a model, as the shelf does.
+    classifier, forecaster, of_any_task : lease a model, as ``live`` does.
     changes : every way to change what is served under which name.
     trials : of new versions, beside those that answer.
-    shelf : what is served, and under which names.
+    live : the models that are served, and under which names.
     folders : what lies in the folders, and what could not be loaded.
     """
 
@@ -158,12 +158,12 @@ class ModelRepository:
         self._settings, self._load_models = settings, load_models or load_configured
         self._cache = _cache(settings, metrics)
         self._loader = QuietLoader(settings, load)
-        self.shelf = Shelf(Opener(settings, metrics, tracer, self._cache, on_failure), settings.drain_timeout)
-        # Asking is the shelf's alone: nothing stands between whoever asks and the models that answer.
-        self.classifier, self.forecaster = self.shelf.classifier, self.shelf.forecaster
-        self.of_any_task = self.shelf.of_any_task
+        self.live = LiveModels(ModelOpener(settings, metrics, tracer, self._cache, on_failure), settings.drain_timeout)
+        # Leases come straight from the live models: nothing stands between whoever asks and the models that answer.
+        self.classifier, self.forecaster = self.live.classifier, self.live.forecaster
+        self.of_any_task = self.live.of_any_task
         self.folders = BundleFolders(settings.repository, self._loader, metrics)
-        steps = ChangeSteps(self.shelf, self.folders)
+        steps = ChangeSteps(self.live, self.folders)
         self.changes, self.trials = Changes(steps), Trials(steps, metrics)
         self._watch: asyncio.Task[None] | None = None
 
@@ -191,33 +191,33 @@ class ModelRepository:
             except (Refused, UnknownModel) as error:
                 raise BundleError(f"the alias {alias} cannot lead to {target}: {error}") from error
         self._check_prior()
-        self.shelf.started = self._loader.quiet = True  # from here on loads stand back for those who are answered
+        self.live.started = self._loader.quiet = True  # from here on loads stand back for those who are answered
         if self._settings.repository_poll:
             self._watch = asyncio.create_task(self._keep_watch(self._settings.repository_poll))
 
     def _check_prior(self) -> None:
         """Refuse to start with class shares of which no model knows the name: most likely a typing mistake."""
         name = self._settings.prior
-        classifiers = [each for each in self.shelf.served.values() if each.task == "classification"]
+        classifiers = [each for each in self.live.served.values() if each.task == "classification"]
         offered = {each for served in classifiers for each in Posterior(served.bundle.manifest).names}
         if name and name not in offered:
             raise BundleError(f"NIGHTJAR_PRIOR: no model has {name!r}; there are {', '.join(sorted(offered))}")
 
     async def stop(self) -> None:
         """Finish what is queued, stop every thread, let go of everything."""
-        # The watch and the loader end first: nothing may come onto a shelf that is being cleared.
+        # The watch and the loader end first: no model may come in while they are being closed.
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         self._loader.close()
-        await self.shelf.close()
+        await self.live.close()
         if self._cache is not None:
             await self._cache.close()
 
     @property
     def started(self) -> bool:
         """Return True once the models have been loaded."""
-        return self.shelf.started
+        return self.live.started
 
     @property
     def default(self) -> ServedClassifier:
@@ -229,7 +229,7 @@ class ModelRepository:
         """Every model that requests can reach, those of the settings first. Raises NotReady."""
         if not self.started:
             raise NotReady
-        return list(self.shelf.served.values())
+        return list(self.live.served.values())
 
     @property
     def failures(self) -> Iterable[Failure]:
@@ -239,7 +239,7 @@ class ModelRepository:
     @property
     def engines(self) -> Iterable[Engine]:
         """Every engine that answers requests."""
-        return self.shelf.engines
+        return self.live.engines
 
     async def _keep_watch(self, seconds: float) -> None:
         """Take up what is new in the folder, until cancelled."""

@@ -18,7 +18,7 @@ async def serving(
     graph: EchoGraph,
     *,
     workers: int = 1,
-    groups: int = 0,
+    batches: int = 0,
     limits: BatchLimits | None = None,
     policy: Policy = choose,
     max_queued_seconds: float = 10.0,
@@ -32,7 +32,7 @@ async def serving(
         COST,
         EngineOptions(
             workers=workers,
-            groups=groups,
+            batches=batches,
             limits=limits or BatchLimits(),
             policy=policy,
             max_queued_seconds=max_queued_seconds,

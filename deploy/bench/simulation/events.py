@@ -46,7 +46,7 @@ from service.engine.batch import (
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel
 from service.engine.machine import Shape, probe, warm_up_shapes
-from service.engine.policy import BatchLimits, CostModel, Policy, QueueItem, Sample, choose, plan, release
+from service.engine.policy import BatchLimits, CostModel, Policy, QueueItem, RunSample, choose, plan, release
 
 PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
 
@@ -236,7 +236,7 @@ def occupation(model: LoadedModel, workers: int, repeats: int = REPEATS) -> Cost
             work = [threads.submit(_busy_seconds, model, program, questions, repeats) for _ in range(workers)]
             seconds = fmean(second for done in work for second in done.result())
             length = padded_length(program.assemble(questions))
-            samples.append(Sample(len(questions), length, sum(map(len, questions)), seconds))
+            samples.append(RunSample(len(questions), length, sum(map(len, questions)), seconds))
     return CostModel.fit(samples)
 
 
@@ -255,7 +255,7 @@ def fitted(runs: Sequence[SimulatedRun]) -> CostModel:
     Held against a replay, a simulation with this model shows what is wrong with its queue and its policy; one with
     :func:`occupation` also shows how much the machine had changed since.
     """
-    samples = [Sample(len(run.items), run.length, run.tokens, run.ended - run.started) for run in runs]
+    samples = [RunSample(len(run.items), run.length, run.tokens, run.ended - run.started) for run in runs]
     model = CostModel.fit(samples)
     predicted = sum(model.seconds(batch, length, tokens) for batch, length, tokens, _ in samples)
     return model.scaled(sum(sample.seconds for sample in samples) / predicted)

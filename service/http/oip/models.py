@@ -301,8 +301,8 @@ def _inferences(totals: Totals) -> InferStatistics:
         compute_input=_duration(totals.assembled),
         compute_infer=_duration(totals.ran),
         compute_output=_duration(totals.split),
-        cache_hit=_duration(totals.found),
-        cache_miss=_duration(totals.not_found),
+        cache_hit=_duration(totals.hits),
+        cache_miss=_duration(totals.misses),
     )
 
 

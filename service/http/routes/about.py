@@ -152,7 +152,7 @@ _NAME = {
 async def models(request: Request) -> Response:
     """Task, name, version, hash, classes with their ids, bands, limits, metadata columns, quality, calibration."""
     service = service_of(request)
-    routes = service.models.shelf.routes
+    routes = service.models.live.routes
     described = [describe(model.bundle, model.provider, routes.aliases_of(model.reference)) for model in service.served]
     content = ModelsReply(models=described)
     return Response(content.model_dump_json(by_alias=True), media_type=openapi.JSON_TYPE)

@@ -361,7 +361,7 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     """
     call = Call(request)
     service, settings = call.service, call.settings
-    if query.model or not service.models.shelf.started:
+    if query.model or not service.models.live.started:
         service.lease_classifier(query.model)  # an unknown model is told before anything is read
     sent = body_format(media_type(request, FORMATS))
     reply_form = reply_format(request.headers.get("accept", ""), sent)
@@ -374,7 +374,7 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
     async def understand(call: Call, data: bytes) -> Inquiry[LightCurve]:
         body = await parsed(call, data, read, sent)
         key = ""
-        if service.models.shelf.routes.canaries:  # whose share is divided by it
+        if service.models.live.routes.canaries:  # whose share is divided by it
             key = sticky_key(request, (item.object_id for item in body.items))
         others = not reply_form.one_model
         usual = not query.model  # for which there always is a model, so that nothing has to be looked at or told

@@ -11,12 +11,12 @@ from service.engine import load as loading
 from service.engine import machine
 from service.engine.batch import Arrays, Classification
 from service.engine.load import LoadedModel, calibrate, load_model
-from service.engine.machine import Layout, Measured
-from service.engine.policy import CostModel, Sample
+from service.engine.machine import CoreLayout, Measured
+from service.engine.policy import CostModel, RunSample
 from support.graphs import EchoGraph, echo_manifest
 
 PROGRAM = Classification(echo_manifest())
-TUNED = Layout(3, 1, 7)
+TUNED = CoreLayout(3, 1, 7)
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +30,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Number of candidates at every trial; the winner is one that nobody would come up with."""
     seen = list[int]()
 
-    def tune(candidates: list[Layout], *_: object) -> tuple[Layout, bool]:
+    def tune(candidates: list[CoreLayout], *_: object) -> tuple[CoreLayout, bool]:
         seen.append(len(candidates))
         return TUNED, True
 
@@ -43,7 +43,7 @@ def measurements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """One entry for every warm-up."""
     seen, real = list[int](), machine.measure
 
-    def measure(*given: object, **named: object) -> list[Sample]:
+    def measure(*given: object, **named: object) -> list[RunSample]:
         seen.append(1)
         return real(*given, **named)  # type: ignore[arg-type]  # as it was called
 
@@ -51,8 +51,8 @@ def measurements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     return iter([seen])
 
 
-def load(bundle: Path, folder: Path, wish: Layout | None = None, tune: bool = True) -> LoadedModel:
-    return load_model(bundle, wish=wish or Layout(), folder=folder, tune=tune)
+def load(bundle: Path, folder: Path, wish: CoreLayout | None = None, tune: bool = True) -> LoadedModel:
+    return load_model(bundle, wish=wish or CoreLayout(), folder=folder, tune=tune)
 
 
 def test_a_restart_measures_nothing(
@@ -77,8 +77,8 @@ def test_learned_costs_are_there_after_a_restart(tiny_bundle: Path, tmp_path: Pa
 
 def test_a_wish_is_granted_and_kept_apart(tiny_bundle: Path, tmp_path: Path, trials: list[int]) -> None:
     load(tiny_bundle, tmp_path)
-    fixed = load(tiny_bundle, tmp_path, Layout(1, 2, 3))
-    assert (fixed.layout, len(trials)) == (Layout(1, 2, 3), 1)
+    fixed = load(tiny_bundle, tmp_path, CoreLayout(1, 2, 3))
+    assert (fixed.layout, len(trials)) == (CoreLayout(1, 2, 3), 1)
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -94,9 +94,9 @@ def test_a_model_that_was_loaded_quietly_is_tried_out_at_the_next_start(
 def test_trials_that_ran_out_of_time_are_made_again(
     tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [(Layout(2, 1, 2), False), (TUNED, True)]
+    found = [(CoreLayout(2, 1, 2), False), (TUNED, True)]
     monkeypatch.setattr(machine, "tune", lambda *_: found.pop(0))
-    assert load(tiny_bundle, tmp_path).layout == Layout(2, 1, 2)
+    assert load(tiny_bundle, tmp_path).layout == CoreLayout(2, 1, 2)
     assert load(tiny_bundle, tmp_path).layout == TUNED
     assert load(tiny_bundle, tmp_path).layout == TUNED
     assert found == []
@@ -105,7 +105,7 @@ def test_trials_that_ran_out_of_time_are_made_again(
 @pytest.mark.parametrize("factor", [0.1, 0.8, 1.3, 10.0])
 def test_measurements_that_do_not_hold_any_more_are_made_again(factor: float) -> None:
     """The machine as remembered is ``factor`` times as slow as it is."""
-    fresh = calibrate(lambda _: EchoGraph(), PROGRAM, "cuda", Layout(1, 1, 1), None, tune=False)
+    fresh = calibrate(lambda _: EchoGraph(), PROGRAM, "cuda", CoreLayout(1, 1, 1), None, tune=False)
     slow = CostModel(20e-3 * factor, 0.0, 0.0)
     runs = tuple((run.batch, run.length, run.tokens, slow.seconds(*run[:3])) for run in fresh.samples)
     known = Measured(runs=runs, max_tokens=77, layout=(1, 1, 1), tuned=True)
@@ -124,5 +124,5 @@ def test_measurements_that_do_not_hold_any_more_are_made_again(factor: float) ->
     calibration_clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "clock_of", lambda *_: calibration_clock)
-        found = calibrate(lambda _: Sleepy(), PROGRAM, "cuda", Layout(1, 1, 1), known, tune=False)
+        found = calibrate(lambda _: Sleepy(), PROGRAM, "cuda", CoreLayout(1, 1, 1), known, tune=False)
     assert (found.max_tokens == 77) == (0.5 < factor < 2)

@@ -322,8 +322,8 @@ async def test_under_chaos_nothing_is_lost_or_answered_twice(seed: int, layout: 
         assert prediction.outputs["probabilities"][0] == marker
         return "Prediction"
 
-    workers, groups, limits = layout
-    async with serving(graph, workers=workers, groups=groups, limits=limits) as engine:
+    workers, batches, limits = layout
+    async with serving(graph, workers=workers, batches=batches, limits=limits) as engine:
         heard = await asyncio.wait_for(asyncio.gather(*(caller(engine, marker) for marker in range(400))), 20)
         assert await engine.drain(5)
         assert engine.depth == engine.running == 0

@@ -31,7 +31,7 @@ class Caller:
 @dataclass(frozen=True)
 class Layout:
     workers: int
-    groups: int
+    batches: int
     limits: BatchLimits
 
 
@@ -85,7 +85,7 @@ async def fate(engine: Engine, caller: Caller, marker: int) -> str:
 
 async def play(script: list[Caller], layout: Layout, cost: CostModel, graph: Recorder) -> list[str]:
     engine = Engine(
-        graph, PROGRAM, cost, EngineOptions(workers=layout.workers, groups=layout.groups, limits=layout.limits)
+        graph, PROGRAM, cost, EngineOptions(workers=layout.workers, batches=layout.batches, limits=layout.limits)
     )
     await engine.start()
     try:

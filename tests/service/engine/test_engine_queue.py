@@ -51,7 +51,7 @@ async def test_a_full_batch_and_a_deadline_wait_for_nothing() -> None:
 
 async def test_with_more_groups_than_workers_the_next_batch_is_ready() -> None:
     graph = EchoGraph()
-    async with serving(graph, workers=1, groups=2, limits=BatchLimits(max_items=2, window=4)) as engine:
+    async with serving(graph, workers=1, batches=2, limits=BatchLimits(max_items=2, window=4)) as engine:
         await occupied(engine, graph)
         entries = engine.enqueue([question(marker) for marker in (1, 2)])
         await asyncio.sleep(0.05)

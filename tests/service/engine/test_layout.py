@@ -9,42 +9,42 @@ from hypothesis import strategies as st
 
 from service.engine import machine as layouts
 from service.engine.batch import Arrays, Classification, RunGraph
-from service.engine.machine import Layout, Shape, candidates, probe, throughput, tune, usual
+from service.engine.machine import CoreLayout, Shape, candidates, probe, throughput, tune, usual
 from support.graphs import EchoGraph, echo_manifest
 
 PROGRAM = Classification(echo_manifest())
-wishes = st.builds(Layout, st.integers(0, 4), st.integers(0, 4), st.integers(0, 8))
+wishes = st.builds(CoreLayout, st.integers(0, 4), st.integers(0, 4), st.integers(0, 8))
 
 
 @pytest.mark.parametrize(
     ("wish", "cores", "expected"),
     [
-        (Layout(), 8, Layout(8, 1, 8)),
-        (Layout(runs=3), 8, Layout(3, 1, 3)),
-        (Layout(threads=4), 8, Layout(2, 4, 2)),
-        (Layout(threads=4), 2, Layout(1, 4, 1)),
-        (Layout(runs=2, groups=5), 8, Layout(2, 1, 5)),
-        (Layout(runs=4, groups=2), 8, Layout(4, 1, 4)),
+        (CoreLayout(), 8, CoreLayout(8, 1, 8)),
+        (CoreLayout(runs=3), 8, CoreLayout(3, 1, 3)),
+        (CoreLayout(threads=4), 8, CoreLayout(2, 4, 2)),
+        (CoreLayout(threads=4), 2, CoreLayout(1, 4, 1)),
+        (CoreLayout(runs=2, batches=5), 8, CoreLayout(2, 1, 5)),
+        (CoreLayout(runs=4, batches=2), 8, CoreLayout(4, 1, 4)),
     ],
 )
-def test_the_usual_layout(wish: Layout, cores: int, expected: Layout) -> None:
+def test_the_usual_layout(wish: CoreLayout, cores: int, expected: CoreLayout) -> None:
     assert usual(wish, cores) == expected
 
 
 def test_two_cores_have_these_to_choose_from() -> None:
-    expected = [Layout(2, 1, 2), Layout(2, 1, 4), Layout(4, 1, 4), Layout(1, 2, 2)]
-    assert candidates(Layout(), 2, on_gpu=False) == expected
-    assert Layout(1, 1, 2) in candidates(Layout(), 2, on_gpu=True)
+    expected = [CoreLayout(2, 1, 2), CoreLayout(2, 1, 4), CoreLayout(4, 1, 4), CoreLayout(1, 2, 2)]
+    assert candidates(CoreLayout(), 2, on_gpu=False) == expected
+    assert CoreLayout(1, 1, 2) in candidates(CoreLayout(), 2, on_gpu=True)
 
 
 @given(wishes, st.integers(1, 64), st.booleans())
-def test_every_candidate_grants_the_wish(wish: Layout, cores: int, on_gpu: bool) -> None:
+def test_every_candidate_grants_the_wish(wish: CoreLayout, cores: int, on_gpu: bool) -> None:
     found = candidates(wish, cores, on_gpu)
     assert len(found) == len(set(found)) > 0
     for layout in found:
-        assert layout.groups >= layout.runs >= 1
+        assert layout.batches >= layout.runs >= 1
         assert (layout.runs, layout.threads) == (wish.runs or layout.runs, wish.threads or layout.threads)
-        assert layout.groups >= wish.groups
+        assert layout.batches >= wish.batches
     if not wish.is_open:
         assert len(found) == 1
 
@@ -53,7 +53,7 @@ def test_every_candidate_grants_the_wish(wish: Layout, cores: int, on_gpu: bool)
 def test_only_what_is_clearly_better_displaces_the_simplest(
     monkeypatch: pytest.MonkeyPatch, rates: tuple[float, float], expected: int
 ) -> None:
-    both = [Layout(2, 1, 2), Layout(2, 1, 4)]
+    both = [CoreLayout(2, 1, 2), CoreLayout(2, 1, 4)]
     measured = dict(zip(both, rates, strict=True))
     monkeypatch.setattr(layouts, "throughput", lambda layout, *_: measured[layout])
     assert tune(both, lambda _: EchoGraph(), PROGRAM) == (both[expected], True)
@@ -61,15 +61,18 @@ def test_only_what_is_clearly_better_displaces_the_simplest(
 
 def test_a_single_layout_needs_no_trial() -> None:
     opened = list[int]()
-    assert tune([Layout(1, 3, 1)], opened.append, PROGRAM) == (Layout(1, 3, 1), True)  # type: ignore[arg-type]  # never called
+    assert tune([CoreLayout(1, 3, 1)], opened.append, PROGRAM) == (CoreLayout(1, 3, 1), True)  # type: ignore[arg-type]  # never called
     assert opened == []
 
 
 def test_trials_end_when_their_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = list[Layout]()
+    tried = list[CoreLayout]()
     monkeypatch.setattr(layouts, "TUNE_SECONDS", 0.0)
     monkeypatch.setattr(layouts, "throughput", lambda layout, *_: tried.append(layout))
-    assert tune([Layout(2, 1, 2), Layout(2, 1, 4)], lambda _: EchoGraph(), PROGRAM) == (Layout(2, 1, 2), False)
+    assert tune([CoreLayout(2, 1, 2), CoreLayout(2, 1, 4)], lambda _: EchoGraph(), PROGRAM) == (
+        CoreLayout(2, 1, 2),
+        False,
+    )
     assert tried == []
 
 
@@ -90,12 +93,12 @@ class Crowd:
         return self.echo(inputs)
 
 
-def rate(layout: Layout, graph: RunGraph) -> float:
+def rate(layout: CoreLayout, graph: RunGraph) -> float:
     return throughput(layout, graph, PROGRAM, [probe(PROGRAM, Shape(2, 8, 8))], 0.1)
 
 
-@pytest.mark.parametrize("layout", [Layout(1, 1, 1), Layout(2, 1, 4), Layout(3, 1, 3)])
-def test_a_trial_runs_as_many_at_a_time_as_the_layout_says(layout: Layout) -> None:
+@pytest.mark.parametrize("layout", [CoreLayout(1, 1, 1), CoreLayout(2, 1, 4), CoreLayout(3, 1, 3)])
+def test_a_trial_runs_as_many_at_a_time_as_the_layout_says(layout: CoreLayout) -> None:
     crowd = Crowd()
     assert rate(layout, crowd) > 0
     assert crowd.most == layout.runs
@@ -103,4 +106,4 @@ def test_a_trial_runs_as_many_at_a_time_as_the_layout_says(layout: Layout) -> No
 
 def test_a_trial_counts_observations_a_second() -> None:
     """Two light curves of 8 in every run of at least 5 ms; how much longer it takes is the machine's affair."""
-    assert 0 < rate(Layout(1, 1, 1), Crowd()) < 2 * 8 / 0.005
+    assert 0 < rate(CoreLayout(1, 1, 1), Crowd()) < 2 * 8 / 0.005

@@ -6,22 +6,22 @@ from itertools import product
 import numpy as np
 import pytest
 
-from service.engine.policy import MIN_SHAPES, REFIT_RUNS, CostModel, LiveCost, Sample
+from service.engine.policy import MIN_SHAPES, REFIT_RUNS, CostModel, LiveCost, RunSample
 
 FITTED = CostModel(1e-3, 1e-5, 1e-9, 1e-4, 5e-6)
 SHAPES = [(batch, length, batch * length) for batch, length in product((1, 4, 16), (8, 64, 300))]
 
 
-def sampled(cost: CostModel) -> list[Sample]:
-    return [Sample(*shape, cost.seconds(*shape)) for shape in SHAPES]
+def sampled(cost: CostModel) -> list[RunSample]:
+    return [RunSample(*shape, cost.seconds(*shape)) for shape in SHAPES]
 
 
-def serve(live: LiveCost, actual: Callable[[Sample], float], runs: int = 2 * REFIT_RUNS, seed: int = 0) -> None:
+def serve(live: LiveCost, actual: Callable[[RunSample], float], runs: int = 2 * REFIT_RUNS, seed: int = 0) -> None:
     """Runs of random shapes that take what ``actual`` says, give or take."""
     rng = np.random.default_rng(seed)
     for _ in range(runs):
         batch, length = int(rng.integers(1, 33)), int(rng.integers(1, 391))
-        shape = Sample(batch, length, int(rng.integers(length, batch * length + 1)), 0.0)
+        shape = RunSample(batch, length, int(rng.integers(length, batch * length + 1)), 0.0)
         seconds = actual(shape) * rng.uniform(0.95, 1.05)
         if live.update(shape._replace(seconds=seconds), seconds):
             live.refit()
@@ -32,13 +32,13 @@ def test_the_scale_converges_on_the_machine(factor: float) -> None:
     live = LiveCost(FITTED)
     for _ in range(1000):
         seconds = factor * FITTED.seconds(4, 50)
-        live.update(Sample(4, 50, 200, seconds), seconds)
+        live.update(RunSample(4, 50, 200, seconds), seconds)
     assert live.model.seconds(2, 80) == pytest.approx(factor * FITTED.seconds(2, 80), rel=0.01)
 
 
 def test_one_interrupted_run_hardly_counts() -> None:
     live = LiveCost(CostModel(1e-3, 0.0, 0.0))
-    live.update(Sample(1, 1, 1, 1e-3), 60.0)
+    live.update(RunSample(1, 1, 1, 1e-3), 60.0)
     assert live.model.seconds(1, 1) < 1.3e-3
 
 
@@ -55,7 +55,7 @@ def test_common_shapes_do_not_make_the_cost_model_forget_the_rest() -> None:
     live = LiveCost(FITTED, sampled(FITTED))
     for _ in range(3 * REFIT_RUNS):
         seconds = FITTED.seconds(1, 50)
-        if live.update(Sample(1, 50, 50, seconds), seconds):
+        if live.update(RunSample(1, 50, 50, seconds), seconds):
             live.refit()
     for shape in SHAPES:
         assert live.model.seconds(*shape) == pytest.approx(FITTED.seconds(*shape), rel=0.05)
@@ -65,7 +65,7 @@ def test_shapes_that_were_not_seen_are_taken_to_have_slowed_down_like_the_others
     live = LiveCost(FITTED, sampled(FITTED))
     for _ in range(2 * REFIT_RUNS):
         seconds = 3 * FITTED.seconds(1, 50)
-        if live.update(Sample(1, 50, 50, seconds), seconds):
+        if live.update(RunSample(1, 50, 50, seconds), seconds):
             live.refit()
     assert live.model.seconds(16, 300) == pytest.approx(3 * FITTED.seconds(16, 300), rel=0.05)
 
@@ -76,7 +76,7 @@ def test_a_refit_keeps_the_time_on_the_wall() -> None:
     for _ in range(20):
         for shape in SHAPES:
             seconds = FITTED.seconds(*shape)
-            live.update(Sample(*shape, seconds), 2 * seconds)
+            live.update(RunSample(*shape, seconds), 2 * seconds)
     before = live.model.seconds(4, 64)
     live.refit()
     assert live.model.seconds(4, 64) == pytest.approx(before, rel=0.02)
@@ -85,7 +85,7 @@ def test_a_refit_keeps_the_time_on_the_wall() -> None:
 def test_too_little_is_no_reason_to_forget_the_warm_up() -> None:
     live = LiveCost(FITTED)
     for length in range(MIN_SHAPES - 4):
-        live.update(Sample(1, 4**length, 4**length, 1.0), 1.0)
+        live.update(RunSample(1, 4**length, 4**length, 1.0), 1.0)
     before = live.model
     live.refit()
     assert live.model == before
@@ -93,12 +93,12 @@ def test_too_little_is_no_reason_to_forget_the_warm_up() -> None:
 
 def test_a_clock_that_did_not_tick_is_no_measurement() -> None:
     live = LiveCost(FITTED, sampled(FITTED))
-    assert not live.update(Sample(1, 50, 50, 0.0), 1e-3)
+    assert not live.update(RunSample(1, 50, 50, 0.0), 1e-3)
     assert len(live.samples()) == len({sample[:3] for sample in live.samples()}) == len(SHAPES)
 
 
 def test_an_outlier_of_a_shape_is_outvoted() -> None:
     live = LiveCost(FITTED, sampled(FITTED))
     for seconds in (1.0, *[FITTED.seconds(4, 64)] * 4):
-        live.update(Sample(4, 64, 256, seconds), seconds)
+        live.update(RunSample(4, 64, 256, seconds), seconds)
     assert max(sample.seconds for sample in live.samples()) < 0.5

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.machine import Circumstances, Layout, Measured, Measurements, processor, usual_folder
-from service.engine.policy import Sample
+from service.engine.machine import Circumstances, CoreLayout, Measured, Measurements, processor, usual_folder
+from service.engine.policy import RunSample
 
-CIRCUMSTANCES = Circumstances(processor="x", cores=2, provider="cpu", bundle="0" * 64, wish=Layout())
+CIRCUMSTANCES = Circumstances(processor="x", cores=2, provider="cpu", bundle="0" * 64, wish=CoreLayout())
 MEASURED = Measured(runs=((1, 4, 4, 1e-3), (8, 64, 500, 2.5e-2)), max_tokens=512, layout=(2, 1, 4), tuned=True)
 
 
@@ -16,7 +16,7 @@ def test_kept_measurements_are_recalled(tmp_path: Path) -> None:
     Measurements(tmp_path / "new", CIRCUMSTANCES).keep(MEASURED)
     found = Measurements(tmp_path / "new", CIRCUMSTANCES).recall()
     assert found == MEASURED
-    assert found.samples == [Sample(1, 4, 4, 1e-3), Sample(8, 64, 500, 2.5e-2)]
+    assert found.samples == [RunSample(1, 4, 4, 1e-3), RunSample(8, 64, 500, 2.5e-2)]
     assert [path.suffix for path in (tmp_path / "new").iterdir()] == [".json"]
 
 
@@ -28,7 +28,7 @@ def test_kept_measurements_are_recalled(tmp_path: Path) -> None:
         {"provider": "cuda"},
         {"bundle": "1" * 64},
         {"onnxruntime": "0"},
-        {"wish": Layout(threads=2)},
+        {"wish": CoreLayout(threads=2)},
         {"format": 0},
     ],
 )

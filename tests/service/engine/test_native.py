@@ -14,7 +14,7 @@ from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, MODEL, load_bundle, 
 from models.runtime import ProviderError
 from service.engine.batch import program_of
 from service.engine.load import LoadedModel, check_bundle, load_model
-from service.engine.machine import Layout, Shape, probe
+from service.engine.machine import CoreLayout, Shape, probe
 from training.export.functions import STATISTICS, add_statistics, inlined
 
 
@@ -36,7 +36,7 @@ def built(native_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loaded(path: Path, kernels: native.Native) -> LoadedModel:
-    return load_model(path, wish=Layout(1, 1, 1), native=kernels)
+    return load_model(path, wish=CoreLayout(1, 1, 1), native=kernels)
 
 
 @pytest.mark.usefixtures("built")
@@ -53,7 +53,7 @@ def test_a_model_says_which_kernels_run_it_and_answers_alike(bundle: Path) -> No
 @pytest.mark.usefixtures("built")
 def test_measurements_with_kernels_are_kept_apart(bundle: Path, tmp_path: Path) -> None:
     for kernels in ("on", "off"):
-        load_model(bundle, wish=Layout(1, 1, 1), folder=tmp_path, native=kernels)
+        load_model(bundle, wish=CoreLayout(1, 1, 1), folder=tmp_path, native=kernels)
     assert len(list(tmp_path.iterdir())) == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.policy import BatchLimits, CostModel, QueueItem, Sample, choose, expired, plan, release
+from service.engine.policy import BatchLimits, CostModel, QueueItem, RunSample, choose, expired, plan, release
 
 unhurried = settings(deadline=None)  # other processes may share the cores
 coefficients = st.one_of(st.just(0.0), st.floats(1e-8, 1e-1))
@@ -232,8 +232,8 @@ SHAPES = [
 ]
 
 
-def measured(cost: CostModel, noise: Sequence[float]) -> list[Sample]:
-    return [Sample(*shape, cost.seconds(*shape) * factor) for shape, factor in zip(SHAPES, noise, strict=True)]
+def measured(cost: CostModel, noise: Sequence[float]) -> list[RunSample]:
+    return [RunSample(*shape, cost.seconds(*shape) * factor) for shape, factor in zip(SHAPES, noise, strict=True)]
 
 
 @unhurried
@@ -254,12 +254,12 @@ def test_a_fit_tells_padded_from_packed_layers(cost: CostModel) -> None:
 @unhurried
 @given(
     st.lists(
-        st.builds(Sample, st.integers(1, 64), st.integers(1, 400), st.integers(1, 9999), st.floats(1e-5, 10)),
+        st.builds(RunSample, st.integers(1, 64), st.integers(1, 400), st.integers(1, 9999), st.floats(1e-5, 10)),
         min_size=1,
         max_size=12,
     )
 )
-def test_a_fit_to_noise_is_a_usable_model(samples: list[Sample]) -> None:
+def test_a_fit_to_noise_is_a_usable_model(samples: list[RunSample]) -> None:
     fitted = CostModel.fit(samples)
     terms = (fitted.c0, fitted.c1, fitted.c2, fitted.c3, fitted.c4)
     assert all(term >= 0 and math.isfinite(term) for term in terms)
@@ -281,8 +281,8 @@ def test_a_fit_under_noise_beats_every_neighbour() -> None:
             assert error(CostModel(*stepped)) >= error(fitted) - 1e-9
 
 
-@pytest.mark.parametrize("samples", [[], [Sample(1, 10, 10, 0.0)], [Sample(1, 10, 10, -1.0)]])
-def test_a_fit_needs_positive_durations(samples: list[Sample]) -> None:
+@pytest.mark.parametrize("samples", [[], [RunSample(1, 10, 10, 0.0)], [RunSample(1, 10, 10, -1.0)]])
+def test_a_fit_needs_positive_durations(samples: list[RunSample]) -> None:
     with pytest.raises(ValueError, match="positive"):
         CostModel.fit(samples)
 

@@ -102,7 +102,7 @@ def test_a_period_tells_what_happened_in_it(clock: Clock) -> None:
     statistics.record_stages({"decode": 1e-3})
     statistics.record_lookup(4, 3, 1e-5)
     period = statistics.period()
-    assert (period.answered, period.failed, period.found, period.not_found) == (2, 1, 4, 3)
+    assert (period.answered, period.failed, period.hits, period.misses) == (2, 1, 4, 3)
     assert (dict(period.sizes), dict(period.classes)) == ({3: 1}, {1: 2})
     assert (period.padding.mean, period.cost_error.mean) == pytest.approx((1.0, 1.5))
     assert {name: stage.count for name, stage in period.stages.items()} == {

@@ -9,12 +9,12 @@ import pytest
 from models.bundle import Bundle
 from service.engine.engine import Engine, EngineOptions
 from service.engine.load import LoadedModel
-from service.engine.machine import Layout
-from service.engine.policy import BatchLimits, CostModel, Sample
+from service.engine.machine import CoreLayout
+from service.engine.policy import BatchLimits, CostModel, RunSample
 from service.observe.metrics import Metrics
 from service.observe.tracing import Tracer
 from service.registry import repository
-from service.registry.repository import Opener
+from service.registry.repository import ModelOpener
 from service.settings import Settings
 from support.graphs import EchoGraph, echo_manifest, question
 
@@ -31,14 +31,14 @@ class Recorded(Engine):
         super().__init__(*given, **named)
 
 
-def measured(kept: list[Sequence[Sample]]) -> LoadedModel:
+def measured(kept: list[Sequence[RunSample]]) -> LoadedModel:
     bundle = Bundle(Path("echo"), echo_manifest(), "0" * 64)
-    layout = Layout(runs=3, threads=1, groups=5)
+    layout = CoreLayout(runs=3, threads=1, batches=5)
     return LoadedModel(bundle, "cpu", EchoGraph(), COST, 0.0, 0.0, max_tokens=4096, layout=layout, keep=kept.append)
 
 
 @pytest.mark.parametrize(
-    ("changes", "workers", "groups", "limits"),
+    ("changes", "workers", "batches", "limits"),
     [
         ({}, 3, 5, BatchLimits(4096, 128)),
         ({"workers": 1, "groups_in_flight": 2, "max_batch_tokens": 512}, 1, 2, BatchLimits(512, 32)),
@@ -46,18 +46,18 @@ def measured(kept: list[Sequence[Sample]]) -> LoadedModel:
     ],
 )
 async def test_the_engine_is_set_up_as_measured_unless_told(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], workers: int, groups: int, limits: BatchLimits
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], workers: int, batches: int, limits: BatchLimits
 ) -> None:
     monkeypatch.setattr(repository, "Engine", Recorded)
-    opener = Opener(Settings(**changes), Metrics(), Tracer(), None, print)
+    opener = ModelOpener(Settings(**changes), Metrics(), Tracer(), None, print)
     await opener.close(await opener.open(measured([])), 5)
     seen = Recorded.seen
-    assert (seen.workers, seen.groups, seen.limits) == (workers, groups, limits)
+    assert (seen.workers, seen.batches, seen.limits) == (workers, batches, limits)
 
 
 async def test_learned_costs_are_kept_when_a_model_goes() -> None:
-    kept = list[Sequence[Sample]]()
-    opener = Opener(Settings(), Metrics(), Tracer(), None, print)
+    kept = list[Sequence[RunSample]]()
+    opener = ModelOpener(Settings(), Metrics(), Tracer(), None, print)
     served = await opener.open(measured(kept))
     await served.engine.submit(question(1, 30))
     await opener.close(served, 5)

@@ -46,7 +46,7 @@ class Home:
     async def settle(self) -> None:
         """Wait until whoever has to leave has left."""
         for _ in range(500):
-            if not self.models.shelf.leaving:
+            if not self.models.live.leaving:
                 return
             await asyncio.sleep(0.01)
         raise AssertionError("somebody does not leave")
@@ -109,7 +109,7 @@ async def test_requests_under_way_keep_the_old_version(home: Home, root: Path) -
         version(root, "1.1.0", 2.0)
         await home.models.changes.sync()
         await asyncio.sleep(0.05)
-        assert [str(served.reference) for served in home.models.shelf.leaving] == ["mine@1.0.0"]
+        assert [str(served.reference) for served in home.models.live.leaving] == ["mine@1.0.0"]
         assert await top(lease) == before != await home.top()
     await home.settle()
 

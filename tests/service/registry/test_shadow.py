@@ -58,7 +58,7 @@ class Both:
 
     @property
     def shadowing(self) -> Shadow:
-        return self.models.shelf.shadows["echo"]
+        return self.models.live.shadows["echo"]
 
     async def ask(self, *markers: float) -> None:
         with self.models.classifier("echo@0.0.1") as lease:
@@ -117,7 +117,7 @@ async def test_a_shadow_that_fails_only_fails_itself(both: Both) -> None:
 async def test_a_shadow_that_dies_is_dropped_and_nothing_else(both: Both) -> None:
     both.shadow.on_marker[2.0] = sys.exit
     await both.ask(1, 2, 3)
-    await both.until(lambda: not both.models.shelf.shadows)
+    await both.until(lambda: not both.models.live.shadows)
     assert both.reasons == []
     await both.ask(1, 2, 3)
 
@@ -156,7 +156,7 @@ async def test_shadows_that_cannot_be_compared_are_refused(both: Both) -> None:
     with pytest.raises(Refused, match="other classes"):
         await both.models.trials.set_shadow("echo", Reference("ruler", "1.0.0"), 1.0)
     await both.models.trials.end_shadow("echo")
-    assert both.models.shelf.shadows == {}
+    assert both.models.live.shadows == {}
 
 
 async def test_only_the_version_that_answers_for_the_name_is_compared(both: Both) -> None:
