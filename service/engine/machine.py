@@ -130,8 +130,8 @@ def widest(
     """Find the number of padded points beyond which a batch has nothing to gain.
 
     The cost model is a straight line in their number, and says nothing of the size at which activations leave a cache
-    or a memory. So batches of :data:`WIDTHS` are tried in turn, until a point has become dearer, or, beyond the
-    usual width, until it has stopped becoming cheaper.
+    or a memory. So batches of :data:`WIDTHS` are tried in turn, until a point has become dearer, or, beyond the usual
+    width, until it has stopped becoming cheaper.
 
     Parameters
     ----------

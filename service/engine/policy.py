@@ -13,10 +13,10 @@ Priority is a head start in seconds, so that it cannot starve anybody either. Th
 
     seconds(B, L, N) = c0 + c1 * B * L + c2 * B * L**2 + c3 * B + c4 * N
 
-for B curves of N points in all, padded to L: a fixed cost per run, layers that see padding, attention, what a
-curve costs whatever its length (its metadata tokens), and layers that see real points only. The terms are
-fitted to this machine and this graph at warm-up, so a graph that packs its tokens and one that pads them each get
-the batches that suit it.
+for B curves of N points in all, padded to L: a fixed cost per run, layers that see padding, attention, what a curve
+costs whatever its length (its metadata tokens), and layers that see real points only. The terms are fitted to this
+machine and this graph at warm-up, so a graph that packs its tokens and one that pads them each get the batches that
+suit it.
 
 **The cost model while serving** (:class:`LiveCost`): the fit of the warm-up, followed by what runs are measured to
 take. Two things change. The machine as a whole gets slower and faster (other processes, a clock that changes): a scale

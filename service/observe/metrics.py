@@ -3,7 +3,7 @@
 Histograms of time go from 100 microseconds to 30 seconds. All metrics live in the registry of a :class:`Metrics`
 object, one to a process, so that a scrape sees one consistent set and a test can make as many as it likes. Children
 of labelled metrics on the path of a light curve are looked up once and kept: ``labels()`` costs more than the
-point it leads to. What belongs to one engine carries its task as a label.
+observation it leads to. What belongs to one engine carries its task as a label.
 
 What a request takes and what a model does is noted while clients wait, and counted when somebody reads it or a few
 hundred notes have come together (:class:`DeferredHistogram`, :class:`ModelNotes`): all that changes is the time.
