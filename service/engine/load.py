@@ -171,17 +171,11 @@ def load_model(
     """
     started, wish = monotonic(), wish or CoreLayout(threads=threads)
     opened = open_model(path, provider, wish.threads or 1, native)
-    bundle, session, program, golden_error, library = opened
+    bundle, program = opened.bundle, opened.program
     if bundle.manifest.task != task:
         raise BundleError(f"{path}: made for {bundle.manifest.task}, not for {task}")
     driver = Cudart.of_this_process() if provider == "cuda" else None
-    first = _run_of(session, partial(_reopen, bundle, provider, wish.threads or 1, library), provider, driver)
-
-    @cache
-    def open_graph(threads: int) -> SessionRun:
-        again = partial(_reopen, bundle, provider, threads, library)
-        return first if threads == (wish.threads or 1) else _run_of(again(), again, provider, driver)
-
+    open_graph = _graphs_of(opened, provider, wish.threads or 1, driver)
     store = Measurements(folder, _circumstances(bundle, provider, wish, opened.kernels))
     free = None if driver is None else driver.free_bytes
     measured = calibrate(open_graph, program, provider, wish, store.recall(), tune, free)
@@ -194,7 +188,7 @@ def load_model(
         provider,
         open_graph(layout.threads),
         CostModel.fit(measured.samples),
-        golden_error,
+        opened.golden_error,
         monotonic() - started,
         samples=measured.samples,
         clock=clock_of(provider, layout.threads),
@@ -203,6 +197,19 @@ def load_model(
         keep=lambda samples: store.keep(measured.model_copy(update={"runs": tuple(map(tuple, samples))})),
         kernels=opened.kernels,
     )
+
+
+def _graphs_of(
+    opened: OpenModel, provider: Provider, threads: int, driver: Cudart | None
+) -> Callable[[int], SessionRun]:
+    """Return a function from threads to a graph with so many, opened once; the open session has ``threads``."""
+
+    @cache
+    def open_graph(count: int) -> SessionRun:
+        again = partial(_reopen, opened.bundle, provider, count, opened.library)
+        return _run_of(opened.session if count == threads else again(), again, provider, driver)
+
+    return open_graph
 
 
 def _run_of(

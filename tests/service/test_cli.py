@@ -118,7 +118,8 @@ def test_check(tiny_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run("check", str(tiny_bundle)) == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny 0.0.1")
-    assert len(out.splitlines()) == 5 + 9
+    assert len(out.splitlines()) == 6 + 9
+    assert "kernels of our own: none" in out
     altered = shutil.copytree(tiny_bundle, tmp_path / "altered")
     with (altered / "model.onnx").open("ab") as model:
         model.write(b"\0")

@@ -13,10 +13,8 @@ that takes the alerts whether it still knows one, and takes another client where
 the monitor (:meth:`KafkaSource._check_client`).
 
 Partitions are paused while the buffer between the client's queue and the worker is full; the pause is ordered again for
-every partition that comes.
-
-In transactions the producer commits the offsets (:meth:`KafkaSource.transaction_offsets`), and the consumer commits for
-the sake of the journal alone.
+every partition that comes. In transactions the producer commits the offsets (:meth:`KafkaSource.transaction_offsets`),
+and the consumer commits for the sake of the journal alone.
 
 :class:`KafkaRange` is the source of a replay: messages between two offsets or two moments. Nothing is committed and no
 group is joined, so a replay disturbs nobody. It ends where the topic ended when it began.
@@ -43,24 +41,18 @@ from service.stream.kafka.offsets import Offsets, Partition, RecentAnswers, Toke
 from service.stream.messages import PART_MESSAGES, FiniteSource, Message, SourceStatus, TransientError
 
 log = structlog.get_logger(__name__)
-
 REVOKE_SECONDS: Final = 1.0
 COMMITTED_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 5.0
 REFUSAL_SECONDS: Final = 5.0
-CONSUME_SECONDS: Final = 0.05
-"""Seconds that the consumer is waited for before other work is looked at; commits and journals come by this way."""
-SHORT_CONSUME_SECONDS: Final = 0.005
-"""The same while messages in the buffer wait for an answer of the broker."""
-PAUSE_AFTER_SECONDS: Final = 0.5
-"""Seconds that the buffer is full before partitions are paused; until then it grows by a message for each call."""
-CLIENT_CHECK_SECONDS: Final = 2.0
-"""Seconds between two checks of the client of a member without partitions."""
-CLIENT_ANSWER_SECONDS: Final = 2.0
-"""Seconds that a broker has to answer it then; it may be waiting for messages for as long as ``fetch.wait.max.ms``."""
-MAX_UNANSWERED_CHECKS: Final = 2
-"""Checks in a row without an answer, while brokers answer the monitor, after which another client is taken."""
+CONSUME_SECONDS: Final = 0.05  # before other work is looked at; commits and journals come by this way
+SHORT_CONSUME_SECONDS: Final = 0.005  # while messages in the buffer wait for an answer of the broker
+PAUSE_AFTER_SECONDS: Final = 0.5  # of a full buffer; until then it grows by a message for each call
+CLIENT_CHECK_SECONDS: Final = 2.0  # between two checks of the client of a member without partitions
+CLIENT_ANSWER_SECONDS: Final = 2.0  # for the broker then, which may wait for messages for ``fetch.wait.max.ms``
+MAX_UNANSWERED_CHECKS: Final = 2  # in a row, while brokers answer the monitor, before another client is taken
 MAX_DELIVERIES: Final = 5
+# The promise to lose nothing rests on the fixed ones.
 DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
     "enable.auto.commit": False,
@@ -74,7 +66,6 @@ DEFAULT_PROPERTIES: Final[Mapping[str, Any]] = {
     "allow.auto.create.topics": False,
 }
 FIXED_PROPERTIES: Final = ("enable.auto.commit", "enable.auto.offset.store", "partition.assignment.strategy")
-"""Settings that the promise to lose nothing rests on."""
 _NO_GENERATION: Final = -1
 
 
