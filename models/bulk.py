@@ -5,9 +5,9 @@ through once. Only a curve that this finds something about is looked at alone: b
 names its fault, and by ``featurise``, which cuts it. Tests hold the two ways to each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,8 +41,31 @@ class _Points:
     detected: Bool
 
 
+MOST_TOGETHER: Final = 16_384
+"""Points that are worked on together: more gain nothing, and a step over all of a large body keeps others waiting."""
+
+ItemT = TypeVar("ItemT")
+
+
+def _portions(items: Sequence[ItemT], sizes: Iterable[int]) -> Iterator[Sequence[ItemT]]:
+    """Divide items, in order, into portions of about :data:`MOST_TOGETHER` points."""
+    first = points = 0
+    for place, size in enumerate(sizes):
+        if points and points + size > MOST_TOGETHER:
+            yield items[first:place]
+            first, points = place, 0
+        points += size
+    if first < len(items):
+        yield items[first:]
+
+
 def light_curves(many: Sequence[Columns]) -> list[LightCurve | LightCurveError]:
     """Build records, each alone: a curve that breaks a rule has its error in its place."""
+    sizes = (len(columns.mjd) if isinstance(columns.mjd, Sized) else 1 for columns in many)
+    return [curve for portion in _portions(many, sizes) for curve in _light_curves(portion)]
+
+
+def _light_curves(many: Sequence[Columns]) -> list[LightCurve | LightCurveError]:
     arrays_of_each = [_arrays(columns) for columns in many]
     regular = [(arrays, columns) for arrays, columns in zip(arrays_of_each, many, strict=True) if arrays is not None]
     if not regular:
@@ -149,6 +172,13 @@ def featurise_each(
     curves: Sequence[LightCurve], limits: Limits, flux_unit: FluxUnit, columns: Sequence[str], bands: BandMap
 ) -> list[Tokens | LightCurveError]:
     """Turn each record into model input as :func:`models.lightcurve.featurise` does; its error stands in its place."""
+    portions = _portions(curves, map(len, curves))
+    return [one for portion in portions for one in _featurise_each(portion, limits, flux_unit, columns, bands)]
+
+
+def _featurise_each(
+    curves: Sequence[LightCurve], limits: Limits, flux_unit: FluxUnit, columns: Sequence[str], bands: BandMap
+) -> list[Tokens | LightCurveError]:
     length_K = np.fromiter(map(len, curves), np.int64, len(curves))
     if len(curves) < 2 or not length_K.all():
         return [_featurised(curve, limits, flux_unit, columns, bands) for curve in curves]

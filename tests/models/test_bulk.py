@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import bulk
 from models.bulk import featurise_each, light_curves
 from models.lightcurve import Columns, LightCurve, LightCurveError, Limits, Tokens, featurise
 from models.photometry import BANDS, BandMap
@@ -153,3 +154,10 @@ def test_a_light_curve_without_points_is_no_obstacle_to_others() -> None:
     first, second = featurise_each([empty, sound], SEEN, "nJy", (), BAND_MAPS[0])
     assert isinstance(first, LightCurveError)
     assert isinstance(second, Tokens)
+
+
+def test_portions_are_in_order_and_of_a_bounded_number_of_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "MOST_TOGETHER", 10)
+    sizes = [4, 4, 4, 30, 1, 9, 1, 0]
+    portions = [list(portion) for portion in bulk._portions(list(range(len(sizes))), sizes)]
+    assert portions == [[0, 1], [2], [3], [4, 5], [6, 7]]
