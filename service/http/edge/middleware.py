@@ -27,7 +27,7 @@ from service.engine.queue import wait
 from service.http.edge.errors import INTERNAL, OVERLOADED, ProblemError, problem_of, problem_response
 from service.http.edge.keys import ANYBODY, KeyRing, Quotas
 from service.http.edge.protocol import ARRIVED
-from service.http.edge.receive import SENT, ClientGone
+from service.http.edge.receive import ClientGone
 from service.http.edge.turns import neighbourhood
 from service.observe.metrics import Metrics
 from service.observe.tracing import RANDOM, Answered, Tracer
@@ -90,7 +90,6 @@ class Edge:
                 del problem  # in the frames of whose traceback it would keep itself, and the body, for a while
             finally:
                 self.metrics.in_progress -= 1
-                state.pop(SENT, None)  # else request and state would hold each other until cycles are looked for
             ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
             self._record(scope["method"], route, status, ended - started)
             if recorded is not None:

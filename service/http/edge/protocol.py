@@ -22,6 +22,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 from uuid import uuid4
+from weakref import ref
 
 import structlog
 import uvicorn
@@ -306,7 +307,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Begin a request when it is its turn, and not at all when its client has left by then."""
         cycle.scope["state"][ARRIVED] = self._arrived if self._in_turn else monotonic()
-        cycle.scope["state"][SENT] = cycle
+        # Weakly, or request and scope would hold each other, and a body, until cycles are looked for.
+        cycle.scope["state"][SENT] = ref(cycle)
         start = super()._start_asgi_task
         if self._in_turn:
             start(cycle, app)

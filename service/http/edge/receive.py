@@ -36,7 +36,7 @@ UNWATCHED_SECONDS = 0.1  # work that has ended by then is not worth a task that 
 
 
 SENT = "sent"
-"""Key of a request's state: what has been :class:`Sent` of it."""
+"""Key of a request's state: a weak reference to what has been :class:`Sent` of it."""
 
 
 class Sent(Protocol):
@@ -142,8 +142,9 @@ class Body:
 
     def _is_here(self) -> bool:
         """Return True for a body of which everything has come already: most small ones come with their headers."""
-        sent: Sent | None = self._request.scope.get("state", {}).get(SENT)
-        return sent is not None and not sent.more_body
+        sent: Callable[[], Sent | None] | None = self._request.scope.get("state", {}).get(SENT)
+        request = None if sent is None else sent()
+        return request is not None and not request.more_body
 
     async def _wait_for(self, limit: int, timeout: float) -> None:
         try:

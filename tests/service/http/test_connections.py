@@ -521,3 +521,17 @@ def test_a_version_of_uvicorn_that_was_not_tried_is_not_installed() -> None:
     assert len(bounds) == 1
     assert Version(version("uvicorn")) in wanted.specifier
     assert requires("uvicorn") is not None
+
+
+def test_a_request_that_has_ended_is_gone_without_a_search_for_cycles() -> None:
+    """Requests that held their state, and were held by it, kept refused bodies for minutes."""
+    gc.collect()
+    gc.disable()
+    try:
+        with live(loader(Network())) as edge:
+            for _ in range(20):
+                assert edge.ask("POST", "/v1/classify", b"{" + b" " * 1000)[0] == 400
+            left = [one for one in gc.get_objects() if isinstance(one, RequestResponseCycle)]
+    finally:
+        gc.enable()
+    assert len(left) <= 1
