@@ -154,11 +154,11 @@ class Service:
             detail = "no classifier is served under this name: /v1/models lists those that are"
             raise ProblemError(NOT_FOUND, detail) from None
 
-    def chooser(self, name: str = "", *, others: bool = True) -> ModelChooser:
+    def chooser(self, name: str = "") -> ModelChooser:
         """Return what chooses a model for each light curve of a request; raises as :meth:`lease_classifier`."""
         if name or not self.started:  # where none is named there is always one that answers
             self.lease_classifier(name)
-        return ModelChooser(self.models.classifier, name, others=others)
+        return ModelChooser(self.models.classifier, name)
 
     def lease_forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
         """Lease a forecaster of the repository; raises likewise."""

@@ -376,13 +376,9 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         key = ""
         if service.models.live.routes.canaries:  # whose share is divided by it
             key = sticky_key(request, (item.object_id for item in body.items))
-        others = not reply_form.one_model
-        usual = not query.model  # for which there always is a model, so that nothing has to be looked at or told
-        chooser = (
-            ModelChooser(service.models.classifier, others=others)
-            if usual
-            else service.chooser(query.model, others=others)
-        )
+        # A model that is named may have gone meanwhile; where none is named, there always is one that answers.
+        lease_of = service.lease_classifier if query.model else service.models.classifier
+        chooser = ModelChooser(lease_of, query.model, others=not reply_form.one_model)
         choices = [chooser.choose(item, key=key) for item in body.items]
         leases = [lease for lease, _ in choices]
         if body.options.prior is not None:
