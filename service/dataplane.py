@@ -189,13 +189,13 @@ class DataPlane(Generic[ItemT]):
         try:
             outcomes = await self._answer(items, options)
         except (EngineFailure, asyncio.CancelledError):
-            self.notes.asked(0, len(items), monotonic() - started)
+            self.notes.note_request(0, len(items), monotonic() - started)
             raise
         from_network = [
             outcome for outcome in outcomes if outcome.status != "abstained"
         ]  # those never reach the network
         answered = sum(outcome.prediction is not None for outcome in from_network)
-        self.notes.asked(answered, len(from_network) - answered, monotonic() - started)
+        self.notes.note_request(answered, len(from_network) - answered, monotonic() - started)
         return outcomes
 
     def _count(self, outcomes: Sequence[Outcome], surveys: str | Sequence[str]) -> None:
@@ -217,7 +217,7 @@ class DataPlane(Generic[ItemT]):
         with stage("featurise") if traced else nullcontext():
             prepared = await self._prepare(items)
         usable = [item for item in prepared if isinstance(item, _Prepared)]
-        self.notes.spent({"featurise": sum(item.seconds for item in usable)})
+        self.notes.note_stages({"featurise": sum(item.seconds for item in usable)})
         results = await self._look_up(usable, options) if usable else []
         if traced:
             add_runs(result for result in results if isinstance(result, Prediction))
@@ -231,7 +231,7 @@ class DataPlane(Generic[ItemT]):
         started, keys = monotonic(), [item.key for item in prepared]
         rows = await self._results.find(keys)
         places = [place for place, row in enumerate(rows) if row is None]
-        self.notes.looked_up(len(rows) - len(places), len(places), monotonic() - started)
+        self.notes.note_lookup(len(rows) - len(places), len(places), monotonic() - started)
         fresh = await self._wait([prepared[place].question for place in places], options) if places else []
         new = zip(places, fresh, strict=True)
         self._results.keep([(keys[place], answer.outputs) for place, answer in new if isinstance(answer, Prediction)])

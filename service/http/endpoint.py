@@ -170,7 +170,7 @@ class Stopwatch:
 
     def tell(self, notes: ModelNotes) -> None:
         """Tell a model how long the stages took of a request that it has answered; no stage comes after that."""
-        notes.spent(self._seconds)
+        notes.note_stages(self._seconds)
 
     def header(self, outcomes: Sequence[Outcome]) -> str:
         """Server-Timing of a request: milliseconds of each stage, of the slowest item where items went side by side.

@@ -76,25 +76,18 @@ class MetricChildren(dict[tuple[str, ...], MetricT]):
         return child
 
 
-class DeferredHistogram(Histogram):
-    """A histogram that notes what it observes, and counts it when it is read or much is noted.
+class _Deferred(MetricWrapperBase):
+    """A metric that notes amounts, and counts them when it is read or many are noted.
 
     Hundreds together cost a tenth of what each would alone, and no request waits for them. Safe to use from any thread.
     """
 
     def _metric_init(self) -> None:
-        super()._metric_init()
+        super()._metric_init()  # type: ignore[no-untyped-call]  # of prometheus_client, which has no types here
         self._amounts: list[float] = []
         self._counting = Lock()
 
-    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        """Note a value."""
-        self._amounts.append(amount)
-        if len(self._amounts) >= MOST_NOTED:
-            self._count()
-
-    def observe_all(self, amounts: Iterable[float]) -> None:
-        """Note several values."""
+    def _note(self, *amounts: float) -> None:
         self._amounts.extend(amounts)
         if len(self._amounts) >= MOST_NOTED:
             self._count()
@@ -108,36 +101,40 @@ class DeferredHistogram(Histogram):
             amounts = self._amounts[:]
             del self._amounts[: len(amounts)]  # what others have noted meanwhile stands behind
         if amounts:
-            self._sum.inc(sum(amounts))
-            places = np.searchsorted(self._upper_bounds, amounts)
-            for place, count in zip(*np.unique(places, return_counts=True), strict=True):
-                self._buckets[place].inc(int(count))
+            self._add(amounts)
+
+    def _add(self, amounts: Sequence[float]) -> None:
+        """Count amounts that were noted."""
+        raise NotImplementedError
 
 
-class DeferredCounter(Counter):
-    """A counter that notes what is added to it, likewise."""
+class DeferredHistogram(_Deferred, Histogram):
+    """A histogram that counts later what it observes."""
 
-    def _metric_init(self) -> None:
-        super()._metric_init()
-        self._amounts: list[float] = []
-        self._counting = Lock()
+    def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
+        """Note a value."""
+        self._note(amount)
+
+    def observe_all(self, amounts: Iterable[float]) -> None:
+        """Note several values."""
+        self._note(*amounts)
+
+    def _add(self, amounts: Sequence[float]) -> None:
+        self._sum.inc(sum(amounts))
+        places = np.searchsorted(self._upper_bounds, amounts)
+        for place, count in zip(*np.unique(places, return_counts=True), strict=True):
+            self._buckets[place].inc(int(count))
+
+
+class DeferredCounter(_Deferred, Counter):
+    """A counter that adds up later what is added to it."""
 
     def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
         """Note an increase."""
-        self._amounts.append(amount)
-        if len(self._amounts) >= MOST_NOTED:
-            self._count()
+        self._note(amount)
 
-    def _child_samples(self) -> Iterable[Sample]:
-        self._count()
-        return super()._child_samples()
-
-    def _count(self) -> None:
-        with self._counting:
-            amounts = self._amounts[:]
-            del self._amounts[: len(amounts)]
-        if amounts:
-            super().inc(sum(amounts))
+    def _add(self, amounts: Sequence[float]) -> None:
+        super().inc(sum(amounts))
 
 
 class ModelNotes:
@@ -168,21 +165,21 @@ class ModelNotes:
         self.count()
         return self._statistics
 
-    def ran(self, report: RunReport, predicted_seconds: float) -> None:
+    def note_run(self, report: RunReport, predicted_seconds: float) -> None:
         """Note a run and its predicted seconds; called in worker threads."""
         self._runs.append((monotonic(), report, predicted_seconds))
         if len(self._runs) >= MOST_RUNS:
             self.count()
 
-    def asked(self, answered: int, failed: int, seconds: float) -> None:
+    def note_request(self, answered: int, failed: int, seconds: float) -> None:
         """Note what became of the light curves of a request."""
         self._note(self._statistics.record_request, answered, failed, seconds)
 
-    def looked_up(self, hits: int, misses: int, seconds: float) -> None:
+    def note_lookup(self, hits: int, misses: int, seconds: float) -> None:
         """Note light curves that were looked up among the results that are kept."""
         self._note(self._statistics.record_lookup, hits, misses, seconds)
 
-    def spent(self, stages: Mapping[str, float]) -> None:
+    def note_stages(self, stages: Mapping[str, float]) -> None:
         """Note what a request spent in stages outside of the engine, which are not changed afterwards."""
         self._note(self._statistics.record_stages, stages)
 

@@ -73,7 +73,7 @@ class ModelOpener:
         program, task, taxonomy = program_of(bundle.manifest), bundle.manifest.task, bundle.manifest.taxonomy
         bands = bundle.manifest.band_map.labels
         notes = self._metrics.notes(task, () if taxonomy is None else taxonomy.names, bands)
-        listeners: list[RunListener] = [notes.ran]
+        listeners: list[RunListener] = [notes.note_run]
         if self._tracer.exports:
             listeners.append(partial(self._tracer.run, task))
         supervisor = supervise(loaded, self._settings.hung_run_seconds, partial(self._fault, task))

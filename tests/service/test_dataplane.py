@@ -47,7 +47,7 @@ class Service:
 async def service() -> AsyncIterator[Service]:
     graph, metrics, program = EchoGraph(), Metrics(), Classification(BUNDLE.manifest)
     metrics.set_model(BUNDLE, "cpu", 0.0)
-    count, cost = metrics.notes("classification").ran, CostModel(1e-3, 1e-6, 0.0)
+    count, cost = metrics.notes("classification").note_run, CostModel(1e-3, 1e-6, 0.0)
     engine = Engine(graph, program, cost, EngineOptions(workers=1, max_queued_seconds=0.05), listeners=(count,))
     await engine.start()
     yield Service(graph, engine, DataPlane(engine, program, metrics), metrics)

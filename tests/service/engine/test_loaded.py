@@ -71,7 +71,7 @@ async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> N
         program,
         model.cost,
         EngineOptions(workers=2),
-        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).ran,),
+        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).note_run,),
     )
     await engine.start()
     plane = DataPlane(engine, program, metrics)
@@ -100,7 +100,7 @@ async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -
         program,
         model.cost,
         EngineOptions(workers=1),
-        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).ran,),
+        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).note_run,),
     )
     await engine.start()
     outcomes = await DataPlane(engine, program, metrics).ask([random_curve(rng, 40) for _ in range(5)])
