@@ -531,7 +531,7 @@ def test_a_request_that_has_ended_is_gone_without_a_search_for_cycles() -> None:
         with live(loader(Network())) as edge:
             for _ in range(20):
                 assert edge.ask("POST", "/v1/classify", b"{" + b" " * 1000)[0] == 400
-            left = [one for one in gc.get_objects() if isinstance(one, RequestResponseCycle)]
+            left = [one for one in gc.get_objects() if type(one) is RequestResponseCycle]
     finally:
         gc.enable()
     assert len(left) <= 1
