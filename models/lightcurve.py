@@ -117,10 +117,11 @@ class LightCurve:
         flux32, err32 = _flux_column(flux, flux_unit), _flux_column(flux_err, flux_unit)
         flags = None if detected is None else np.asarray(detected, dtype=np.bool_)
         check_lengths(days, {"flux": flux32, "flux_err": err32, "band": bands, "detected": flags})
-        _check_values(days, flux32, err32)
+        rising = is_rising(days)
+        _check_values(days, flux32, err32, rising)
         if flags is None:
             flags = np.abs(flux32) >= DETECTION_SNR * err32
-        rows = _without_repeats(days, flux32, err32, bands, flags)
+        rows = None if rising else _without_repeats(days, flux32, err32, bands, flags)
         if rows is not None:
             days, flux32, err32, bands, flags = days[rows], flux32[rows], err32[rows], bands[rows], flags[rows]
         repeats = 0 if rows is None else int(np.sum(~rows))
@@ -156,9 +157,9 @@ class Columns:
         )
 
 
+@np.errstate(over="ignore")  # beyond float32 becomes inf, which the finite check then names
 def _flux_column(values: ArrayLike, unit: FluxUnit) -> Float32:
-    with np.errstate(over="ignore"):  # beyond float32 becomes inf, which the finite check then names
-        return flux_to_njy(values, unit).astype(np.float32)
+    return flux_to_njy(values, unit).astype(np.float32)
 
 
 def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float64:
@@ -180,12 +181,12 @@ def band_column(band: Sequence[str] | NDArray[Any]) -> Int64:
     if isinstance(band, np.ndarray) and band.dtype.kind in "iu":
         require((band >= 0) & (band < len(BANDS)), "band", "unknown_band", "band index out of range")
         return band.astype(np.int64)
-    column = np.array([NAMES.get(name, UNKNOWN) for name in band], dtype=np.int64)
-    if (column < 0).any():
-        position = int(np.argmin(column))
+    column = [NAMES.get(name, UNKNOWN) for name in band]
+    if UNKNOWN in column:
+        position = column.index(UNKNOWN)
         message = f"unknown band {str(band[position])[:20]!r}; known bands are {', '.join(FILTERS)}"
         raise LightCurveError(f"/band/{position}", "unknown_band", message)
-    return column
+    return np.array(column, dtype=np.int64)
 
 
 def check_lengths(mjd: Float64, columns: Mapping[str, NDArray[Any] | None]) -> None:
@@ -204,10 +205,21 @@ def check_times(mjd: Float64) -> None:
     require(np.abs(mjd) < MAX_ABS_MJD, "mjd", "time_out_of_range", "not an MJD (a Julian date? subtract 2400000.5)")
 
 
-def _check_values(mjd: Float64, flux: Float32, flux_err: Float32) -> None:
+def is_rising(mjd: Float64) -> bool:
+    """Return True when every time is later than the one before it, the usual case."""
+    return holds_for_all(mjd[1:] > mjd[:-1])
+
+
+def holds_for_all(condition: Bool) -> bool:
+    """Return True when a condition holds everywhere; costs a fifth of numpy's own, which goes through Python."""
+    return bool(np.count_nonzero(condition) == condition.size)
+
+
+def _check_values(mjd: Float64, flux: Float32, flux_err: Float32, rising: bool) -> None:
     # Most are sound, which takes half as many steps to see as to say what is wrong.
-    sound = np.isfinite(flux) & np.isfinite(flux_err) & (flux_err > 0) & (np.abs(mjd) < MAX_ABS_MJD)
-    if sound.all():
+    within = mjd[0] > -MAX_ABS_MJD and mjd[-1] < MAX_ABS_MJD
+    finite = holds_for_all(np.isfinite(flux)) and holds_for_all(np.isfinite(flux_err))
+    if rising and within and finite and holds_for_all(flux_err > 0):
         return
     check_times(mjd)
     for name, column in (("flux", flux), ("flux_err", flux_err)):
@@ -229,8 +241,6 @@ def _without_repeats(mjd: Float64, flux: Float32, flux_err: Float32, band: Int64
     LightCurveError
         Where two rows share time and band but not the flux, its error or the detection.
     """
-    if (mjd[1:] > mjd[:-1]).all():  # the usual case, at a tenth of the cost
-        return None
     order = np.lexsort((band, mjd))  # stable: rows of one time and band stay in the order they were sent in
     again = (np.diff(mjd[order]) == 0) & (np.diff(band[order]) == 0)
     if not again.any():
@@ -316,16 +326,17 @@ def featurise(
     """
     network_bands = bands if isinstance(bands, BandMap) else _named(tuple(bands))
     band_N = network_bands.table(curve.survey)[curve.band]
-    order = np.arange(len(curve))
-    if not (curve.mjd[1:] > curve.mjd[:-1]).all():
+    others, usable = dict(curve.unknown_filters), len(curve)
+    rows: slice | Int64 | None = _last_rows(curve, band_N, limits)
+    if rows is None:
         order = np.lexsort((curve.flux_err, curve.flux, band_N, curve.mjd))
-    others = dict(curve.unknown_filters)
-    if (band_N < 0).any():
-        order, others = order[band_N[order] >= 0], others | _others(curve.band[band_N < 0])
-    if order.size == 0:
-        message = f"no observation in a band that this network knows: {', '.join(network_bands.bands)}"
-        raise LightCurveError("/band", NO_USABLE_POINTS, message)
-    rows = order[_keep(curve, band_N, order, limits)]
+        is_other_N = band_N < 0
+        if is_other_N.any():
+            order, others = order[band_N[order] >= 0], others | _others(curve.band[is_other_N])
+        if order.size == 0:
+            message = f"no observation in a band that this network knows: {', '.join(network_bands.bands)}"
+            raise LightCurveError("/band", NO_USABLE_POINTS, message)
+        usable, rows = len(order), order[_keep(curve, band_N, order, limits)]
     mjd, band = curve.mjd[rows], band_N[rows]
     return Tokens(
         time=(mjd - mjd[0]).astype(np.float32),
@@ -333,8 +344,8 @@ def featurise(
         flux_err=njy_to(curve.flux_err[rows], flux_unit).astype(np.float32),
         band=band,
         detected=curve.detected[rows],
-        metadata=metadata_row(curve.metadata, columns) if curve.metadata else np.full(len(columns), np.nan, np.float32),
-        truncated=len(rows) < len(order),
+        metadata=metadata_row(curve.metadata, columns) if curve.metadata else _no_metadata(len(columns)).copy(),
+        truncated=len(mjd) < usable,
         points_per_band=tuple(np.bincount(band, minlength=len(network_bands.labels)).tolist()),
         origin_mjd=float(mjd[0]),
         other_filters=others,
@@ -344,6 +355,28 @@ def featurise(
 @lru_cache(maxsize=64)
 def _named(bands: tuple[str, ...]) -> BandMap:
     return BandMap(bands)
+
+
+@lru_cache(maxsize=64)
+def _no_metadata(columns: int) -> Float32:
+    """Return the row of an object of which nothing is known, to be copied."""
+    return np.full(columns, np.nan, np.float32)
+
+
+def _last_rows(curve: LightCurve, band_N: Int64, limits: Limits) -> slice | None:
+    """Return the rows kept where those from some time on are: rising times, known bands and no more than fit.
+
+    Says of most light curves, at a third of the cost, what sorting and :func:`_keep` say of all; None of the others.
+    """
+    if not len(curve) or np.count_nonzero(band_N < 0) or not is_rising(curve.mjd):
+        return None
+    first, trigger = 0, int(curve.detected.argmax())
+    if limits.pre_trigger_days is not None and curve.detected[trigger]:
+        first = int(curve.mjd.searchsorted(curve.mjd[trigger] - limits.pre_trigger_days))
+    points = len(curve) - first
+    if points > limits.max_points_per_band:
+        points = max(np.bincount(band_N[first:]).tolist())  # of the band with most
+    return slice(first, None) if points <= limits.max_points_per_band else None
 
 
 def _others(filters: Int64) -> dict[str, int]:

@@ -248,15 +248,16 @@ class Domain(BaseModel):
             return f"measured on {', '.join(self.surveys)}, not on {curve.survey}"
         place_N = bands.table(curve.survey)[curve.band] - UNKNOWN  # which is the least of all
         is_counted_B = bands.chosen(self.bands)
-        points_B = np.bincount(place_N, minlength=len(is_counted_B))[is_counted_B]
-        if points_B.sum() < self.fewest_points:
+        count_B = np.bincount(place_N, minlength=len(is_counted_B)).tolist()
+        points = [count for count, is_counted in zip(count_B, is_counted_B.tolist(), strict=True) if is_counted]
+        if sum(points) < self.fewest_points:
             return f"measured on light curves of at least {self.fewest_points} points in {', '.join(self.bands)}"
-        if np.count_nonzero(points_B) < self.fewest_bands:
+        if len(points) - points.count(0) < self.fewest_bands:
             return f"measured on light curves in at least {self.fewest_bands} bands of {', '.join(self.bands)}"
         within_N = is_counted_B[place_N]
-        found_N = within_N & curve.detected
-        bright_N = found_N if found_N.any() else within_N
-        return self._brightness(float(np.abs(curve.flux[bright_N]).max()))
+        detected_N = within_N & curve.detected
+        flux = np.abs(curve.flux[detected_N if np.count_nonzero(detected_N) else within_N])
+        return self._brightness(float(flux[flux.argmax()]))
 
     def _brightness(self, peak: float) -> str:
         if self.faintest_njy is not None and peak < self.faintest_njy:
@@ -322,7 +323,7 @@ class Conclusion:
 
     Attributes
     ----------
-    probabilities : shape (C,), float64, sums to 1.
+    values : probability of each class; they sum to 1.
     prior : name of the class shares.
     unusual : whether the novelty is beyond the threshold; None where the model does not tell novelty.
     classes : of the prediction set, the most probable first; None where none is stated.
@@ -331,13 +332,18 @@ class Conclusion:
     evidence : what else was known of the object and used, for people.
     """
 
-    probabilities: NDArray[np.float64]
+    values: Sequence[float]
     prior: str
     unusual: bool | None = None
     classes: tuple[int, ...] | None = None
     coverage: float | None = None
     measured_on: str = ""
     evidence: tuple[str, ...] = ()
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Probability of each class, shape (C,)."""
+        return np.array(self.values)
 
 
 class SharesStated(Protocol):
@@ -483,55 +489,69 @@ class Posterior:
         coverage : that the set shall have; the model's own by default.
         """
         summary = CurveSummary(detections, bands, novelty, metadata or {})
-        return self.conclude_each(probabilities_C[None], [summary], prior, coverage)[0]
+        return self.conclude_each([probabilities_C.tolist()], [summary], prior, coverage)[0]
 
     def conclude_each(
         self,
-        probabilities_BC: NDArray[np.floating],
+        rows: Sequence[Sequence[float]],
         summaries: Sequence[CurveSummary],
         prior: Prior | None = None,
         coverage: float | None = None,
     ) -> list[Conclusion]:
-        """Conclude on each of several light curves, as :meth:`conclude` on one, in far fewer steps."""
+        """Conclude on each of several light curves, as :meth:`conclude` on one.
+
+        Parameters
+        ----------
+        rows : probabilities of the graph, as plain numbers: of so few, numpy would take longer to be asked than to
+            answer, above all where a run of a network has just left the processor's caches cold.
+        """
         prior = prior or self.default
-        p_BC = probabilities_BC.astype(np.float64)
-        evidences: list[tuple[str, ...]] = [()] * len(summaries)
-        for place, one in enumerate(summaries):
-            factors = self._evidence.factors(one.metadata) if one.metadata else None
-            if factors is not None:
-                p_BC[place], evidences[place] = self._reweighted(p_BC[place], prior, factors.log_C, factors.texts)
-            elif prior is not self.default:
-                p_BC[place], evidences[place] = self._reweighted(p_BC[place], prior, None, ())
-        p_BC /= p_BC.sum(axis=1, keepdims=True)
+        weighed = [self._weighed(row, one, prior) for row, one in zip(rows, summaries, strict=True)]
+        values = [_normalised(row) for row, _ in weighed]
         rule = self._manifest.novelty
         unusual = [
             None if rule is None or one.novelty is None else rule.unusual(one.novelty, one.detections)
             for one in summaries
         ]
-        edges = [(one.detections, one.bands, one.novelty or 0.0) for one in summaries]
         if prior.sets is None:
-            columns = zip(p_BC, unusual, evidences, strict=True)
-            return [Conclusion(p_C, prior.name, strange, evidence=evidence) for p_C, strange, evidence in columns]
-        members, reached = prior.sets.members_each(p_BC.tolist(), edges, coverage)
+            columns = zip(values, unusual, weighed, strict=True)
+            return [Conclusion(row, prior.name, strange, evidence=evidence) for row, strange, (_, evidence) in columns]
+        edges = [(one.detections, one.bands, one.novelty or 0.0) for one in summaries]
+        members, reached = prior.sets.members_each(values, edges, coverage)
         return [
-            Conclusion(p_C, prior.name, strange, evidence=evidence)
+            Conclusion(row, prior.name, strange, evidence=evidence)
             if strange
-            else Conclusion(p_C, prior.name, strange, classes, reached, prior.measured_on, evidence)
-            for p_C, strange, classes, evidence in zip(p_BC, unusual, members, evidences, strict=True)
+            else Conclusion(row, prior.name, strange, classes, reached, prior.measured_on, evidence)
+            for row, strange, classes, (_, evidence) in zip(values, unusual, members, weighed, strict=True)
         ]
 
+    def _weighed(
+        self, row: Sequence[float], summary: CurveSummary, prior: Prior
+    ) -> tuple[Sequence[float], tuple[str, ...]]:
+        """Weigh the graph's probabilities by what is known besides; the evidence used is told beside them."""
+        factors = self._evidence.factors(summary.metadata) if summary.metadata else None
+        if factors is not None:
+            return self._reweighted(row, prior, factors.log_C, factors.texts)
+        return (row, ()) if prior is self.default else self._reweighted(row, prior, None, ())
+
     def _reweighted(
-        self, p_C: NDArray[np.float64], prior: Prior, log_C: NDArray[np.float64] | None, evidence: tuple[str, ...]
-    ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+        self, row: Sequence[float], prior: Prior, log_C: NDArray[np.float64] | None, evidence: tuple[str, ...]
+    ) -> tuple[list[float], tuple[str, ...]]:
         """Apply shares and factors; factors that contradict the shares altogether are left out, and that is told."""
         with np.errstate(divide="ignore"):
-            total_C = np.log(np.maximum(p_C, SMALLEST)) + np.log(prior.share_C) - np.log(self._assumed_C)
+            total_C = np.log(np.maximum(row, SMALLEST)) + np.log(prior.share_C) - np.log(self._assumed_C)
         if log_C is not None:
             if math.isinf(float(np.max(total_C + log_C))):
                 evidence = ("what is known of the object contradicts every class of the prior, and is left out",)
             else:
                 total_C = total_C + log_C
-        return np.exp(total_C - total_C.max()), evidence
+        weight: list[float] = np.exp(total_C - total_C.max()).tolist()
+        return weight, evidence
+
+
+def _normalised(row: Sequence[float]) -> list[float]:
+    total = math.fsum(row) or 1.0  # of a network that rules out every class
+    return [value / total for value in row]
 
 
 _NAMES = (UNIFORM, *NAMED)

@@ -60,7 +60,8 @@ class ClassWriter:
     def __init__(self, bundle: Bundle, role: Role = "", prior: AskedPrior = None) -> None:
         taxonomy = bundle.manifest.classes
         self.classes, self._ids = taxonomy.names, taxonomy.ids
-        self.groups, self._membership = _membership(taxonomy)
+        self._members_of_group = _members_of_groups(taxonomy)
+        self.groups = tuple(self._members_of_group)
         self.bands = bundle.manifest.band_map.labels
         self.embedding_dim = bundle.manifest.embedding_dim
         self._posterior = Posterior(bundle.manifest)
@@ -94,36 +95,25 @@ class ClassWriter:
         coverage: float | None = None,
     ) -> list[dict[str, Any]]:
         """Return the result of each outcome, as :meth:`result` does of one."""
-        answered = iter(self._answered(outcomes, coverage))
+        concluded = iter(self._conclude([outcome for outcome in outcomes if outcome.prediction is not None], coverage))
         return [
             _failure(outcome, identity, faults)
             if outcome.prediction is None
-            else self._result(outcome, identity, *next(answered), embedding)
+            else self._result(outcome, identity, next(concluded), embedding)
             for outcome, identity, faults in zip(outcomes, identities, errors, strict=True)
         ]
-
-    def _answered(
-        self, outcomes: Sequence[Outcome], coverage: float | None
-    ) -> Iterable[tuple[Conclusion, int, list[float], list[float]]]:
-        """Conclusion, most probable class and probabilities of classes and of groups, of each that has an answer."""
-        concluded = self._conclude([outcome for outcome in outcomes if outcome.prediction is not None], coverage)
-        if not concluded:
-            return ()
-        p_BC = np.array([one.probabilities for one in concluded])
-        p_BG = p_BC @ self._membership.T
-        return zip(concluded, p_BC.argmax(axis=1).tolist(), p_BC.tolist(), p_BG.tolist(), strict=True)
 
     def _result(
         self,
         outcome: Outcome,
         identity: Mapping[str, object],
         concluded: Conclusion,
-        top: int,
-        values: list[float],
-        of_groups: list[float],
         embedding: bool,
     ) -> dict[str, Any]:
         assert outcome.prediction is not None
+        values = concluded.values
+        top = values.index(max(values))
+        groups = {name: sum([values[place] for place in places]) for name, places in self._members_of_group.items()}
         result = {
             "status": outcome.status,
             **identity,
@@ -131,7 +121,7 @@ class ClassWriter:
             "class_id": self._ids[top],
             "confidence": values[top],
             "probabilities": dict(zip(self.classes, values, strict=True)),
-            "hierarchy": dict(zip(self.groups, of_groups, strict=True)),
+            "hierarchy": groups,
             **self._confidence(outcome.prediction, concluded),
             **_input_members(outcome, self.bands),
         }
@@ -167,8 +157,8 @@ class ClassWriter:
             )
             for outcome, outputs in zip(outcomes, answers, strict=True)
         ]
-        p_BC = np.array([outputs["probabilities"] for outputs in answers])
-        return self._posterior.conclude_each(p_BC, curves, self._prior, coverage)
+        rows = [outputs["probabilities"].tolist() for outputs in answers]
+        return self._posterior.conclude_each(rows, curves, self._prior, coverage)
 
     def _confidence(self, prediction: Prediction, concluded: Conclusion) -> dict[str, Any]:
         """Novelty, prediction set and evidence, of a model and an object that have them."""
@@ -314,7 +304,9 @@ def _encode(model: Mapping[str, str], results: Sequence[Mapping[str, Any]]) -> b
     return orjson.dumps({"model": model, "results": results}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _membership(taxonomy: Taxonomy) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Names of the groups, and a (groups, classes) matrix that sums classes into them, as ``Taxonomy.rollup`` does."""
-    columns = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
-    return tuple(columns[0]), np.array([list(column.values()) for column in columns]).T
+def _members_of_groups(taxonomy: Taxonomy) -> dict[str, list[int]]:
+    """Return the places of the classes in each group, whose probability is their sum (``Taxonomy.rollup``)."""
+    in_each_class = [taxonomy.rollup(row) for row in np.eye(len(taxonomy.classes)).tolist()]
+    return {
+        group: [place for place, of_class in enumerate(in_each_class) if of_class[group]] for group in in_each_class[0]
+    }

@@ -412,14 +412,13 @@ class Classification(_Program):
     def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
         """``probabilities`` (classes,), ``embedding`` (dim,) and perhaps ``novelty`` (), all float32 and finite."""
         names = ("probabilities", "embedding") + (() if self.manifest.novelty is None else ("novelty",))
-        answered = {name: outputs[name] for name in names}
-        _check_rows(len(questions), *answered.values())
-        finite = np.logical_and.reduce(
-            [np.isfinite(value).all(axis=tuple(range(1, value.ndim))) for value in answered.values()]
-        )
+        _check_rows(len(questions), *(outputs[name] for name in names))
+        # Side by side, as one look at all costs a third of a look at each.
+        all_BW = np.concatenate([outputs[name].reshape(len(questions), -1) for name in names], axis=1)
+        finite = np.isfinite(all_BW).all(axis=1).tolist()
         return [
             # Copies: a row that is a view would keep the whole batch in memory for as long as the cache keeps the row.
-            {name: np.array(value[row]) for name, value in answered.items()} if finite[row] else None
+            {name: np.array(outputs[name][row]) for name in names} if finite[row] else None
             for row in range(len(questions))
         ]
 

@@ -40,6 +40,8 @@ from service.observe.tracing import RECORDING
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 
 SHORTEST_WAIT = 1e-4  # seconds, of a worker that holds a batch back
+REPLY_SECONDS = 5e-4
+"""Pause of a worker with nothing to run before it learns from its runs: the interpreter is wanted for the replies."""
 WATCH_SECONDS = 0.5
 
 
@@ -127,6 +129,7 @@ class Engine:
         self._door = Door(self._backlog, self._drain_rate, options.max_queued_seconds, options.max_queued_items)
         self._changed = threading.Condition()  # guards the backlog, its drain rate and what follows
         self._running: dict[threading.Thread, tuple[float, list[Waiting]]] = {}
+        self._unlearned: set[threading.Thread] = set()  # workers that have still to learn from their last runs
         self._idle = 0
         self._stopping = False
         self._accepting = False
@@ -276,7 +279,7 @@ class Engine:
         """Stop accepting, finish what is queued; False when the timeout came first."""
         self._accepting = False
         end = monotonic() + timeout
-        while (self.depth or self.running) and not self._dead:
+        while (self.depth or self.running or self._unlearned) and not self._dead:
             if monotonic() >= end:
                 return False
             await asyncio.sleep(0.005)
@@ -309,19 +312,26 @@ class Engine:
                 self._die(broken)
 
     def _work(self) -> None:
+        settled: Settled = []
+        reports: list[RunReport] = []
         try:
-            while batch := self._next_batch():
-                answers, reports = answer(self._graph, self._program, batch)
-                self._deliver(list(zip(batch, answers, strict=True)))
-                for report in reports:
-                    self._learn(report)
+            while (batch := self._next_batch(settled, reports)) is not None:
+                self._learn(reports)  # in a pause, or before the next run at the latest
+                settled, reports = [], []
+                if batch:
+                    answers, reports = answer(self._graph, self._program, batch)
+                    settled = list(zip(batch, answers, strict=True))
+            self._learn(reports)
         except BaseException as error:  # a SystemExit or a bug alike: this thread ends, and nobody else would notice
             self._die(error)
 
-    def _next_batch(self) -> list[Waiting]:
-        """Wait for work and bind a batch; empty when the engine stops."""
+    def _next_batch(self, settled: Settled, reports: Sequence[RunReport]) -> list[Waiting] | None:
+        """Deliver the last batch, wait for work and bind the next; None at the end.
+
+        Empty where nothing comes at once and there are reports to learn from meanwhile.
+        """
         with self._changed:
-            self._finish()
+            self._finish(settled, reports)
             while not self._stopping:
                 now, pause = monotonic(), None
                 if self._may_bind():
@@ -337,9 +347,12 @@ class Engine:
                 # Waiting lets go of the lock. Without a time limit a worker sleeps until something arrives; with one it
                 # wakes to bind a batch that was held back.
                 self._idle += 1
-                self._changed.wait(pause if pause is None else max(pause, SHORTEST_WAIT))
+                quiet = REPLY_SECONDS if reports else None
+                woken = self._changed.wait(quiet if pause is None else max(pause, SHORTEST_WAIT))
                 self._idle -= 1
-        return []
+                if not woken and pause is None:
+                    return []
+        return None
 
     def _may_bind(self) -> bool:
         """Return True if a batch chosen now would run at once, or be no better if it were chosen later."""
@@ -361,19 +374,25 @@ class Engine:
             self._drain_rate.busy(now)
         return batch
 
-    def _finish(self) -> None:
-        # A batch counts as running until here, so that drain() does not return before its answers are on the loop.
+    def _finish(self, settled: Settled, reports: Sequence[RunReport]) -> None:
+        # Under one lock, so that drain() does not return before the answers are on the loop; and these last, as the
+        # loop wants the interpreter as soon as it has them.
         if (run := self._running.pop(threading.current_thread(), None)) is not None:
             self._drain_rate.cleared(monotonic(), sum(entry.seconds for entry in run[1]))
+        if reports:
+            self._unlearned.add(threading.current_thread())
+        if settled:
+            self._deliver(settled)
 
-    def _learn(self, report: RunReport) -> None:
-        # The interpreter is wanted for the replies now: listeners take notes, and leave the counting for later.
-        run = RunSample(report.size, report.length, report.tokens, report.work_seconds)
-        predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
-        if self._cost.update(run, report.run_seconds):
-            self._cost.refit()  # nobody waits for it: the answers are out
-        for tell in self._listeners:
-            tell(report, predicted)
+    def _learn(self, reports: Sequence[RunReport]) -> None:
+        for report in reports:
+            run = RunSample(report.size, report.length, report.tokens, report.work_seconds)
+            predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
+            if self._cost.update(run, report.run_seconds):
+                self._cost.refit()  # nobody waits for it: the answers are out
+            for tell in self._listeners:
+                tell(report, predicted)
+        self._unlearned.discard(threading.current_thread())
 
     def _deliver(self, settled: Settled) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is waiting any more

@@ -116,6 +116,8 @@ class Backlog:
         self, now: float, cost: CostModel, limits: BatchLimits, idle_workers: int
     ) -> tuple[list[Waiting], list[Waiting]]:
         """Remove and return the next batch, and the entries found expired on the way (both may be empty)."""
+        if not self._size:
+            return [], []
         window = self._front(limits.window)
         chosen, late = plan(window, len(self), now, cost, limits, idle_workers, self._policy)
         batch, missed = [window[index] for index in chosen], [window[index] for index in late]

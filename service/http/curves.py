@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from models.bulk import light_curves
 from models.forecast import check_queries
 from models.lightcurve import Columns, LightCurve, LightCurveError, without_median
-from models.metadata import KNOWN_COLUMNS, METADATA_COLUMNS, clean_metadata
+from models.metadata import KNOWN_COLUMNS, METADATA_COLUMNS, SENTINELS, clean_metadata
 from models.photometry import BandMap, FluxUnit
 from models.posterior import PriorError
 from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
@@ -210,8 +210,10 @@ def _metadata(metadata: object) -> dict[str, float]:
     kinds = set(map(type, metadata.values()))
     if not metadata.keys() <= _KNOWN_METADATA or not kinds <= _NUMBERS_OR_NONE:
         raise _InDoubt
-    if not all(number is None or math.isfinite(number) for number in metadata.values()):
+    if not all(map(math.isfinite, filter(None, metadata.values()))):  # neither null nor zero needs a look
         raise _InDoubt
+    if kinds == _FLOATS and SENTINELS.isdisjoint(metadata.values()):
+        return metadata  # as most are: clean already
     return clean_metadata(metadata)
 
 

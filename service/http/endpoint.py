@@ -31,6 +31,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import Receive, Scope, Send
 
 from models.lightcurve import LightCurveError
 from service.answers.replies import FieldError
@@ -39,6 +40,7 @@ from service.http import openapi
 from service.http.edge import errors
 from service.http.edge.errors import INVALID, Kind, ProblemError
 from service.http.edge.keys import ANYBODY
+from service.http.edge.protocol import in_one_piece
 from service.http.edge.receive import Body, content_coding, inflate, unless_gone
 from service.http.lifecycle import Service
 from service.observe.metrics import STAGES, Metrics, ModelNotes
@@ -256,6 +258,11 @@ class WholeReply(Response):
             (b"content-length", b"%d" % len(content)),
             (b"content-type", media_type.encode("latin-1")),
         ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send head and body, in one piece where the connection is our own."""
+        with in_one_piece(scope):
+            await super().__call__(scope, receive, send)
 
 
 class Inquiry(NamedTuple, Generic[ItemT]):

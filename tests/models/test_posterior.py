@@ -104,7 +104,7 @@ def test_several_light_curves_are_concluded_on_as_each_alone(
         CurveSummary(3, 1, 0.5, {"z_final": 0.8, "z_final_err": 0.05}),
         CurveSummary(),
     ]
-    together = posterior.conclude_each(p_BC, seen_B, posterior.prior(prior), coverage)
+    together = posterior.conclude_each(p_BC.tolist(), seen_B, posterior.prior(prior), coverage)
     for found, one_C, seen in zip(together, p_BC, seen_B, strict=True):
         alone = posterior.conclude(one_C, **seen._asdict(), prior=posterior.prior(prior), coverage=coverage)
         for field in fields(Conclusion):
@@ -350,3 +350,8 @@ def test_the_redshift_that_counts() -> None:
 
 
 MANIFEST = load_bundle(PLAIN).manifest
+
+
+def test_a_network_that_rules_out_every_class_is_no_error() -> None:
+    (concluded,) = Posterior(MANIFEST).conclude_each([[0.0] * C], [CurveSummary()])
+    assert not any(concluded.values)

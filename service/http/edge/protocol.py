@@ -18,7 +18,8 @@ test that names every attribute used here.
 
 import asyncio
 from asyncio import TimerHandle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -26,6 +27,7 @@ from weakref import ref
 
 import structlog
 import uvicorn
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -109,11 +111,27 @@ class LingeringTransport(asyncio.Transport):
         self._lingers = lingers
         self._lingering = self._held = self._paused = False
         self._ending: TimerHandle | None = None
+        self._pieces: list[bytes | bytearray | memoryview] | None = None
+
+    @contextmanager
+    def in_one_piece(self) -> Iterator[None]:
+        """Send what is written inside a ``with`` block at its end: a client wakes, and the system is asked, once."""
+        self._pieces = []
+        try:
+            yield
+        finally:
+            self._send_pieces()
+
+    def _send_pieces(self) -> None:
+        pieces, self._pieces = self._pieces, None
+        if pieces:
+            self._transport.write(b"".join(pieces))
 
     def close(self) -> None:
         """Close, at once or after the client had time to read; what it sends meanwhile is dropped."""
         if self.is_closing():
             return
+        self._send_pieces()
         if not self._still_sending():
             self._transport.close()
             if self._transport.get_write_buffer_size():  # a peer that does not read would keep it open for ever
@@ -138,7 +156,10 @@ class LingeringTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send bytes."""
-        self._transport.write(data)
+        if self._pieces is None:
+            self._transport.write(data)
+        else:
+            self._pieces.append(data)
 
     def abort(self) -> None:
         """Close without sending what is buffered."""
@@ -173,6 +194,13 @@ class LingeringTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Look up a property of the socket."""
         return self._transport.get_extra_info(name, default)
+
+
+def in_one_piece(scope: Scope) -> AbstractContextManager[None]:
+    """Return a context in which a reply is sent in one piece, where the connection is one of ours."""
+    sent = scope.get("state", {}).get(SENT)
+    cycle = None if sent is None else sent()
+    return nullcontext() if cycle is None else cycle.transport.in_one_piece()
 
 
 def _nothing_comes() -> bool:

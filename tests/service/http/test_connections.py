@@ -461,10 +461,13 @@ class Unread(asyncio.Transport):
         self.calls.append("abort")
 
     def is_closing(self) -> bool:
-        return bool(self.calls)
+        return bool({"close", "abort"} & {*self.calls})
 
     def get_write_buffer_size(self) -> int:
         return self.waiting
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.calls.append(bytes(data).decode())
 
 
 @pytest.mark.parametrize(("waiting", "calls"), [(0, ["close"]), (7, ["close", "abort"])])
@@ -476,6 +479,38 @@ async def test_a_reply_that_is_never_read_is_dropped(waiting: int, calls: list[s
     assert peer.calls == ["close"]
     await asyncio.sleep(0.1)
     assert peer.calls == calls
+
+
+async def test_a_reply_in_one_piece_is_written_once() -> None:
+    peer = Unread(0)
+    transport = LingeringTransport(peer, lambda: False, 0.02)
+    with transport.in_one_piece():
+        transport.write(b"head ")
+        transport.write(b"body")
+        assert peer.calls == []
+    assert peer.calls == ["head body"]
+
+
+async def test_a_reply_in_one_piece_is_out_before_the_connection_closes() -> None:
+    peer = Unread(0)
+    transport = LingeringTransport(peer, lambda: False, 0.02)
+    with transport.in_one_piece():
+        transport.write(b"last")
+        transport.close()
+    assert peer.calls == ["last", "close"]
+
+
+def test_an_answer_is_sent_in_one_piece(edge: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies: list[bytes] = []
+    send_pieces = LingeringTransport._send_pieces
+
+    def note(self: LingeringTransport) -> None:
+        replies.append(b"".join(self._pieces or ()))
+        send_pieces(self)
+
+    monkeypatch.setattr(LingeringTransport, "_send_pieces", note)
+    assert edge.post("/v1/classify", curve())[0] == 200
+    assert any(reply.startswith(b"HTTP/1.1 200") and reply.endswith(b"}") for reply in replies)
 
 
 ATTRIBUTES = (
