@@ -30,7 +30,13 @@ SLOW = (
     "models/test_kernels.py::test_a_sanitizer_finds_no_fault",
     "models/test_kernels.py::test_statistics_are_those_of_the_network",
     "models/test_kernels.py::test_frequencies_are_those_of_the_network",
-    "training/export/test_quantize.py::test_a_trial_tells_scores_times_and_a_verdict",
+    "training/export/test_quantize.py",
+    "training/sky/test_six.py::test_a_prepared_folder_ships",
+    "training/sky/test_load.py::test_real_sets_are_read_whole",
+    "deploy/test_hostile_bench.py",
+    "deploy/test_makefile.py::test_the_demonstration",
+    "service/observe/test_tracing.py::test_a_collector_that_is_not_there",
+    "service/stream/test_cluster_monitor.py::test_ends_of_all_partitions",
     "networks/test_statistics_branch.py::test_graph_and_network_agree",
     "networks/test_astro_moe_export.py",
     "networks/test_astromer_export.py",
@@ -75,7 +81,7 @@ ALONE = (
     "service/http/test_reload_under_load.py",  # latency under load
     "deploy/simulation/test_replay.py",  # measured beside simulated times
 )
-SLOW_FIXTURES = frozenset({"pipeline"})
+SLOW_FIXTURES = frozenset({"pipeline", "confident_bundle"})  # trains, or exports a network with all that it may state
 CLUSTER = "service/stream/cluster/"
 # A minute and a half in one process. Each has passed many times in a row, on a busy machine too: see docs/stream.md.
 KAFKA = (
