@@ -198,7 +198,7 @@ def _timed(run: RunGraph, inputs: Arrays, clock: Callable[[], float]) -> float:
 SECONDS_EACH = 0.2  # of each layout in each round
 ROUNDS = 2  # each layout once in every round, so that a machine that gets slower meanwhile favours none
 TUNE_SECONDS = 2.5  # after which no other layout is tried
-WORTH_IT = 1.05  # times as much as the simplest layout, or it stays
+WORTH_IT = 1.05  # times as much as the simplest layout in every round, or that stays: once is often noise
 
 MIX = (Shape(16, 48, 48), Shape(8, 96, 96), Shape(24, 24, 24), Shape(3, 256, 200), Shape(12, 64, 64))
 """Batches as a long queue gives them, of about as many points each."""
@@ -268,13 +268,18 @@ def tune(
     for graph in graphs.values():
         for batch in batches:
             graph(program.assemble(batch))  # the first run of a shape allocates
-    best = dict.fromkeys(layouts, 0.0)
+    rates: dict[CoreLayout, list[float]] = {layout: [] for layout in layouts}
     for layout in [*layouts] * ROUNDS:
         if monotonic() < end:
-            rate = throughput(layout, graphs[layout.threads], program, batches, SECONDS_EACH)
-            best[layout] = max(best[layout], rate)
-    winner = max(layouts, key=lambda layout: best[layout])
-    return winner if best[winner] > WORTH_IT * best[layouts[0]] else layouts[0], all(best.values())
+            rates[layout].append(throughput(layout, graphs[layout.threads], program, batches, SECONDS_EACH))
+    winner = max(layouts, key=lambda layout: _least_gain(rates[layout], rates[layouts[0]]))
+    worth_it = _least_gain(rates[winner], rates[layouts[0]]) > WORTH_IT
+    return winner if worth_it else layouts[0], all(rates.values())
+
+
+def _least_gain(rates: Sequence[float], simplest: Sequence[float]) -> float:
+    """Return the least ratio to the simplest layout's rate in the same round; 0 where there was no time to try."""
+    return min((rate / usual for rate, usual in zip(rates, simplest, strict=False)), default=0.0)
 
 
 def throughput(

@@ -59,6 +59,13 @@ def test_only_what_is_clearly_better_displaces_the_simplest(
     assert tune(both, lambda _: EchoGraph(), PROGRAM) == (both[expected], True)
 
 
+def test_what_is_better_in_one_round_alone_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [CoreLayout(2, 1, 2), CoreLayout(4, 1, 4)]
+    rates = iter([100.0, 130.0, 110.0, 109.0])  # turn and turn about
+    monkeypatch.setattr(layouts, "throughput", lambda *_: next(rates))
+    assert tune(both, lambda _: EchoGraph(), PROGRAM) == (both[0], True)
+
+
 def test_a_single_layout_needs_no_trial() -> None:
     opened = list[int]()
     assert tune([CoreLayout(1, 3, 1)], opened.append, PROGRAM) == (CoreLayout(1, 3, 1), True)  # type: ignore[arg-type]  # never called
