@@ -107,18 +107,24 @@ class Best:
     curves: int
 
     @classmethod
-    def of(cls, folder: Path, curves: Sequence[Columns], callers: int) -> "Best":
-        """Try every schedule with `callers` threads on (some of) the curves; keep the best for all of them."""
+    def of(cls, folder: Path, curves: Sequence[Columns], callers: int, among: int | None = None) -> "Best":
+        """Try every schedule with `callers` threads on (some of) the curves; keep the best for all of them.
+
+        Parameters
+        ----------
+        among : how many curves a schedule may choose among at a time, in the order they come in; by default all. No
+            service is faster whose clients have no more than that in flight.
+        """
         bundle = load_bundle(folder)
         session = open_session(bundle.model)
         tokens = [tokens_of(curve, bundle.manifest) for curve in curves]
         some = tokens[:SAMPLE]
-        ready = {budget: [_inputs(group) for group in cut(some, budget)] for budget in BUDGETS}
+        ready = {budget: _runs(some, budget, among) for budget in BUDGETS}
         rates = dict.fromkeys(BUDGETS, 0.0)
         for budget in [*BUDGETS] * (1 + TRIALS):  # the first run of a shape is dearer, and never the best
             rates[budget] = max(rates[budget], pace(session, ready[budget], callers, len(some)).per_second)
         best = max(BUDGETS, key=lambda budget: rates[budget])
-        return cls(session, best, [_inputs(group) for group in cut(tokens, best)], len(tokens))
+        return cls(session, best, _runs(tokens, best, among), len(tokens))
 
     def run(self, callers: int) -> BarePace:
         """Run every curve once, with `callers` threads that share the session."""
@@ -142,6 +148,12 @@ def cut(tokens: Sequence[Tokens], budget: int) -> list[list[Tokens]]:
         else:
             groups.append([one])
     return groups
+
+
+def _runs(tokens: Sequence[Tokens], budget: int, among: int | None) -> list[Run]:
+    """Return the inputs of every run of a schedule that sees so many curves at a time."""
+    windows = [tokens[first : first + (among or len(tokens))] for first in range(0, len(tokens), among or len(tokens))]
+    return [_inputs(group) for window in windows for group in cut(window, budget)]
 
 
 def _inputs(group: Sequence[Tokens]) -> Run:

@@ -41,11 +41,15 @@ PATIENT: Final = {"MAX_QUEUED_SECONDS": "600", "DEFAULT_DEADLINE_MS": "300000", 
 
 
 class WireRound(NamedTuple):
-    """Curves a second of one turn of every arm; ``json`` in the order of :data:`JSON_IN_FLIGHT`."""
+    """Curves a second of one turn of every arm; ``json`` in the order of :data:`JSON_IN_FLIGHT`.
+
+    ``bare_of_few`` is bare onnxruntime where it has no more to choose among than the fewer of those.
+    """
 
     bare: float
     msgpack: float
     json: tuple[float, ...]
+    bare_of_few: float
 
 
 @contextmanager
@@ -58,7 +62,7 @@ def patient(bundle: Path) -> Iterator[ServiceProcess]:
 def measure(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``engine.vs_bare.*`` and what they are made of."""
     cores = usable_cores()
-    best = Best.of(bundle, curves, cores)
+    best, of_few = Best.of(bundle, curves, cores), Best.of(bundle, curves, cores, JSON_IN_FLIGHT[0])
     say(f"best schedule of bare onnxruntime: {best.budget or 'one by one'}")
     packed = [packed_request(curves[first : first + BATCH]) for first in range(0, len(curves), BATCH)]
     with tempfile.TemporaryDirectory() as folder, patient(bundle) as service:
@@ -69,7 +73,7 @@ def measure(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[
         error = max(check_answers(service, singles, curves, alone), check_packed(service, packed, alone))
         rounds_done = []
         for number in range(rounds):
-            rounds_done.append(_round(service, batches, singles, best, cores))
+            rounds_done.append(_round(service, batches, singles, best, of_few, cores))
             say(f"round {number + 1}/{rounds}: {_line(rounds_done[-1])}")
     return {
         "engine.max_abs_difference_to_bare": error,
@@ -78,7 +82,7 @@ def measure(bundle: Path, curves: Sequence[Columns], rounds: int, say: Callable[
     }
 
 
-def _round(service: ServiceProcess, batches: Path, singles: Path, best: Best, cores: int) -> WireRound:
+def _round(service: ServiceProcess, batches: Path, singles: Path, best: Best, of_few: Best, cores: int) -> WireRound:
     bare = best.run(cores).per_second
     packed = answered(run_in_process(service.port, batches, BATCHES_IN_FLIGHT))
     msgpack = best.curves / packed["seconds"]
@@ -86,6 +90,7 @@ def _round(service: ServiceProcess, batches: Path, singles: Path, best: Best, co
         bare,
         msgpack,
         tuple(best.curves / answered(run_in_process(service.port, singles, n))["seconds"] for n in JSON_IN_FLIGHT),
+        of_few.run(cores).per_second,
     )
 
 
@@ -104,6 +109,7 @@ def _figures(rounds: Sequence[WireRound]) -> Numbers:
         f"engine.json_1_per_s.in_flight_{few}": spread([r.json[0] for r in rounds]),
         f"engine.json_1_per_s.in_flight_{many}": spread([r.json[1] for r in rounds]),
         f"engine.vs_bare.msgpack_{BATCH}": spread([r.msgpack / r.bare for r in rounds]),
+        f"engine.bare_among_{few}_vs_bare": spread([r.bare_of_few / r.bare for r in rounds]),
         "engine.vs_bare.json_1": spread([r.json[0] / r.bare for r in rounds]),
         f"engine.vs_bare.json_1_{many}": spread([r.json[1] / r.bare for r in rounds]),
     }

@@ -69,6 +69,7 @@ POLICY = (
 OVERHEAD = (
     Figure("engine.vs_bare.msgpack_64", "msgpack by 64 / bare"),
     Figure("engine.vs_bare.json_1", "JSON, 32 in flight / bare"),
+    Figure("engine.bare_among_32_vs_bare", "bare that chooses among 32 / bare"),
     Figure("engine.vs_bare.json_1_128", "JSON, 128 in flight / bare"),
     Figure("engine.burst_10k_vs_ideal", "10,000 at once, time / bare"),
     Figure("engine.lone_p50_overhead_ms", "added to a lone request, ms"),

@@ -80,6 +80,13 @@ def test_the_best_schedule_is_run_on_every_curve(tiny_bundle: Path) -> None:
     assert best.run(2).per_second > 0
 
 
+def test_a_schedule_that_chooses_among_few_runs_every_curve_with_its_neighbours(tiny_bundle: Path) -> None:
+    curves = alert_mix(40, seed=4)
+    best = Best.of(tiny_bundle, curves, callers=2, among=8)
+    assert sum(len(one["mask"]) for one in best.inputs) == 40
+    assert max(len(one["mask"]) for one in best.inputs) <= 8
+
+
 def test_a_refusal_ends_a_lone_measurement(tiny_bundle: Path) -> None:
     with running(tiny_bundle) as service:
         line = HttpLine(service.port)
