@@ -119,9 +119,9 @@ def _concatenate(arrays: Sequence[_Arrays], many: Sequence[Columns]) -> _Points:
         flux32, err32 = ((_float64(column) * unit).astype(np.float32) for column in (flux, flux_err))
         strong = np.abs(flux32) >= DETECTION_SNR * err32
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    for (*_, given), start, end in zip(arrays, offsets, offsets[1:], strict=False):
-        if given is not None:
-            strong[start:end] = given
+    for (*_, detections), start, end in zip(arrays, offsets, offsets[1:], strict=False):
+        if detections is not None:
+            strong[start:end] = detections
     return _Points(offsets, _float64(mjd), flux32, err32, np.concatenate(band).astype(np.int64, copy=False), strong)
 
 
@@ -236,8 +236,8 @@ def _count(points: _Points, labels: int) -> Int64:
     """Count the points of each light curve in each band of a network, (curves, labels)."""
     curves = len(points.offsets) - 1
     curve_N = np.repeat(np.arange(curves), np.diff(points.offsets))
-    known_N = points.band >= 0
-    cells = np.bincount((curve_N * labels + points.band)[known_N], minlength=curves * labels)
+    inside_N = points.band >= 0
+    cells = np.bincount((curve_N * labels + points.band)[inside_N], minlength=curves * labels)
     return cells.reshape(curves, labels)
 
 

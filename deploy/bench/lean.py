@@ -185,9 +185,9 @@ def measure_gpu(bundle: Path, say: Callable[[str], None]) -> Numbers:
         return {}
     numbers: Numbers = {}
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "bundle"
-        add_cuda(bundle, made)
-        graph = load_bundle(made).graph("cuda")
+        copy = Path(folder) / "bundle"
+        add_cuda(bundle, copy)
+        graph = load_bundle(copy).graph("cuda")
         for shape, (size, length) in GPU_SHAPES.items():
             bound = _without_cpu(graph, {"batch": size, "length": length}, numbers, say)
             seconds = timed_runs(bound, random_inputs(size, length))
@@ -198,7 +198,7 @@ def measure_gpu(bundle: Path, say: Callable[[str], None]) -> Numbers:
         drawn = columns(GPU_CURVES, seed=5)
         paces = real_mix(graph, "cuda", drawn, load_bundle(bundle).manifest)
         numbers["gpu.mix_per_s"] = spread(paces)
-        served = _served_per_second(made, drawn)
+        served = _served_per_second(copy, drawn)
         numbers["gpu.service_per_s"] = served
         numbers["gpu.service_share"] = served / float(np.median(paces))
         say(f"real mix {np.median(paces):.0f}/s, through the service {served:.0f}/s")
@@ -312,8 +312,8 @@ def measure(bundle: Path, shipped: Path | None, say: Callable[[str], None]) -> N
         trace(read_served(bundle), graph)
         numbers = _beside(bundle, graph, shipped, None, say)
         if kernels is not None:
-            told = _beside(bundle, graph, shipped, kernels, say)
-            numbers |= {key.replace("lean.", "lean.native_"): value for key, value in told.items()}
+            with_kernels = _beside(bundle, graph, shipped, kernels, say)
+            numbers |= {key.replace("lean.", "lean.native_"): value for key, value in with_kernels.items()}
     return numbers
 
 
@@ -339,8 +339,8 @@ def _beside(
     }
     for name, ratio in _ratios(old, new, say).items():
         numbers[f"lean.{name}_vs_{version}"] = spread(ratio)
-    told = profile_graph(graph, 32, 60, rounds=15, kernels=kernels)
-    numbers["lean.products_b32_l60"] = told["share_of_products"]
+    profile = profile_graph(graph, 32, 60, rounds=15, kernels=kernels)
+    numbers["lean.products_b32_l60"] = profile["share_of_products"]
     if shipped is not None:
         today = open_session(load_bundle(shipped).model, kernels=kernels)
         for name, ratio in _ratios(old, today, say).items():
@@ -358,14 +358,14 @@ def differences(old: ort.InferenceSession, new: ort.InferenceSession) -> tuple[f
     """Largest difference of probabilities over ragged light curves, and the share that differs by more than
     :data:`NEAR`: a tie of experts or of periods that rounding decides.
     """
-    found: list[NDArray[np.float64]] = []
+    changes: list[NDArray[np.float64]] = []
     rng = np.random.default_rng(0)
-    while sum(len(some) for some in found) < COMPARED:
+    while sum(len(some) for some in changes) < COMPARED:
         size, length = int(rng.choice([1, 4, 16])), int(rng.choice([3, 12, 40, 120]))
-        inputs = ragged(random_inputs(size, length, metadata=bool(rng.integers(2)), seed=len(found)), rng)
+        inputs = ragged(random_inputs(size, length, metadata=bool(rng.integers(2)), seed=len(changes)), rng)
         first, second = (_ask(session, inputs, ["probabilities"])[0] for session in (old, new))
-        found.append(np.abs(first - second).max(1))
-    each = np.concatenate(found)
+        changes.append(np.abs(first - second).max(1))
+    each = np.concatenate(changes)
     return float(each.max()), float(np.mean(each > NEAR))
 
 
@@ -404,8 +404,8 @@ def _seconds(session: ort.InferenceSession, inputs: Arrays) -> float:
 
 
 def _ask(session: ort.InferenceSession, inputs: Arrays, outputs: list[str] | None = None) -> list[NDArray[Any]]:
-    found: list[NDArray[Any]] = session.run(outputs, {node.name: inputs[node.name] for node in session.get_inputs()})
-    return found
+    values: list[NDArray[Any]] = session.run(outputs, {node.name: inputs[node.name] for node in session.get_inputs()})
+    return values
 
 
 CURVES: Final = 384
@@ -421,13 +421,13 @@ Arm = Callable[[], None]
 
 def measure_core(bundle: Path, compiled: bool, say: Callable[[str], None]) -> Numbers:
     """Keys ``core.<arm>`` in light curves a second, and ``core.int8_moves``, the most that a probability moves."""
-    held = load_bundle(bundle)
-    tokens = [_tokens(one, held.manifest) for one in columns(CURVES, seed=5)]
+    original = load_bundle(bundle)
+    tokens = [_tokens(one, original.manifest) for one in columns(CURVES, seed=5)]
     batches = [RaggedBatch.collate(some).padded() for some in cut_by_length(tokens, BUDGET)]
     alone = [RaggedBatch.collate([one]).padded() for one in tokens]
-    session = open_session(held.model)
+    session = open_session(original.model)
     with tempfile.TemporaryDirectory() as folder:
-        small = open_session(as_int8(held.model, Path(folder) / "int8.onnx"))
+        small = open_session(as_int8(original.model, Path(folder) / "int8.onnx"))
     arms: dict[str, Arm] = {
         "onnxruntime": _each_batch(session, batches),
         "one_by_one": _each_batch(session, alone),
@@ -436,14 +436,16 @@ def measure_core(bundle: Path, compiled: bool, say: Callable[[str], None]) -> Nu
     } | _torch(bundle, batches, compiled, say)
     numbers = {f"core.{name}": spread(paces) for name, paces in _paces(arms, say).items()}
     moved = [np.abs(run(session, one)["probabilities"] - run(small, one)["probabilities"]).max() for one in batches]
-    return numbers | {"core.int8_moves": float(np.max(moved))} | _trees_within(held.model)
+    return numbers | {"core.int8_moves": float(np.max(moved))} | _trees_within(original.model)
 
 
 def _trees_within(graph: Path) -> Numbers:
     """Keys ``core.trees_within_us`` and ``core.trees_within_share`` of a run of one light curve; none without trees."""
-    told = profile_graph(graph, *LONE)["operators"].get("TreeEnsemble")
+    trees = profile_graph(graph, *LONE)["operators"].get("TreeEnsemble")
     return (
-        {} if told is None else {"core.trees_within_us": told["microseconds"], "core.trees_within_share": told["share"]}
+        {}
+        if trees is None
+        else {"core.trees_within_us": trees["microseconds"], "core.trees_within_share": trees["share"]}
     )
 
 
@@ -512,5 +514,5 @@ def _paces(arms: dict[str, Arm], say: Callable[[str], None]) -> dict[str, list[f
             if number:  # the first warms up
                 paces[name].append(CURVES / (time.process_time() - started))
     torch.set_num_threads(threads)
-    say(", ".join(f"{name} {np.median(found):.0f}/s" for name, found in paces.items()))
+    say(", ".join(f"{name} {np.median(rates):.0f}/s" for name, rates in paces.items()))
     return paces

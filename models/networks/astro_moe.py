@@ -58,7 +58,7 @@ from models.networks.statistics.curve_statistics import (
     lag_statistics,
     statistics,
 )
-from models.networks.statistics.period_statistics import PeriodSearch, period_statistics, told_of_period
+from models.networks.statistics.period_statistics import PeriodSearch, period_statistics, period_values
 from models.networks.statistics.period_statistics import count as count_of_periods
 from models.networks.statistics.points import Statistics, points
 from models.networks.statistics.shape_statistics import shape_statistics
@@ -151,7 +151,7 @@ class LightCurveBranch(nn.Module):
 
     def encode(self, x_ND: Tensor, when: When, mask_BL: Tensor) -> tuple[Tensor, Packing, list[Routing]]:
         """Encode embedded observations to tokens [M, D]; also where they sit, and the routings."""
-        placed = self._placed(x_ND, when), mask_BL, when.kept_BL
+        placed = self._placed(x_ND, when), mask_BL, when.packed_BL
         x_MD, packing, routings = self.light_curve.tokens(*placed, self.time.position(when))
         return self.time.finish(x_MD, when), packing, routings
 
@@ -160,7 +160,7 @@ class LightCurveBranch(nn.Module):
         if self.time.in_blocks:
             x_MD, packing, routings = self.encode(x_ND, when, mask_BL)
             return self.light_curve.pool(x_MD, packing), routings
-        return self.light_curve.answer(self._placed(x_ND, when), mask_BL, when.kept_BL)
+        return self.light_curve.answer(self._placed(x_ND, when), mask_BL, when.packed_BL)
 
     def _placed(self, x_ND: Tensor, when: When) -> Tensor:
         """Tokens that know their band and their time, as far as these enter before the blocks."""
@@ -226,13 +226,13 @@ def _init_linear(module: nn.Module) -> None:
 
 __all__ = ["AstroMoE", "AstroMoEConfig"]
 
-_TOLD: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "points": points,
     "curves": statistics,
     "lags": lag_statistics,
     "periods": period_statistics,
     "shapes": shape_statistics,
-    "period": told_of_period,
+    "period": period_values,
 }
 REDSHIFT = METADATA_COLUMNS.index("z_final")
 
@@ -246,7 +246,7 @@ class AstroMoE(LightCurveBranch):
     def __init__(self, config: AstroMoEConfig) -> None:
         super().__init__(config)
         self.metadata = _tabular(config)
-        self.told = nn.ModuleDict({name: Function(function) for name, function in _TOLD.items()})
+        self.told = nn.ModuleDict({name: Function(function) for name, function in _FUNCTIONS.items()})
         self.statistics = _statistics(config)
         width = config.d_tab + config.d_model + config.d_statistics
         self.n_classes, self.embedding_dim = config.n_classes, width
@@ -263,8 +263,8 @@ class AstroMoE(LightCurveBranch):
 
     def works_on_rows(self) -> dict[str, int]:
         """Modules that are given some rows of a batch, or none, and the width of their answer."""
-        asked = self.statistics is not None and self.config.period_statistics
-        return {"told.period": count_of_periods(self.config.n_bands)} if asked else {}
+        has_periods = self.statistics is not None and self.config.period_statistics
+        return {"told.period": count_of_periods(self.config.n_bands)} if has_periods else {}
 
     def native(self) -> dict[str, dict[str, int]]:
         """Modules that kernels of our own can take over (``models.native``), and what these have to be told."""
@@ -272,14 +272,14 @@ class AstroMoE(LightCurveBranch):
         if self.statistics is None:
             return {}
         periods = 1 + (config.period_search == "fitted") if config.period_statistics else 0
-        told = {"bands": config.n_bands, "lags": int(config.lag_statistics), "periods": periods}
-        return {"told": told | {"shapes": int(config.shape_statistics)}}
+        attributes = {"bands": config.n_bands, "lags": int(config.lag_statistics), "periods": periods}
+        return {"told": attributes | {"shapes": int(config.shape_statistics)}}
 
     def fit_statistics(self, batches: Callable[[], Iterable[Sequence[Tensor]]]) -> None:
         """Learn the scales of the statistics, where the network has any, from inputs of training objects."""
         if self.statistics is not None:
-            told = [self.statistics_of(*inputs) for inputs in batches()]
-            self.statistics.fit(Statistics(*(torch.cat(parts) for parts in zip(*told, strict=True))))
+            batches_of_statistics = [self.statistics_of(*inputs) for inputs in batches()]
+            self.statistics.fit(Statistics(*(torch.cat(parts) for parts in zip(*batches_of_statistics, strict=True))))
 
     def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
         """Modules whose answer [D] to an input without a number is always the same: which input, and that answer."""
@@ -299,15 +299,15 @@ class AstroMoE(LightCurveBranch):
 
         Shapes come last, and the branch does not look at them.
         """
-        seen = self.told["points"](flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
-        told = [self.told["curves"](seen, metadata_BF[:, REDSHIFT])]
+        light_curves = self.told["points"](flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, self.config.n_bands)
+        groups = [self.told["curves"](light_curves, metadata_BF[:, REDSHIFT])]
         if self.config.lag_statistics:
-            told.append(self.told["lags"](seen))
+            groups.append(self.told["lags"](light_curves))
         if self.config.period_statistics:
-            told.append(self.told["periods"](seen, self.config.period_search, self.told["period"]))
+            groups.append(self.told["periods"](light_curves, self.config.period_search, self.told["period"]))
         if self.config.shape_statistics:
-            told.append(self.told["shapes"](seen, metadata_BF[:, REDSHIFT]))
-        return Statistics(*(torch.cat(parts, dim=1) for parts in zip(*told, strict=True)))
+            groups.append(self.told["shapes"](light_curves, metadata_BF[:, REDSHIFT]))
+        return Statistics(*(torch.cat(parts, dim=1) for parts in zip(*groups, strict=True)))
 
     def forward(
         self,
@@ -329,8 +329,8 @@ class AstroMoE(LightCurveBranch):
         only_answer : compute nothing that the prediction and the embedding do not need, as a bundle's graph does. The
             last block then sends the [CLS]s alone through its experts, and its load says so.
         """
-        kept_BL = torch.ones_like(mask_BL) if self.config.aux_counts_padding else mask_BL
-        when = When(time_BL, band_BL, kept_BL, self.light_curve.leading)
+        packed_BL = torch.ones_like(mask_BL) if self.config.aux_counts_padding else mask_BL
+        when = When(time_BL, band_BL, packed_BL, self.light_curve.leading)
         observed_N2 = when.pack(self.observations(flux_BL, flux_err_BL, mask_BL))
         x_ND, routing = self.embed_observations(observed_N2)
         if only_answer:
@@ -340,10 +340,10 @@ class AstroMoE(LightCurveBranch):
             lc_BD = self.light_curve.pool(x_MD, packing)
         tab_BD = self.metadata(metadata_BF, only_answer)
         parts, others = [tab_BD, lc_BD], [self.head_lc(lc_BD), self.head_tab(tab_BD)]
-        told = None
+        curve_statistics = None
         if self.statistics is not None and self.head_statistics is not None:
-            told = self.statistics_of(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, metadata_BF)
-            parts.append(self.statistics(told))
+            curve_statistics = self.statistics_of(flux_BL, flux_err_BL, time_BL, band_BL, mask_BL, metadata_BF)
+            parts.append(self.statistics(curve_statistics))
             others.append(self.head_statistics(parts[-1]))
         embedding_BE = torch.cat(parts, dim=1)
         mixed = [head(embedding_BE) for head in (self.head_mix, *self.head_more)]
@@ -355,7 +355,7 @@ class AstroMoE(LightCurveBranch):
             aux_loss=balance_loss(of_input + routings),
             input_expert_load_1X=stack_loads(of_input),
             expert_load_SX=stack_loads(routings),
-            statistics=told,
+            statistics=curve_statistics,
         )
 
 
@@ -371,9 +371,9 @@ def _tabular(config: AstroMoEConfig) -> TabularTransformer:
 def _statistics(config: AstroMoEConfig) -> StatisticsBranch | None:
     if not config.d_statistics:
         return None
-    known = count(config.n_bands) + (N_LAG_STATISTICS if config.lag_statistics else 0)
-    known += count_of_periods(config.n_bands) if config.period_statistics else 0
-    return StatisticsBranch(known, config.d_statistics, config.head_dropout)
+    width = count(config.n_bands) + (N_LAG_STATISTICS if config.lag_statistics else 0)
+    width += count_of_periods(config.n_bands) if config.period_statistics else 0
+    return StatisticsBranch(width, config.d_statistics, config.head_dropout)
 
 
 def _mixed_head(config: AstroMoEConfig, width: int) -> nn.Sequential:
@@ -430,9 +430,9 @@ class AstroMoEPretraining(LightCurveBranch):
     ) -> Reconstruction:
         """Reconstruct the transformed flux, [B, L, 1]; ``models.networks.network`` describes the inputs."""
         observed_BL2 = self.observations(flux_BL, flux_err_BL, mask_BL)
-        shown_BL2 = observed_BL2.take_along_dim(masking.source_BL[..., None], dim=1)
+        input_BL2 = observed_BL2.take_along_dim(masking.source_BL[..., None], dim=1)
         when = When(time_BL, band_BL, mask_BL, self.light_curve.leading)
-        x_ND, routing = self._embed_shown(when.pack(shown_BL2), when.pack(masking.hidden_BL))
+        x_ND, routing = self._embed_shown(when.pack(input_BL2), when.pack(masking.hidden_BL))
         x_MD, _, routings = self.encode(x_ND, when, mask_BL)
         flux_N1 = self.head_flux(x_MD[x_MD.shape[0] - x_ND.shape[0] :])
         of_input = [] if routing is None else [routing]

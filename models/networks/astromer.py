@@ -96,8 +96,8 @@ class Window(NamedTuple):
 
     def put(self, x_BW: Tensor, length: int) -> Tensor:
         """Values [B, L] of the rows out of the window's, 0 at places the window does not show."""
-        kept_BW = x_BW * self.mask_BW.to(x_BW.dtype)
-        return kept_BW.new_zeros(kept_BW.shape[0], length).scatter(1, self.place_BW, kept_BW)
+        value_BW = x_BW * self.mask_BW.to(x_BW.dtype)
+        return value_BW.new_zeros(value_BW.shape[0], length).scatter(1, self.place_BW, value_BW)
 
     def mean(self, x_BW: Tensor) -> Tensor:
         """Mean [B, 1] over the observations."""
@@ -303,10 +303,10 @@ class AstromerEncoder(nn.Module):
     def forward(self, value_BW: Tensor, time_BW: Tensor, mask_BW: Tensor, hidden_BW: Tensor | None = None) -> Tensor:
         """Encode to [B, W, D]; places outside ``mask_BW`` hold anything finite."""
         keys_BW = mask_BW if hidden_BW is None else _visible(mask_BW, hidden_BW)
-        kept_BW = mask_BW if self.config.excludes else torch.ones_like(mask_BW)
-        packing = Packing.of(keys_BW if self.config.excludes else kept_BW, leading=False, kept_BL=kept_BW)
-        when = When(time_BW, torch.zeros_like(packing.token_BS), kept_BW)
-        x_MD = self.embed(pack_values(value_BW, kept_BW)[:, None])
+        packed_BW = mask_BW if self.config.excludes else torch.ones_like(mask_BW)
+        packing = Packing.of(keys_BW if self.config.excludes else packed_BW, leading=False, packed_BL=packed_BW)
+        when = When(time_BW, torch.zeros_like(packing.token_BS), packed_BW)
+        x_MD = self.embed(pack_values(value_BW, packed_BW)[:, None])
         x_MD = self.dropout(self.time.embed(x_MD, when))
         x_MD = self._blocks(x_MD, packing, self._position(when, keys_BW))
         return packing.unpack(self.time.finish(x_MD, when))
@@ -377,11 +377,11 @@ class AstromerPretraining(nn.Module):
         """Predicted and true values [B, L, 1]; arguments as in ``models.networks.network``."""
         window = _window(band_BL, mask_BL, self.config)
         value_BL = value_of(flux_BL, self.config.value, self.config.flux_scale)
-        true_BW, shown_BW = window.take(value_BL), window.take(value_BL.gather(1, masking.source_BL))
+        true_BW, input_BW = window.take(value_BL), window.take(value_BL.gather(1, masking.source_BL))
         mean_B1 = window.mean(true_BW)
         hidden_BW = window.take(masking.hidden_BL)
-        shown_BW = self._hide(window.centre(shown_BW, mean_B1), hidden_BW | ~window.mask_BW)
-        x_BWD = self.encoder(shown_BW, _centred(window, time_BL), window.mask_BW, hidden_BW)
+        input_BW = self._hide(window.centre(input_BW, mean_B1), hidden_BW | ~window.mask_BW)
+        x_BWD = self.encoder(input_BW, _centred(window, time_BL), window.mask_BW, hidden_BW)
         pair = (self.head(x_BWD)[..., 0], window.centre(true_BW, mean_B1))
         prediction_BL, target_BL = (window.put(x_BW, flux_BL.shape[1]) for x_BW in pair)
         return Reconstruction(prediction_BL[..., None], target_BL[..., None])
@@ -402,5 +402,5 @@ def _centred(window: Window, x_BL: Tensor) -> Tensor:
 
 def _visible(mask_BW: Tensor, hidden_BW: Tensor) -> Tensor:
     """Keys: observations that are not hidden; where nothing is left the hidden ones, whose values are not shown."""
-    seen_BW = mask_BW & ~hidden_BW
-    return seen_BW | (mask_BW & ~seen_BW.any(1, keepdim=True))
+    visible_BW = mask_BW & ~hidden_BW
+    return visible_BW | (mask_BW & ~visible_BW.any(1, keepdim=True))

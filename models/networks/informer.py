@@ -329,7 +329,7 @@ class InformerEncoder(nn.Module):
         """Return the times of each block's tokens: a distilled token is at the middle one of its three."""
         stages = [when]
         for _ in self.encoder.distillings:
-            when = When(halve(when.time_BL), halve(when.band_BL), halve(when.kept_BL))
+            when = When(halve(when.time_BL), halve(when.band_BL), halve(when.packed_BL))
             stages.append(when)
         return stages + [when] * (len(self.encoder.blocks) - len(stages))
 
@@ -384,13 +384,13 @@ class BandSummary(NamedTuple):
 
     Attributes
     ----------
-    seen_BG : whether the band has an observation.
+    present_BG : whether the band has an observation.
     newest_BG, newest_err_BG : its newest flux and that one's error.
     age_BG : days from it to the newest observation of any band.
     mean_BG, mean_err_BG : inverse-variance mean of its fluxes, and the error of that mean.
     """
 
-    seen_BG: Tensor
+    present_BG: Tensor
     newest_BG: Tensor
     newest_err_BG: Tensor
     age_BG: Tensor
@@ -407,7 +407,7 @@ class BandSummary(NamedTuple):
             self.mean_BG.asinh(),
             self.mean_err_BG.log(),
         )
-        return torch.where(self.seen_BG[..., None], torch.stack(columns, dim=-1), 0.0)
+        return torch.where(self.present_BG[..., None], torch.stack(columns, dim=-1), 0.0)
 
 
 def summarise(
@@ -420,15 +420,15 @@ def summarise(
     band_G1 = torch.arange(n_bands, device=band_BL.device)[:, None]
     here_BGL = (band_BL[:, None] == band_G1) & mask_BL[:, None]
     place_BG = torch.where(here_BGL, torch.arange(band_BL.shape[1], device=band_BL.device), -1).amax(2)
-    seen_BG, place_BG = place_BG >= 0, place_BG.clamp(min=0)
+    present_BG, place_BG = place_BG >= 0, place_BG.clamp(min=0)
     weight_BGL = torch.where(here_BGL, flux_err_BL.pow(-2)[:, None], 0.0)
-    total_BG = torch.where(seen_BG, weight_BGL.sum(2), 1.0)
+    total_BG = torch.where(present_BG, weight_BGL.sum(2), 1.0)
     mean_BG = torch.where(here_BGL, weight_BGL * flux_BL[:, None], 0.0).sum(2) / total_BG
     return BandSummary(
-        seen_BG=seen_BG,
-        newest_BG=torch.where(seen_BG, flux_BL.gather(1, place_BG), 0.0),
-        newest_err_BG=torch.where(seen_BG, flux_err_BL.gather(1, place_BG), 1.0),
-        age_BG=torch.where(seen_BG, -time_BL.gather(1, place_BG), 0.0),
+        present_BG=present_BG,
+        newest_BG=torch.where(present_BG, flux_BL.gather(1, place_BG), 0.0),
+        newest_err_BG=torch.where(present_BG, flux_err_BL.gather(1, place_BG), 1.0),
+        age_BG=torch.where(present_BG, -time_BL.gather(1, place_BG), 0.0),
         mean_BG=mean_BG,
         mean_err_BG=total_BG.rsqrt(),
     )

@@ -149,8 +149,10 @@ class RoMAEBlock(nn.Module):
         """Stochastic depth (Huang et al. 2016): whole rows lose the branch, the others are scaled up."""
         if not self.training or self.drop_path == 0.0:
             return branch_MD
-        kept_B = branch_MD.new_empty(packing.mask_BS.shape[0]).bernoulli_(1.0 - self.drop_path) / (1.0 - self.drop_path)
-        return branch_MD * kept_B[packing.row_M, None]
+        scale_B = branch_MD.new_empty(packing.mask_BS.shape[0]).bernoulli_(1.0 - self.drop_path) / (
+            1.0 - self.drop_path
+        )
+        return branch_MD * scale_B[packing.row_M, None]
 
 
 class RoMAEEncoder(nn.Module):
@@ -461,7 +463,7 @@ class RoMAEPretraining(nn.Module):
     ) -> Reconstruction:
         """Values of every real observation, of hidden ones from their times and bands alone; targets beside them."""
         target_BLK = observed_values(flux_BL, flux_err_BL, self.config)
-        shown_BLK = target_BLK.take_along_dim(masking.source_BL[..., None], dim=1)
-        batch = Masked(shown_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)
+        input_BLK = target_BLK.take_along_dim(masking.source_BL[..., None], dim=1)
+        batch = Masked(input_BLK, positions(time_BL, band_BL), mask_BL, masking.hidden_BL)
         prediction_BLK = reconstruct(self.embedding, self.encoder, self.decoder, batch)
         return Reconstruction(prediction_BLK, target_BLK)

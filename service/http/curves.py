@@ -486,8 +486,8 @@ def class_writers(
     leases: Sequence[Lease[LightCurve]], prior: AskedPrior, usual: str, where: str = "/options/prior"
 ) -> list[ClassWriter]:
     """Return the writer for each light curve, one object for all of a model; raises as :func:`checked_prior`."""
-    made = {lease: checked_prior(lease, prior, usual, where) for lease in dict.fromkeys(leases)}
-    return [made[lease] for lease in leases]
+    writers = {lease: checked_prior(lease, prior, usual, where) for lease in dict.fromkeys(leases)}
+    return [writers[lease] for lease in leases]
 
 
 def faults(item: object) -> tuple[FieldError, ...]:

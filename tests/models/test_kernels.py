@@ -58,10 +58,10 @@ def kernel(request: pytest.FixtureRequest, native_library: Path) -> Kernel:
 @given(SEEDS)
 def test_statistics_are_those_of_the_network(kernel: Kernel, seed: int) -> None:
     curves = drawn(seed)
-    value_BK, known_BK = kernel(curves)
+    value_BK, mask_BK = kernel(curves)
     single_BK, expected_BK = written_out(curves, torch.float32, kernel.periods)
     double_BK, _ = written_out(curves, torch.float64, kernel.periods)
-    np.testing.assert_array_equal(known_BK, expected_BK)
+    np.testing.assert_array_equal(mask_BK, expected_BK)
     rest = np.ones(value_BK.shape[1], dtype=bool)
     rest[PERIODS] = False
     allowed_BK = 1e-4 * np.maximum(1, np.abs(double_BK)) + 2 * np.abs(single_BK - double_BK)
@@ -95,9 +95,9 @@ def test_frequencies_are_those_of_the_network(kernel: Kernel) -> None:
 @settings(max_examples=300, deadline=None)
 @given(SEEDS)
 def test_nothing_that_is_sent_is_too_odd(kernel: Kernel, seed: int) -> None:
-    value_BK, known_BK = kernel(unsound(seed))
-    assert value_BK.shape == known_BK.shape
-    assert (value_BK[~known_BK] == 0).all()
+    value_BK, mask_BK = kernel(unsound(seed))
+    assert value_BK.shape == mask_BK.shape
+    assert (value_BK[~mask_BK] == 0).all()
 
 
 def test_a_light_curve_is_told_alike_alone_and_among_others(kernel: Kernel) -> None:
@@ -122,9 +122,9 @@ def test_three_thousand_points_are_no_trouble(kernel: Kernel) -> None:
         "mask": np.ones(shape, dtype=bool),
         "redshift": np.zeros(2, dtype=np.float32),
     }
-    value_BK, known_BK = kernel(curves)
+    value_BK, mask_BK = kernel(curves)
     _, expected_BK = written_out(curves, torch.float32, kernel.periods)
-    np.testing.assert_array_equal(known_BK, expected_BK)
+    np.testing.assert_array_equal(mask_BK, expected_BK)
     assert np.isfinite(value_BK).all()
 
 
@@ -166,8 +166,8 @@ def test_inputs_that_do_not_fit_together_are_refused(kernel: Kernel, what: str, 
 
 
 def test_no_light_curves_have_no_statistics(kernel: Kernel) -> None:
-    value_BK, known_BK = kernel({name: value[:0] for name, value in drawn(3).items()})
-    assert value_BK.shape == known_BK.shape
+    value_BK, mask_BK = kernel({name: value[:0] for name, value in drawn(3).items()})
+    assert value_BK.shape == mask_BK.shape
     assert len(value_BK) == 0
 
 

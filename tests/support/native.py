@@ -63,8 +63,8 @@ def written_out(curves: Curves, dtype: torch.dtype, periods: int = 2) -> tuple[N
     if periods:
         told.append(period_statistics(seen, "fitted" if periods == 2 else "summed"))
     told.append(shape_statistics(seen, single["redshift"]))
-    value_BK, known_BK = (torch.cat(parts, dim=1).numpy() for parts in zip(*told, strict=True))
-    return value_BK, known_BK
+    value_BK, mask_BK = (torch.cat(parts, dim=1).numpy() for parts in zip(*told, strict=True))
+    return value_BK, mask_BK
 
 
 def drawn(seed: int) -> Curves:

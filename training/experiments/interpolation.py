@@ -85,9 +85,9 @@ def posterior_mean(curve_NL: Float64, observed_NL: Mask, grid: Grid) -> Float64:
     z given y_o is normal with mean A^-1 W_o^T y_o, A = W_o^T W_o + 0.01 I.
     """
     weight_LZ = grid.weights()
-    shown_NLZ = observed_NL[:, :, None] * weight_LZ
-    precision_NZZ = shown_NLZ.transpose(0, 2, 1) @ weight_LZ + NOISE**2 * np.eye(weight_LZ.shape[1])
-    moment_NZ1 = shown_NLZ.transpose(0, 2, 1) @ curve_NL[:, :, None]
+    visible_NLZ = observed_NL[:, :, None] * weight_LZ
+    precision_NZZ = visible_NLZ.transpose(0, 2, 1) @ weight_LZ + NOISE**2 * np.eye(weight_LZ.shape[1])
+    moment_NZ1 = visible_NLZ.transpose(0, 2, 1) @ curve_NL[:, :, None]
     mean_NL: Float64 = np.linalg.solve(precision_NZZ, moment_NZ1)[..., 0] @ weight_LZ.T
     return mean_NL
 

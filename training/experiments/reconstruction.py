@@ -60,8 +60,8 @@ class CurveReconstruction(Task):
         """Epochs over all training curves, shuffled, masked by (seed, step)."""
         indices = epochs(len(self.curve_NLK), self.batch_size, self.seed, step)
         for number, index in enumerate(indices, start=step):
-            shown_BL = self.draw_shown(len(index), np.random.default_rng((self.seed, 1, number)))
-            yield NoisyCurves(self.curve_NLK[index], torch.from_numpy(~shown_BL))
+            visible_BL = self.draw_shown(len(index), np.random.default_rng((self.seed, 1, number)))
+            yield NoisyCurves(self.curve_NLK[index], torch.from_numpy(~visible_BL))
 
     def loss(self, network: nn.Module, batch: NoisyCurves) -> StepLoss:
         """Error of the hidden points."""
@@ -72,10 +72,10 @@ class CurveReconstruction(Task):
         errors = self.check(partial(self.predict, network))
         return {"score": -next(iter(errors.values())), **errors}
 
-    def predict(self, network: nn.Module, curve_NLK: NDArray[np.float64], shown_NL: Mask) -> NDArray[np.float64]:
+    def predict(self, network: nn.Module, curve_NLK: NDArray[np.float64], visible_NL: Mask) -> NDArray[np.float64]:
         """Values [N, L, K] of all points; only those of hidden points mean anything."""
         device = next(network.parameters()).device
-        batch = NoisyCurves(torch.from_numpy(curve_NLK).float(), torch.from_numpy(~shown_NL))
+        batch = NoisyCurves(torch.from_numpy(curve_NLK).float(), torch.from_numpy(~visible_NL))
         predictions = []
         for start in range(0, len(curve_NLK), AT_ONCE):
             part = NoisyCurves(*(tensor[start : start + AT_ONCE].to(device) for tensor in batch))
@@ -124,14 +124,14 @@ def spirals_plan(options: spirals.SpiralsExperiment) -> ExperimentPlan:
     """Network, task and measure of the spirals."""
     torch.manual_seed(options.seed)
     train, test = spirals.draw_spirals(options.protocol)
-    shown_NL = spirals.draw_shown(spirals.N_TEST, options.protocol, np.random.default_rng((0, 1)))
+    visible_NL = spirals.draw_shown(spirals.N_TEST, options.protocol, np.random.default_rng((0, 1)))
 
     def check(predict: interpolation.Predict) -> dict[str, float]:
-        return spirals.errors(predict(test.noisy_NL2, shown_NL), test, shown_NL, options.protocol)
+        return spirals.errors(predict(test.noisy_NL2, visible_NL), test, visible_NL, options.protocol)
 
     task = CurveReconstruction(
         train.noisy_NL2,
-        spirals.THETA_L[: shown_NL.shape[1]],
+        spirals.THETA_L[: visible_NL.shape[1]],
         lambda n, rng: spirals.draw_shown(n, options.protocol, rng),
         check,
         batch_size=options.batch_size,

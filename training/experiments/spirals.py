@@ -87,17 +87,17 @@ def draw_spirals(protocol: Protocol) -> tuple[Spirals, Spirals]:
 
 def draw_shown(n: int, protocol: Protocol, rng: np.random.Generator) -> Mask:
     """Draw which points [N, L] the network sees."""
-    shown_NL = np.zeros((n, N_FIRST if protocol == "romae" else N_POINTS), dtype=np.bool_)
-    shown_NL[:, :N_FIRST] = rng.random((n, N_FIRST)).argsort(1).argsort(1) < N_SHOWN[protocol]
-    return shown_NL
+    visible_NL = np.zeros((n, N_FIRST if protocol == "romae" else N_POINTS), dtype=np.bool_)
+    visible_NL[:, :N_FIRST] = rng.random((n, N_FIRST)).argsort(1).argsort(1) < N_SHOWN[protocol]
+    return visible_NL
 
 
-def errors(prediction_NL2: Float64, spirals: Spirals, shown_NL: Mask, protocol: Protocol) -> dict[str, float]:
+def errors(prediction_NL2: Float64, spirals: Spirals, visible_NL: Mask, protocol: Protocol) -> dict[str, float]:
     """Metrics of the module docstring, over all hidden points."""
-    clean_M2 = (prediction_NL2 - spirals.clean_NL2)[~shown_NL]
+    clean_M2 = (prediction_NL2 - spirals.clean_NL2)[~visible_NL]
     if protocol == "contiformer":
         return {"clean distance x 100": 100.0 * float(np.sqrt((clean_M2**2).sum(1).mean()))}
-    noisy_M2 = (prediction_NL2 - spirals.noisy_NL2)[~shown_NL]
+    noisy_M2 = (prediction_NL2 - spirals.noisy_NL2)[~visible_NL]
     return {"noisy RMSE": float(np.sqrt((noisy_M2**2).mean())), "clean RMSE": float(np.sqrt((clean_M2**2).mean()))}
 
 

@@ -177,14 +177,14 @@ def _last_experts(served: ServedNetwork, path: Path, batch: Arrays, reached_E: N
     gates = [node for node in model.graph.node if node.op_type == "Gemm" and node.name.startswith(f"{name}.gate/")]
     if len(gates) != 1:
         raise ExportError(f"{path} has not one product called {name}.gate, by which the experts behind it are checked")
-    held = model.graph.initializer.add(name=f"{name}.gate.bias/by_hand")
+    bias = model.graph.initializer.add(name=f"{name}.gate.bias/by_hand")
     del gates[0].input[2:]  # equal biases of several gates may be one tensor, and none is kept where all are 0
-    gates[0].input.append(held.name)
+    gates[0].input.append(bias.name)
     worst, experts = 0.0, len(reached_E)
     for first in range(0, experts, router.top_k):
         taken_E = torch.full_like(own_E, NEVER_TAKEN)
         taken_E[[(first + more) % experts for more in range(router.top_k)]] = 0.0
-        held.CopyFrom(numpy_helper.from_array(taken_E.numpy(), held.name))
+        bias.CopyFrom(numpy_helper.from_array(taken_E.numpy(), bias.name))
         with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
             onnx.save(model, Path(folder) / MODEL)
             router.gate.bias.copy_(taken_E)
@@ -321,12 +321,12 @@ def origin_of(data: Path) -> dict[str, Any]:
     """Return the origin of a data file, as it says itself: an import or a simulation."""
     notes = read_notes(data)
     if "import" in notes:
-        told = json.loads(notes["import"])
-        kept = {name: told[name] for name in ("format", "licence", "rules", "report")}
-        return {"source": told["survey"], "import": kept}
-    told = json.loads(notes.get("simulation", "{}"))
+        record = json.loads(notes["import"])
+        entries = {name: record[name] for name in ("format", "licence", "rules", "report")}
+        return {"source": record["survey"], "import": entries}
+    record = json.loads(notes.get("simulation", "{}"))
     names = {"version": "simulator_version", "seed": "simulator_seed", "options": "simulator_options"}
-    return {"source": "training.simulate"} | {name: told[key] for key, name in names.items() if key in told}
+    return {"source": "training.simulate"} | {name: record[key] for key, name in names.items() if key in record}
 
 
 def _validation(run: Path) -> dict[str, Any]:

@@ -335,10 +335,10 @@ def _data(manifest: Manifest) -> str:
 
 
 def _imported(data: Report) -> str:
-    told = data["import"]
-    report, command = told["report"], f"python -m training import {told['format']}"
+    record = data["import"]
+    report, command = record["report"], f"python -m training import {record['format']}"
     left_out = ", ".join(f"{reason} ({count:,})" for reason, count in report["dropped_objects"].items()) or "none"
-    text = f"""Light curves of {data["source"]} (`{command}`), terms: {told["licence"]}.
+    text = f"""Light curves of {data["source"]} (`{command}`), terms: {record["licence"]}.
 Of {report["objects_read"]:,} objects {report["objects_written"]:,} were kept; left out: {left_out}."""
     return fill(text, 120, break_long_words=False, break_on_hyphens=False)
 

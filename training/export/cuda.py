@@ -90,9 +90,11 @@ def _reason(
     if node.op_type == "Constant":
         return ""  # folded when the session is opened
     opset = opsets["ai.onnx"]
-    found = operators.get(node.op_type, [])
+    candidates = operators.get(node.op_type, [])
     version = onnx.defs.get_schema(node.op_type, opset, "").since_version
-    fitting = [one for one in found if one["since"] <= version and (one["until"] is None or version <= one["until"])]
+    fitting = [
+        one for one in candidates if one["since"] <= version and (one["until"] is None or version <= one["until"])
+    ]
     if not fitting:
         return f"{node.op_type}, defined in opset {version}, has no kernel"
     main = _main_type(node, types)
@@ -112,8 +114,8 @@ def _main_type(node: onnx.NodeProto, types: Mapping[str, str]) -> str:
 def _types(graph: onnx.GraphProto) -> dict[str, str]:
     """Element types by value, those of inner graphs as well."""
     graphs = [graph, *_inner(graph)]
-    told = (value for one in graphs for value in (*one.input, *one.output, *one.value_info))
-    types = {value.name: value.type.tensor_type.elem_type for value in told}
+    values = (value for one in graphs for value in (*one.input, *one.output, *one.value_info))
+    types = {value.name: value.type.tensor_type.elem_type for value in values}
     types |= {tensor.name: tensor.data_type for one in graphs for tensor in one.initializer}
     return {name: TensorProto.DataType.Name(kind).lower() for name, kind in types.items() if kind}
 
@@ -130,7 +132,7 @@ def shape_arithmetic(model: onnx.ModelProto) -> list[str]:
     """Nodes that work out lengths of axes from nothing but lengths and constants: those that the CPU keeps."""
     constant = {tensor.name for tensor in model.graph.initializer}
     on_cpu: set[str] = set()
-    found = []
+    lines = []
     for node in model.graph.node:
         inputs = [name for name in node.input if name]
         if node.op_type == "Constant":
@@ -139,8 +141,8 @@ def shape_arithmetic(model: onnx.ModelProto) -> list[str]:
             any(name in on_cpu for name in inputs) and all(name in on_cpu or name in constant for name in inputs)
         ):
             on_cpu.update(node.output)
-            found.append(f"{node.name or node.output[0]}: {node.op_type}")
-    return found
+            lines.append(f"{node.name or node.output[0]}: {node.op_type}")
+    return lines
 
 
 def cuda_graph(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -193,16 +195,16 @@ def _count_there(model: onnx.ModelProto) -> None:
     graph = model.graph
     for node in [one for one in graph.node if one.op_type == "If" and one.name.startswith("network.told.")]:
         _unfold(graph, node)
-    made = {output: node for node in graph.node for output in node.output}
+    producers = {output: node for node in graph.node for output in node.output}
     graph.initializer.append(numpy_helper.from_array(np.array(0), f"{COUNT}/zero"))
     graph.initializer.append(numpy_helper.from_array(np.array(1), f"{COUNT}/one"))
     for node in list(graph.node):
         steps: list[onnx.NodeProto] = []
-        if node.op_type == "Squeeze" and (found := _places_found(node, made)):
-            steps = _sum_of(found, node)
-        elif node.op_type == "ScatterElements" and (last := made.get(node.input[2])) and last.op_type == "Range":
+        if node.op_type == "Squeeze" and (nonzero := _counted_nonzero(node, producers)):
+            steps = _sum_of(nonzero, node)
+        elif node.op_type == "ScatterElements" and (last := producers.get(node.input[2])) and last.op_type == "Range":
             steps = _running(node)
-        elif node.op_type == "Expand" and (last := made.get(node.input[1])) and last.op_type == "Shape":
+        elif node.op_type == "Expand" and (last := producers.get(node.input[1])) and last.op_type == "Shape":
             steps = _filled(node, last, graph)
         if steps:
             place = list(graph.node).index(node)
@@ -219,28 +221,28 @@ def _unfold(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
     place = list(graph.node).index(node)
     graph.node.remove(node)
     graph.initializer.extend(branch.initializer)
-    told = branch.output[0].name
+    answer = branch.output[0].name
     for offset, inner in enumerate(branch.node):
         for names in (inner.input, inner.output):
-            names[:] = [node.output[0] if name == told else name for name in names]
+            names[:] = [node.output[0] if name == answer else name for name in names]
         graph.node.insert(place + offset, inner)
 
 
-def _places_found(node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
+def _counted_nonzero(node: onnx.NodeProto, producers: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto | None:
     """Return the NonZero whose number of places a node tells, if it does."""
-    shape = made.get(node.input[0])
+    shape = producers.get(node.input[0])
     while shape is not None and shape.op_type in ("Gather", "Slice"):
-        shape = made.get(shape.input[0])
-    found = made.get(shape.input[0]) if shape is not None and shape.op_type == "Shape" else None
-    while found is not None and found.op_type in ("Transpose", "Gather", "Squeeze", "Slice", "Split"):
-        found = made.get(found.input[0])
-    return found if found is not None and found.op_type == "NonZero" else None
+        shape = producers.get(shape.input[0])
+    source = producers.get(shape.input[0]) if shape is not None and shape.op_type == "Shape" else None
+    while source is not None and source.op_type in ("Transpose", "Gather", "Squeeze", "Slice", "Split"):
+        source = producers.get(source.input[0])
+    return source if source is not None and source.op_type == "NonZero" else None
 
 
-def _sum_of(found: onnx.NodeProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+def _sum_of(nonzero: onnx.NodeProto, node: onnx.NodeProto) -> list[onnx.NodeProto]:
     name = f"{node.name}/{COUNT}"
     return [
-        helper.make_node("Cast", [found.input[0]], [f"{name}/each"], name=f"{name}_0", to=TensorProto.INT64),
+        helper.make_node("Cast", [nonzero.input[0]], [f"{name}/each"], name=f"{name}_0", to=TensorProto.INT64),
         helper.make_node("ReduceSum", [f"{name}/each"], [node.output[0]], name=f"{name}_1", keepdims=0),
     ]
 
@@ -306,15 +308,15 @@ def _asinh(x: str, y: str, name: str) -> list[onnx.NodeProto]:
         ("Sign", [x], "sign"),
         ("Mul", ["sign", "positive"], y),
     )
-    inner = {told for _, _, told in steps} - {y} | {"zero"}
+    inner = {output for _, _, output in steps} - {y} | {"zero"}
 
     def named(value: str) -> str:
         return f"{name}/{value}" if value in inner else value
 
     nodes = [helper.make_node("Sub", [one, one], [named("zero")], name=f"{name}/{ASINH}_zero")]
     for number, (operator, inputs, output) in enumerate(steps):
-        held = [named(value) for value in inputs]
-        nodes.append(helper.make_node(operator, held, [named(output)], name=f"{name}/{ASINH}_{number}"))
+        names = [named(value) for value in inputs]
+        nodes.append(helper.make_node(operator, names, [named(output)], name=f"{name}/{ASINH}_{number}"))
     return nodes
 
 
@@ -338,19 +340,19 @@ class _Places(NamedTuple):
     depth: int
 
 
-def _places(told: Mapping[str, Any]) -> _Places:
+def _places(attributes: Mapping[str, Any]) -> _Places:
     """Read the attributes of a TreeEnsemble; ValueError where it is no sum of trees of one class each."""
-    splits, weights = (numpy_helper.to_array(told[name]) for name in ("nodes_splits", "leaf_weights"))
+    splits, weights = (numpy_helper.to_array(attributes[name]) for name in ("nodes_splits", "leaf_weights"))
     inner, leaves = len(splits), len(weights)
-    if numpy_helper.to_array(told["nodes_modes"]).any() or told.get("aggregate_function", 1) != 1:
+    if numpy_helper.to_array(attributes["nodes_modes"]).any() or attributes.get("aggregate_function", 1) != 1:
         raise ValueError("trees that compare otherwise than by at most, or that are not added up")
     children = [
-        np.array(told[f"nodes_{side}nodeids"]) + inner * np.array(told[f"nodes_{side}leafs"])
+        np.array(attributes[f"nodes_{side}nodeids"]) + inner * np.array(attributes[f"nodes_{side}leafs"])
         for side in ("true", "false")
     ]
     itself = np.arange(inner, inner + leaves)
     child_2M = np.stack([np.concatenate([side, itself]) for side in children], axis=1).ravel()
-    root_T = np.array(told["tree_roots"])
+    root_T = np.array(attributes["tree_roots"])
     place_T, depth = root_T, 0
     reached = root_T[:, None]
     while (reached < inner).any():
@@ -358,11 +360,11 @@ def _places(told: Mapping[str, Any]) -> _Places:
         depth += 1
     for _ in range(depth):
         place_T = child_2M[2 * place_T]
-    classes = np.array(told["leaf_targetids"])
-    missing_right = 1 - np.array(told["nodes_missing_value_tracks_true"])
+    classes = np.array(attributes["leaf_targetids"])
+    missing_right = 1 - np.array(attributes["nodes_missing_value_tracks_true"])
     none = np.zeros(leaves, dtype=np.int64)
     return _Places(
-        look_M=np.concatenate([2 * np.array(told["nodes_featureids"]) + missing_right, none]),
+        look_M=np.concatenate([2 * np.array(attributes["nodes_featureids"]) + missing_right, none]),
         threshold_M=np.concatenate([splits, np.full(leaves, np.inf, dtype=np.float32)]),
         value_M=np.concatenate([np.zeros(inner, dtype=np.float32), weights]),
         child_2M=child_2M,
@@ -374,9 +376,9 @@ def _places(told: Mapping[str, Any]) -> _Places:
 
 def _trees(node: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[TensorProto]]:
     """Nodes and tables of a TreeEnsemble: all trees one level at a time (tree traversal of Nakandala et al. 2020)."""
-    told = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-    forest, name = _places(told), node.name or node.output[0]
-    share_TC = np.eye(told["n_targets"], dtype=np.float32)[forest.class_T]
+    tree_attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+    forest, name = _places(tree_attributes), node.name or node.output[0]
+    share_TC = np.eye(tree_attributes["n_targets"], dtype=np.float32)[forest.class_T]
     constants = {
         "look": forest.look_M, "threshold": forest.threshold_M, "value": forest.value_M, "child": forest.child_2M,
         "root": forest.root_T[None], "share": share_TC, "two": np.array(2), "last": np.array([-1]),
@@ -443,19 +445,19 @@ def add_cuda(bundle: Path, folder: Path) -> dict[str, Any]:
 
     The golden outputs of the bundle have to come back from that graph as well, here on the CPU.
     """
-    held = load_bundle(bundle)
+    original = load_bundle(bundle)
     shutil.copytree(bundle, folder)
-    told = write_cuda(bundle, folder / CUDA_MODEL)
-    made = write_manifest(folder, held.manifest)
-    verify_golden(made, open_session(folder / CUDA_MODEL))
-    return told
+    summary = write_cuda(bundle, folder / CUDA_MODEL)
+    copy = write_manifest(folder, original.manifest)
+    verify_golden(copy, open_session(folder / CUDA_MODEL))
+    return summary
 
 
 def write_table(documentation: Path, version: str) -> None:
     """Make :data:`TABLE` anew, one operator a line."""
     table = read_documentation(documentation.read_text(), version)
     rows = ",\n".join(
-        f"  {json.dumps(name)}: {json.dumps(found)}" for name, found in sorted(table["operators"].items())
+        f"  {json.dumps(name)}: {json.dumps(entries)}" for name, entries in sorted(table["operators"].items())
     )
     head = "\n".join(f" {json.dumps(key)}: {json.dumps(table[key])}," for key in ("source", "version"))
     TABLE.write_text(f'{{\n{head}\n "operators": {{\n{rows}\n }}\n}}\n')
@@ -486,6 +488,6 @@ def read_documentation(text: str, version: str) -> KernelTable:
 def _types_of(constraints: str, inputs: str) -> list[str]:
     """Element types of the constraint called T, the main one, or else of that of the first input."""
     first = re.search(r"\*in\* \w+:\*\*(\w+)\*\*", inputs)
-    told = dict(re.findall(r"\*\*(\w+)\*\* = ((?:tensor\(\w+\)(?:, )?)+)", constraints))
-    chosen = told.get("T") or told.get(first[1] if first else "", "")
+    types = dict(re.findall(r"\*\*(\w+)\*\* = ((?:tensor\(\w+\)(?:, )?)+)", constraints))
+    chosen = types.get("T") or types.get(first[1] if first else "", "")
     return sorted(re.findall(r"tensor\((\w+)\)", chosen))

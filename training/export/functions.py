@@ -36,7 +36,7 @@ def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) 
     Parameters
     ----------
     module : in whose name the nodes are, and of those behind it the ones that lay its answers side by side.
-    attributes : what the kernel is told of.
+    attributes : numbers that the kernel has to know.
     """
     graph = model.graph
     ends = _ends(graph, module)
@@ -46,10 +46,10 @@ def add_statistics(model: onnx.ModelProto, module: str, attributes: Attributes) 
     column = _column(graph, module)
     inputs = [*INPUTS, column]
     inside = _behind(graph, outputs, inputs)
-    held = {tensor.name: tensor for tensor in graph.initializer}
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
     constants = [
-        helper.make_node("Constant", [], [name], name=f"{module}/Constant", value=held[name])
-        for name in sorted(_read(inside) & held.keys())
+        helper.make_node("Constant", [], [name], name=f"{module}/Constant", value=tensors[name])
+        for name in sorted(_read(inside) & tensors.keys())
     ]
     opsets = [entry for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     function = helper.make_function(
@@ -69,19 +69,19 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     if not model.functions:
         return model
     whole = inliner.inline_local_functions(model)
-    kept = [entry for entry in whole.opset_import if entry.domain != DOMAIN]
+    opsets = [entry for entry in whole.opset_import if entry.domain != DOMAIN]
     del whole.opset_import[:], whole.metadata_props[:]
-    whole.opset_import.extend(kept)
+    whole.opset_import.extend(opsets)
     return whole
 
 
 def _ends(graph: onnx.GraphProto, module: str) -> list[onnx.NodeProto]:
     """Return the nodes that lay answers of a module side by side, none that is not the module's."""
-    made = {output for node in graph.node if node.name.startswith(f"{module}.") for output in node.output}
+    own = {output for node in graph.node if node.name.startswith(f"{module}.") for output in node.output}
     return [
         node
         for node in graph.node
-        if node.op_type == "Concat" and made.issuperset(node.input) and not node.name.startswith(f"{module}.")
+        if node.op_type == "Concat" and own.issuperset(node.input) and not node.name.startswith(f"{module}.")
     ]
 
 
@@ -97,8 +97,8 @@ def _values_first(model: onnx.ModelProto, outputs: list[str]) -> list[str]:
 
 def _column(graph: onnx.GraphProto, module: str) -> str:
     """Return the name of the one column of the metadata that a module looks at."""
-    read = _read(node for node in graph.node if node.name.startswith(f"{module}."))
-    (column,) = {str(node.output[0]) for node in graph.node if METADATA in node.input and node.output[0] in read}
+    inputs = _read(node for node in graph.node if node.name.startswith(f"{module}."))
+    (column,) = {str(node.output[0]) for node in graph.node if METADATA in node.input and node.output[0] in inputs}
     return column
 
 
@@ -114,29 +114,29 @@ def _behind(graph: onnx.GraphProto, outputs: Collection[str], inputs: Collection
 
 def _read(nodes: Iterable[onnx.NodeProto]) -> set[str]:
     """Return the names of all that nodes look at, those under conditions as well."""
-    read = set[str]()
+    names = set[str]()
     for node in nodes:
-        read.update(node.input)
+        names.update(node.input)
         for attribute in node.attribute:
             if attribute.type == AttributeProto.GRAPH:
-                read |= _read(attribute.g.node) | {output.name for output in attribute.g.output}
-    return read - {""}
+                names |= _read(attribute.g.node) | {output.name for output in attribute.g.output}
+    return names - {""}
 
 
 def _put(graph: onnx.GraphProto, call: onnx.NodeProto, inside: Collection[int]) -> None:
     """Put the call before whoever looks at its outputs, and leave out the nodes in it that nobody else looks at."""
-    kept, needed = list[onnx.NodeProto](), {output.name for output in graph.output}
+    nodes, needed = list[onnx.NodeProto](), {output.name for output in graph.output}
     for node in reversed(graph.node):
         if id(node) in inside and not (needed - set(call.output)) & set(node.output):
             continue
-        kept.append(node)
+        nodes.append(node)
         needed |= _read([node])
-    kept.reverse()
-    place = next(place for place, node in enumerate(kept) if _read([node]) & set(call.output))
-    kept.insert(place, call)
-    read = _read(kept) | {output.name for output in graph.output}
-    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
-    for field, left in ((graph.node, kept), (graph.initializer, tensors)):
-        copies = [type(one).FromString(one.SerializeToString()) for one in left]  # they go with the list
+    nodes.reverse()
+    place = next(place for place, node in enumerate(nodes) if _read([node]) & set(call.output))
+    nodes.insert(place, call)
+    names = _read(nodes) | {output.name for output in graph.output}
+    tensors = [tensor for tensor in graph.initializer if tensor.name in names]
+    for field, entries in ((graph.node, nodes), (graph.initializer, tensors)):
+        copies = [type(one).FromString(one.SerializeToString()) for one in entries]  # they go with the list
         del field[:]
         field.extend(copies)

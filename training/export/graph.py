@@ -106,8 +106,8 @@ def only_where_present(model: onnx.ModelProto, module: str, column: str, otherwi
         helper.make_node("Concat", [batch, width.name], [whole], axis=0, name=f"{module}/Concat_missing"),
         helper.make_node("Expand", [vector.name, whole], [f"{answer}/missing"], name=f"{module}/Expand_missing"),
     ]
-    asked = _any_number(model, module, column)
-    _under(graph, module, inside, asked, (missing, [vector, width], f"{answer}/missing"))
+    condition = _any_number(model, module, column)
+    _under(graph, module, inside, condition, (missing, [vector, width], f"{answer}/missing"))
     return True
 
 
@@ -127,16 +127,16 @@ def only_with_rows(model: onnx.ModelProto, module: str, width: int) -> bool:
     answer = inside[-1].output[0]
     own = {name for node in inside for name in node.output} | {tensor.name for tensor in graph.initializer}
     cut = {name for node in graph.node if node.op_type == "Split" for name in node.output}
-    given = next(name for node in inside for name in node.input if name in cut - own)
+    source = next(name for node in inside for name in node.input if name in cut - own)
     nothing = numpy_helper.from_array(np.zeros((0, width), dtype=np.float32), f"{module}/nothing")
     zero = numpy_helper.from_array(np.array([0], dtype=np.int64), f"{module}/zero")
     graph.initializer.append(zero)
-    asked = [
-        helper.make_node("Shape", [given], [f"{module}/rows"], start=0, end=1, name=f"{module}/Shape_rows"),
+    condition = [
+        helper.make_node("Shape", [source], [f"{module}/rows"], start=0, end=1, name=f"{module}/Shape_rows"),
         helper.make_node("Greater", [f"{module}/rows", zero.name], [f"{module}/any"], name=f"{module}/Greater_rows"),
     ]
     none = [helper.make_node("Identity", [nothing.name], [f"{answer}/nothing"], name=f"{module}/Identity_nothing")]
-    _under(graph, module, inside, asked, (none, [nothing], f"{answer}/nothing"))
+    _under(graph, module, inside, condition, (none, [nothing], f"{answer}/nothing"))
     return True
 
 
@@ -144,14 +144,14 @@ def _under(
     graph: onnx.GraphProto,
     module: str,
     inside: Sequence[Node],
-    asked: Sequence[Node],
+    condition: Sequence[Node],
     otherwise: tuple[Sequence[Node], Sequence[TensorProto], str],
 ) -> None:
     """Move nodes, the last of which answers, under a condition; ``otherwise`` answers where it is false.
 
     Parameters
     ----------
-    asked : nodes, the last of which is the condition.
+    condition : nodes, the last of which is the condition.
     otherwise : nodes, their constants, and the name of what they answer.
     """
     answer = inside[-1].output[0]
@@ -160,12 +160,12 @@ def _under(
             names[:] = [f"{answer}/told" if name == answer else name for name in names]
     nodes, constants, other = otherwise
     inner = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (f"{answer}/told", other)]
-    told = helper.make_graph(inside, f"{module}/told", [], inner[:1])
-    without = helper.make_graph(nodes, f"{module}/otherwise", [], inner[1:], constants)
-    branches = {"then_branch": told, "else_branch": without}
+    then_graph = helper.make_graph(inside, f"{module}/told", [], inner[:1])
+    else_graph = helper.make_graph(nodes, f"{module}/otherwise", [], inner[1:], constants)
+    branches = {"then_branch": then_graph, "else_branch": else_graph}
     place = list(graph.node).index(inside[-1])
-    chosen = helper.make_node("If", [asked[-1].output[0]], [answer], name=f"{module}/If", **branches)
-    for offset, node in enumerate([*asked, chosen]):
+    chosen = helper.make_node("If", [condition[-1].output[0]], [answer], name=f"{module}/If", **branches)
+    for offset, node in enumerate([*condition, chosen]):
         graph.node.insert(place + 1 + offset, node)
     for node in inside:
         graph.node.remove(node)
@@ -194,14 +194,14 @@ def _answering(graph: onnx.GraphProto, inside: Sequence[Node]) -> list[Node]:
     """Return the nodes that only the last one needs: what others use as well stays where all see it."""
     own = {id(node) for node in inside}
     needed = {output.name for output in graph.output}
-    kept: list[Node] = []
+    nodes: list[Node] = []
     for node in reversed(graph.node):
-        last = id(node) in own and not kept
+        last = id(node) in own and not nodes
         if id(node) in own and (last or not needed & set(node.output)):
-            kept.append(node)
+            nodes.append(node)
         else:
             needed.update(node.input)
-    return kept[::-1]
+    return nodes[::-1]
 
 
 def _uses(graph: onnx.GraphProto) -> dict[str, int]:
@@ -281,9 +281,9 @@ def _keep_biases(model: onnx.ModelProto, network: nn.Module) -> None:
 
     The tracer folds a bias that is used in parts, and no part may be used where it changes nothing.
     """
-    held = {tensor.name for tensor in model.graph.initializer}
+    names = {tensor.name for tensor in model.graph.initializer}
     for name, value in network.named_parameters():
-        if name.endswith(".bias") and name not in held and f"{name.removesuffix('bias')}weight" in held:
+        if name.endswith(".bias") and name not in names and f"{name.removesuffix('bias')}weight" in names:
             model.graph.initializer.append(numpy_helper.from_array(value.detach().numpy(), name))
 
 

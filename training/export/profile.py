@@ -74,12 +74,12 @@ def summary(events: list[dict[str, Any]], rounds: int) -> dict[str, Any]:
         if event["name"].endswith("_kernel_time"):
             times[event["name"].removesuffix("_kernel_time"), event["args"]["op_name"]].append(event["dur"])
     nodes, spent = (Counter[str](), Counter[str]()), (Counter[str](), Counter[str]())
-    for (name, operator), found in times.items():
-        count = max(1, round(len(found) / rounds))
+    for (name, operator), durations in times.items():
+        count = max(1, round(len(durations) / rounds))
         module = _OF_FUNCTION.sub("", name).rsplit("/", 1)[0].split("/")[0] if "/" in name else "(unnamed)"
         for place, key in enumerate((module, operator)):
             nodes[place][key] += count
-            spent[place][key] += min(found) * count
+            spent[place][key] += min(durations) * count
     whole = max(spent[1].total(), 1)
     return {
         "nodes": nodes[1].total(),
@@ -100,7 +100,7 @@ def _rows(nodes: Mapping[str, int], spent: Counter[str], whole: int) -> dict[str
 def random_inputs(batch: int, length: int, *, metadata: bool = False, seed: int = 0) -> Arrays:
     """Whole light curves of noise over two years, as graphs take them; every column of metadata, or none."""
     rng = np.random.default_rng(seed)
-    shape, asked = (batch, length), (batch, QUERIES)
+    shape, query_shape = (batch, length), (batch, QUERIES)
     time = np.sort(rng.uniform(0, 700, shape), axis=1)
     columns = rng.uniform(0, 1, (batch, len(METADATA_COLUMNS))) if metadata else np.nan
     numbers = {
@@ -108,8 +108,8 @@ def random_inputs(batch: int, length: int, *, metadata: bool = False, seed: int 
         "flux_err": rng.uniform(2, 8, shape),
         "time": time - time[:, :1],
         "metadata": np.broadcast_to(columns, (batch, len(METADATA_COLUMNS))),
-        "query_time": rng.uniform(700, 760, asked),
+        "query_time": rng.uniform(700, 760, query_shape),
     }
-    bands = {"band": rng.integers(0, 6, shape), "query_band": rng.integers(0, 6, asked)}
-    masks = {"mask": np.ones(shape, dtype=bool), "query_mask": np.ones(asked, dtype=bool)}
+    bands = {"band": rng.integers(0, 6, shape), "query_band": rng.integers(0, 6, query_shape)}
+    masks = {"mask": np.ones(shape, dtype=bool), "query_mask": np.ones(query_shape, dtype=bool)}
     return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in numbers.items()} | bands | masks

@@ -62,42 +62,45 @@ def trial(bundle: Path, data: Path | None = None, per_class: int = 25) -> dict[s
     ``time`` by shape over that of single precision, and whether it is ``worth_shipping``; ``error`` for one that
     onnxruntime cannot make or run.
     """
-    held = load_bundle(bundle)
+    original = load_bundle(bundle)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = data or simulate(folder / "curves.parquet", per_class, SEED, survey=_survey(held), progress=False)
-        tokens, label_B = _labelled(held, read_dataset(data))
+        data = data or simulate(folder / "curves.parquet", per_class, SEED, survey=_survey(original), progress=False)
+        tokens, label_B = _labelled(original, read_dataset(data))
         batches = [RaggedBatch.collate(some).padded() for some in cut_by_length(tokens, BUDGET)]
-        kept = np.arange(len(batches)) % CALIBRATED_ON == 0
-        row_B = np.repeat(kept, [len(batch["mask"]) for batch in batches])
-        calibration, scored = batches[::CALIBRATED_ON], [one for one, out in zip(batches, kept, strict=True) if not out]
-        sessions, errors = _sessions(held, folder, calibration)
-        told = {way: _probabilities(session, scored) for way, session in sessions.items()}
-        found = _compared(told, label_B[~row_B], _times(sessions))
-    return found | {way: {"error": text} for way, text in errors.items()}
+        is_calibration = np.arange(len(batches)) % CALIBRATED_ON == 0
+        row_B = np.repeat(is_calibration, [len(batch["mask"]) for batch in batches])
+        calibration, scored = (
+            batches[::CALIBRATED_ON],
+            [one for one, out in zip(batches, is_calibration, strict=True) if not out],
+        )
+        sessions, errors = _sessions(original, folder, calibration)
+        probabilities = {way: _probabilities(session, scored) for way, session in sessions.items()}
+        report = _compared(probabilities, label_B[~row_B], _times(sessions))
+    return report | {way: {"error": text} for way, text in errors.items()}
 
 
 def _probabilities(session: ort.InferenceSession, batches: Sequence[Arrays]) -> NDArray[np.float32]:
     return np.concatenate([run(session, batch)["probabilities"] for batch in batches])
 
 
-def _survey(held: Bundle) -> Survey:
-    return "ztf" if "ztf" in held.manifest.name else "rubin"
+def _survey(bundle: Bundle) -> Survey:
+    return "ztf" if "ztf" in bundle.manifest.name else "rubin"
 
 
-def _labelled(held: Bundle, dataset: Dataset) -> tuple[list[Tokens], NDArray[np.int64]]:
+def _labelled(bundle: Bundle, dataset: Dataset) -> tuple[list[Tokens], NDArray[np.int64]]:
     """Light curves of classes that the bundle knows, shortest first, and their labels as it counts them."""
-    manifest = held.manifest
+    manifest = bundle.manifest
     own = list(manifest.classes.names)
-    found = []
+    pairs = []
     for index, label in enumerate(dataset.label):
         if label >= 0 and dataset.classes[label] in own:
             tokens = featurise(
                 dataset.curve(index), manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map
             )
-            found.append((tokens, own.index(dataset.classes[label])))
-    found.sort(key=lambda one: len(one[0]))
-    return [tokens for tokens, _ in found], np.array([label for _, label in found])
+            pairs.append((tokens, own.index(dataset.classes[label])))
+    pairs.sort(key=lambda one: len(one[0]))
+    return [tokens for tokens, _ in pairs], np.array([label for _, label in pairs])
 
 
 def cut_by_length(tokens: Sequence[Long], budget: int) -> list[list[Long]]:
@@ -110,15 +113,15 @@ def cut_by_length(tokens: Sequence[Long], budget: int) -> list[list[Long]]:
     return batches
 
 
-def _sessions(held: Bundle, folder: Path, calibration: Sequence[Arrays]) -> tuple[Sessions, dict[str, str]]:
+def _sessions(bundle: Bundle, folder: Path, calibration: Sequence[Arrays]) -> tuple[Sessions, dict[str, str]]:
     """Open the graph and its small forms; of those that fail, say why."""
-    made: dict[str, Callable[[], Path]] = {
-        "single": lambda: held.model,
-        "dynamic": lambda: as_int8(held.model, folder / "dynamic.onnx"),
-        "static": lambda: as_static_int8(held.model, folder / "static.onnx", calibration),
+    makers: dict[str, Callable[[], Path]] = {
+        "single": lambda: bundle.model,
+        "dynamic": lambda: as_int8(bundle.model, folder / "dynamic.onnx"),
+        "static": lambda: as_static_int8(bundle.model, folder / "static.onnx", calibration),
     }
     sessions, errors = Sessions(), dict[str, str]()
-    for way, make in made.items():
+    for way, make in makers.items():
         try:
             sessions[way] = open_session(make())
             for batch in calibration:
@@ -132,11 +135,11 @@ def _sessions(held: Bundle, folder: Path, calibration: Sequence[Arrays]) -> tupl
 def as_int8(graph: Path, out: Path) -> Path:
     """Write a graph whose products, but for those of :data:`KEPT`, have weights of 8-bit integers."""
     model = _with_weights_alone(graph, out)
-    kept = [node.name for node in model.graph.node if any(part in node.name for part in KEPT)]
-    kept += [f"{name}_MatMul" for name in kept]  # what a Gemm becomes on the way
+    exclusions = [node.name for node in model.graph.node if any(part in node.name for part in KEPT)]
+    exclusions += [f"{name}_MatMul" for name in exclusions]  # what a Gemm becomes on the way
     logging.disable(logging.WARNING)  # it tells of every index that it does not make smaller
     try:
-        quantize_dynamic(model, out, weight_type=QuantType.QInt8, nodes_to_exclude=kept)
+        quantize_dynamic(model, out, weight_type=QuantType.QInt8, nodes_to_exclude=exclusions)
     finally:
         logging.disable(logging.NOTSET)
     return out
@@ -145,7 +148,9 @@ def as_int8(graph: Path, out: Path) -> Path:
 def as_static_int8(graph: Path, out: Path, calibration: Sequence[Arrays]) -> Path:
     """Write a graph with products of 8-bit integers, whose scales are those of the batches given."""
     model = _with_weights_alone(graph, out)
-    kept = [node.name for node in model.graph.node if node.op_type == "If" or any(part in node.name for part in KEPT)]
+    exclusions = [
+        node.name for node in model.graph.node if node.op_type == "If" or any(part in node.name for part in KEPT)
+    ]
     names = [value.name for value in model.graph.input]
     basic = out.with_suffix(".basic.onnx")
     onnx.save(model, basic)
@@ -159,7 +164,7 @@ def as_static_int8(graph: Path, out: Path, calibration: Sequence[Arrays]) -> Pat
             op_types_to_quantize=["MatMul", "Gemm"],
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=kept,
+            nodes_to_exclude=exclusions,
         )
     finally:
         logging.disable(logging.NOTSET)
@@ -190,13 +195,13 @@ def _with_weights_alone(graph: Path, out: Path) -> onnx.ModelProto:
 
 def _times(sessions: Sessions) -> dict[str, dict[str, float]]:
     """Time over that of single precision, by way and shape, the median of the rounds."""
-    found: dict[str, dict[str, float]] = {way: {} for way in sessions}
+    ratios: dict[str, dict[str, float]] = {way: {} for way in sessions}
     for shape, (size, length) in SHAPES.items():
         inputs = random_inputs(size, length)
         rounds = [{way: _seconds(one, inputs) for way, one in sessions.items()} for _ in range(ROUNDS)]
         for way in sessions:
-            found[way][shape] = round(float(np.median([each[way] / each["single"] for each in rounds])), 3)
-    return found
+            ratios[way][shape] = round(float(np.median([each[way] / each["single"] for each in rounds])), 3)
+    return ratios
 
 
 def _seconds(session: ort.InferenceSession, inputs: Arrays) -> float:
@@ -210,19 +215,19 @@ def _seconds(session: ort.InferenceSession, inputs: Arrays) -> float:
 
 
 def _compared(
-    told: dict[str, NDArray[np.float32]], label_B: NDArray[np.int64], times: dict[str, dict[str, float]]
+    probabilities: dict[str, NDArray[np.float32]], label_B: NDArray[np.int64], times: dict[str, dict[str, float]]
 ) -> dict[str, Any]:
     """Put scores and times together."""
-    single_BC = told["single"]
-    scores = {way: macro_f1(confusion(label_B, p_BC.argmax(1), p_BC.shape[1])) for way, p_BC in told.items()}
-    found: dict[str, Any] = {"curves": len(label_B), "single": {"macro_f1": round(scores["single"], 4)}}
-    for way in told.keys() - {"single"}:
+    single_BC = probabilities["single"]
+    scores = {way: macro_f1(confusion(label_B, p_BC.argmax(1), p_BC.shape[1])) for way, p_BC in probabilities.items()}
+    report: dict[str, Any] = {"curves": len(label_B), "single": {"macro_f1": round(scores["single"], 4)}}
+    for way in probabilities.keys() - {"single"}:
         changed = scores[way] - scores["single"]
-        found[way] = {
+        report[way] = {
             "macro_f1": round(scores[way], 4),
             "changed": round(changed, 4),
-            "moves": round(float(np.abs(told[way] - single_BC).max()), 4),
+            "moves": round(float(np.abs(probabilities[way] - single_BC).max()), 4),
             "time": times[way],
             "worth_shipping": abs(changed) <= MOST_F1 and max(times[way].values()) <= MOST_TIME,
         }
-    return found
+    return report

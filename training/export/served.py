@@ -55,17 +55,17 @@ class Ensembled(nn.Module):
         """Return the trees' features [B, F]: statistics, NaN where they are not known, and the branches' embedding."""
         if output.statistics is None:
             raise ValueError("trees look at statistics, and this network works out none")
-        value_BK, known_BK = output.statistics
+        value_BK, mask_BK = output.statistics
         branches = self.trees.forest.numbers - value_BK.shape[1]
-        return torch.cat([torch.where(known_BK, value_BK, torch.nan), output.embedding_BE[:, :branches]], dim=1)
+        return torch.cat([torch.where(mask_BK, value_BK, torch.nan), output.embedding_BE[:, :branches]], dim=1)
 
     def forward(self, output: Output, mask_BL: Tensor, metadata_BF: Tensor) -> Tensor:
         """Logits [B, C]."""
         trees_BC, network_BC = self.trees(self.numbers(output)).log_softmax(-1), output.logits_BC.log_softmax(-1)
         constant, per_length, redshift = self.described.coefficients
         log_length_B1 = mask_BL.sum(1, keepdim=True).clamp(*self.described.lengths).float().log()
-        known_B1 = (~metadata_BF[:, _REDSHIFT : _REDSHIFT + 1].isnan()).float()
-        weight_B1 = (constant + per_length * log_length_B1 + redshift * known_B1).sigmoid()
+        has_redshift_B1 = (~metadata_BF[:, _REDSHIFT : _REDSHIFT + 1].isnan()).float()
+        weight_B1 = (constant + per_length * log_length_B1 + redshift * has_redshift_B1).sigmoid()
         both_BC: Tensor = network_BC + weight_B1 * (trees_BC - network_BC)
         return both_BC
 
@@ -251,18 +251,18 @@ class ServedNetwork(nn.Module):
 
     def answers_to_nothing(self) -> dict[str, tuple[str, Tensor]]:
         """Modules, by their names in here, whose answer to an input without a number is always the same."""
-        told = getattr(self.network, "answers_to_nothing", None)
-        return {} if told is None else {f"network.{name}": answer for name, answer in told().items()}
+        method = getattr(self.network, "answers_to_nothing", None)
+        return {} if method is None else {f"network.{name}": answer for name, answer in method().items()}
 
     def works_on_rows(self) -> dict[str, int]:
         """Modules, by their names in here, that are given some rows of a batch, or none: the width of their answer."""
-        told = getattr(self.network, "works_on_rows", None)
-        return {} if told is None else {f"network.{name}": width for name, width in told().items()}
+        method = getattr(self.network, "works_on_rows", None)
+        return {} if method is None else {f"network.{name}": width for name, width in method().items()}
 
     def native(self) -> dict[str, dict[str, int]]:
         """Modules, by their names in here, that kernels of our own can take over, and what these have to be told."""
-        told = getattr(self.network, "native", None)
-        return {} if told is None else {f"network.{name}": attributes for name, attributes in told().items()}
+        method = getattr(self.network, "native", None)
+        return {} if method is None else {f"network.{name}": attributes for name, attributes in method().items()}
 
     @property
     def input_names(self) -> tuple[str, ...]:

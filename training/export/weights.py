@@ -58,13 +58,13 @@ def read_network(path: Path) -> tuple[nn.Module, Recipe]:
     bundle = load_bundle(path)
     recipe = Recipe.model_validate(bundle.manifest.recipe)
     network = build(recipe.network, recipe.task)
-    found = _weights(onnx.load(bundle.model))
+    weights = _weights(onnx.load(bundle.model))
     own = network.state_dict()
-    missing = [name for name in own if name not in found and not name.startswith(UNSERVED)]
+    missing = [name for name in own if name not in weights and not name.startswith(UNSERVED)]
     if missing:
         raise BundleError(f"{path}: the graph does not tell {', '.join(missing)}")
-    told = {name: torch.from_numpy(found[name].copy()).reshape(own[name].shape) for name in own if name in found}
-    network.load_state_dict(own | told)
+    state = {name: torch.from_numpy(weights[name].copy()).reshape(own[name].shape) for name in own if name in weights}
+    network.load_state_dict(own | state)
     _prove(network.eval(), path)
     return network, recipe
 
@@ -92,14 +92,14 @@ def export_again(path: Path, folder: Path) -> dict[str, Any]:
     BundleError
         When the weights do not come back, or the golden outputs do not.
     """
-    held = load_bundle(path)
+    bundle = load_bundle(path)
     served = read_served(path)
     shutil.copytree(path, folder, ignore=shutil.ignore_patterns(CUDA_MODEL))  # that one is of the old graph
-    graph = folder / held.model.name
+    graph = folder / bundle.model.name
     trace(served, graph)
-    made = write_manifest(folder, held.manifest)
-    nodes = [_nodes(onnx.load(one)) for one in (held.model, graph)]
-    return {"nodes_before": nodes[0], "nodes": nodes[1], "furthest": verify_golden(made, open_session(graph))}
+    copy = write_manifest(folder, bundle.manifest)
+    nodes = [_nodes(onnx.load(one)) for one in (bundle.model, graph)]
+    return {"nodes_before": nodes[0], "nodes": nodes[1], "furthest": verify_golden(copy, open_session(graph))}
 
 
 def _nodes(model: onnx.ModelProto) -> int:
@@ -110,14 +110,14 @@ def _nodes(model: onnx.ModelProto) -> int:
 def read_served(path: Path) -> ServedNetwork:
     """Build what a classifier's bundle computes: the network, its calibration, its novelty, its trees."""
     network, _ = read_network(path)
-    held = load_bundle(path)
-    model = onnx.load(held.model)
-    described = held.manifest.ensemble
+    bundle = load_bundle(path)
+    model = onnx.load(bundle.model)
+    described = bundle.manifest.ensemble
     ensemble = None
     if described is not None:
         forest = _forest(model, described.depth, _statistics(network, path))
         ensemble = Ensembled(BoostedTrees(forest), described)
-    served = ServedNetwork(network, held.manifest.calibration, ensemble=ensemble)
+    served = ServedNetwork(network, bundle.manifest.calibration, ensemble=ensemble)
     served.novelty = _novelty(model)
     return served.eval()
 
@@ -143,8 +143,10 @@ def trace(served: ServedNetwork, path: Path) -> None:
 
 def _novelty(model: onnx.ModelProto) -> nn.Module | None:
     """Read the score that a graph holds, whose tables keep their names."""
-    held = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in model.graph.initializer}
-    tables = {name.removeprefix(NOVELTY): table for name, table in held.items() if name.startswith(NOVELTY)}
+    tensors = {
+        tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in model.graph.initializer
+    }
+    tables = {name.removeprefix(NOVELTY): table for name, table in tensors.items() if name.startswith(NOVELTY)}
     if not tables:
         return None
     return NoveltyScore.of_tables(tables) if "distance_Q" in tables else StrangerScore.of_tables(tables)
@@ -153,62 +155,64 @@ def _novelty(model: onnx.ModelProto) -> nn.Module | None:
 def _forest(model: onnx.ModelProto, depth: int, least: int) -> Forest:
     """Read the trees of a graph, which are given at least so many numbers; others that none looks at are left out."""
     (node,) = [node for node in model.graph.node if node.op_type == "TreeEnsemble"]
-    told = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
-    tables = {name: numpy_helper.to_array(value) for name, value in told.items() if isinstance(value, onnx.TensorProto)}
+    attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+    tables = {
+        name: numpy_helper.to_array(value) for name, value in attributes.items() if isinstance(value, onnx.TensorProto)
+    }
     splits, weights, numbers = (
         tables["nodes_splits"],
         tables["leaf_weights"],
-        max(least, max(told["nodes_featureids"]) + 1),
+        max(least, max(attributes["nodes_featureids"]) + 1),
     )
-    look, threshold, left, value = (list[Any]() for _ in range(4))
+    look, threshold, children, value = (list[Any]() for _ in range(4))
 
     def put(place: int, number: int, is_leaf: int) -> None:
         """Write a node or a leaf to its place, and those below it behind all that there are."""
         if is_leaf:
             value[place] = weights[number]
             return
-        side = 0 if told["nodes_missing_value_tracks_true"][number] else numbers
-        look[place], threshold[place] = told["nodes_featureids"][number] + side, splits[number]
-        left[place] = below = grow(2)
-        put(below, told["nodes_truenodeids"][number], told["nodes_trueleafs"][number])
-        put(below + 1, told["nodes_falsenodeids"][number], told["nodes_falseleafs"][number])
+        side = 0 if attributes["nodes_missing_value_tracks_true"][number] else numbers
+        look[place], threshold[place] = attributes["nodes_featureids"][number] + side, splits[number]
+        children[place] = below = grow(2)
+        put(below, attributes["nodes_truenodeids"][number], attributes["nodes_trueleafs"][number])
+        put(below + 1, attributes["nodes_falsenodeids"][number], attributes["nodes_falseleafs"][number])
 
     def grow(count: int) -> int:
-        first = len(left)
+        first = len(children)
         for column, empty in ((look, 0), (threshold, np.inf), (value, 0.0)):
             column.extend([empty] * count)
-        left.extend(range(first, first + count))
+        children.extend(range(first, first + count))
         return first
 
     roots = []
-    for number in told["tree_roots"]:
+    for number in attributes["tree_roots"]:
         roots.append(grow(1))
         put(roots[-1], number, 0)
-    look_M, left_M, root_T = (np.array(one, dtype=np.int64) for one in (look, left, roots))
+    look_M, left_M, root_T = (np.array(one, dtype=np.int64) for one in (look, children, roots))
     threshold_M, value_M = (np.array(one, dtype=np.float32) for one in (threshold, value))
-    return Forest(look_M, threshold_M, left_M, value_M, root_T, numbers, told["n_targets"], depth)
+    return Forest(look_M, threshold_M, left_M, value_M, root_T, numbers, attributes["n_targets"], depth)
 
 
 def _weights(model: onnx.ModelProto) -> dict[str, Array]:
     """Every weight that the graph holds, by its name in the network."""
-    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    named = {name.removeprefix(PREFIX): value for name, value in held.items() if name.startswith(PREFIX)}
-    named |= _sliced_biases(model, held, named)
-    return named | _input_experts(held, named) | _expert_biases(held, named) | _tabular(model, held)
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    named = {name.removeprefix(PREFIX): value for name, value in tensors.items() if name.startswith(PREFIX)}
+    named |= _sliced_biases(model, tensors, named)
+    return named | _input_experts(tensors, named) | _expert_biases(tensors, named) | _tabular(model, tensors)
 
 
-def _sliced_biases(model: onnx.ModelProto, held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
+def _sliced_biases(model: onnx.ModelProto, tensors: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
     """Return biases of which the graph holds parts, one beside each slice of a weight, in the order of the slices."""
     sliced = {node.output[0]: node.input[0] for node in walk(model.graph) if node.op_type == "Slice"}
     parts: dict[str, list[Array]] = {}
     for node in walk(model.graph):
         weight = sliced.get(node.input[1], "") if node.op_type == "Gemm" and len(node.input) == 3 else ""
-        if weight.startswith(PREFIX) and node.input[2] in held:
-            parts.setdefault(weight.removeprefix(PREFIX).replace("weight", "bias"), []).append(held[node.input[2]])
+        if weight.startswith(PREFIX) and node.input[2] in tensors:
+            parts.setdefault(weight.removeprefix(PREFIX).replace("weight", "bias"), []).append(tensors[node.input[2]])
     return {name: np.concatenate(part) for name, part in parts.items() if name not in named}
 
 
-def _input_experts(held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
+def _input_experts(tensors: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
     """Input experts, which the exporter laid side by side in one matrix."""
     gate = named.get("embed.router.gate.weight")
     if gate is None:
@@ -216,32 +220,32 @@ def _input_experts(held: dict[str, Array], named: dict[str, Array]) -> dict[str,
     experts, inputs = gate.shape
     width = named["light_curve.cls_1D"].shape[1]
     shape = (experts * inputs, width)
-    view = [value for name, value in held.items() if name.startswith("view") and value.shape == shape]
+    view = [value for name, value in tensors.items() if name.startswith("view") and value.shape == shape]
     return {"embed.weight_EID": view[0].reshape(experts, inputs, width)} if len(view) == 1 else {}
 
 
-def _expert_biases(held: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
+def _expert_biases(tensors: dict[str, Array], named: dict[str, Array]) -> dict[str, Array]:
     """Biases of the experts, one tensor each, in the order of blocks, experts and layers."""
     numbered = sorted(
-        (name for name in held if _BIAS.fullmatch(name) and held[name].ndim == 1),
+        (name for name in tensors if _BIAS.fullmatch(name) and tensors[name].ndim == 1),
         key=lambda name: int(name.split("_")[1]),
     )
-    biases, found = iter([held[name] for name in numbered]), dict[str, Array]()
+    biases, stacks = iter([tensors[name] for name in numbered]), dict[str, Array]()
     for name in sorted(key for key in named if key.endswith("feed_forward.w1_EDF")):
         pairs = [(next(biases), next(biases)) for _ in range(named[name].shape[0])]
-        found[name.replace("w1_EDF", "b1_EF")] = np.stack([first for first, _ in pairs])
-        found[name.replace("w1_EDF", "b2_ED")] = np.stack([second for _, second in pairs])
-    return found
+        stacks[name.replace("w1_EDF", "b1_EF")] = np.stack([first for first, _ in pairs])
+        stacks[name.replace("w1_EDF", "b2_ED")] = np.stack([second for _, second in pairs])
+    return stacks
 
 
-def _tabular(model: onnx.ModelProto, held: dict[str, Array]) -> dict[str, Array]:
+def _tabular(model: onnx.ModelProto, tensors: dict[str, Array]) -> dict[str, Array]:
     """Scales and weights of the metadata columns, four tables that the graph only ever looks up in, in this order."""
     names = ("quantiles.x_CQ", "quantiles.score_CQ", "weight_CD", "bias_CD")
     looked = dict.fromkeys(
-        node.input[0] for node in walk(model.graph) if node.op_type.startswith("Gather") and node.input[0] in held
+        node.input[0] for node in walk(model.graph) if node.op_type.startswith("Gather") and node.input[0] in tensors
     )
     columns = [node.type.tensor_type.shape.dim[1].dim_value for node in model.graph.input if node.name == "metadata"]
-    tables = [held[name] for name in looked if held[name].ndim == 2 and held[name].dtype == np.float32]
+    tables = [tensors[name] for name in looked if tensors[name].ndim == 2 and tensors[name].dtype == np.float32]
     tables = [table for table in tables if [len(table)] == columns]
     if len(tables) != len(names):
         return {}

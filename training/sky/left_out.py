@@ -235,8 +235,8 @@ def fit_left_out(
         weights = fit_ensemble(forest, trees_NC, logits_NC, label_N, length_N, calibration.curve_set.has_redshift)
         trees = forest, weights
         logits_NC = _pooled(forest, weights, calibration, logits_NC)
-    known_NE, strange_NE = (_say(network, body, objects)[1] for objects in (training, strangers))
-    strange = fit_strangers(known_NE, training.curve_set.label, strange_NE, usual_NE, seed=seed)
+    inlier_NE, strange_NE = (_say(network, body, objects)[1] for objects in (training, strangers))
+    strange = fit_strangers(inlier_NE, training.curve_set.label, strange_NE, usual_NE, seed=seed)
     return LeftOutModel(network, body, strange, threshold_of(softmax(logits_NC).astype(np.float64), label_N), trees)
 
 

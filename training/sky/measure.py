@@ -101,17 +101,17 @@ def _under(path: Path, sky: Sky, prior: str) -> dict[str, Any]:
     share_C = np.array([shares.get(name, 0.0) for name in ELASTICC.names])
     objects = sky.take((share_C[sky.label] > 0) & (sky.count(sky.detected) >= FEWEST_DETECTIONS))
     answers = ask_bundle(path, objects, "nothing", prior)
-    label_N, given_N = objects.label[answers.rows_N], ~answers.unusual_N
+    label_N, usual_N = objects.label[answers.rows_N], ~answers.unusual_N
     weight_N = (share_C / np.maximum(np.bincount(label_N, minlength=len(share_C)), 1))[label_N]
     covered_N, size_N = answers.inside_NC[np.arange(len(label_N)), label_N], answers.inside_NC.sum(axis=1)
-    given_weight_N = weight_N * given_N
-    total = max(float(given_weight_N.sum()), 1e-300)
+    usual_weight_N = weight_N * usual_N
+    total = max(float(usual_weight_N.sum()), 1e-300)
     return {
         "objects": len(label_N),
         "classes": len(np.unique(label_N)),
-        "coverage": float(given_weight_N @ covered_N / total),
-        "size": float(given_weight_N @ size_N / total),
-        "withheld": float(weight_N @ ~given_N / max(float(weight_N.sum()), 1e-300)),
+        "coverage": float(usual_weight_N @ covered_N / total),
+        "size": float(usual_weight_N @ size_N / total),
+        "withheld": float(weight_N @ ~usual_N / max(float(weight_N.sum()), 1e-300)),
     }
 
 

@@ -158,14 +158,14 @@ def show_objects(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.G
 @torch.inference_mode()
 def statistics_of(network: AstroMoE, curve_set: CurveSet) -> tuple[Float32, Bool]:
     """Values and whether they are known, both [N, K], in the order of the rows."""
-    value_NK, known_NK = _empty(len(curve_set)), _empty(len(curve_set), np.bool_)
+    value_NK, mask_NK = _empty(len(curve_set)), _empty(len(curve_set), np.bool_)
     for rows, inputs in curve_set.batches():
         statistics = network.statistics_of(*(inputs[name] for name in network.input_names))
         if not value_NK.shape[1]:
             value_NK = np.zeros((len(curve_set), statistics.value_BK.shape[1]), np.float32)
-            known_NK = np.zeros(value_NK.shape, np.bool_)
-        value_NK[rows], known_NK[rows] = statistics.value_BK.numpy(), statistics.known_BK.numpy()
-    return value_NK, known_NK
+            mask_NK = np.zeros(value_NK.shape, np.bool_)
+        value_NK[rows], mask_NK[rows] = statistics.value_BK.numpy(), statistics.mask_BK.numpy()
+    return value_NK, mask_NK
 
 
 @torch.inference_mode()
@@ -210,10 +210,10 @@ class StrangerFit:
 
 
 def fit_strangers(
-    known_NE: Float32, label_N: Int64, strangers_ME: Float32, usual_VE: Float32, *, seed: int, steps: int = STEPS
+    inlier_NE: Float32, label_N: Int64, strangers_ME: Float32, usual_VE: Float32, *, seed: int, steps: int = STEPS
 ) -> StrangerFit:
     """Fit the score to training objects, strangers and, for its shares, validation objects."""
-    reference = fit_reference(known_NE, label_N)
+    reference = fit_reference(inlier_NE, label_N)
     torch.manual_seed(seed)
     score = StrangerScore(reference)
     optimiser = torch.optim.AdamW(score.layers.parameters(), lr=RATE, weight_decay=DECAY)
@@ -224,8 +224,8 @@ def fit_strangers(
     for step in range(steps):
         for group in optimiser.param_groups:
             group["lr"] = RATE * max(0.01, 0.5 * (1 + np.cos(np.pi * step / steps)))
-        rows, strange = rng.integers(0, len(known_NE), half), rng.integers(0, len(strangers_ME), half)
-        batch_BE = torch.from_numpy(np.concatenate([known_NE[rows], strangers_ME[strange]]))
+        rows, strange = rng.integers(0, len(inlier_NE), half), rng.integers(0, len(strangers_ME), half)
+        batch_BE = torch.from_numpy(np.concatenate([inlier_NE[rows], strangers_ME[strange]]))
         loss = binary_cross_entropy_with_logits(score.odds(batch_BE), truth_B)
         optimiser.zero_grad()
         loss.backward()
@@ -242,7 +242,7 @@ def fit_strangers(
         false_alarm_rate=float(alarm_V.mean()),
         split="validation",
         objects=len(usual_VE),
-        reference_objects=len(known_NE),
+        reference_objects=len(inlier_NE),
     )
     return StrangerFit(score.eval(), described)
 
@@ -260,12 +260,12 @@ def _usual(odds_V: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
 
 
 def judge(
-    known_NE: Float32, label_N: Int64, usual_VE: Float32, strangers_ME: Float32, kind_M: NDArray[np.str_], *, seed: int
+    inlier_NE: Float32, label_N: Int64, usual_VE: Float32, strangers_ME: Float32, kind_M: NDArray[np.str_], *, seed: int
 ) -> dict[str, float]:
     """AUROC of every kind of stranger against validation objects, fitted without that kind."""
     areas = {}
     for kind in np.unique(kind_M):
-        fit = fit_strangers(known_NE, label_N, strangers_ME[kind_M != kind], usual_VE, seed=seed, steps=STEPS // 4)
+        fit = fit_strangers(inlier_NE, label_N, strangers_ME[kind_M != kind], usual_VE, seed=seed, steps=STEPS // 4)
         strange_M, usual_V = fit.novelty(strangers_ME[kind_M == kind]), fit.novelty(usual_VE)
         new = np.concatenate([np.ones(len(strange_M), np.bool_), np.zeros(len(usual_V), np.bool_)])
         areas[str(kind)] = float(area_under_roc(np.concatenate([strange_M, usual_V]), new))

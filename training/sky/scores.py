@@ -153,7 +153,7 @@ def summary(answers: SkyAnswers, label_N: Int) -> dict[str, Any]:
     counts = confusion(label_N, top_N.astype(np.int64), answers.probabilities_NC.shape[1])
     present = counts.sum(axis=1) > 0
     broad_N = broad_of_class()[label_N]
-    given_N = ~answers.unusual_N
+    usual_N = ~answers.unusual_N
     covered_N = answers.inside_NC[np.arange(len(label_N)), label_N]
     wrong_N = top_N != label_N
     return {
@@ -166,11 +166,11 @@ def summary(answers: SkyAnswers, label_N: Int) -> dict[str, Any]:
         "recall": {ELASTICC.names[c]: float(counts[c, c] / counts[c].sum()) for c in np.flatnonzero(present)},
         "ece": ece(answers.probabilities_NC, label_N),
         "log_loss": log_loss(answers.probabilities_NC, label_N),
-        "coverage": float(covered_N[given_N].mean()) if given_N.any() else float("nan"),
-        "size": float(answers.inside_NC[given_N].sum(axis=1).mean()) if given_N.any() else float("nan"),
+        "coverage": float(covered_N[usual_N].mean()) if usual_N.any() else float("nan"),
+        "size": float(answers.inside_NC[usual_N].sum(axis=1).mean()) if usual_N.any() else float("nan"),
         "withheld": float(answers.unusual_N.mean()),
         "sure_and_wrong": float((wrong_N & (answers.probabilities_NC.max(axis=1) >= SURE)).mean()),
-        "single_and_missing": float((given_N & (answers.inside_NC.sum(axis=1) == 1) & ~covered_N).mean()),
+        "single_and_missing": float((usual_N & (answers.inside_NC.sum(axis=1) == 1) & ~covered_N).mean()),
     }
 
 

@@ -204,14 +204,14 @@ def _novelty(
     alike = np.flatnonzero(np.isin(training.source, SURVEYS_OF_STRANGERS))
     rows = np.concatenate([rows, rng.choice(alike, REFERENCE)]) if len(alike) else rows
     some = HeadInputs(inputs.embedding[rows], inputs.value[rows], inputs.is_known[rows])
-    known_NE = answers(network, some)[1]
+    inlier_NE = answers(network, some)[1]
     strange_NE = answers(network, read_head_inputs(folder, "strangers"))[1]
     label_N = training.label[rows]
-    fit = fit_strangers(known_NE, label_N, strange_NE, usual.embedding_NE, seed=seed)
+    fit = fit_strangers(inlier_NE, label_N, strange_NE, usual.embedding_NE, seed=seed)
     kinds, count = np.unique(strangers.source, return_counts=True)
     common = kinds[np.argsort(-count, kind="stable")[:KINDS_JUDGED]]
     kind_N = np.where(np.isin(strangers.source, common), strangers.source, "rarer kinds")
-    return fit, judge(known_NE, label_N, usual.embedding_NE, strange_NE, kind_N, seed=seed)
+    return fit, judge(inlier_NE, label_N, usual.embedding_NE, strange_NE, kind_N, seed=seed)
 
 
 def _without(p_NC: Float64, label_N: Any, strata: Strata, rows: Any) -> tuple[Float64, Any, Strata]:
@@ -298,7 +298,7 @@ def _is_decided(network: AstroMoE, tokens: Tokens) -> bool:
         statistics = network.statistics_of(*points)
         own = len(network.statistics.spread_K)
         away_BK = ((statistics.value_BK - exact.value_BK)[:, :own] / network.statistics.spread_K).abs()
-        if not (statistics.known_BK == exact.known_BK).all() or away_BK[statistics.known_BK[:, :own]].max() > DECIDED:
+        if not (statistics.mask_BK == exact.mask_BK).all() or away_BK[statistics.mask_BK[:, :own]].max() > DECIDED:
             return False
     return True
 

@@ -113,8 +113,8 @@ def tell_statistics(recipe: Recipe, folder: Path) -> None:
     network = build(recipe.network)
     assert isinstance(network, AstroMoE)
     for part in PARTS:
-        value_NK, known_NK = statistics_of(network.eval(), read_curve_set(folder / f"{part}.npz"))
-        np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=known_NK)
+        value_NK, mask_NK = statistics_of(network.eval(), read_curve_set(folder / f"{part}.npz"))
+        np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=mask_NK)
 
 
 def tell_embeddings(body: AstroMoE, folder: Path) -> None:

@@ -93,7 +93,7 @@ def _in_graph(tokens: Sequence[Tokens]) -> Float32:
             period_statistics.period_statistics(curves),
             shape_statistics(curves, redshift),
         ]
-    *blocks, shapes = (torch.where(part.known_BK, part.value_BK, torch.nan).numpy() for part in statistics)
+    *blocks, shapes = (torch.where(part.mask_BK, part.value_BK, torch.nan).numpy() for part in statistics)
     return np.concatenate([*blocks, metadata, shapes], axis=1, dtype=np.float32)
 
 

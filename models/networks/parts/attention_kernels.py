@@ -82,11 +82,11 @@ class ExactAttention(nn.Module):
             score_BHQS = (query_BHQX * scale) @ key_BHSX.transpose(2, 3)
             mixed_BHQE: Tensor = score_BHQS.softmax(-1) @ value_BHSE
             return mixed_BHQE
-        seen_BQS = mask_BS[:, None, :]
+        visible_BQS = mask_BS[:, None, :]
         if self.causal:
             place_S = torch.arange(mask_BS.shape[1], device=mask_BS.device)
-            seen_BQS = seen_BQS & (place_S[None, :] <= place_S[:, None])
-        bias_B1QS = bias_where(seen_BQS, query_BHQE.dtype)[:, None]
+            visible_BQS = visible_BQS & (place_S[None, :] <= place_S[:, None])
+        bias_B1QS = bias_where(visible_BQS, query_BHQE.dtype)[:, None]
         if exporting:  # the tracer takes the fused kernel apart into three times as many operations
             score_BHQS = (query_BHQE * scale) @ key_BHSE.transpose(2, 3) + bias_B1QS
             mixed_BHQE = score_BHQS.softmax(-1) @ value_BHSE
@@ -99,14 +99,14 @@ def _with_mask(query_BHQE: Tensor, key_BHSE: Tensor, mask_BS: Tensor) -> tuple[T
 
     An exported graph adds no table of all pairs to the scores then, which takes it as long as a product.
     """
-    shown_H11 = key_BHSE.new_zeros(key_BHSE.shape[1], 1, 1)
-    bias_BHS1 = torch.where(mask_BS[:, None, :, None], shown_H11, MASKED)
+    zero_H11 = key_BHSE.new_zeros(key_BHSE.shape[1], 1, 1)
+    bias_BHS1 = torch.where(mask_BS[:, None, :, None], zero_H11, MASKED)
     return F.pad(query_BHQE, (0, 1), value=1.0), torch.cat([key_BHSE, bias_BHS1], dim=3)
 
 
-def bias_where(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what to add to the scores so that only what is ``seen`` counts."""
-    return torch.where(seen, 0.0, MASKED).to(dtype)
+def bias_where(visible: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what to add to the scores so that only what is ``visible`` counts."""
+    return torch.where(visible, 0.0, MASKED).to(dtype)
 
 
 def ranks(mask_BS: Tensor) -> Tensor:
@@ -182,8 +182,8 @@ class ReformerAttention(nn.Module):
         """Bucket of each token in each round, [B, H, R, S]: the nearest of +-G directions; padding has the last."""
         count_B = mask_BS.sum(1)
         pairs = self.rotation_REG.shape[2]
-        wanted_B = torch.where(count_B > self.chunk, (count_B + 2 * self.chunk - 1) // (2 * self.chunk), 0)
-        used_BG = torch.arange(pairs, device=mask_BS.device) < wanted_B[:, None]
+        pairs_B = torch.where(count_B > self.chunk, (count_B + 2 * self.chunk - 1) // (2 * self.chunk), 0)
+        used_BG = torch.arange(pairs, device=mask_BS.device) < pairs_B[:, None]
         near_BHRSG = torch.einsum("bhse,reg->bhrsg", query_BHSE, self.rotation_REG)
         near_BHRSG = torch.cat([near_BHRSG, -near_BHRSG], dim=4)
         used_BG = torch.cat([used_BG, used_BG], dim=1)
@@ -193,12 +193,12 @@ class ReformerAttention(nn.Module):
     def _bias(self, bucket_BHRS: Tensor, place_BHRS: Tensor) -> Tensor:
         """Return the bias [B, H, R, P, C, X]: what each sorted token may see of its chunk and of the one before."""
         bucket_BHRPC, place_BHRPC = (chunked(x_BHRS, 3, self.chunk, -1) for x_BHRS in (bucket_BHRS, place_BHRS))
-        seen_BHRPCX = bucket_BHRPC[..., None] == _with_previous(bucket_BHRPC, -1)[..., None, :]
+        visible_BHRPCX = bucket_BHRPC[..., None] == _with_previous(bucket_BHRPC, -1)[..., None, :]
         other_BHRPC1, own_BHRP1X = place_BHRPC[..., None], _with_previous(place_BHRPC, -1)[..., None, :]
         if self.causal:
-            seen_BHRPCX = seen_BHRPCX & (own_BHRP1X <= other_BHRPC1)
+            visible_BHRPCX = visible_BHRPCX & (own_BHRP1X <= other_BHRPC1)
         bias_BHRPCX = torch.where(own_BHRP1X == other_BHRPC1, SELF, 0.0)
-        return torch.where(seen_BHRPCX, bias_BHRPCX, MASKED)
+        return torch.where(visible_BHRPCX, bias_BHRPCX, MASKED)
 
 
 def shared_key(query_BHSE: Tensor) -> Tensor:
@@ -412,10 +412,10 @@ class ProbSparseAttention(nn.Module):
         places, scale = mask_BS.shape[1], value_BHSE.shape[-1] ** -0.5
         measure_BHS = self.measure(query_BHSE.detach(), key_BHSE.detach(), mask_BS, sample, scale)
         top_BHK = measure_BHS.topk(_smaller(sample.used_BU.shape[1], places)).indices
-        seen_BHKS = mask_BS[:, None, None, :]
+        visible_BHKS = mask_BS[:, None, None, :]
         if self.causal:
-            seen_BHKS = seen_BHKS & (torch.arange(places, device=mask_BS.device) <= top_BHK[..., None])
-        bias_BHKS = bias_where(seen_BHKS, query_BHSE.dtype)
+            visible_BHKS = visible_BHKS & (torch.arange(places, device=mask_BS.device) <= top_BHK[..., None])
+        bias_BHKS = bias_where(visible_BHKS, query_BHSE.dtype)
         chosen_BHKE = take_places(query_BHSE, top_BHK)
         mixed_BHKE = F.scaled_dot_product_attention(chosen_BHKE, key_BHSE, value_BHSE, bias_BHKS, dropout, scale=scale)
         lazy_BHSE = self._lazy(value_BHSE, mask_BS)

@@ -41,18 +41,18 @@ class Packing(NamedTuple):
     leading: bool
 
     @classmethod
-    def of(cls, mask_BL: Tensor, leading: bool, kept_BL: Tensor | None = None) -> "Packing":
+    def of(cls, mask_BL: Tensor, leading: bool, packed_BL: Tensor | None = None) -> "Packing":
         """Pack the tokens of ``mask_BL``; ``leading`` adds a [CLS] place in front of each row.
 
-        ``kept_BL`` packs more tokens than attention may look at: it exists for the reading of the balance loss in
+        ``packed_BL`` packs more tokens than attention may look at: it exists for the reading of the balance loss in
         which padding counts.
         """
-        kept_BL = mask_BL if kept_BL is None else kept_BL
+        packed_BL = mask_BL if packed_BL is None else packed_BL
         batch, length = mask_BL.shape
         width, first = length + int(leading), batch * int(leading)
-        row_M, column_N = kept_BL.nonzero(as_tuple=True)
-        kept = kept_BL.long()
-        token_BS, mask_BS = kept.flatten().cumsum(0).view(batch, length) + (first - 1), mask_BL
+        row_M, column_N = packed_BL.nonzero(as_tuple=True)
+        number_BL = packed_BL.long()
+        token_BS, mask_BS = number_BL.flatten().cumsum(0).view(batch, length) + (first - 1), mask_BL
         place_M = row_M * length + column_N  # as pack_values has it
         if leading:
             row_B = torch.arange(batch, device=mask_BL.device)
@@ -61,7 +61,7 @@ class Packing(NamedTuple):
             token_BS = torch.cat([row_B[:, None], token_BS], dim=1)
             mask_BS = F.pad(mask_BL, (1, 0), value=True)
         else:
-            token_BS = token_BS * kept  # before the first token there is none
+            token_BS = token_BS * number_BL  # before the first token there is none
         return cls(row_M, place_M, token_BS, mask_BS, leading)
 
     def unpack(self, x_MD: Tensor) -> Tensor:

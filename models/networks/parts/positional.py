@@ -166,9 +166,9 @@ def _frequencies(axis_dim: int, p: float, base: float, keep: Keep) -> Tensor:
     """Radians per unit of position [P], 0 for the pairs that do not turn."""
     n_pairs = axis_dim // 2
     index_P = torch.arange(n_pairs, dtype=torch.float64)
-    n_kept = int(p * n_pairs)
-    kept_P = index_P < n_kept if keep == "highest" else index_P >= n_pairs - n_kept
-    return torch.where(kept_P, base ** (-2.0 * index_P / axis_dim), 0.0).float()
+    n_turning = int(p * n_pairs)
+    turns_P = index_P < n_turning if keep == "highest" else index_P >= n_pairs - n_turning
+    return torch.where(turns_P, base ** (-2.0 * index_P / axis_dim), 0.0).float()
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,18 +80,18 @@ class When(NamedTuple):
     ----------
     time_BL : days since the first observation kept; any finite number where there is no token.
     band_BL : int64 band index.
-    kept_BL : True where there is a token; tokens are packed in this order.
+    packed_BL : True where there is a token; tokens are packed in this order.
     leading : whether each row begins with a [CLS] token.
     """
 
     time_BL: Tensor
     band_BL: Tensor
-    kept_BL: Tensor
+    packed_BL: Tensor
     leading: bool = False
 
     def pack(self, values_BLK: Tensor) -> Tensor:
         """Values of the tokens, [N, K], of those of a padded grid."""
-        return pack_values(values_BLK, self.kept_BL)
+        return pack_values(values_BLK, self.packed_BL)
 
     @property
     def time_N(self) -> Tensor:
@@ -199,8 +199,8 @@ class Recurrent(TimeEncoding):
 
     def embed(self, x_ND: Tensor, when: When) -> Tensor:
         """Add the state after each token's time has been read."""
-        count_B1 = when.kept_BL.sum(1, keepdim=True)
-        step_L = torch.arange(when.kept_BL.shape[1], device=x_ND.device)
+        count_B1 = when.packed_BL.sum(1, keepdim=True)
+        step_L = torch.arange(when.packed_BL.shape[1], device=x_ND.device)
         filled_BL = step_L < count_B1
         token_BL = torch.where(filled_BL, count_B1.cumsum(0) - count_B1 + step_L, 0)
         state_BLD = self.recurrence(self.encoding(when.time_N[token_BL]))
@@ -233,7 +233,7 @@ class AddedAfter(TimeEncoding):
         encoding_ND = when.pack(encoding_BLD)
         if not when.leading:
             return x_MD + encoding_ND
-        weight_BL1 = when.kept_BL[..., None].to(encoding_BLD.dtype)
+        weight_BL1 = when.packed_BL[..., None].to(encoding_BLD.dtype)
         mean_BD = (encoding_BLD * weight_BL1).sum(1) / weight_BL1.sum(1)
         return x_MD + torch.cat([mean_BD, encoding_ND])
 

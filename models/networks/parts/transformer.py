@@ -73,11 +73,11 @@ class Router(nn.Module):
     def forward(self, x_ND: Tensor) -> Routing:
         """Route tokens [N, D]."""
         logits_NE = self.gate(x_ND).float()  # half-precision logits would make ties common
-        kept_NK, expert_NK = logits_NE.topk(self.top_k, dim=-1)
+        gate_NK, expert_NK = logits_NE.topk(self.top_k, dim=-1)
         if self.softmax == "full":
-            kept_NK = logits_NE.softmax(-1).gather(1, expert_NK)
-            return Routing(expert_NK, kept_NK, logits_NE)
-        return Routing(expert_NK, kept_NK.softmax(-1), logits_NE)
+            gate_NK = logits_NE.softmax(-1).gather(1, expert_NK)
+            return Routing(expert_NK, gate_NK, logits_NE)
+        return Routing(expert_NK, gate_NK.softmax(-1), logits_NE)
 
 
 class FeedForwardExperts(nn.Module):
@@ -216,24 +216,24 @@ class Encoder(nn.Module):
         return self.cls_1D is not None
 
     def forward(
-        self, x_ND: Tensor, mask_BL: Tensor, kept_BL: Tensor | None = None, position: Position | None = None
+        self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: Position | None = None
     ) -> tuple[Tensor, list[Routing]]:
-        """Encode the tokens [N, D] of ``mask_BL`` (of ``kept_BL`` where given) to [B, D]; also the routings."""
-        x_MD, packing, routings = self.tokens(x_ND, mask_BL, kept_BL, position)
+        """Encode the tokens [N, D] of ``mask_BL`` (of ``packed_BL`` where given) to [B, D]; also the routings."""
+        x_MD, packing, routings = self.tokens(x_ND, mask_BL, packed_BL, position)
         return self.pool(x_MD, packing), routings
 
     def tokens(
-        self, x_ND: Tensor, mask_BL: Tensor, kept_BL: Tensor | None = None, position: Position | None = None
+        self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None, position: Position | None = None
     ) -> tuple[Tensor, Packing, list[Routing]]:
         """Encode to tokens [M, D], the [CLS]s first; also where they sit, and the routings.
 
         ``position`` is for the padded grid [B, S], [CLS] place included.
         """
-        packing = Packing.of(mask_BL, self.leading, kept_BL)
+        packing = Packing.of(mask_BL, self.leading, packed_BL)
         x_MD, routings = self._through(self._led(x_ND, mask_BL), packing, len(self.blocks), position)
         return x_MD, packing, routings
 
-    def answer(self, x_ND: Tensor, mask_BL: Tensor, kept_BL: Tensor | None = None) -> tuple[Tensor, list[Routing]]:
+    def answer(self, x_ND: Tensor, mask_BL: Tensor, packed_BL: Tensor | None = None) -> tuple[Tensor, list[Routing]]:
         """Encode as :meth:`forward`, with no more of the last block than the answer needs: that of the [CLS]s.
 
         They look at all tokens, but no other token goes on, so the last routing is that of the [CLS]s alone.
@@ -241,8 +241,8 @@ class Encoder(nn.Module):
         last = self.blocks[-1]
         assert isinstance(last, Block)
         if not self.leading or not last.attention.answers_alone:
-            return self(x_ND, mask_BL, kept_BL)  # type: ignore[no-any-return]  # a module's call is untyped
-        packing = Packing.of(mask_BL, self.leading, kept_BL)
+            return self(x_ND, mask_BL, packed_BL)  # type: ignore[no-any-return]  # a module's call is untyped
+        packing = Packing.of(mask_BL, self.leading, packed_BL)
         x_MD, routings = self._through(self._led(x_ND, mask_BL), packing, len(self.blocks) - 1)
         x_BD, routing = last.leading(x_MD, packing)
         return x_BD, [*routings, *([] if routing is None else [routing])]
@@ -312,11 +312,11 @@ class QuantileTransform(nn.Module):
         """Return the normal scores [B, P] of the columns ``column_P``; NaN stays NaN."""
         x_PQ, score_PQ = self.x_CQ[column_P], self.score_CQ[column_P]
         below_BP = (x_BP[..., None] >= x_PQ).to(x_BP.dtype).sum(-1).long() - 1  # whole numbers add up six times slower
-        left_BP = below_BP.clamp(0, self.n_knots - 2)
+        knot_BP = below_BP.clamp(0, self.n_knots - 2)
         place_P = torch.arange(x_BP.shape[1], device=x_BP.device) * self.n_knots
-        left_BP = left_BP + place_P
-        x0_BP, x1_BP = x_PQ.flatten()[left_BP], x_PQ.flatten()[left_BP + 1]
-        y0_BP, y1_BP = score_PQ.flatten()[left_BP], score_PQ.flatten()[left_BP + 1]
+        knot_BP = knot_BP + place_P
+        x0_BP, x1_BP = x_PQ.flatten()[knot_BP], x_PQ.flatten()[knot_BP + 1]
+        y0_BP, y1_BP = score_PQ.flatten()[knot_BP], score_PQ.flatten()[knot_BP + 1]
         fraction_BP = ((x_BP - x0_BP) / (x1_BP - x0_BP)).clamp(0, 1)
         return y0_BP + fraction_BP * (y1_BP - y0_BP)
 

@@ -214,14 +214,14 @@ _CURVE: Final = (
     "number",
     "far",
 )
-_TOLD_OF_BANDS: Final = (
+_BAND_STATISTICS: Final = (
     *(("points", 2.0, "number", -1), ("detections", 2.0, "number", -1), ("soft", 3.0, "number", 0)),
     *(("before_least", -3.0, "number", 0), ("mean", 3.0, "number", 0), ("last", 3.0, "number", 0)),
     *(("best_snr", 3.0, "number", 0), ("scatter", 1.0, "number", 2), ("excess", 2.0 * math.log(10), "number", 2)),
     *(("skewness", 2.0, "number", 2), ("delay", 3.0, "number", 0), ("days", 3.0, "number", 0)),
     *(("rise", 2.0, "rising", 0), ("fall", 2.0, "falling", 0), ("width", 3.0, "bright_end", -FAR)),
 )
-_TOLD_OF_CURVES: Final = (
+_CURVE_STATISTICS: Final = (
     *(("points", 3.0, "number", 0), ("duration", 3.0, "number", 0), ("share", 1.0, "number", 0)),
     *(("to_detection", 3.0, "detections", 0), ("detected", 3.0, "detections", 0), ("since", 3.0, "number", 0)),
     ("redshift", 2.0, "far", 0),
@@ -233,28 +233,30 @@ def _places(n_bands: int) -> tuple[list[int], list[float], list[int], list[float
     """Place of every statistic's value among what is worked out, its scale, the place of its evidence, and how much."""
     first = len(_ROWS) * n_bands
     behind = first + len(_CURVE)
-    told: list[tuple[int, float, int, float]] = [
-        (_ROWS.index(value) * n_bands + band, scale, _ROWS.index(known) * n_bands + band, least)
-        for value, scale, known, least in _TOLD_OF_BANDS
+    rows: list[tuple[int, float, int, float]] = [
+        (_ROWS.index(value) * n_bands + band, scale, _ROWS.index(evidence) * n_bands + band, least)
+        for value, scale, evidence, least in _BAND_STATISTICS
         for band in range(n_bands)
     ]
-    told += [
-        (first + _CURVE.index(value), scale, first + _CURVE.index(known), least)
-        for value, scale, known, least in _TOLD_OF_CURVES
+    rows += [
+        (first + _CURVE.index(value), scale, first + _CURVE.index(evidence), least)
+        for value, scale, evidence, least in _CURVE_STATISTICS
     ]
     for number, scale in ((n_bands - 1, 1.0), ((len(EDGES) - 1) * n_bands, 3.0)):
-        told += [(behind + place, scale, behind + number + place, 0) for place in range(number)]
+        rows += [(behind + place, scale, behind + number + place, 0) for place in range(number)]
         behind += 2 * number
-    return [one[0] for one in told], [one[1] for one in told], [one[2] for one in told], [one[3] for one in told]
+    return [one[0] for one in rows], [one[1] for one in rows], [one[2] for one in rows], [one[3] for one in rows]
 
 
-def _in_order(told_BK: Tensor, n_bands: int) -> Statistics:
+def _in_order(columns_BK: Tensor, n_bands: int) -> Statistics:
     """Take every statistic to its place."""
-    value, scale, known, least = _places(n_bands)
-    value_K, known_K = (torch.tensor(places, device=told_BK.device) for places in (value, known))
-    scale_K, least_K = (torch.tensor(numbers, device=told_BK.device, dtype=told_BK.dtype) for numbers in (scale, least))
-    known_BK = told_BK.index_select(1, known_K) > least_K
-    return Statistics(torch.where(known_BK, told_BK.index_select(1, value_K) / scale_K, 0.0), known_BK)
+    value, scale, evidence, least = _places(n_bands)
+    value_K, evidence_K = (torch.tensor(places, device=columns_BK.device) for places in (value, evidence))
+    scale_K, least_K = (
+        torch.tensor(numbers, device=columns_BK.device, dtype=columns_BK.dtype) for numbers in (scale, least)
+    )
+    mask_BK = columns_BK.index_select(1, evidence_K) > least_K
+    return Statistics(torch.where(mask_BK, columns_BK.index_select(1, value_K) / scale_K, 0.0), mask_BK)
 
 
 LEAST_SPREAD = 0.05  # of a statistic: below, differences are rounding
@@ -289,27 +291,31 @@ class StatisticsBranch(nn.Module):
         self.register_buffer("spread_K", torch.ones(statistics))
         self.layer = nn.Sequential(nn.Dropout(dropout), nn.Linear(2 * statistics, width), nn.GELU())
 
-    def fit(self, told: Statistics) -> None:
+    def fit(self, statistics: Statistics) -> None:
         """Learn the scale of every statistic from those of training objects; one that is never known stays as it is."""
-        told = self._own(told)
-        known_BK = told.known_BK.double()
-        objects_K = known_BK.sum(0)
-        mean_K = (told.value_BK * known_BK).sum(0) / objects_K.clamp(min=1)
-        variance_K = ((told.value_BK - mean_K).square() * known_BK).sum(0) / objects_K.clamp(min=1)
+        statistics = self._own(statistics)
+        mask_BK = statistics.mask_BK.double()
+        objects_K = mask_BK.sum(0)
+        mean_K = (statistics.value_BK * mask_BK).sum(0) / objects_K.clamp(min=1)
+        variance_K = ((statistics.value_BK - mean_K).square() * mask_BK).sum(0) / objects_K.clamp(min=1)
         self.mean_K.copy_(mean_K)
         self.spread_K.copy_(torch.where(objects_K > 1, variance_K.sqrt().clamp(min=LEAST_SPREAD), 1.0))
 
-    def forward(self, told: Statistics) -> Tensor:
+    def forward(self, statistics: Statistics) -> Tensor:
         """Encode to [B, D]."""
-        told = self._own(told)
-        score_BK = ((told.value_BK - self.mean_K) / self.spread_K).clamp(-LIMIT, LIMIT)
-        scores_BK = torch.where(told.known_BK, score_BK, 0.0)
-        vector_BD: Tensor = self.layer(torch.cat([scores_BK, told.known_BK.to(scores_BK.dtype)], dim=1))
+        statistics = self._own(statistics)
+        score_BK = ((statistics.value_BK - self.mean_K) / self.spread_K).clamp(-LIMIT, LIMIT)
+        scores_BK = torch.where(statistics.mask_BK, score_BK, 0.0)
+        vector_BD: Tensor = self.layer(torch.cat([scores_BK, statistics.mask_BK.to(scores_BK.dtype)], dim=1))
         return vector_BD
 
-    def _own(self, told: Statistics) -> Statistics:
+    def _own(self, statistics: Statistics) -> Statistics:
         own = len(self.spread_K)
-        return told if told.value_BK.shape[1] == own else Statistics(told.value_BK[:, :own], told.known_BK[:, :own])
+        return (
+            statistics
+            if statistics.value_BK.shape[1] == own
+            else Statistics(statistics.value_BK[:, :own], statistics.mask_BK[:, :own])
+        )
 
 
 LAGS: Final = (0.0, 0.1, 0.6, 1.5, 2.5, 4.0, 7.0, 12.0, 20.0, 35.0, 60.0, 120.0, 250.0, 5000.0)  # days, edges
@@ -330,11 +336,11 @@ def lag_statistics(points: Points) -> Statistics:
     nearer_KBLL = [lag_BLL < some for some in torch.split(ends_K111, _AT_ONCE)]
     pairs_BX = (_whole_pairs if torch.compiler.is_exporting() else _pairs)(scores_B2L, nearer_KBLL)
     product_BK, number_BK = torch.split(pairs_BX, len(LAGS) - 1, dim=1)
-    known_BK = number_BK > 2 * FEWEST_PAIRS - 1
-    correlation_BK = torch.where(known_BK, product_BK / number_BK, 0.0)
+    mask_BK = number_BK > 2 * FEWEST_PAIRS - 1
+    correlation_BK = torch.where(mask_BK, product_BK / number_BK, 0.0)
     return Statistics(
         torch.cat([correlation_BK, (number_BK / 2).log1p() / 2], dim=1),
-        torch.cat([known_BK, number_BK > -1], dim=1),
+        torch.cat([mask_BK, number_BK > -1], dim=1),
     )
 
 
@@ -373,7 +379,7 @@ def _digit_tables() -> tuple[list[list[float]], list[list[float]], list[list[flo
     row = [[_BASE**place for place in range(_DIGITS)] + [0.0], [0.0] * _DIGITS + [1.0]]
     digit = [[float(a == b) - _BASE * float(a == b - 1 < _DIGITS - 1) for b in columns] for a in columns]
     worth = [(_BASE**-place, 0.0) for place in range(_DIGITS)] + [(0.0, 0.0)] * (_DIGITS + 1) + [(0.0, 1.0)]
-    worths = [[each[told] * (own == lag) for told in (0, 1) for own in lags] for lag in lags for each in worth]
+    worths = [[each[side] * (own == lag) for side in (0, 1) for own in lags] for lag in lags for each in worth]
     return row, digit, worths
 
 

@@ -215,7 +215,7 @@ _AROUND: Final = tuple(number / 8 for number in range(-4, 5))  # steps around a 
 _WAVES: Final = 4  # cosine and sine of a frequency, and of its overtone
 _PER_DAY: Final = 16  # coarse frequencies within a cycle a day
 _FASTEST: Final = FREQUENCIES * STEP
-_LEAST_LEFT: Final = 1e-4  # share of the variance: no fit is thought better
+_LEAST_RESIDUAL: Final = 1e-4  # share of the variance: no fit is thought better
 _RIDGE: Final = 1e-5  # of the sum of weights
 _LEAST_SUM: Final = 1e-9
 
@@ -283,11 +283,11 @@ def search(points: Scores) -> Peaks:
     score_RL, time_RL = (x.index_select(0, searches.row_R) for x in (sized_SL, time_SL))
     power_RIJ, most_RI = _sums(score_RL, time_RL, searches.shift_R1)
     frequency_SK = _finer(score_SL, time_SL, _candidates(power_RIJ, most_RI, searches))
-    left_SKH = _fits(score_SL, trust_SL, points.share, time_SL, frequency_SK)
+    residual_SKH = _fits(score_SL, trust_SL, points.share, time_SL, frequency_SK)
     place_J = FINE - 1 - torch.arange(FINE, device=time_SL.device)
     octaves_RO = octaves(power_RIJ[:, 0], place_J, most_RI, _interval(time_SL.device))
     octaves_SO = torch.maximum(*(octaves_RO.index_select(0, row_S) for row_S in searches.both))
-    return Peaks(octaves_SO, *_best(left_SKH, trust_SL, frequency_SK))
+    return Peaks(octaves_SO, *_best(residual_SKH, trust_SL, frequency_SK))
 
 
 def _sums(score_RL: Tensor, time_RL: Tensor, shift_R1: Tensor) -> tuple[Tensor, Tensor]:
@@ -369,24 +369,24 @@ def _fits(score_SL: Tensor, trust_SL: Tensor, share_SGL: Tensor, time_SL: Tensor
     total_SK1 = square_SKPP[..., -1:, -1].clamp(min=_LEAST_SUM)
     ridge_S = _RIDGE * trust_SL.sum(1)
     square_SKPP = square_SKPP + torch.eye(_WAVES + 1, device=time_SL.device) * ridge_S[:, None, None, None]
-    left = []
+    residuals = []
     for wave in range(_WAVES):
         pivot_SK1P, pivot_SKP1 = square_SKPP[..., :1, 1:], square_SKPP[..., 1:, :1]
         square_SKPP = square_SKPP[..., 1:, 1:] - pivot_SKP1 * (
             pivot_SK1P / square_SKPP[..., :1, :1].clamp(min=_LEAST_SUM)
         )
         if wave % 2:
-            left.append(square_SKPP[..., -1:, -1])
-    return (torch.cat(left, dim=2) / total_SK1).clamp(_LEAST_LEFT, 1.0)
+            residuals.append(square_SKPP[..., -1:, -1])
+    return (torch.cat(residuals, dim=2) / total_SK1).clamp(_LEAST_RESIDUAL, 1.0)
 
 
-def _best(left_SKH: Tensor, trust_SL: Tensor, frequency_SK: Tensor) -> tuple[Tensor, Tensor]:
+def _best(residual_SKH: Tensor, trust_SL: Tensor, frequency_SK: Tensor) -> tuple[Tensor, Tensor]:
     """Frequency and power [S, 2] of the likeliest candidate, and of the likeliest elsewhere."""
     alike_S11 = (trust_SL.sum(1).square() / trust_SL.square().sum(1).clamp(min=_LEAST_SUM))[:, None, None]
-    paid_H = torch.tensor([2.0, 4.0], device=left_SKH.device)
-    gain_SKH = (-alike_S11 * left_SKH.log() - paid_H * alike_S11.clamp(min=1).log()).clamp(min=0)
+    paid_H = torch.tensor([2.0, 4.0], device=residual_SKH.device)
+    gain_SKH = (-alike_S11 * residual_SKH.log() - paid_H * alike_S11.clamp(min=1).log()).clamp(min=0)
     likely_SK = gain_SKH.amax(2) * (1 - TILT / _FASTEST * frequency_SK)
-    power_SK = (1 - left_SKH[:, :, 1]) * alike_S11[..., 0] / 2
+    power_SK = (1 - residual_SKH[:, :, 1]) * alike_S11[..., 0] / 2
     first_S1 = likely_SK.argmax(1, keepdim=True)
     elsewhere_SK = (frequency_SK - frequency_SK.gather(1, first_S1)).abs() > FINE * STEP
     other_S1 = torch.where(elsewhere_SK, likely_SK, -1.0).argmax(1, keepdim=True)
@@ -405,7 +405,7 @@ _TILT: Final = 1e-4
 _TINY: Final = 1e-6
 
 PeriodSearch = Literal["summed", "fitted"]
-Told = Callable[[Scores, PeriodSearch], Tensor]
+PeriodValues = Callable[[Scores, PeriodSearch], Tensor]
 
 
 class _Turn(NamedTuple):
@@ -423,26 +423,26 @@ def count(n_bands: int) -> int:
     return len(OCTAVES) - 1 + 3 * len(HATS) + 4 + 2 * len(MULTIPLES) + 3 * len(OVERTONES) + n_bands
 
 
-def period_statistics(points: Points, how: PeriodSearch = "summed", told: Told | None = None) -> Statistics:
+def period_statistics(points: Points, how: PeriodSearch = "summed", values: PeriodValues | None = None) -> Statistics:
     """Statistics [B, K] of the periods of light curves; unknown with fewer than :data:`FEWEST_SCORED` points in bands
     that vary.
 
     Parameters
     ----------
     how : ``summed``, the best of all sums and of their overtones; ``fitted``, the best fit (:func:`search`).
-    told : :func:`told_of_period`, or a module that calls it: so that a graph can leave it out where no light curve has
+    values : :func:`period_values`, or a module that calls it: so that a graph can leave it out where no light curve has
         enough points.
     """
     scored = scores(points)
     enough_B1 = scored.points.sum(1, keepdim=True) >= FEWEST_SCORED
     rows = Searched.of(enough_B1[:, 0])
-    value_BK = rows.back((told or told_of_period)(scored.take(rows.row_S), how))
+    value_BK = rows.back((values or period_values)(scored.take(rows.row_S), how))
     n_bands = scored.points.shape[1]
-    known_BK = torch.cat([enough_B1.expand(-1, value_BK.shape[1] - n_bands), enough_B1 & (scored.points > 0)], dim=1)
-    return Statistics(torch.where(known_BK, value_BK, 0.0), known_BK)
+    mask_BK = torch.cat([enough_B1.expand(-1, value_BK.shape[1] - n_bands), enough_B1 & (scored.points > 0)], dim=1)
+    return Statistics(torch.where(mask_BK, value_BK, 0.0), mask_BK)
 
 
-def told_of_period(points: Scores, how: PeriodSearch) -> Tensor:
+def period_values(points: Scores, how: PeriodSearch) -> Tensor:
     """All statistics [B, K] of the best frequencies, of light curves that have enough points."""
     if how == "fitted":
         best = search(points)
@@ -455,8 +455,8 @@ def told_of_period(points: Scores, how: PeriodSearch) -> Tensor:
     logs_BK = torch.cat([best.octaves, best.power, power_BK], dim=1).log1p()
     octaves_BO, power_B2, over_noise_BK = torch.split(logs_BK, [best.octaves.shape[1], 2, power_BK.shape[1]], dim=1)
     place_B2 = best.frequency.log10()
-    found = [octaves_BO, _hats(place_B2, power_B2), place_B2, power_B2, over_noise_BK, share_BK]
-    return torch.cat([*found, _shape(turn), turn.amplitude], 1)
+    columns = [octaves_BO, _hats(place_B2, power_B2), place_B2, power_B2, over_noise_BK, share_BK]
+    return torch.cat([*columns, _shape(turn), turn.amplitude], 1)
 
 
 def _hats(place_B2: Tensor, power_B2: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class Statistics(NamedTuple):
     """Values of order one, and whether each is defined; both [B, K]."""
 
     value_BK: Tensor
-    known_BK: Tensor
+    mask_BK: Tensor
 
 
 class Points(NamedTuple):

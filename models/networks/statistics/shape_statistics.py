@@ -52,8 +52,8 @@ def shape_statistics(points: Points, redshift_B: Tensor) -> Statistics:
     top_B11 = sure_B1L.argmax(2, keepdim=True)
     days_B1L = (points.time_B1L - points.time_B1L.gather(2, top_B11)) / lasting_B11
     relative_B1L = (points.flux_B1L / points.flux_B1L.gather(2, top_B11).clamp(min=_LEAST_SCALE)).clamp(-FAR, FAR)
-    sampled_BGI, known_BGI = _sampled(points.here_BGL, days_B1L, relative_B1L)
-    values, known = [sampled_BGI], [known_BGI]
+    sampled_BGI, mask_BGI = _sampled(points.here_BGL, days_B1L, relative_B1L)
+    values, masks = [sampled_BGI], [mask_BGI]
     logs_BGI = sampled_BGI.clamp(min=_LEAST_IN_COLOUR).log()
     last = sampled_BGI.shape[1] - 1
     pairs = [(slice(0, last), slice(1, None))]
@@ -61,33 +61,33 @@ def shape_statistics(points: Points, redshift_B: Tensor) -> Statistics:
         pairs.append((slice(APART[0], APART[0] + 1), slice(APART[1], APART[1] + 1)))
     for blue, red in pairs:
         values.append(logs_BGI[:, blue] - logs_BGI[:, red])
-        known.append(known_BGI[:, blue] & known_BGI[:, red])
-    for value_BGQ, known_BGQ in _widths(points, sure_B1L, days_B1L, relative_B1L):
+        masks.append(mask_BGI[:, blue] & mask_BGI[:, red])
+    for value_BGQ, mask_BGQ in _widths(points, sure_B1L, days_B1L, relative_B1L):
         values.append(value_BGQ)
-        known.append(known_BGQ)
-    value_BK, known_BK = (torch.cat([part.flatten(1) for part in parts], dim=1) for parts in (values, known))
-    return Statistics(torch.where(known_BK, value_BK, 0.0), known_BK)
+        masks.append(mask_BGQ)
+    value_BK, mask_BK = (torch.cat([part.flatten(1) for part in parts], dim=1) for parts in (values, masks))
+    return Statistics(torch.where(mask_BK, value_BK, 0.0), mask_BK)
 
 
 def _sampled(here_BGL: Tensor, days_B1L: Tensor, relative_B1L: Tensor) -> tuple[Tensor, Tensor]:
     """Flux of every band at :data:`DAYS` and whether it is known, both [B, G, I]."""
-    wanted_I1 = torch.tensor(DAYS, device=days_B1L.device, dtype=days_B1L.dtype)[:, None]
+    day_I1 = torch.tensor(DAYS, device=days_B1L.device, dtype=days_B1L.dtype)[:, None]
     inside_BG1L, days_B11L = here_BGL[:, :, None], days_B1L[:, None]
-    earlier_B1IL = days_B11L < wanted_I1
+    earlier_B1IL = days_B11L < day_I1
     before_BGIL = torch.where(inside_BG1L & earlier_B1IL, days_B11L, -FAR)
     after_BGIL = torch.where(inside_BG1L & ~earlier_B1IL, -days_B11L, -FAR)
     (start_BGI, low_BGI), (minus_end_BGI, high_BGI) = (
         _highest(before_BGIL, relative_B1L),
         _highest(after_BGIL, relative_B1L),
     )
-    wanted_I, end_BGI = wanted_I1[:, 0], -minus_end_BGI
+    day_I, end_BGI = day_I1[:, 0], -minus_end_BGI
     begun_BGI, goes_on_BGI = start_BGI > -FAR, end_BGI < FAR
-    share_BGI = (wanted_I - start_BGI) / (end_BGI - start_BGI).clamp(min=1e-6)
+    share_BGI = (day_I - start_BGI) / (end_BGI - start_BGI).clamp(min=1e-6)
     between_BGI = low_BGI + share_BGI * (high_BGI - low_BGI)
-    near_BGI = end_BGI - start_BGI <= LONGEST_GAP + 0.5 * wanted_I.abs()
+    near_BGI = end_BGI - start_BGI <= LONGEST_GAP + 0.5 * day_I.abs()
     both_BGI = begun_BGI & goes_on_BGI
-    only_after_BGI = ~begun_BGI & (end_BGI - wanted_I <= BEYOND)
-    only_before_BGI = ~goes_on_BGI & (wanted_I - start_BGI <= BEYOND)
+    only_after_BGI = ~begun_BGI & (end_BGI - day_I <= BEYOND)
+    only_before_BGI = ~goes_on_BGI & (day_I - start_BGI <= BEYOND)
     value_BGI = torch.where(both_BGI, between_BGI, torch.where(begun_BGI, low_BGI, high_BGI))
     return value_BGI, (both_BGI & near_BGI) | only_after_BGI | only_before_BGI
 
@@ -107,12 +107,12 @@ def _widths(
     top_BG = torch.where(here_BGL, sure_B1L, -FAR).argmax(2)
     height_BG, day_BG = (each_B1L[:, 0].gather(1, top_BG) for each_B1L in (relative_B1L, days_B1L))
     height_BG = height_BG.clamp(min=_LEAST_HEIGHT)
-    seen_BG = here_BGL.any(2)
-    found: list[tuple[Tensor, Tensor]] = [(height_BG, seen_BG), (day_BG, seen_BG)]
+    present_BG = here_BGL.any(2)
+    pairs: list[tuple[Tensor, Tensor]] = [(height_BG, present_BG), (day_BG, present_BG)]
     away_BGL = days_B1L - day_BG[..., None]
     for level in LEVELS:
         below_BGL = here_BGL & (relative_B1L < (level * height_BG)[..., None])
         before_BG = -torch.where(below_BGL & (away_BGL < 0), away_BGL, -FAR).amax(2)
         after_BG = -torch.where(below_BGL & (away_BGL > 0), -away_BGL, -FAR).amax(2)
-        found += [(before_BG, before_BG < FAR), (after_BG, after_BG < FAR)]
-    return tuple(found)
+        pairs += [(before_BG, before_BG < FAR), (after_BG, after_BG < FAR)]
+    return tuple(pairs)

@@ -22,7 +22,7 @@ def test_summary_agrees_with_a_loop_over_bands() -> None:
     for row, length in enumerate(lengths):
         for which in range(n_bands):
             here = np.flatnonzero(band[row, :length] == which)
-            assert bool(summary.seen_BG[row, which]) == bool(len(here))
+            assert bool(summary.present_BG[row, which]) == bool(len(here))
             if not len(here):
                 assert float(summary.newest_BG[row, which]) == float(summary.mean_BG[row, which]) == 0.0
                 assert not features[row, which].any()

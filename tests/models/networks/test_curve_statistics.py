@@ -110,7 +110,7 @@ def test_padding_order_batch_mates_and_time_shifts_change_nothing() -> None:
     alone = {name: value[3:4] for name, value in columns.items()}
     for other, rows in ((moved, slice(None)), (narrow, slice(None)), (alone, slice(3, 4))):
         values, known = told(other)
-        np.testing.assert_array_equal(known, reference.known_BK[rows])
+        np.testing.assert_array_equal(known, reference.mask_BK[rows])
         np.testing.assert_allclose(values, reference.value_BK[rows], atol=1e-12)
 
 

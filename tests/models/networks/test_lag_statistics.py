@@ -53,7 +53,7 @@ def test_padding_order_batch_mates_and_time_shifts_change_nothing() -> None:
     reference = told(columns)
     for other, rows in retold(columns):
         values, known = told(other)
-        np.testing.assert_array_equal(known, reference.known_BK[rows])
+        np.testing.assert_array_equal(known, reference.mask_BK[rows])
         np.testing.assert_allclose(values, reference.value_BK[rows], atol=1e-12)
 
 
@@ -89,5 +89,5 @@ def test_whole_numbers_tell_what_pairs_tell(points: int, monkeypatch: pytest.Mon
     single, exact = told(columns), told({**columns, "flux": flux.astype(float), "time": columns["time"].astype(float)})
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     whole = told(columns)
-    assert torch.equal(whole.known_BK, single.known_BK)
+    assert torch.equal(whole.mask_BK, single.mask_BK)
     torch.testing.assert_close(whole.value_BK, exact.value_BK.float(), rtol=1e-5, atol=1e-5)

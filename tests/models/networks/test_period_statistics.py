@@ -147,7 +147,7 @@ def test_padding_order_batch_mates_and_time_shifts_change_nothing(how: PeriodSea
     reference = told(columns, how)
     for other, rows in retold(columns):
         values, known = told(other, how)
-        np.testing.assert_array_equal(known, reference.known_BK[rows])
+        np.testing.assert_array_equal(known, reference.mask_BK[rows])
         np.testing.assert_allclose(values, reference.value_BK[rows], atol=1e-8)
 
 
@@ -155,7 +155,7 @@ def test_padding_order_batch_mates_and_time_shifts_change_nothing(how: PeriodSea
 def test_too_few_points_say_nothing(how: PeriodSearch) -> None:
     columns = curves(points=FEWEST_SCORED)
     columns["band"][:] = 0
-    assert told(columns, how).known_BK[0, : count(G) - G].all()
+    assert told(columns, how).mask_BK[0, : count(G) - G].all()
     columns["mask"][0, 0] = False
     value, known = told(columns, how)
     assert not known.any()

@@ -65,7 +65,7 @@ def weights(module: torch.nn.Module) -> dict[str, Array]:
 def attention_of(encoding: Any, when: When) -> tuple[Array, Array, dict[str, Array]]:
     """A random attention layer under an encoding: tokens in, the grid out, and the layer's weights."""
     layer = SelfAttention(WIDTH, HEADS).double()
-    packing = Packing.of(when.kept_BL, when.leading)
+    packing = Packing.of(when.packed_BL, when.leading)
     x_MD = torch.randn(packing.place_M.shape[0], WIDTH, dtype=torch.float64)
     out = layer(x_MD, packing, encoding.position(when))
     return packing.unpack(x_MD).numpy(), packing.unpack(out).detach().numpy(), weights(layer)

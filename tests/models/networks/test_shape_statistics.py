@@ -82,7 +82,7 @@ def test_padding_order_batch_mates_and_time_shifts_change_nothing() -> None:
     reference = told(columns)
     for other, rows in retold(columns):
         values, known = told(other)
-        np.testing.assert_array_equal(known, reference.known_BK[rows])
+        np.testing.assert_array_equal(known, reference.mask_BK[rows])
         np.testing.assert_allclose(values, reference.value_BK[rows], atol=1e-12)
 
 

@@ -33,7 +33,7 @@ def test_scales_are_those_of_the_known_values() -> None:
     branch, told = StatisticsBranch(count(N_BANDS), WIDTH, 0.0), drawn()
     branch.fit(told)
     for column in (0, 3, count(N_BANDS) - 1):
-        values = told.value_BK[told.known_BK[:, column], column].double().numpy()
+        values = told.value_BK[told.mask_BK[:, column], column].double().numpy()
         np.testing.assert_allclose(branch.mean_K[column], values.mean(), rtol=1e-5)
         np.testing.assert_allclose(branch.spread_K[column], values.std(), rtol=1e-5)
     assert (float(branch.mean_K[1]), float(branch.spread_K[1])) == (0.0, 1.0)
@@ -43,7 +43,7 @@ def test_scales_are_those_of_the_known_values() -> None:
 def test_unknown_values_mean_nothing() -> None:
     branch, told = StatisticsBranch(count(N_BANDS), WIDTH, 0.0), drawn()
     branch.fit(told)
-    other = told._replace(value_BK=torch.where(told.known_BK, told.value_BK, 1e6))
+    other = told._replace(value_BK=torch.where(told.mask_BK, told.value_BK, 1e6))
     np.testing.assert_array_equal(branch(other).detach(), branch(told).detach())
 
 
