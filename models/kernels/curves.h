@@ -67,10 +67,10 @@ inline BandSums band_sums(const Points& points, int band, const Extremes& most) 
 // Log of a duration, or of a number, plus one; with its sign for a delay.
 inline float log_of(float days) { return std::copysign(std::log1p(std::min(std::fabs(days), kFar)), days); }
 
-inline void tell_bands(const Points& points, int bands, const Extremes* most, const BandSums* sums,
-                       float before_first, Told& told) {
-  const auto each = [&](auto value, float scale, auto known) {
-    for (int band = 0; band < bands; ++band) told.add(value(band) / scale, known(band));
+inline void write_bands(const Points& points, int bands, const Extremes* most, const BandSums* sums,
+                        float before_first, Outputs& outputs) {
+  const auto each = [&](auto value, float scale, auto defined) {
+    for (int band = 0; band < bands; ++band) outputs.add(value(band) / scale, defined(band));
   };
   const auto rise = [&](int b) { return most[b].before_start - most[b].before_peak; };
   const auto fall = [&](int b) { return most[b].end + most[b].before_peak; };
@@ -104,7 +104,7 @@ inline void tell_bands(const Points& points, int bands, const Extremes* most, co
 }
 
 // Mean flux of every band between days before and after the maximum.
-inline void tell_sampling(const Points& points, int bands, float before, Told& told) {
+inline void write_sampling(const Points& points, int bands, float before, Outputs& outputs) {
   double sum[kSampled][kMostBands] = {};
   int number[kSampled][kMostBands] = {};
   for (int point = 0; point < points.begin[bands]; ++point) {
@@ -118,10 +118,10 @@ inline void tell_sampling(const Points& points, int bands, float before, Told& t
   }
   for (int span = 0; span < kSampled; ++span)
     for (int band = 0; band < bands; ++band)
-      told.add(static_cast<float>(sum[span][band]) / std::max(number[span][band], 1) / 3.0f, number[span][band] > 0);
+      outputs.add(static_cast<float>(sum[span][band]) / std::max(number[span][band], 1) / 3.0f, number[span][band] > 0);
 }
 
-inline void tell_curve(const Points& points, int bands, float redshift, Told& told) {
+inline void write_curve(const Points& points, int bands, float redshift, Outputs& outputs) {
   Extremes most[kMostBands];
   BandSums sums[kMostBands];
   float number = 0, detections = 0;
@@ -134,19 +134,19 @@ inline void tell_curve(const Points& points, int bands, float redshift, Told& to
     detections += sums[band].detections;
   }
   const Extremes whole = extremes(points, 0, points.real, in_band);
-  const Extremes seen = extremes(points, 0, points.real, detected);
-  const float before = detections > 0 ? seen.before_peak : whole.before_peak;
-  tell_bands(points, bands, most, sums, detections > 0 ? seen.before_start : 0.0f, told);
-  told.add(log_of(number) / 3.0f, number > 0);
-  told.add(log_of(whole.before_start + whole.end) / 3.0f, number > 0);
-  told.add(detections / number, number > 0);
-  told.add(log_of(whole.before_start - seen.before_start) / 3.0f, detections > 0);
-  told.add(log_of(seen.before_start + seen.end) / 3.0f, detections > 0);
-  told.add(log_of(whole.end + before) / 3.0f, number > 0);
-  told.add(std::log(std::max(redshift > 0 ? redshift : 1.0f, 1e-3f)) / 2.0f, redshift > 0);
+  const Extremes of_detected = extremes(points, 0, points.real, detected);
+  const float before = detections > 0 ? of_detected.before_peak : whole.before_peak;
+  write_bands(points, bands, most, sums, detections > 0 ? of_detected.before_start : 0.0f, outputs);
+  outputs.add(log_of(number) / 3.0f, number > 0);
+  outputs.add(log_of(whole.before_start + whole.end) / 3.0f, number > 0);
+  outputs.add(detections / number, number > 0);
+  outputs.add(log_of(whole.before_start - of_detected.before_start) / 3.0f, detections > 0);
+  outputs.add(log_of(of_detected.before_start + of_detected.end) / 3.0f, detections > 0);
+  outputs.add(log_of(whole.end + before) / 3.0f, number > 0);
+  outputs.add(std::log(std::max(redshift > 0 ? redshift : 1.0f, 1e-3f)) / 2.0f, redshift > 0);
   for (int band = 0; band + 1 < bands; ++band)
-    told.add(most[band].soft - most[band + 1].soft, points.number[band] * points.number[band + 1] > 0);
-  tell_sampling(points, bands, before, told);
+    outputs.add(most[band].soft - most[band + 1].soft, points.number[band] * points.number[band + 1] > 0);
+  write_sampling(points, bands, before, outputs);
 }
 
 }  // namespace nightjar

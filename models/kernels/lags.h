@@ -13,15 +13,15 @@ constexpr int kLagCount = 13;
 constexpr float kFewestPairs = 3.0f;  // counted twice, and one less
 
 struct Lags {
-  explicit Lags(int length) : scored(length), running(length + 1) {}
+  explicit Lags(int length) : scores(length), running(length + 1) {}
 
-  struct Scored {
+  struct TimedScore {
     float time, score;
   };
-  std::vector<Scored> scored;
+  std::vector<TimedScore> scores;
   std::vector<double> running;
 
-  void tell(const Points& points, int bands, Told& told);
+  void write(const Points& points, int bands, Outputs& outputs);
 
  private:
   int take(const Points& points, int bands);
@@ -36,16 +36,17 @@ inline int Lags::take(const Points& points, int bands) {
     const float scale = 1.0f / std::max(scatter, kLeastScatter);
     for (int point = points.begin[band]; point < points.begin[band + 1]; ++point) {
       const float time = points.time[point];
-      scored[count++] = {time == time ? time : kFar, scale * points.away[point]};  // a NaN would break the order
+      scores[count++] = {time == time ? time : kFar, scale * points.away[point]};  // a NaN would break the order
     }
   }
-  std::sort(scored.begin(), scored.begin() + count, [](const Scored& a, const Scored& b) { return a.time < b.time; });
+  const auto earlier = [](const TimedScore& a, const TimedScore& b) { return a.time < b.time; };
+  std::sort(scores.begin(), scores.begin() + count, earlier);
   running[0] = 0;
-  for (int point = 0; point < count; ++point) running[point + 1] = running[point] + scored[point].score;
+  for (int point = 0; point < count; ++point) running[point + 1] = running[point] + scores[point].score;
   return count;
 }
 
-inline void Lags::tell(const Points& points, int bands, Told& told) {
+inline void Lags::write(const Points& points, int bands, Outputs& outputs) {
   const int count = take(points, bands);
   double product[kLagCount] = {};
   int64_t pairs[kLagCount] = {};
@@ -55,8 +56,8 @@ inline void Lags::tell(const Points& points, int bands, Told& told) {
     for (int lag = 0; lag < kLagCount; ++lag) {
       int& behind = end[lag];
       behind = std::max(behind, nearer);
-      while (behind < count && scored[behind].time - scored[point].time < kLags[lag + 1]) ++behind;
-      product[lag] += scored[point].score * (running[behind] - running[nearer]);
+      while (behind < count && scores[behind].time - scores[point].time < kLags[lag + 1]) ++behind;
+      product[lag] += scores[point].score * (running[behind] - running[nearer]);
       pairs[lag] += behind - nearer;
       nearer = behind;
     }
@@ -64,10 +65,10 @@ inline void Lags::tell(const Points& points, int bands, Told& told) {
   float number[kLagCount];
   for (int lag = 0; lag < kLagCount; ++lag) {
     number[lag] = static_cast<float>(2 * pairs[lag]);
-    const bool known = number[lag] > kFewestPairs;
-    told.add(static_cast<float>(2 * product[lag]) / std::max(number[lag], 1.0f), known);
+    const bool enough = number[lag] > kFewestPairs;
+    outputs.add(static_cast<float>(2 * product[lag]) / std::max(number[lag], 1.0f), enough);
   }
-  for (int lag = 0; lag < kLagCount; ++lag) told.add(std::log1p(number[lag] / 2.0f) / 2.0f, true);
+  for (int lag = 0; lag < kLagCount; ++lag) outputs.add(std::log1p(number[lag] / 2.0f) / 2.0f, true);
 }
 
 }  // namespace nightjar

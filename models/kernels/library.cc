@@ -20,14 +20,14 @@ namespace {
 constexpr int kInputs = 6, kOutputs = 2;
 constexpr int kInputTypes[kInputs] = {kFloat, kFloat, kFloat, kInt64, kBool, kFloat};
 
-// A refusal of onnxruntime's.
-struct Refused {
+// A status of onnxruntime that is no success; whoever catches it hands it on.
+struct StatusError {
   OrtStatus* status;
 };
 
 // Memory for rows of some length.
-struct Work {
-  explicit Work(int longest) : length(longest), points(longest), lags(longest), shapes(longest) {}
+struct Workspace {
+  explicit Workspace(int longest) : length(longest), points(longest), lags(longest), shapes(longest) {}
 
   int length;
   Points points;
@@ -35,55 +35,55 @@ struct Work {
   Shapes shapes;
   std::unique_ptr<Periods> periods;
 
-  void tell(const Asked& asked, const Curve& curve, Told told) {
-    points.take(curve, asked.bands);
-    tell_curve(points, asked.bands, curve.redshift, told);
-    if (asked.lags) lags.tell(points, asked.bands, told);
-    if (asked.periods) {
+  // Write the statistics of one light curve.
+  void write(const Attributes& attributes, const Curve& curve, Outputs outputs) {
+    points.take(curve, attributes.bands);
+    write_curve(points, attributes.bands, curve.redshift, outputs);
+    if (attributes.lags) lags.write(points, attributes.bands, outputs);
+    if (attributes.periods) {
       if (!periods) periods = std::make_unique<Periods>(length);
-      periods->tell(points, asked.bands, asked.periods, told);
+      periods->write(points, attributes.bands, attributes.periods, outputs);
     }
-    if (asked.shapes) shapes.tell(points, asked.bands, curve.redshift, told);
+    if (attributes.shapes) shapes.write(points, attributes.bands, curve.redshift, outputs);
   }
 };
 
-// Memory that calls have left for the next: a fresh page costs more than a short row. Calls from several threads at
-// once have one each.
-class Works {
+// Workspaces between calls: a fresh page costs more than a short row. Calls from several threads at once have one each.
+class WorkspacePool {
  public:
-  std::unique_ptr<Work> take(int length) {
+  std::unique_ptr<Workspace> acquire(int length) {
     {
-      const std::lock_guard<std::mutex> held(lock_);
-      if (!left_.empty() && left_.back()->length >= length) {
-        std::unique_ptr<Work> found = std::move(left_.back());
-        left_.pop_back();
-        return found;
+      const std::lock_guard<std::mutex> guard(lock_);
+      if (!free_.empty() && free_.back()->length >= length) {
+        std::unique_ptr<Workspace> workspace = std::move(free_.back());
+        free_.pop_back();
+        return workspace;
       }
     }
-    return std::make_unique<Work>(std::max(length, kUsual));
+    return std::make_unique<Workspace>(std::max(length, kUsual));
   }
 
-  void leave(std::unique_ptr<Work> work) {
-    if (work->length > kKept) return;
-    const std::lock_guard<std::mutex> held(lock_);
-    if (!left_.empty() && left_.back()->length < work->length) left_.pop_back();
-    left_.push_back(std::move(work));
+  void release(std::unique_ptr<Workspace> workspace) {
+    if (workspace->length > kLongest) return;
+    const std::lock_guard<std::mutex> guard(lock_);
+    if (!free_.empty() && free_.back()->length < workspace->length) free_.pop_back();
+    free_.push_back(std::move(workspace));
   }
 
  private:
-  static constexpr int kUsual = 128, kKept = 1024;  // points
+  static constexpr int kUsual = 128, kLongest = 1024;  // points
   std::mutex lock_;
-  std::vector<std::unique_ptr<Work>> left_;
+  std::vector<std::unique_ptr<Workspace>> free_;
 };
 
 struct Kernel {
   const OrtApi* api;
-  Asked asked;
-  mutable Works works;
+  Attributes attributes;
+  mutable WorkspacePool pool;
 };
 
 void check(OrtStatus* status) {
-  if (status) throw Refused{status};
+  if (status) throw StatusError{status};
 }
 
 int64_t attribute(const OrtApi* api, const OrtKernelInfo* info, const char* name) {
@@ -97,8 +97,8 @@ OrtStatus* guarded(const OrtApi* api, Body body) {
   try {
     body();
     return nullptr;
-  } catch (const Refused& refused) {
-    return refused.status;
+  } catch (const StatusError& error) {
+    return error.status;
   } catch (const std::exception& error) {
     return api->CreateStatus(kFail, error.what());
   }
@@ -112,22 +112,22 @@ struct Shape {
 Shape shape_of(const OrtApi* api, const OrtValue* value) {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   check(api->GetTensorTypeAndShape(value, &info));
-  Shape found;
-  OrtStatus* status = api->GetDimensionsCount(info, &found.axes);
-  if (!status && found.axes >= 1 && found.axes <= 2) status = api->GetDimensions(info, found.sizes, found.axes);
+  Shape shape;
+  OrtStatus* status = api->GetDimensionsCount(info, &shape.axes);
+  if (!status && shape.axes >= 1 && shape.axes <= 2) status = api->GetDimensions(info, shape.sizes, shape.axes);
   api->ReleaseTensorTypeAndShapeInfo(info);
   check(status);
-  return found;
+  return shape;
 }
 
 // The data of an input [B, L], or [B], of the batch and length given.
 const void* input(const Kernel& kernel, OrtKernelContext* context, size_t index, int64_t rows, int64_t length) {
   const OrtValue* value = nullptr;
   check(kernel.api->KernelContext_GetInput(context, index, &value));
-  if (!value) throw Refused{kernel.api->CreateStatus(kInvalidArgument, "Statistics: an input is missing")};
+  if (!value) throw StatusError{kernel.api->CreateStatus(kInvalidArgument, "Statistics: an input is missing")};
   const Shape shape = shape_of(kernel.api, value);
   if (shape.axes != (length ? 2u : 1u) || shape.sizes[0] != rows || (length && shape.sizes[1] != length))
-    throw Refused{kernel.api->CreateStatus(kInvalidArgument, "Statistics: inputs are not all [batch, length]")};
+    throw StatusError{kernel.api->CreateStatus(kInvalidArgument, "Statistics: inputs are not all [batch, length]")};
   void* data = nullptr;
   check(kernel.api->GetTensorMutableData(const_cast<OrtValue*>(value), &data));
   return data;
@@ -142,18 +142,19 @@ void* output(const Kernel& kernel, OrtKernelContext* context, size_t index, int6
   return data;
 }
 
-int width_of(const Asked& asked) {
-  return count_of_curves(asked.bands) + (asked.lags ? 2 * kLagCount : 0) +
-         (asked.periods ? count_of_periods(asked.bands) : 0) + (asked.shapes ? count_of_shapes(asked.bands) : 0);
+int width_of(const Attributes& attributes) {
+  const int bands = attributes.bands;
+  return count_of_curves(bands) + (attributes.lags ? 2 * kLagCount : 0) +
+         (attributes.periods ? count_of_periods(bands) : 0) + (attributes.shapes ? count_of_shapes(bands) : 0);
 }
 
 void compute(const Kernel& kernel, OrtKernelContext* context) {
   const OrtValue* first = nullptr;
   check(kernel.api->KernelContext_GetInput(context, 0, &first));
   const Shape shape = shape_of(kernel.api, first);
-  const int64_t rows = shape.sizes[0], length = shape.sizes[1], width = width_of(kernel.asked);
+  const int64_t rows = shape.sizes[0], length = shape.sizes[1], width = width_of(kernel.attributes);
   if (shape.axes != 2 || length < 1 || length > (1 << 20))
-    throw Refused{kernel.api->CreateStatus(kInvalidArgument, "Statistics: flux is not [batch, length]")};
+    throw StatusError{kernel.api->CreateStatus(kInvalidArgument, "Statistics: flux is not [batch, length]")};
   const auto of = [&](size_t index, int64_t wide) { return input(kernel, context, index, rows, wide); };
   const auto* flux = static_cast<const float*>(of(0, length));
   const auto* flux_err = static_cast<const float*>(of(1, length));
@@ -162,29 +163,29 @@ void compute(const Kernel& kernel, OrtKernelContext* context) {
   const auto* mask = static_cast<const bool*>(of(4, length));
   const auto* redshift = static_cast<const float*>(of(5, 0));
   auto* value = static_cast<float*>(output(kernel, context, 0, rows, width));
-  auto* known = static_cast<bool*>(output(kernel, context, 1, rows, width));
-  std::unique_ptr<Work> work = kernel.works.take(static_cast<int>(length));
+  auto* defined = static_cast<bool*>(output(kernel, context, 1, rows, width));
+  std::unique_ptr<Workspace> workspace = kernel.pool.acquire(static_cast<int>(length));
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t at = row * length;
     const Curve curve{flux + at, flux_err + at, time + at, band + at, mask + at, redshift[row], static_cast<int>(length)};
-    work->tell(kernel.asked, curve, {value + row * width, known + row * width});
+    workspace->write(kernel.attributes, curve, {value + row * width, defined + row * width});
   }
-  kernel.works.leave(std::move(work));
+  kernel.pool.release(std::move(workspace));
 }
 
-OrtStatus* create(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** made) {
+OrtStatus* create(const OrtCustomOp*, const OrtApi* api, const OrtKernelInfo* info, void** kernel) {
   return guarded(api, [&] {
     const int64_t bands = attribute(api, info, "bands"), periods = attribute(api, info, "periods");
     if (bands < 1 || bands > kMostBands || periods < 0 || periods > 2)
-      throw Refused{api->CreateStatus(kInvalidArgument, "Statistics: attributes that no kernel was written for")};
-    const Asked asked{static_cast<int>(bands), attribute(api, info, "lags") != 0, attribute(api, info, "shapes") != 0,
-                      static_cast<int>(periods)};
-    *made = new Kernel{api, asked, {}};
+      throw StatusError{api->CreateStatus(kInvalidArgument, "Statistics: attributes that no kernel was written for")};
+    const Attributes attributes{static_cast<int>(bands), attribute(api, info, "lags") != 0,
+                                attribute(api, info, "shapes") != 0, static_cast<int>(periods)};
+    *kernel = new Kernel{api, attributes, {}};
   });
 }
 
-OrtStatus* run(void* made, OrtKernelContext* context) {
-  const Kernel& kernel = *static_cast<const Kernel*>(made);
+OrtStatus* run(void* handle, OrtKernelContext* context) {
+  const Kernel& kernel = *static_cast<const Kernel*>(handle);
   return guarded(kernel.api, [&] { compute(kernel, context); });
 }
 
@@ -197,7 +198,7 @@ constexpr OrtCustomOp statistics() {
   op.GetInputTypeCount = [](const OrtCustomOp*) -> size_t { return kInputs; };
   op.GetOutputType = [](const OrtCustomOp*, size_t index) { return index ? kBool : kFloat; };
   op.GetOutputTypeCount = [](const OrtCustomOp*) -> size_t { return kOutputs; };
-  op.KernelDestroy = [](void* made) { delete static_cast<Kernel*>(made); };
+  op.KernelDestroy = [](void* handle) { delete static_cast<Kernel*>(handle); };
   op.GetInputCharacteristic = op.GetOutputCharacteristic = [](const OrtCustomOp*, size_t) { return kRequired; };
   op.GetInputMemoryType = [](const OrtCustomOp*, size_t) { return kDefaultMemory; };
   op.GetVariadicInputMinArity = op.GetVariadicOutputMinArity = [](const OrtCustomOp*) { return 1; };

@@ -9,7 +9,7 @@
 
 // Places in the table that are not used.
 template <int places>
-struct Skipped {
+struct Unused {
   void* place[places];
 };
 
@@ -26,26 +26,26 @@ struct OrtCustomOp;
 
 struct OrtApi {
   OrtStatus* (*CreateStatus)(int code, const char* message);
-  Skipped<25> to_26;
+  Unused<25> to_26;
   OrtStatus* (*CreateCustomOpDomain)(const char* name, OrtCustomOpDomain** domain);
   OrtStatus* (*CustomOpDomain_Add)(OrtCustomOpDomain* domain, const OrtCustomOp* op);
   OrtStatus* (*AddCustomOpDomain)(OrtSessionOptions* options, OrtCustomOpDomain* domain);
-  Skipped<22> to_51;
+  Unused<22> to_51;
   OrtStatus* (*GetTensorMutableData)(OrtValue* value, void** data);
-  Skipped<9> to_61;
+  Unused<9> to_61;
   OrtStatus* (*GetDimensionsCount)(const OrtTensorTypeAndShapeInfo* shape, size_t* count);
   OrtStatus* (*GetDimensions)(const OrtTensorTypeAndShapeInfo* shape, int64_t* sizes, size_t count);
-  Skipped<2> to_65;
+  Unused<2> to_65;
   OrtStatus* (*GetTensorTypeAndShape)(const OrtValue* value, OrtTensorTypeAndShapeInfo** shape);
-  Skipped<20> to_86;
+  Unused<20> to_86;
   OrtStatus* (*KernelInfoGetAttribute_int64)(const OrtKernelInfo* info, const char* name, int64_t* value);
-  Skipped<3> to_90;
+  Unused<3> to_90;
   OrtStatus* (*KernelContext_GetInput)(const OrtKernelContext* context, size_t index, const OrtValue** value);
   OrtStatus* (*KernelContext_GetOutput)(OrtKernelContext* context, size_t index, const int64_t* sizes, size_t count,
                                         OrtValue** value);
-  Skipped<7> to_99;
+  Unused<7> to_99;
   void (*ReleaseTensorTypeAndShapeInfo)(OrtTensorTypeAndShapeInfo* shape);
-  Skipped<1> to_101;
+  Unused<1> to_101;
   void (*ReleaseCustomOpDomain)(OrtCustomOpDomain* domain);
 };
 

@@ -63,8 +63,8 @@ inline void Scores::take(const Points& points, int bands) {
 // Power at every frequency, slowest first, about 1 where there is nothing but noise.
 struct Periodogram {
   explicit Periodogram(int length)
-      : held(kFrequencies + 2 * kLine), fine_cos((length + kLine) * kFine), fine_sin((length + kLine) * kFine),
-        coarse(4 * (length + kLine)), sized(length + kLine), power(held + kLine) {}
+      : memory(kFrequencies + 2 * kLine), fine_cos((length + kLine) * kFine), fine_sin((length + kLine) * kFine),
+        coarse(4 * (length + kLine)), sized(length + kLine), power(memory + kLine) {}
   float most[kIntervals];  // of as many frequencies as there are fine ones
 
   // The fine waves of the points, and their scores over the length of all.
@@ -75,7 +75,7 @@ struct Periodogram {
   void sum(const Scores& scores, Waves waves);
 
  private:
-  Row held, fine_cos, fine_sin, coarse, sized;
+  Row memory, fine_cos, fine_sin, coarse, sized;
 
   void products(int place, int count, int lines);
 
@@ -143,7 +143,7 @@ void Periodogram::sum(const Scores& scores, Waves waves) {
 }
 
 // Highest power in every octave, 0 at least.
-inline void tell_octaves(const Periodogram& sums, float* octaves) {
+inline void write_octaves(const Periodogram& sums, float* octaves) {
   for (int octave = 0; octave < kOctaveCount; ++octave) {
     const int low = kOctaves[octave], high = kOctaves[octave + 1];
     const float *from = sums.most + low / kFine, *to = sums.most + high / kFine;

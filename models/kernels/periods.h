@@ -19,7 +19,7 @@ inline int count_of_periods(int bands) {
   return kOctaveCount + 3 * kHatCount + 4 + 2 * kMultipleCount + 3 * kOvertoneCount + bands;
 }
 
-// The best of all sums and of their overtones, and what is told of the best.
+// The best of all sums and of their overtones, and statistics of the best.
 struct Periods {
   explicit Periods(int length)
       : scores(length), sums(length), search(length), each(kFrequencies / 2),
@@ -30,15 +30,15 @@ struct Periods {
   Periodogram sums;
   Search search;
 
-  void tell(const Points& points, int bands, int how, Told& told);
+  void write(const Points& points, int bands, int how, Outputs& outputs);
 
  private:
   Row each, cosine, sine, angles;
 
   Peaks summed();
   float refined(float frequency);
-  void tell_period(const Peaks& best, float frequency, int bands, Told& told);
-  void tell_hats(const float* place, const float* power, Told& told) const;
+  void write_period(const Peaks& best, float frequency, int bands, Outputs& outputs);
+  void write_hats(const float* place, const float* power, Outputs& outputs) const;
   void with_overtones();
   int best_of(int interval) const;
 };
@@ -53,8 +53,8 @@ inline void Periods::with_overtones() {
       around[half] = larger(larger(load(first - 1), load(first)), larger(load(first + 1), load(first + 2)));
     }
     const Vector here = load(power + place), overtone = every_second(around[0], around[1]);
-    const Vector counted = here * kOvertone;
-    store(each + place, here + (overtone < counted ? overtone : counted));
+    const Vector limit = here * kOvertone;
+    store(each + place, here + (overtone < limit ? overtone : limit));
   }
   for (int place = 0; place < kSlowest; ++place) each[place] = 0.0f;
 }
@@ -88,19 +88,19 @@ inline Peaks Periods::summed() {
   for (int interval = 0; interval < kIntervals; ++interval)
     elsewhere[interval] = std::abs(interval - first) > 1 ? best[interval] : 0.0f;
   const auto other = static_cast<int>(std::max_element(elsewhere, elsewhere + kIntervals) - elsewhere);
-  Peaks found;
+  Peaks peaks;
   for (const int which : {0, 1}) {
     const int place = best_of(which ? other : first);
-    found.frequency[which] = frequency_at(place);
-    found.power[which] = sums.power[place];
+    peaks.frequency[which] = frequency_at(place);
+    peaks.power[which] = sums.power[place];
   }
-  tell_octaves(sums, found.octaves);
-  return found;
+  write_octaves(sums, peaks.octaves);
+  return peaks;
 }
 
 // The frequency near one of the periodogram's with the most power in itself and two overtones.
 inline float Periods::refined(float frequency) {
-  float best = 0.0f, found = frequency;
+  float best = 0.0f, best_frequency = frequency;
   for (int step = -kFiner; step <= kFiner; ++step) {
     const float near = frequency + step * (kStep / kFiner);
     for (int point = 0; point < scores.lines; ++point) angles[point] = angle(scores.time[point] * near);
@@ -111,23 +111,23 @@ inline float Periods::refined(float frequency) {
       power += c * c + s * s;
     }
     power *= 1.0f - kTiltNear * (step + kFiner);
-    if (step == -kFiner || power > best) best = power, found = near;
+    if (step == -kFiner || power > best) best = power, best_frequency = near;
   }
-  return found;
+  return best_frequency;
 }
 
 // Hats over the logarithms of both frequencies; those of the first also times its power, which come second.
-inline void Periods::tell_hats(const float* place, const float* power, Told& told) const {
+inline void Periods::write_hats(const float* place, const float* power, Outputs& outputs) const {
   for (int row = 0; row < 3; ++row)
     for (int hat = 0; hat < kHatCount; ++hat) {
       const float middle = static_cast<float>(kSlowestHat + kHatStep * hat);
       const float width = static_cast<float>((kSlowestHat + kHatStep) - kSlowestHat);
       const float height = std::max(1.0f - std::fabs(place[row == 2] - middle) / width, 0.0f);
-      told.add(height * (row == 1 ? power[0] : 1.0f), true);
+      outputs.add(height * (row == 1 ? power[0] : 1.0f), true);
     }
 }
 
-inline void Periods::tell_period(const Peaks& best, float frequency, int bands, Told& told) {
+inline void Periods::write_period(const Peaks& best, float frequency, int bands, Outputs& outputs) {
   const int lines = scores.lines;
   float wave_cos[kMultipleCount], wave_sin[kMultipleCount], length[kMultipleCount], amplitude[kMostBands] = {};
   for (int which = 0; which < kMultipleCount; ++which) {
@@ -151,13 +151,13 @@ inline void Periods::tell_period(const Peaks& best, float frequency, int bands, 
   const float square = std::max(dot(scores.score, scores.score, lines), kTiny);
   const float power[2] = {std::log1p(best.power[0]), std::log1p(best.power[1])};
   const float place[2] = {std::log10(best.frequency[0]), std::log10(best.frequency[1])};
-  for (const float octave : best.octaves) told.add(std::log1p(octave), true);
-  tell_hats(place, power, told);
-  for (const float each_place : place) told.add(each_place, true);
-  for (const float each_power : power) told.add(each_power, true);
-  for (const float each_length : length) told.add(std::log1p(each_length * each_length / square), true);
+  for (const float octave : best.octaves) outputs.add(std::log1p(octave), true);
+  write_hats(place, power, outputs);
+  for (const float each_place : place) outputs.add(each_place, true);
+  for (const float each_power : power) outputs.add(each_power, true);
+  for (const float each_length : length) outputs.add(std::log1p(each_length * each_length / square), true);
   for (const float each_length : length)
-    told.add(2.0f * (each_length * each_length / square) / std::max(alike, 1.0f), true);
+    outputs.add(2.0f * (each_length * each_length / square) / std::max(alike, 1.0f), true);
   // Turned back by the angle of the frequency as often as the overtone says.
   const float once = std::max(length[kOnce], kTiny);
   const float c1 = wave_cos[kOnce] / once, s1 = wave_sin[kOnce] / once;
@@ -168,22 +168,22 @@ inline void Periods::tell_period(const Peaks& best, float frequency, int bands, 
     c = next;
     const int which = kMultipleCount - kOvertoneCount + overtone;
     const float x = wave_cos[which] / once, y = wave_sin[which] / once;
-    told.add(within(x * c + y * s, -kLargestRatio, kLargestRatio), true);
-    told.add(within(y * c - x * s, -kLargestRatio, kLargestRatio), true);
-    told.add(within(length[which] / once, -kLargestRatio, kLargestRatio), true);
+    outputs.add(within(x * c + y * s, -kLargestRatio, kLargestRatio), true);
+    outputs.add(within(y * c - x * s, -kLargestRatio, kLargestRatio), true);
+    outputs.add(within(length[which] / once, -kLargestRatio, kLargestRatio), true);
   }
-  for (int band = 0; band < bands; ++band) told.add(amplitude[band], scores.searched[band] > 0);
+  for (int band = 0; band < bands; ++band) outputs.add(amplitude[band], scores.searched[band] > 0);
 }
 
-inline void Periods::tell(const Points& points, int bands, int how, Told& told) {
+inline void Periods::write(const Points& points, int bands, int how, Outputs& outputs) {
   scores.take(points, bands);
   if (scores.all_searched < kFewestScored) {
-    for (int place = count_of_periods(bands); place > 0; --place) told.add(0.0f, false);
+    for (int place = count_of_periods(bands); place > 0; --place) outputs.add(0.0f, false);
     return;
   }
   const bool fitted = how == 2;
   const Peaks best = fitted ? search.best(scores, sums, bands) : summed();
-  tell_period(best, fitted ? best.frequency[0] : refined(best.frequency[0]), bands, told);
+  write_period(best, fitted ? best.frequency[0] : refined(best.frequency[0]), bands, outputs);
 }
 
 }  // namespace nightjar

@@ -18,8 +18,8 @@ constexpr float kDetection = 5.0f;
 constexpr float kFewestPoints = 3.0f;
 constexpr int kMostBands = 32;
 
-// What the op was asked for, by its attributes.
-struct Asked {
+// Attributes of the operator.
+struct Attributes {
   int bands;
   bool lags, shapes;
   int periods;  // none, summed, fitted
@@ -37,13 +37,13 @@ struct Curve {
 inline float within(float value, float low, float high) { return std::min(std::max(value, low), high); }
 
 // Where the statistics of a row are written, one after the other.
-struct Told {
+struct Outputs {
   float* value;
-  bool* known;
+  bool* defined;
 
-  void add(float number, bool is_known) {
-    *value++ = is_known ? number : 0.0f;
-    *known++ = is_known;
+  void add(float number, bool is_defined) {
+    *value++ = is_defined ? number : 0.0f;
+    *defined++ = is_defined;
   }
 };
 
@@ -90,10 +90,10 @@ inline void Points::sort(const Curve& curve, int bands) {
   for (int place = 0; place < curve.length; ++place) {
     if (!curve.mask[place]) continue;
     const int64_t band = curve.band[place];
-    const bool known = band >= 0 && band < bands;
-    const int to = next[known ? band : bands]++;
+    const bool in_range = band >= 0 && band < bands;
+    const int to = next[in_range ? band : bands]++;
     order[to] = place;
-    band_of[to] = known ? static_cast<int>(band) : -1;
+    band_of[to] = in_range ? static_cast<int>(band) : -1;
   }
   count = real;
   if (padding >= 0) {

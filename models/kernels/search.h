@@ -10,7 +10,7 @@ namespace nightjar {
 constexpr int kCandidates = 16, kAround = 9, kPerDay = 16, kDaily = kCoarse / kPerDay, kWaves = 4;
 constexpr float kLong = 1500.0f;  // days
 constexpr float kFastest = kFrequencies * kStep;
-constexpr float kLeastLeft = 1e-4f, kRidge = 1e-5f, kLeastSum = 1e-9f;
+constexpr float kLeastResidual = 1e-4f, kRidge = 1e-5f, kLeastSum = 1e-9f;
 
 // The highest power in each octave; frequency and power of the two highest peaks.
 struct Peaks {
@@ -36,15 +36,15 @@ struct Search {
   std::vector<float> first_power;  // of the first of two searches
   float most[2][kIntervals];       // of every interval, in each search
   float frequency[kCandidates];
-  float left[kCandidates][2];  // share of the variance that a wave leaves, and one with its overtone
+  float residual[kCandidates][2];  // share of the variance that a wave leaves, and one with its overtone
   float trust = 0.0f, alike = 0.0f;
 
   void set(const Scores& scores);
-  void sum(const Scores& scores, Periodogram& sums, float shift, float* highest, Peaks& found);
+  void sum(const Scores& scores, Periodogram& sums, float shift, float* highest, Peaks& peaks);
   void take_candidates(const Periodogram& sums, int searches);
   float finer(const Scores& scores, float near);
   void fit(const Scores& scores, int bands, int candidate);
-  void choose(Peaks& found) const;
+  void choose(Peaks& peaks) const;
 };
 
 // What all candidates are fitted with: values, and waves a little beside each.
@@ -62,7 +62,7 @@ inline void Search::set(const Scores& scores) {
 }
 
 // All sums, of frequencies moved by `shift`; waves are put together from those of whole days and of parts of one.
-inline void Search::sum(const Scores& scores, Periodogram& sums, float shift, float* highest, Peaks& found) {
+inline void Search::sum(const Scores& scores, Periodogram& sums, float shift, float* highest, Peaks& peaks) {
   const int lines = scores.lines;
   for (int part = 0; part < kPerDay; ++part)
     waves((2 * part + 1) / (2.0f * kPerDay) + shift, scores.time, lines, part_cos + part * lines,
@@ -80,7 +80,7 @@ inline void Search::sum(const Scores& scores, Periodogram& sums, float shift, fl
       sine[point] = s1[point] * c + c1[point] * s;
     }
   });
-  tell_octaves(sums, found.octaves);
+  write_octaves(sums, peaks.octaves);
   for (int interval = 0; interval < kIntervals; ++interval)
     highest[interval] = sums.most[interval] * tilt(interval, kIntervals);
   highest[0] = *std::max_element(sums.power + kSlowest, sums.power + kFine);
@@ -122,15 +122,15 @@ inline float Search::finer(const Scores& scores, float near) {
     near_cos[point] *= scores.score[point];
     near_sin[point] *= scores.score[point];
   }
-  float best = 0.0f, found = near;
+  float best = 0.0f, best_frequency = near;
   for (int around = 0; around < kAround; ++around) {
     const float *cosine = around_cos + around * lines, *sine = around_sin + around * lines;
     const float cc = dot(near_cos, cosine, lines), ss = dot(near_sin, sine, lines);
     const float sc = dot(near_sin, cosine, lines), cs = dot(near_cos, sine, lines);
     const float power = (cc - ss) * (cc - ss) + (sc + cs) * (sc + cs);
-    if (around == 0 || power > best) best = power, found = near + away_from(around);
+    if (around == 0 || power > best) best = power, best_frequency = near + away_from(around);
   }
-  return found;
+  return best_frequency;
 }
 
 // Weighted least squares by elimination: what is left of the last diagonal element, that of the values, is the sum of
@@ -172,19 +172,19 @@ inline void Search::fit(const Scores& scores, int bands, int candidate) {
     for (int one = wave + 1; one <= kWaves; ++one)
       for (int other = one; other <= kWaves; ++other)
         square[one][other] -= square[wave][one] * (square[wave][other] / pivot);
-    if (wave % 2) left[candidate][wave / 2] = within(square[kWaves][kWaves] / whole, kLeastLeft, 1.0f);
+    if (wave % 2) residual[candidate][wave / 2] = within(square[kWaves][kWaves] / whole, kLeastResidual, 1.0f);
   }
 }
 
 // The likeliest candidate, and the likeliest elsewhere.
-inline void Search::choose(Peaks& found) const {
-  const float paid = std::log(std::max(alike, 1.0f));
+inline void Search::choose(Peaks& peaks) const {
+  const float penalty = std::log(std::max(alike, 1.0f));
   float likely[kCandidates];
   int first = 0;
   for (int candidate = 0; candidate < kCandidates; ++candidate) {
     float gain = 0.0f;
     for (int waves = 0; waves < 2; ++waves)
-      gain = std::max(gain, -alike * std::log(left[candidate][waves]) - (2.0f + 2.0f * waves) * paid);
+      gain = std::max(gain, -alike * std::log(residual[candidate][waves]) - (2.0f + 2.0f * waves) * penalty);
     likely[candidate] = gain * (1.0f - static_cast<float>(0.02 / kFastest) * frequency[candidate]);
     if (likely[candidate] > likely[first]) first = candidate;
   }
@@ -195,15 +195,15 @@ inline void Search::choose(Peaks& found) const {
     const float here = elsewhere ? likely[candidate] : -1.0f;
     if (here > most) most = here, other = candidate;
   }
-  const int taken[2] = {first, other};
+  const int places[2] = {first, other};
   for (int which = 0; which < 2; ++which) {
-    found.frequency[which] = frequency[taken[which]];
-    found.power[which] = (1.0f - left[taken[which]][1]) * alike / 2.0f;
+    peaks.frequency[which] = frequency[places[which]];
+    peaks.power[which] = (1.0f - residual[places[which]][1]) * alike / 2.0f;
   }
 }
 
 inline Peaks Search::best(const Scores& scores, Periodogram& sums, int bands) {
-  Peaks found;
+  Peaks peaks;
   float first = INFINITY, last = -INFINITY;
   for (int point = 0; point < scores.count; ++point) {
     first = std::min(first, scores.time[point]);
@@ -214,13 +214,13 @@ inline Peaks Search::best(const Scores& scores, Periodogram& sums, int bands) {
   set(scores);
   for (int which = 0; which < searches; ++which) {
     if (which) first_power.assign(sums.power, sums.power + kFrequencies);
-    sum(scores, sums, which * (kStep / 2), most[which], found);
+    sum(scores, sums, which * (kStep / 2), most[which], peaks);
   }
   take_candidates(sums, searches);
   for (float& each : frequency) each = finer(scores, each);
   for (int candidate = 0; candidate < kCandidates; ++candidate) fit(scores, bands, candidate);
-  choose(found);
-  return found;
+  choose(peaks);
+  return peaks;
 }
 
 }  // namespace nightjar

@@ -23,14 +23,14 @@ struct Shapes {
 
   Row days, relative;
   float sampled[kMostBands][kDayCount];
-  bool known[kMostBands][kDayCount];
+  bool defined[kMostBands][kDayCount];
 
-  void tell(const Points& points, int bands, float redshift, Told& told);
+  void write(const Points& points, int bands, float redshift, Outputs& outputs);
 
  private:
   void set(const Points& points, float redshift);
   void sample(const Points& points, int band, int day);
-  void tell_colour(int blue, int red, Told& told) const;
+  void write_colour(int blue, int red, Outputs& outputs) const;
 };
 
 inline float sure(const Points& points, int point) { return points.flux[point] - points.flux_err[point]; }
@@ -57,59 +57,59 @@ inline void Shapes::set(const Points& points, float redshift) {
 
 // Flux of a band at a day, interpolated between the points around it.
 inline void Shapes::sample(const Points& points, int band, int day) {
-  const float wanted = kDays[day];
+  const float target = kDays[day];
   int before = -1, after = -1;
   for (int point = points.begin[band]; point < points.begin[band + 1]; ++point) {
-    if (days[point] < wanted) {
+    if (days[point] < target) {
       if (before < 0 || days[point] > days[before]) before = point;
     } else if (after < 0 || days[point] < days[after]) {
       after = point;
     }
   }
   float& value = sampled[band][day];
-  bool& is_known = known[band][day];
+  bool& is_defined = defined[band][day];
   const float start = before < 0 ? -kFar : days[before], end = after < 0 ? kFar : days[after];
   if (before >= 0 && after >= 0) {
-    const float share = (wanted - start) / std::max(end - start, 1e-6f);
+    const float share = (target - start) / std::max(end - start, 1e-6f);
     value = relative[before] + share * (relative[after] - relative[before]);
-    is_known = end - start <= kLongestGap + 0.5f * std::fabs(wanted);
+    is_defined = end - start <= kLongestGap + 0.5f * std::fabs(target);
   } else if (after >= 0) {
     value = relative[after];
-    is_known = end - wanted <= kBeyond;
+    is_defined = end - target <= kBeyond;
   } else {
     value = before >= 0 ? relative[before] : 0.0f;
-    is_known = before >= 0 && wanted - start <= kBeyond;
+    is_defined = before >= 0 && target - start <= kBeyond;
   }
 }
 
-inline void Shapes::tell_colour(int blue, int red, Told& told) const {
+inline void Shapes::write_colour(int blue, int red, Outputs& outputs) const {
   for (int day = 0; day < kDayCount; ++day) {
     const float difference =
         std::log(std::max(sampled[blue][day], kLeastInColour)) - std::log(std::max(sampled[red][day], kLeastInColour));
-    told.add(difference, known[blue][day] && known[red][day]);
+    outputs.add(difference, defined[blue][day] && defined[red][day]);
   }
 }
 
-inline void Shapes::tell(const Points& points, int bands, float redshift, Told& told) {
+inline void Shapes::write(const Points& points, int bands, float redshift, Outputs& outputs) {
   set(points, redshift);
   for (int band = 0; band < bands; ++band)
     for (int day = 0; day < kDayCount; ++day) {
       sample(points, band, day);
-      told.add(sampled[band][day], known[band][day]);
+      outputs.add(sampled[band][day], defined[band][day]);
     }
-  for (int band = 0; band + 1 < bands; ++band) tell_colour(band, band + 1, told);
-  if (colour_apart(bands)) tell_colour(kBlue, kRed, told);
+  for (int band = 0; band + 1 < bands; ++band) write_colour(band, band + 1, outputs);
+  if (colour_apart(bands)) write_colour(kBlue, kRed, outputs);
   float height[kMostBands] = {}, day[kMostBands] = {};
-  bool seen[kMostBands];
+  bool present[kMostBands];
   for (int band = 0; band < bands; ++band) {
-    seen[band] = points.begin[band] < points.begin[band + 1];
-    if (!seen[band]) continue;
+    present[band] = points.begin[band] < points.begin[band + 1];
+    if (!present[band]) continue;
     const int top = brightest(points, points.begin[band], points.begin[band + 1]);
     height[band] = std::max(static_cast<const float*>(relative)[top], kLeastHeight);
     day[band] = days[top];
   }
-  for (int band = 0; band < bands; ++band) told.add(height[band], seen[band]);
-  for (int band = 0; band < bands; ++band) told.add(day[band], seen[band]);
+  for (int band = 0; band < bands; ++band) outputs.add(height[band], present[band]);
+  for (int band = 0; band < bands; ++band) outputs.add(day[band], present[band]);
   for (const float level : kLevels) {
     float before[kMostBands], after[kMostBands];
     for (int band = 0; band < bands; ++band) {
@@ -121,8 +121,8 @@ inline void Shapes::tell(const Points& points, int bands, float redshift, Told& 
         if (away > 0) after[band] = std::min(after[band], away);
       }
     }
-    for (int band = 0; band < bands; ++band) told.add(before[band], before[band] < kFar);
-    for (int band = 0; band < bands; ++band) told.add(after[band], after[band] < kFar);
+    for (int band = 0; band < bands; ++band) outputs.add(before[band], before[band] < kFar);
+    for (int band = 0; band < bands; ++band) outputs.add(after[band], after[band] < kFar);
   }
 }
 

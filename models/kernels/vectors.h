@@ -1,4 +1,4 @@
-// As many floats as the processor works on at once, memory for them, and what is made of them.
+// As many floats as the processor works on at once, memory for them, and what is computed of them.
 //
 // The compiler makes vectors of plain loops by itself, except where a sum runs along them, which would change its
 // order: sums are written with these.
@@ -45,20 +45,20 @@ constexpr int kLine = 16;  // floats of a line of the cache; rows of numbers beg
 inline int whole_lines(int count) { return (count + kLine - 1) / kLine * kLine; }
 
 inline Vector load(const float* from) {
-  Vector found;
-  std::memcpy(&found, from, sizeof(found));
-  return found;
+  Vector vector;
+  std::memcpy(&vector, from, sizeof(vector));
+  return vector;
 }
 
 // The same, kept in a register: GCC would read it from memory again wherever it is used, which is what products wait for.
 inline Vector load_once(const float* from) {
-  Vector found = load(from);
+  Vector vector = load(from);
 #if defined(__AVX2__)
-  __asm__("" : "+v"(found));
+  __asm__("" : "+v"(vector));
 #elif defined(__aarch64__)
-  __asm__("" : "+w"(found));
+  __asm__("" : "+w"(vector));
 #endif
-  return found;
+  return vector;
 }
 
 inline void store(float* to, Vector value) { std::memcpy(to, &value, sizeof(value)); }
@@ -122,18 +122,18 @@ class Row {
  public:
   explicit Row(size_t count) {
     const size_t bytes = (count * sizeof(float) + 63) / 64 * 64 + 64;
-    held_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    if (!held_) throw std::bad_alloc();
-    std::memset(held_.get(), 0, bytes);
+    memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
+    if (!memory_) throw std::bad_alloc();
+    std::memset(memory_.get(), 0, bytes);
   }
-  operator float*() { return held_.get(); }
-  operator const float*() const { return held_.get(); }
+  operator float*() { return memory_.get(); }
+  operator const float*() const { return memory_.get(); }
 
  private:
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
   };
-  std::unique_ptr<float, Free> held_;
+  std::unique_ptr<float, Free> memory_;
 };
 
 }  // namespace nightjar
