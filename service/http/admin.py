@@ -40,7 +40,7 @@ from service.http.edge.errors import (
 )
 from service.http.edge.keys import KeyRing
 from service.http.edge.middleware import Edge, Gate
-from service.http.edge.protocol import EdgeConfig
+from service.http.edge.protocol import EdgeConfig, end_connections
 from service.http.lifecycle import Service, service_of
 from service.http.routes import about
 from service.process import VERSION
@@ -541,6 +541,11 @@ class AdminServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to the service's own server."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish what is being answered, and end every connection."""
+        await super().shutdown(sockets)
+        await end_connections(self.server_state, patient=not self.force_exit)
 
     async def open(self) -> None:
         """Begin to answer. Raises OSError when the address cannot be had."""

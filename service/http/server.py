@@ -35,7 +35,7 @@ from service.http.admin import AdminServer
 from service.http.edge.errors import as_it_is, to_the_edge
 from service.http.edge.keys import KeyRing
 from service.http.edge.middleware import Direct, Edge, Gate
-from service.http.edge.protocol import EdgeConfig
+from service.http.edge.protocol import EdgeConfig, end_connections
 from service.http.edge.turns import FairListener
 from service.http.lifecycle import Service
 from service.http.oip import routes as oip
@@ -173,6 +173,7 @@ class Server(uvicorn.Server):
         """End both."""
         await self.admin.shut()
         await super().shutdown(sockets)
+        await end_connections(self.server_state, patient=not self.force_exit)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop: in good time at the first signal, sooner at every further one."""

@@ -462,3 +462,18 @@ class LimitedProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._header_timer = self._stall_timer = None
+
+
+async def end_connections(state: ServerState, patient: bool) -> None:
+    """End the connections of a server that stops, after the time that a lingering close gives clients to read.
+
+    A process that ends before resets those whose clients are still sending, which may then never see their last reply.
+    And closing a loop fails where something comes for a connection that was left open.
+    """
+    give_up = monotonic() + LINGER_SECONDS * patient
+    while state.connections and monotonic() < give_up:
+        await asyncio.sleep(0.02)
+    for connection in list(state.connections):
+        connection.transport.abort()
+    while state.connections:
+        await asyncio.sleep(0)

@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from models.taxonomy import ELASTICC
 from service.engine.policy import CostModel
+from service.http.edge import protocol
 from service.http.formats import LINES_TYPE
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 from support.graphs import poison
@@ -179,7 +181,7 @@ def test_a_line_without_end_ends_the_stream_after_what_came_before(edge: Live) -
             talk.socket.sendall(chunk(b"x" * 10_000))
         first, last = talk.results()
     assert (first["status"], last["problem"]["status"], last["problem"]["limit"]) == ("classified", 413, LINE_LIMIT)
-    assert edge.metric("nightjar_requests_total", route="/v1/classify", code="413") >= 1
+    wait_until(lambda: edge.metric("nightjar_requests_total", route="/v1/classify", code="413") >= 1)
 
 
 def test_a_client_that_stops_sending(edge: Live) -> None:
@@ -243,7 +245,7 @@ def test_a_client_that_leaves_takes_its_work_along(edge: Live, network: Network)
         assert edge.metric("nightjar_queue_depth", task="classification") == 0
     finally:
         network.release()
-    assert edge.metric("nightjar_requests_total", route="/v1/classify", code="499") >= 1
+    wait_until(lambda: edge.metric("nightjar_requests_total", route="/v1/classify", code="499") >= 1)
 
 
 def test_a_deadline_that_passes_is_that_of_a_light_curve(edge: Live, network: Network) -> None:
@@ -289,6 +291,21 @@ def test_a_service_that_stops_says_so_in_the_last_line() -> None:
         edge.server.should_exit = True
         last = talk.results()[-1]
     assert last["problem"]["status"] == 503
+
+
+def test_a_client_that_reads_late_and_never_leaves_keeps_no_service_from_ending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Closing the loop could fail while its connection was open."""
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.2)
+    with ExitStack() as stack:
+        with live(loader(Network()), drain_timeout=1) as edge:
+            talk = stack.enter_context(Talk(edge))
+            talk.say(marked(1))
+            assert talk.result() is not None
+        (last,) = talk.results()
+        assert edge.server.server_state.connections == set()
+    assert (last["problem"]["status"], edge.server.exit_status) == (503, 0)
 
 
 def test_a_stream_is_charged_for_what_it_holds() -> None:
