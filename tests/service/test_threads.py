@@ -34,7 +34,10 @@ async def test_a_client_has_one_thread_at_a_time() -> None:
         return client
 
     many = [asyncio.ensure_future(threads.run("many", partial(work, "many"))) for _ in range(5)]
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(20):
+        while not order:
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)  # in which no other may begin
     one = asyncio.ensure_future(threads.run("one", partial(work, "one")))
     async with asyncio.timeout(20):
         while len(order) < 2:
@@ -157,10 +160,15 @@ async def test_a_refused_body_is_gone_with_its_refusal() -> None:
 
 
 async def test_work_that_never_begins_is_cancelled() -> None:
-    threads, go_on = ThreadPoolExecutor(1), threading.Event()
-    first = asyncio.ensure_future(in_thread(threads, partial(go_on.wait, 20)))
+    threads, begun, go_on = ThreadPoolExecutor(1), threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        begun.set()
+        return go_on.wait(20)
+
+    first = asyncio.ensure_future(in_thread(threads, wait))
     second = asyncio.ensure_future(in_thread(threads, lambda: None))
-    await asyncio.sleep(0.05)
+    assert await asyncio.to_thread(begun.wait, 20)
     threads.shutdown(wait=False, cancel_futures=True)
     with pytest.raises(asyncio.CancelledError):
         await second

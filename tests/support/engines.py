@@ -51,7 +51,7 @@ async def serving(
 
 async def started(graph: EchoGraph) -> None:
     """Wait until one more run has begun."""
-    assert await asyncio.to_thread(graph.started.acquire, True, 5)
+    assert await asyncio.to_thread(graph.started.acquire, True, 20)
 
 
 async def occupied(engine: Engine, graph: EchoGraph, workers: int = 1) -> list[Waiting]:

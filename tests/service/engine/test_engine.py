@@ -90,7 +90,9 @@ async def test_free_workers_share_what_arrives_together() -> None:
     graph = EchoGraph()
     async with serving(graph, workers=2) as engine:
         graph.hold()
-        await asyncio.sleep(0.05)  # both workers are waiting
+        async with asyncio.timeout(20):
+            while engine._idle < 2:  # both workers are waiting
+                await asyncio.sleep(0.001)
         entries = engine.enqueue([question(marker) for marker in range(4)])
         await started(graph)
         await started(graph)
@@ -224,6 +226,7 @@ async def test_when_a_worker_dies_everything_fails_at_once() -> None:
         queued = engine.enqueue([question(marker) for marker in range(2, 20)])
         graph.release()
         results = await asyncio.wait_for(settled([*running, *queued]), 5)
+        assert await asyncio.to_thread(died.wait, 5)  # the worker tells of itself last
         assert not engine.alive
         assert not engine.accepting
         with pytest.raises(EngineDead):

@@ -126,7 +126,8 @@ def test_an_inference_thread_that_dies_ends_the_process() -> None:
         wait_until(lambda: edge.service.state is State.READY)
         status, problem = edge.classify(curve(flux=[13.0] * 8))
         assert (status, problem["type"]) == (503, "/problems/unavailable")
-        assert (edge.service.state, edge.service.alive, edge.server.should_exit) == (State.FAILED, False, True)
+        wait_until(lambda: edge.service.state is State.FAILED)
+        assert (edge.service.alive, edge.server.should_exit) == (False, True)
     assert edge.server.exit_status == 1
 
 

@@ -200,7 +200,7 @@ def test_forecasts_are_counted(edge: Live) -> None:
     before = counted()
     assert edge.forecast(asked())[0] == 200
     wait_until(lambda: counted() == (before[0] + 1, before[1] + 1, before[2]))
-    assert edge.metric("nightjar_requests_total", route="/v1/forecast", code="200") >= 1
+    wait_until(lambda: edge.metric("nightjar_requests_total", route="/v1/forecast", code="200") >= 1)
 
 
 def test_the_classifier_answers_beside_it(edge: Live) -> None:

@@ -243,7 +243,7 @@ def test_stages_and_outcomes_are_counted(edge: Live, asking: triton.InferenceSer
     before = edge.metric("nightjar_outcomes_total", survey="none", status="classified", reason="")
     asking.infer(MODEL, inputs(history(1.0, 2.0)))
     assert edge.metric("nightjar_outcomes_total", survey="none", status="classified", reason="") == before + 2
-    assert edge.metric("nightjar_requests_total", route="/v2/models/{model}/infer", code="200") >= 1
+    wait_until(lambda: edge.metric("nightjar_requests_total", route="/v2/models/{model}/infer", code="200") >= 1)
     timing = edge.ask("POST", f"/v2/models/{MODEL}/infer", json.dumps(json_body(history(1.0))).encode())[1]
     assert [stage.split(";")[0] for stage in timing["server-timing"].split(", ")] == [*STAGES, "total"]
 

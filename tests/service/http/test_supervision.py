@@ -98,7 +98,7 @@ def test_a_thread_that_dies_is_told_in_every_way() -> None:
     with live(loader(network)) as edge:
         status, headers, body = edge.ask("POST", "/v1/classify", json.dumps(troubled({"flux": FATAL})).encode())
         assert_try_again(status, headers, body, "Starting, draining or failed; try again or another replica.")
-        assert edge.service.unready == "the service has failed: an inference thread died"
+        wait_until(lambda: edge.service.unready == "the service has failed: an inference thread died")
         labels = {"task": "classification", "fault": "thread_died", "outcome": "fatal"}
         assert edge.metric("nightjar_engine_faults_total", **labels) == 1
     assert edge.server.exit_status == 1
