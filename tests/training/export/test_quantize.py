@@ -43,18 +43,22 @@ def test_a_trial_tells_scores_times_and_a_verdict(tiny_bundle: Path, monkeypatch
     for way in ("dynamic", "static"):
         assert told[way]["changed"] == pytest.approx(told[way]["macro_f1"] - told["single"]["macro_f1"], abs=2e-4)
         assert 0 < told[way]["moves"] < 0.3
+        assert told[way]["moves_by_mates"] >= 0
+        assert told[way]["standard_error"] >= 0
         assert set(told[way]["time"]) == {"1 of 5"}
 
 
 @pytest.mark.parametrize(
-    ("macro_f1", "slowest", "worth"), [(0.5, 0.8, True), (0.5, 0.81, False), (0.4, 0.5, False)], ids=str
+    ("macro_f1", "slowest", "by_mates", "worth"),
+    [(0.5, 0.8, 1e-6, True), (0.5, 0.81, 0.0, False), (0.4, 0.5, 0.0, False), (0.5, 0.5, 0.01, False)],
+    ids=str,
 )
 def test_worth_shipping_is_a_fifth_of_the_time_for_nothing(
-    macro_f1: float, slowest: float, worth: bool, monkeypatch: pytest.MonkeyPatch
+    macro_f1: float, slowest: float, by_mates: float, worth: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([0.5, macro_f1])
     monkeypatch.setattr(quantize, "macro_f1", lambda _: next(scores))
     told = {way: np.full((4, 2), 0.5, dtype=np.float32) for way in ("single", "dynamic")}
     times = {"single": {"a": 1.0}, "dynamic": {"a": 0.6, "b": slowest}}
-    found = quantize._compared(told, np.array([0, 1, 0, 1]), times)
+    found = quantize._compared(told, np.array([0, 1, 0, 1]), times, {"dynamic": by_mates})
     assert found["dynamic"]["worth_shipping"] is worth
