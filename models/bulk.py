@@ -1,8 +1,9 @@
-"""Many light curves at once: built and featurised by steps over all their points together.
+"""Many light curves at once: built by steps over all their points together.
 
 A step over sixty numbers costs numpy as much as one over six thousand, so a request of many light curves is gone
-through once. Only a curve that this finds something about is looked at alone: by ``LightCurve.from_columns``, which
-names its fault, and by ``featurise``, which cuts it. Tests hold the two ways to each other.
+through once. Only a curve that this finds something about is looked at alone, by ``LightCurve.from_columns``, which
+names its fault. Tests hold the two ways to each other. (Featurising gains nothing: sorting all points together costs
+more than looking at each light curve, most of which are sorted.)
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -20,13 +21,9 @@ from models.lightcurve import (
     Int64,
     LightCurve,
     LightCurveError,
-    Limits,
-    Tokens,
     band_column,
-    featurise,
 )
-from models.metadata import metadata_row
-from models.photometry import BANDS, DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT, BandMap, FluxUnit, njy_to
+from models.photometry import BANDS, DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,98 +161,5 @@ def _records(points: _Points, many: Sequence[Columns]) -> list[LightCurve | None
 def _alone(columns: Columns) -> LightCurve | LightCurveError:
     try:
         return columns.light_curve()
-    except LightCurveError as error:
-        return error
-
-
-def featurise_each(
-    curves: Sequence[LightCurve], limits: Limits, flux_unit: FluxUnit, columns: Sequence[str], bands: BandMap
-) -> list[Tokens | LightCurveError]:
-    """Turn each record into model input as :func:`models.lightcurve.featurise` does; its error stands in its place."""
-    portions = _portions(curves, map(len, curves))
-    return [one for portion in portions for one in _featurise_each(portion, limits, flux_unit, columns, bands)]
-
-
-def _featurise_each(
-    curves: Sequence[LightCurve], limits: Limits, flux_unit: FluxUnit, columns: Sequence[str], bands: BandMap
-) -> list[Tokens | LightCurveError]:
-    length_K = np.fromiter(map(len, curves), np.int64, len(curves))
-    if len(curves) < 2 or not length_K.all():
-        return [_featurised(curve, limits, flux_unit, columns, bands) for curve in curves]
-    windows, strange_K = _windowed(curves, length_K, limits, bands)
-    origin_K = windows.mjd[windows.offsets[:-1]]
-    time_N = (windows.mjd - np.repeat(origin_K, np.diff(windows.offsets))).astype(np.float32)
-    flux_N, err_N = (njy_to(column, flux_unit).astype(np.float32) for column in (windows.flux, windows.flux_err))
-    count_KB = _count(windows, len(bands.labels))
-    doubtful_K = strange_K | (count_KB > limits.max_points_per_band).any(axis=1)
-    missing = np.full(len(columns), np.nan, np.float32)
-    ends, counts = windows.offsets.tolist(), count_KB.tolist()
-    return [
-        _featurised(curve, limits, flux_unit, columns, bands)
-        if doubtful or curve.unknown_filters
-        else Tokens(
-            time_N[start:end],
-            flux_N[start:end],
-            err_N[start:end],
-            windows.band[start:end],
-            windows.detected[start:end],
-            metadata_row(curve.metadata, columns) if curve.metadata else missing,
-            end - start < len(curve),
-            tuple(count),
-            origin,
-        )
-        for curve, doubtful, start, end, count, origin in zip(
-            curves, doubtful_K.tolist(), ends, ends[1:], counts, origin_K.tolist(), strict=False
-        )
-    ]
-
-
-def _windowed(curves: Sequence[LightCurve], length_K: Int64, limits: Limits, bands: BandMap) -> tuple[_Points, Bool]:
-    """Points of all light curves, each sorted as a network sees it, from the window before its trigger on.
-
-    ``band`` holds the network's integers, negative where a filter stands for none of its bands; told beside them is
-    which light curves have such points.
-    """
-    start_K, curve_N = np.cumsum(length_K) - length_K, np.repeat(np.arange(len(curves)), length_K)
-    mjd_N, flux_N, err_N, detected_N = (
-        np.concatenate([getattr(curve, name) for curve in curves]) for name in ("mjd", "flux", "flux_err", "detected")
-    )
-    band_N = _bands(curves, curve_N, bands)
-    order_N = np.lexsort((err_N, flux_N, band_N, mjd_N, curve_N))
-    if limits.pre_trigger_days is not None:
-        trigger_K = np.minimum.reduceat(np.where(detected_N, mjd_N, np.inf), start_K)
-        trigger_K[np.isinf(trigger_K)] = -np.inf  # nothing is detected, and nothing left out
-        keep_N = (mjd_N >= trigger_K[curve_N] - limits.pre_trigger_days)[order_N]
-        order_N, length_K = order_N[keep_N], np.add.reduceat(keep_N, start_K, dtype=np.int64)
-    offsets = np.concatenate(([0], np.cumsum(length_K)))
-    points = _Points(offsets, mjd_N[order_N], flux_N[order_N], err_N[order_N], band_N[order_N], detected_N[order_N])
-    return points, np.minimum.reduceat(band_N, start_K) < 0
-
-
-def _count(points: _Points, labels: int) -> Int64:
-    """Count the points of each light curve in each band of a network, (curves, labels)."""
-    curves = len(points.offsets) - 1
-    curve_N = np.repeat(np.arange(curves), np.diff(points.offsets))
-    inside_N = points.band >= 0
-    cells = np.bincount((curve_N * labels + points.band)[inside_N], minlength=curves * labels)
-    return cells.reshape(curves, labels)
-
-
-def _bands(curves: Sequence[LightCurve], curve_N: Int64, bands: BandMap) -> Int64:
-    """Integer of the network's band for each point."""
-    filter_N = np.concatenate([curve.band for curve in curves])
-    tables = {curve.survey: bands.table(curve.survey) for curve in curves}
-    if len(tables) == 1:
-        return np.asarray(bands.table(curves[0].survey)[filter_N])
-    table_SF = np.array([*tables.values()])
-    place = {survey: place for place, survey in enumerate(tables)}
-    return np.asarray(table_SF[np.array([place[curve.survey] for curve in curves])[curve_N], filter_N])
-
-
-def _featurised(
-    curve: LightCurve, limits: Limits, flux_unit: FluxUnit, columns: Sequence[str], bands: BandMap
-) -> Tokens | LightCurveError:
-    try:
-        return featurise(curve, limits, flux_unit, columns, bands)
     except LightCurveError as error:
         return error

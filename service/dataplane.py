@@ -268,13 +268,7 @@ class DataPlane(Generic[ItemT]):
 
     def _featurise(self, items: Sequence[ItemT]) -> list[_Prepared | Outcome]:
         started = monotonic()
-        prepared = [
-            # Sound, but not for this network.
-            Outcome("abstained", reason=question.reason, detail=str(question))
-            if isinstance(question, LightCurveError)
-            else self._prepared(item, question)
-            for item, question in zip(items, self._questions(items), strict=True)
-        ]
+        prepared = [self._prepared(item) for item in items]
         usable = [item for item in prepared if isinstance(item, _Prepared)]
         seconds = (monotonic() - started) / max(1, len(usable))
         for item in usable:
@@ -282,15 +276,11 @@ class DataPlane(Generic[ItemT]):
             self._metrics.stage("featurise", seconds)
         return prepared
 
-    def _questions(self, items: Sequence[ItemT]) -> list[Question | LightCurveError]:
-        if len(items) > 1:
-            return self._program.prepare_each(items)
+    def _prepared(self, item: ItemT) -> _Prepared | Outcome:
         try:
-            return [self._program.prepare(items[0])]
-        except LightCurveError as error:
-            return [error]
-
-    def _prepared(self, item: ItemT, question: Question) -> _Prepared:
+            question = self._program.prepare(item)
+        except LightCurveError as error:  # sound, but not for this network
+            return Outcome("abstained", reason=error.reason, detail=str(error))
         missing = int(np.count_nonzero(np.isnan(question.tokens.metadata)))
         key = b"" if self._results is None else self._results.key(question)
         return _Prepared(question, self._program.curve(item), missing, key)

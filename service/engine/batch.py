@@ -24,10 +24,9 @@ from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bulk import featurise_each
 from models.bundle import Manifest
 from models.forecast import Queries, make_queries, pad_queries
-from models.lightcurve import Float64, Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
+from models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise
 from models.photometry import FluxUnit
 from service.engine.policy import QueueItem
 from service.observe.tracing import SpanRef, TracedRun, traced_run
@@ -171,9 +170,6 @@ class Program(Protocol[Item_contra]):
 
     def prepare(self, item: Item_contra) -> Question:
         """Featurise an item. Raises LightCurveError when the network can say nothing about it."""
-
-    def prepare_each(self, items: Sequence[Item_contra]) -> list[Question | LightCurveError]:
-        """Featurise several items, each as :meth:`prepare` does; its error stands in its place."""
 
     def assemble(self, questions: Sequence[Question]) -> Arrays:
         """Graph inputs of one batch, padded."""
@@ -387,12 +383,6 @@ class Classification(_Program):
         """Featurise. Raises LightCurveError when no point is in a band of the network."""
         return Question(self._history(item))
 
-    def prepare_each(self, items: Sequence[LightCurve]) -> list[Question | LightCurveError]:
-        """Featurise several light curves together."""
-        manifest = self.manifest
-        each = featurise_each(items, manifest.limits, manifest.flux_unit, manifest.metadata_columns, manifest.band_map)
-        return [tokens if isinstance(tokens, LightCurveError) else Question(tokens) for tokens in each]
-
     def made_up(self, curve: LightCurve) -> Question:
         """Make a question for the warm-up."""
         return self.prepare(curve)
@@ -440,16 +430,6 @@ class Forecasting(_Program):
         """Featurise. Raises LightCurveError when no point is in a band of the network."""
         tokens = self._history(item.curve)
         return Question(tokens, make_queries(tokens, item.mjd, item.band, self.manifest.band_map, limit=len(item.mjd)))
-
-    def prepare_each(self, items: Sequence[ForecastItem]) -> list[Question | LightCurveError]:
-        """Featurise several items one by one."""
-        return [self._prepared(item) for item in items]
-
-    def _prepared(self, item: ForecastItem) -> Question | LightCurveError:
-        try:
-            return self.prepare(item)
-        except LightCurveError as error:
-            return error
 
     def made_up(self, curve: LightCurve) -> Question:
         """Make a question for the warm-up, a quarter of it queries in the days after the history."""

@@ -1,6 +1,6 @@
 """Many light curves at once are what each of them is alone, good or bad."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models import bulk
-from models.bulk import featurise_each, light_curves
-from models.lightcurve import Columns, LightCurve, LightCurveError, Limits, Tokens, featurise
-from models.photometry import BANDS, BandMap
+from models.bulk import light_curves
+from models.lightcurve import Columns, LightCurve, LightCurveError
+from models.photometry import BANDS
 
 FIELDS = ("mjd", "flux", "flux_err", "band", "detected")
 
@@ -101,59 +101,6 @@ def test_names_of_bands_are_indices() -> None:
     assert isinstance(named, LightCurve)
     assert isinstance(numbered, LightCurve)
     np.testing.assert_array_equal(named.band, numbered.band)
-
-
-SEEN = Limits(max_points_per_band=6, pre_trigger_days=10.0)
-LIMITS = [
-    SEEN,
-    SEEN.model_copy(update={"kept": "around_maximum"}),
-    Limits(max_points_per_band=65, pre_trigger_days=None),
-]
-BAND_MAPS = [BandMap(BANDS), BandMap(("g", "r")), BandMap(("g", "r"), (3, 1), {"ztf:i": "r", "c": "g"})]
-
-
-def drawn_curve(rng: np.random.Generator, survey: str) -> LightCurve:
-    length = int(rng.integers(1, 60))
-    return LightCurve(
-        mjd=60_000.0 + rng.integers(0, 40, length) / rng.choice([1.0, 3.0]),  # some at the same time
-        flux=rng.normal(0, 100, length).astype(np.float32),
-        flux_err=rng.uniform(1, 50, length).astype(np.float32),
-        band=rng.integers(0, rng.choice([2, 3, 8]), length),
-        detected=rng.random(length) < rng.choice([0.0, 0.3]),
-        metadata={"mwebv": 0.5} if rng.random() < 0.3 else {},
-        survey=survey,
-        unknown_filters={"W1": 2} if rng.random() < 0.1 else {},
-    )
-
-
-@given(st.integers(0, 10_000), st.integers(1, 12), st.sampled_from(LIMITS), st.sampled_from(BAND_MAPS))
-def test_many_light_curves_are_featurised_as_each_alone(seed: int, count: int, limits: Limits, bands: BandMap) -> None:
-    rng = np.random.default_rng(seed)
-    curves = [drawn_curve(rng, str(rng.choice(["", "ztf"]))) for _ in range(count)]
-    settings: tuple[Any, ...] = (limits, "FLUXCAL", ("mwebv", "z_final"), bands)
-    for found, curve in zip(featurise_each(curves, *settings), curves, strict=True):
-        if isinstance(found, LightCurveError):
-            with pytest.raises(LightCurveError, match="no observation") as expected_error:
-                featurise(curve, *settings)
-            assert (found.pointer, found.reason, str(found)) == (
-                expected_error.value.pointer, expected_error.value.reason, str(expected_error.value)
-            )  # fmt: skip
-            continue
-        expected = featurise(curve, *settings)
-        for field in fields(Tokens):
-            ours, theirs = getattr(found, field.name), getattr(expected, field.name)
-            assert getattr(ours, "dtype", type(ours)) == getattr(theirs, "dtype", type(theirs)), field.name
-            np.testing.assert_array_equal(ours, theirs, field.name)
-
-
-def test_a_light_curve_without_points_is_no_obstacle_to_others() -> None:
-    nothing = np.empty(0)
-    flux = nothing.astype(np.float32)
-    empty = LightCurve(nothing, flux, flux, nothing.astype(np.int64), nothing.astype(np.bool_))
-    sound = drawn_curve(np.random.default_rng(1), "")
-    first, second = featurise_each([empty, sound], SEEN, "nJy", (), BAND_MAPS[0])
-    assert isinstance(first, LightCurveError)
-    assert isinstance(second, Tokens)
 
 
 def test_portions_are_in_order_and_of_a_bounded_number_of_points(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """The canonical record: units, time origin, limits, ragged batches, and the invariances of the whole path."""
 
+import re
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -7,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models import lightcurve
 from models.lightcurve import LightCurve, LightCurveError, Limits, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS, FluxUnit, filter_index, flux_to_njy, njy_to
+from models.photometry import BANDS, BandMap, FluxUnit, filter_index, flux_to_njy, njy_to
 
 COLUMNS = ("mwebv", "z_final")
 NO_WINDOW = Limits(pre_trigger_days=None)
@@ -281,3 +284,57 @@ def test_long_limits_keep_long_histories() -> None:
     kept = featurise(record, Limits(max_points_per_band=1024, pre_trigger_days=None), "nJy", (), bands=("g",))
     assert (len(kept), kept.truncated, kept.metadata.shape) == (1024, True, (0,))
     assert RaggedBatch.collate([kept, kept]).padded()["metadata"].shape == (2, 0)
+
+
+SEEN = Limits(max_points_per_band=6, pre_trigger_days=10.0)
+LIMITS = [
+    SEEN,
+    SEEN.model_copy(update={"kept": "around_maximum"}),
+    Limits(max_points_per_band=65, pre_trigger_days=None),
+]
+BAND_MAPS = [BandMap(BANDS), BandMap(("g", "r")), BandMap(("g", "r"), (3, 1), {"ztf:i": "r", "c": "g"})]
+
+
+def drawn_curve(rng: np.random.Generator, survey: str) -> LightCurve:
+    length = int(rng.integers(1, 60))
+    return LightCurve(
+        mjd=60_000.0 + rng.integers(0, 40, length) / rng.choice([1.0, 3.0]),  # some at the same time
+        flux=rng.normal(0, 100, length).astype(np.float32),
+        flux_err=rng.uniform(1, 50, length).astype(np.float32),
+        band=rng.integers(0, rng.choice([2, 3, 8]), length),
+        detected=rng.random(length) < rng.choice([0.0, 0.3]),
+        metadata={"mwebv": 0.5} if rng.random() < 0.3 else {},
+        survey=survey,
+        unknown_filters={"W1": 2} if rng.random() < 0.1 else {},
+    )
+
+
+@given(st.integers(0, 10_000), st.booleans(), st.sampled_from(LIMITS), st.sampled_from(BAND_MAPS))
+def test_the_rows_kept_at_a_look_are_those_of_the_long_way(
+    seed: int, in_order: bool, limits: Limits, bands: BandMap
+) -> None:
+    rng = np.random.default_rng(seed)
+    record = drawn_curve(rng, str(rng.choice(["", "ztf"])))
+    if in_order:  # else a time that is there twice leaves nothing to look at
+        record = replace(record, mjd=np.sort(record.mjd) + 1e-3 * np.arange(len(record)))
+    settings: tuple[Any, ...] = (record, limits, "FLUXCAL", ("mwebv", "z_final"), bands)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lightcurve, "_last_rows", lambda *_: None)
+        try:
+            expected = featurise(*settings)
+        except LightCurveError as error:
+            with pytest.raises(LightCurveError, match=re.escape(str(error))):
+                featurise(*settings)
+            return
+    found = featurise(*settings)
+    for field in fields(Tokens):
+        ours, theirs = getattr(found, field.name), getattr(expected, field.name)
+        assert getattr(ours, "dtype", type(ours)) == getattr(theirs, "dtype", type(theirs)), field.name
+        np.testing.assert_array_equal(ours, theirs, field.name)
+
+
+def test_a_record_without_points_has_none_that_is_usable() -> None:
+    nothing = np.empty(0)
+    flux = nothing.astype(np.float32)
+    with pytest.raises(LightCurveError, match="no observation"):
+        tokens(LightCurve(nothing, flux, flux, nothing.astype(np.int64), nothing.astype(np.bool_)))

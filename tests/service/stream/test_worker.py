@@ -1,13 +1,12 @@
 """A worker from files to files: everything that does not need a broker."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from models.alerts.envelopes import TopicRule
-from models.lightcurve import LightCurve, LightCurveError
+from models.lightcurve import LightCurve
 from service.stream.addresses import AddressError
 from support import alerts
 from support.edge import Network, wait_until
@@ -89,22 +88,14 @@ def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> Non
 def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from service.engine import batch
 
-    prepare, prepare_each = batch.Classification.prepare, batch.Classification.prepare_each
+    prepare = batch.Classification.prepare
 
     def broken(self: batch.Classification, item: LightCurve) -> batch.Question:
         if item.object_id == "507":
             raise RuntimeError("a bug")
         return prepare(self, item)
 
-    def broken_by_one(
-        self: batch.Classification, items: Sequence[LightCurve]
-    ) -> list[batch.Question | LightCurveError]:
-        if any(item.object_id == "507" for item in items):
-            raise RuntimeError("a bug")
-        return prepare_each(self, items)
-
     monkeypatch.setattr(batch.Classification, "prepare", broken)
-    monkeypatch.setattr(batch.Classification, "prepare_each", broken_by_one)
     with running(chosen(tmp_path, source=f"file:{packets(tmp_path, *map(alert, range(20)))}")) as worker:
         assert worker.join() == 0
     assert len(results(tmp_path)) == 19
