@@ -59,7 +59,7 @@ def test_only_what_is_clearly_better_displaces_the_simplest(
     assert tune(both, lambda _: EchoGraph(), PROGRAM) == (both[expected], True)
 
 
-def test_what_is_better_in_one_round_alone_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layout_that_is_better_in_one_round_alone_is_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [CoreLayout(2, 1, 2), CoreLayout(4, 1, 4)]
     rates = iter([100.0, 130.0, 110.0, 109.0])  # turn and turn about
     monkeypatch.setattr(layouts, "throughput", lambda *_: next(rates))
