@@ -210,8 +210,9 @@ class QuietLoader:
 def stand_back() -> None:
     """Lower the priority of the calling thread, where the system has such a thing for threads (Linux)."""
     if hasattr(os, "setpriority"):
+        thread = threading.get_native_id()
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + LOW_PRIORITY)
 
 
 log = structlog.get_logger(__name__)

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from models.bundle import Task
-from service.registry.load import LOW_PRIORITY, QuietLoader
+from service.registry.load import LOW_PRIORITY, QuietLoader, stand_back
 from service.settings import Settings
 from support.edge import settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+
+LOWEST = 19  # of all priorities
 
 
 def niceness() -> int:
@@ -32,6 +34,21 @@ async def test_a_loading_thread_stands_back(quiet: bool, threads: int, lowered: 
     loader = QuietLoader(settings(threads_per_run=threads), load)
     loader.quiet = quiet
     found: object = await loader.load(Path(), "classification")
-    assert found == before + (LOW_PRIORITY if lowered else 0)
+    assert found == (min(before + LOW_PRIORITY, LOWEST) if lowered else before)
     assert niceness() == before
     loader.close()
+
+
+def test_a_thread_of_a_process_that_stands_back_does_so_all_the_more() -> None:
+    levels = list[int]()
+
+    def work() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness() + 7)
+        levels.append(niceness())
+        stand_back()
+        levels.append(niceness())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert levels[1] == min(levels[0] + LOW_PRIORITY, LOWEST)
