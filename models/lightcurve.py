@@ -114,7 +114,7 @@ class LightCurve:
             Naming the field and index of the first broken rule.
         """
         days, bands = np.asarray(mjd, dtype=np.float64), band_column(band)
-        flux32, err32 = _flux_column(flux, flux_unit), _flux_column(flux_err, flux_unit)
+        flux32, err32 = _flux_columns(flux, flux_err, flux_unit)
         flags = None if detected is None else np.asarray(detected, dtype=np.bool_)
         check_lengths(days, {"flux": flux32, "flux_err": err32, "band": bands, "detected": flags})
         rising = is_rising(days)
@@ -158,8 +158,13 @@ class Columns:
 
 
 @np.errstate(over="ignore")  # beyond float32 becomes inf, which the finite check then names
-def _flux_column(values: ArrayLike, unit: FluxUnit) -> Float32:
-    return flux_to_njy(values, unit).astype(np.float32)
+def _flux_columns(flux: ArrayLike, flux_err: ArrayLike, unit: FluxUnit) -> tuple[Float32, Float32]:
+    """Convert flux and error, together where they are of one length: every step costs more than the numbers in it."""
+    try:
+        flux32, err32 = flux_to_njy((flux, flux_err), unit).astype(np.float32)  # type: ignore[arg-type]  # two in one
+    except ValueError:  # two lengths, or no numbers, which are then named
+        return flux_to_njy(flux, unit).astype(np.float32), flux_to_njy(flux_err, unit).astype(np.float32)
+    return flux32, err32
 
 
 def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float64:

@@ -72,7 +72,7 @@ class BandMap:
         usual = indices is None and set(self.bands) <= set(BANDS)
         self.labels = BANDS if usual else _labels(self.bands, self.indices)
         self._tables: dict[str, Int64] = {}
-        self._chosen: dict[tuple[str, ...], NDArray[np.bool_]] = {}
+        self._chosen: dict[tuple[tuple[str, ...], str], tuple[int, ...]] = {}
 
     def _check(self) -> None:
         if not self.bands or len(set(self.bands)) < len(self.bands) or not set(self.bands) <= set(FILTERS):
@@ -89,13 +89,14 @@ class BandMap:
             self._tables[table_name] = np.array([self._index(table_name, name) for name in FILTERS], dtype=np.int64)
         return self._tables[table_name]
 
-    def chosen(self, names: tuple[str, ...]) -> NDArray[np.bool_]:
-        """Tell for every integer, :data:`UNKNOWN` and those after it, whether it is that of one of these bands."""
-        if names not in self._chosen:
-            chosen = np.zeros(max(self.indices) - UNKNOWN + 1, dtype=np.bool_)
-            chosen[[self.indices[self.bands.index(name)] - UNKNOWN for name in names]] = True
-            self._chosen[names] = chosen
-        return self._chosen[names]
+    def chosen(self, names: tuple[str, ...], survey: str = "") -> tuple[int, ...]:
+        """Integer of the network's band for each of :data:`FILTERS`, :data:`UNKNOWN` where it is none of ``names``."""
+        table = self.table(survey)
+        key = (names, survey if survey in self._surveys else "")
+        if key not in self._chosen:
+            indices = {self.indices[self.bands.index(name)] for name in names}
+            self._chosen[key] = tuple(index if index in indices else UNKNOWN for index in table.tolist())
+        return self._chosen[key]
 
     def _index(self, survey: str, name: str) -> int:
         band = self.groups.get(f"{survey}:{name}", self.groups.get(name, name))

@@ -246,18 +246,20 @@ class Domain(BaseModel):
         """
         if self.surveys and curve.survey and curve.survey not in self.surveys:
             return f"measured on {', '.join(self.surveys)}, not on {curve.survey}"
-        place_N = bands.table(curve.survey)[curve.band] - UNKNOWN  # which is the least of all
-        is_counted_B = bands.chosen(self.bands)
-        count_B = np.bincount(place_N, minlength=len(is_counted_B)).tolist()
-        points = [count for count, is_counted in zip(count_B, is_counted_B.tolist(), strict=True) if is_counted]
-        if sum(points) < self.fewest_points:
+        band_of_filter = bands.chosen(self.bands, curve.survey)
+        per_filter = zip(np.bincount(curve.band).tolist(), band_of_filter, strict=False)
+        counts = [(band, count) for count, band in per_filter if count and band != UNKNOWN]
+        points = sum(count for _, count in counts)
+        if points < self.fewest_points:
             return f"measured on light curves of at least {self.fewest_points} points in {', '.join(self.bands)}"
-        if len(points) - points.count(0) < self.fewest_bands:
+        if len({band for band, _ in counts}) < self.fewest_bands:
             return f"measured on light curves in at least {self.fewest_bands} bands of {', '.join(self.bands)}"
-        within_N = is_counted_B[place_N]
-        detected_N = within_N & curve.detected
-        flux = np.abs(curve.flux[detected_N if np.count_nonzero(detected_N) else within_N])
-        return self._brightness(float(flux[flux.argmax()]))
+        detected_N, flux_N = curve.detected, curve.flux
+        if points < len(curve):
+            within_N = np.array(band_of_filter)[curve.band] != UNKNOWN
+            detected_N, flux_N = detected_N[within_N], flux_N[within_N]
+        peak_N = np.abs(flux_N[detected_N] if np.count_nonzero(detected_N) else flux_N)
+        return self._brightness(float(peak_N[peak_N.argmax()]))
 
     def _brightness(self, peak: float) -> str:
         if self.faintest_njy is not None and peak < self.faintest_njy:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from models.bundle import Manifest
 from models.forecast import Queries, make_queries, pad_queries
-from models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise
+from models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise, holds_for_all
 from models.photometry import FluxUnit
 from service.engine.policy import QueueItem
 from service.observe.tracing import SpanRef, TracedRun, traced_run
@@ -405,11 +405,12 @@ class Classification(_Program):
         _check_rows(len(questions), *(outputs[name] for name in names))
         # Side by side, as one look at all costs a third of a look at each.
         all_BW = np.concatenate([outputs[name].reshape(len(questions), -1) for name in names], axis=1)
-        finite = np.isfinite(all_BW).all(axis=1).tolist()
+        is_finite_BW = np.isfinite(all_BW)
+        finite = [True] * len(questions) if holds_for_all(is_finite_BW) else is_finite_BW.all(axis=1).tolist()
         return [
             # Copies: a row that is a view would keep the whole batch in memory for as long as the cache keeps the row.
-            {name: np.array(outputs[name][row]) for name in names} if finite[row] else None
-            for row in range(len(questions))
+            {name: np.array(outputs[name][row]) for name in names} if is_finite else None
+            for row, is_finite in enumerate(finite)
         ]
 
 

@@ -475,5 +475,6 @@ async def end_connections(state: ServerState, patient: bool) -> None:
         await asyncio.sleep(0.02)
     for connection in list(state.connections):
         connection.transport.abort()
-    while state.connections:
+    give_up = monotonic() + 1.0  # each is lost in a round or two of the loop; nothing may keep a process from ending
+    while state.connections and monotonic() < give_up:
         await asyncio.sleep(0)
