@@ -285,7 +285,8 @@ def benchmarks_page(text: str) -> str:
 
 def measurements(folder: Path = RESULTS) -> list[Measurement]:
     """Return all measurements, the newest version first."""
-    files = sorted(folder.glob("bench-*.json"), reverse=True)  # of one day, the last name is the newest
+    # Of files of one day the last by name is the newest.
+    files = sorted(folder.glob("bench-*.json"), key=lambda path: path.stem, reverse=True)
     measured: list[Measurement] = [json.loads(path.read_text()) for path in files]
     return sorted(measured, key=lambda one: (one["date"], one["bundle"]), reverse=True)
 
