@@ -55,6 +55,8 @@ MAX_AHEAD_BYTES = 64 * 1024
 MAX_UNREAD_BYTES = 64 * 1024
 """Of a connection whose turn to be read has not come; with more it is not received from."""
 LINGER_SECONDS = 2.0
+ONE_PIECE_BYTES = 64 * 1024
+"""Of a reply that is sent in one piece, head and body."""
 FRAMING = 8
 """Bytes that may be spent on each byte of a body sent in chunks; a chunk of a single byte takes five more."""
 ARRIVED = "arrived"
@@ -115,7 +117,10 @@ class LingeringTransport(asyncio.Transport):
 
     @contextmanager
     def in_one_piece(self) -> Iterator[None]:
-        """Send what is written inside a ``with`` block at its end: a client wakes, and the system is asked, once."""
+        """Send what is written inside a ``with`` block at its end: a client wakes, and the system is asked, once.
+
+        Unless it is large: then copying it would cost more than that saves.
+        """
         self._pieces = []
         try:
             yield
@@ -123,9 +128,12 @@ class LingeringTransport(asyncio.Transport):
             self._send_pieces()
 
     def _send_pieces(self) -> None:
-        pieces, self._pieces = self._pieces, None
-        if pieces:
-            self._transport.write(b"".join(pieces))
+        pieces, self._pieces = self._pieces or [], None
+        if sum(map(len, pieces)) <= ONE_PIECE_BYTES:
+            pieces = [b"".join(pieces)]
+        for piece in pieces:
+            if piece:
+                self._transport.write(piece)
 
     def close(self) -> None:
         """Close, at once or after the client had time to read; what it sends meanwhile is dropped."""

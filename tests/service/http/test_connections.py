@@ -30,6 +30,7 @@ from service.http.edge.protocol import (
     MAX_AHEAD,
     MAX_HEADER_BYTES,
     MAX_HEADERS,
+    ONE_PIECE_BYTES,
     LimitedProtocol,
     LingeringTransport,
 )
@@ -502,6 +503,15 @@ async def test_a_reply_in_one_piece_is_written_once() -> None:
         transport.write(b"body")
         assert peer.calls == []
     assert peer.calls == ["head body"]
+
+
+async def test_a_large_reply_is_not_copied_into_one_piece() -> None:
+    peer = Unread(0)
+    transport = LingeringTransport(peer, lambda: False, 0.02)
+    with transport.in_one_piece():
+        transport.write(b"head")
+        transport.write(b"b" * ONE_PIECE_BYTES)
+    assert [len(call) for call in peer.calls] == [4, ONE_PIECE_BYTES]
 
 
 async def test_a_reply_in_one_piece_is_out_before_the_connection_closes() -> None:
