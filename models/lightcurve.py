@@ -342,13 +342,14 @@ def featurise(
             message = f"no observation in a band that this network knows: {', '.join(network_bands.bands)}"
             raise LightCurveError("/band", NO_USABLE_POINTS, message)
         usable, rows = len(order), order[_keep(curve, band_N, order, limits)]
-    mjd, band = curve.mjd[rows], band_N[rows]
+    # Copies: what is noted of a run outlives its request, and a view would keep every point that was left out.
+    mjd, band, detected = curve.mjd[rows], band_N[rows].copy(), curve.detected[rows].copy()
     return Tokens(
         time=(mjd - mjd[0]).astype(np.float32),
         flux=njy_to(curve.flux[rows], flux_unit).astype(np.float32),
         flux_err=njy_to(curve.flux_err[rows], flux_unit).astype(np.float32),
         band=band,
-        detected=curve.detected[rows],
+        detected=detected,
         metadata=metadata_row(curve.metadata, columns) if curve.metadata else _no_metadata(len(columns)).copy(),
         truncated=len(mjd) < usable,
         points_per_band=tuple(np.bincount(band, minlength=len(network_bands.labels)).tolist()),

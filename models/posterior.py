@@ -310,7 +310,7 @@ class CurveSummary(NamedTuple):
     ----------
     detections, bands : that the network saw.
     novelty : of the graph.
-    known : metadata of the light curve, by name.
+    metadata : of the light curve, by name.
     """
 
     detections: int = 0

@@ -105,7 +105,7 @@ class _Deferred(MetricWrapperBase):
 
     def _add(self, amounts: Sequence[float]) -> None:
         """Count amounts that were noted."""
-        raise NotImplementedError
+        raise NotImplementedError  # each of the two kinds below does it its own way
 
 
 class DeferredHistogram(_Deferred, Histogram):

@@ -338,3 +338,12 @@ def test_a_record_without_points_has_none_that_is_usable() -> None:
     flux = nothing.astype(np.float32)
     with pytest.raises(LightCurveError, match="no observation"):
         tokens(LightCurve(nothing, flux, flux, nothing.astype(np.int64), nothing.astype(np.bool_)))
+
+
+def test_tokens_keep_nothing_of_the_points_left_out() -> None:
+    long = curve(2_000, mjd=60_000.0 + np.arange(2_000) * 0.1, detected=np.arange(2_000) > 1_990)
+    cut = tokens(long, Limits(pre_trigger_days=1.0, max_points_per_band=65))
+    assert len(cut) < 30
+    for name in ("time", "flux", "flux_err", "band", "detected", "metadata"):
+        column = getattr(cut, name)
+        assert column.base is None or column.base.size == column.size, name

@@ -76,10 +76,8 @@ def trial(bundle: Path, data: Path | None = None, per_class: int = 25) -> dict[s
         batches = [RaggedBatch.collate(some).padded() for some in cut_by_length(tokens, BUDGET)]
         is_calibration = np.arange(len(batches)) % CALIBRATED_ON == 0
         row_B = np.repeat(is_calibration, [len(batch["mask"]) for batch in batches])
-        calibration, scored = (
-            batches[::CALIBRATED_ON],
-            [one for one, out in zip(batches, is_calibration, strict=True) if not out],
-        )
+        calibration = batches[::CALIBRATED_ON]
+        scored = [one for one, out in zip(batches, is_calibration, strict=True) if not out]
         sessions, errors = _sessions(original, folder, calibration)
         probabilities = {way: _probabilities(session, scored) for way, session in sessions.items()}
         alone = [one for one, out in zip(tokens, row_B, strict=True) if not out]
