@@ -356,12 +356,12 @@ class Engine:
 
     def _may_bind(self) -> bool:
         """Return True if a batch chosen now would run at once, or be no better if it were chosen later."""
-        return len(self._running) < self._workers or len(self._backlog) >= self._limits.window
+        return len(self._running) < self._workers or len(self._backlog) >= self._limits.ample
 
     @property
     def _woken(self) -> int:
         """Workers that may find something to do: those that could run it at once, or all where the queue is long."""
-        return len(self._threads) if len(self._backlog) >= self._limits.window else self._workers - len(self._running)
+        return len(self._threads) if len(self._backlog) >= self._limits.ample else self._workers - len(self._running)
 
     @property
     def _free(self) -> int:

@@ -37,7 +37,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-USUAL_ITEMS, WINDOW = 32, 128
+USUAL_ITEMS, MOST_ITEMS = 32, 128
+WINDOW = 512
+AMPLE = 128
+"""Waiting light curves of which a batch that is chosen before a worker is free is hardly worse than one chosen then."""
 
 
 class RunSample(NamedTuple):
@@ -149,6 +152,11 @@ class BatchLimits:
     max_delay: float = 0.0
     shares: bool = True
 
+    @property
+    def ample(self) -> int:
+        """Waiting light curves from which on a batch may as well be chosen before a worker is free."""
+        return min(self.window, AMPLE)
+
     def shared(self, waiting: int, workers: int) -> "BatchLimits":
         """Bounds on a batch while ``workers`` are free, the caller included: its share of a short queue.
 
@@ -162,7 +170,7 @@ class BatchLimits:
 
 def most_items(max_tokens: int) -> int:
     """Light curves in a batch where so many padded points are worth it: as many short ones, within reason."""
-    return min(max(USUAL_ITEMS, max_tokens // 32), WINDOW)
+    return min(max(USUAL_ITEMS, max_tokens // 32), MOST_ITEMS)
 
 
 Policy = Callable[[Sequence[QueueItem], float, CostModel, BatchLimits], list[int]]
@@ -189,14 +197,19 @@ def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: Batc
     chosen, length, tokens, latest = [0], anchor.length, anchor.length, _latest_end(anchor)
     planned = apart = cost.seconds(1, length)
     best = _Prefix(1, length, 1.0, planned, latest)
-    by_nearness = sorted(range(1, len(window)), key=lambda index: abs(window[index].length - anchor.length))
-    for index in by_nearness:
-        if len(chosen) >= limits.max_items:
-            break
+    gaps = [abs(item.length - anchor.length) for item in window]
+    pays = {True: True, False: True}  # whether a longer light curve than the anchor may, and another one
+    for index in sorted(range(1, len(window)), key=gaps.__getitem__):
         item, batch = window[index], len(chosen) + 1
+        if batch > limits.max_items or batch * length > limits.max_tokens or not any(pays.values()):
+            break
+        if not pays[is_longer := item.length > anchor.length]:
+            continue
         padded, end, alone = max(length, item.length), min(latest, _latest_end(item)), cost.seconds(1, item.length)
         merged = cost.seconds(batch, padded, tokens + item.length)
-        if merged < planned + alone and batch * padded <= limits.max_tokens and now + merged <= end:
+        if merged >= planned + alone:  # those still further away on this side would waste more
+            pays[is_longer] = False
+        elif batch * padded <= limits.max_tokens and now + merged <= end:
             chosen.append(index)
             length, tokens, latest, planned, apart = padded, tokens + item.length, end, merged, apart + alone
             if planned / apart < best.share:
@@ -231,10 +244,15 @@ def _held(prefix: _Prefix, window: Sequence[QueueItem], now: float, cost: CostMo
 
 def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int]:
     """Return the indices of items that would miss their deadline even if they ran alone and at once."""
+    if not queue:
+        return []
+    latest = now + cost.seconds(1, max(item.length for item in queue))  # for most, one comparison is enough
     return [
         index
         for index, item in enumerate(queue)
-        if item.deadline is not None and now + cost.seconds(1, item.length) > item.deadline
+        if item.deadline is not None
+        and latest > item.deadline
+        and now + cost.seconds(1, item.length) > item.deadline
     ]
 
 
@@ -263,9 +281,11 @@ def plan(
     workers : workers that are free, this one included.
     """
     late = expired(window, now, cost)
+    bounds = limits.shared(waiting - len(late), workers)
+    if not late:
+        return Plan(policy(window, now, cost, bounds), late)
     gone = set(late)
     alive = [index for index in range(len(window)) if index not in gone]
-    bounds = limits.shared(waiting - len(late), workers)
     chosen = policy([window[index] for index in alive], now, cost, bounds)
     return Plan([alive[index] for index in chosen], late)
 

@@ -70,6 +70,37 @@ def test_merging_is_predicted_to_save_time(queue: list[QueueItem], cost: CostMod
         )
 
 
+def chosen_by_trying_all(queue: Sequence[QueueItem], cost: CostModel, bounds: BatchLimits) -> set[int]:
+    """The rule word for word: each light curve in sight is tried, the nearest in length first."""
+    window = queue[: bounds.window]
+    batch, best = [0], [0]
+    share = 1.0
+    for index in sorted(range(1, len(window)), key=lambda index: abs(window[index].length - window[0].length)):
+        more = [*batch, index]
+        latest = min(math.inf if window[each].deadline is None else window[each].deadline or 0.0 for each in more)
+        merged, alone = duration(window, more, cost), duration(window, [index], cost)
+        fits = len(more) <= bounds.max_items and len(more) * max(window[i].length for i in more) <= bounds.max_tokens
+        if fits and merged < duration(window, batch, cost) + alone and merged <= latest:
+            batch = more
+            if (saved := merged / sum(duration(window, [each], cost) for each in batch)) < share:
+                best, share = batch, saved
+    return set(best)
+
+
+COARSE = st.builds(
+    CostModel, *[st.integers(1, 64).map(lambda n: n / 4096), *[st.integers(0, 64).map(lambda n: n / 2**20)] * 4]
+)
+"""Costs that add up without rounding, as ties would else be broken by it."""
+
+
+@unhurried
+@given(queues.filter(bool), COARSE, limits)
+def test_what_is_not_looked_at_would_not_have_been_taken(
+    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits
+) -> None:
+    assert set(choose(queue, 0.0, cost, bounds)) == chosen_by_trying_all(queue, cost, bounds)
+
+
 @unhurried
 @given(queues, costs, limits)
 def test_merging_makes_nobody_miss_a_deadline(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
