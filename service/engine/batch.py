@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from math import isfinite
 from time import monotonic
 from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from models.bundle import Manifest
 from models.forecast import Queries, make_queries, pad_queries
-from models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise, holds_for_all
+from models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise
 from models.photometry import FluxUnit
 from service.engine.policy import QueueItem
 from service.observe.tracing import SpanRef, TracedRun, traced_run
@@ -403,10 +404,11 @@ class Classification(_Program):
         """``probabilities`` (classes,), ``embedding`` (dim,) and perhaps ``novelty`` (), all float32 and finite."""
         names = ("probabilities", "embedding") + (() if self.manifest.novelty is None else ("novelty",))
         _check_rows(len(questions), *(outputs[name] for name in names))
-        # Side by side, as one look at all costs a third of a look at each.
-        all_BW = np.concatenate([outputs[name].reshape(len(questions), -1) for name in names], axis=1)
-        is_finite_BW = np.isfinite(all_BW)
-        finite = [True] * len(questions) if holds_for_all(is_finite_BW) else is_finite_BW.all(axis=1).tolist()
+        if all(isfinite(np.vdot(outputs[name], outputs[name])) for name in names):  # a sum of squares hides none
+            finite = [True] * len(questions)
+        else:
+            finite_NB = [np.isfinite(outputs[name]).reshape(len(questions), -1).all(axis=1) for name in names]
+            finite = np.all(finite_NB, axis=0).tolist()
         return [
             # Copies: a row that is a view would keep the whole batch in memory for as long as the cache keeps the row.
             {name: np.array(outputs[name][row]) for name in names} if is_finite else None

@@ -250,9 +250,7 @@ def expired(queue: Sequence[QueueItem], now: float, cost: CostModel) -> list[int
     return [
         index
         for index, item in enumerate(queue)
-        if item.deadline is not None
-        and latest > item.deadline
-        and now + cost.seconds(1, item.length) > item.deadline
+        if item.deadline is not None and latest > item.deadline and now + cost.seconds(1, item.length) > item.deadline
     ]
 
 
