@@ -95,7 +95,7 @@ COARSE = st.builds(
 
 @unhurried
 @given(queues.filter(bool), COARSE, limits)
-def test_what_is_not_looked_at_would_not_have_been_taken(
+def test_a_choice_is_what_trying_all_would_give(
     queue: list[QueueItem], cost: CostModel, bounds: BatchLimits
 ) -> None:
     assert set(choose(queue, 0.0, cost, bounds)) == chosen_by_trying_all(queue, cost, bounds)
