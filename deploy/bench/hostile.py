@@ -84,12 +84,20 @@ def measure(
     scale : share of the full force, for a trial.
     root : checkout of another commit whose service is attacked instead, anew for each attack.
     only : names of the attacks to measure; all of them where none is named.
+
+    Raises
+    ------
+    ValueError
+        For a name that no attack has.
     """
+    every, rows = [*attacks(), lawful()], list[AttackRow]()
+    names = [attack.name for attack in every]
+    if unknown := [name for name in only if name not in names]:
+        raise ValueError(f"no attack is named {', '.join(unknown)}; there are {', '.join(names)}")
     _allow_many_files()
     settings = {"NIGHTJAR_LOG_LEVEL": "error", "NIGHTJAR_CACHE_BYTES": "0", "NIGHTJAR_AUTOTUNE": "false"}
     if root is not None:
         settings |= {"PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"}
-    every, rows = [*attacks(), lawful()], list[AttackRow]()
     groups = [[each] for each in every] if root is not None else [every[:-1], every[-1:]]
     for group in groups:
         chosen = [attack for attack in group if not only or attack.name in only]

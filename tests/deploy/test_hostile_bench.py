@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +131,8 @@ def test_bombs_are_what_they_say() -> None:
     assert len(bombs.schema_bomb()) < 16_000
     assert len(bombs.wide_json()) < 300_000
     assert len(bombs.large_curves()) < 8 << 20
+
+
+def test_an_attack_that_does_not_exist_is_told_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match="no attack is named faulty numbers; there are pipelining, idle"):
+        hostile.measure(Path("nowhere"), 1.0, 1.0, None, ["faulty numbers"], print)

@@ -95,9 +95,7 @@ COARSE = st.builds(
 
 @unhurried
 @given(queues.filter(bool), COARSE, limits)
-def test_a_choice_is_what_trying_all_would_give(
-    queue: list[QueueItem], cost: CostModel, bounds: BatchLimits
-) -> None:
+def test_a_choice_is_what_trying_all_would_give(queue: list[QueueItem], cost: CostModel, bounds: BatchLimits) -> None:
     assert set(choose(queue, 0.0, cost, bounds)) == chosen_by_trying_all(queue, cost, bounds)
 
 
