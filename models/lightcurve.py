@@ -161,7 +161,8 @@ class Columns:
 def _flux_columns(flux: ArrayLike, flux_err: ArrayLike, unit: FluxUnit) -> tuple[Float32, Float32]:
     """Convert flux and error, together where they are of one length: every step costs more than the numbers in it."""
     try:
-        flux32, err32 = flux_to_njy((flux, flux_err), unit).astype(np.float32)  # type: ignore[arg-type]  # two in one
+        pair: Any = (flux, flux_err)  # two rows to numpy, which its type of arguments does not know
+        flux32, err32 = flux_to_njy(pair, unit).astype(np.float32)
     except ValueError:  # two lengths, or no numbers, which are then named
         return flux_to_njy(flux, unit).astype(np.float32), flux_to_njy(flux_err, unit).astype(np.float32)
     return flux32, err32

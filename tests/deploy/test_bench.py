@@ -111,3 +111,8 @@ def test_a_visit_is_as_stated() -> None:
 def test_memory_is_read_after_every_fifth() -> None:
     assert throughput.TOTAL == 10_000
     assert throughput.marks(10_000) == [2_000, 4_000, 6_000, 8_000, 10_000]
+
+
+def test_no_light_curve_of_the_load_has_two_observations_of_one_time() -> None:
+    """A service would refuse it; among six thousand there was one, until times were kept apart."""
+    assert all((np.diff(curve["mjd"]) > 0).all() for curve in workload.alert_mix(6000, seed=2))
