@@ -1,16 +1,16 @@
 """Batches and the failures of their runs: one run of the graph for several light curves, halved when it fails.
 
-A batch is assembled, run and split in a worker thread. Transports turn failures into replies; none of these knows about
+A batch is assembled, run and split in a worker thread. Transports turn failures into replies; nothing here knows about
 HTTP.
 
-What goes into the graph and what comes out of it is the business of a :class:`Program`, one for each task that a
-network may have been trained for (:func:`program_of`); everything else, from the queue to the isolation of failures, is
-the same for all of them. A program knows nothing of queues, threads or HTTP; the engine and the data plane know nothing
-of probabilities or fluxes.
+A :class:`Program` decides what goes into the graph and what comes out of it. There is one for each task that a network
+may have been trained for (:func:`program_of`); everything else, from the queue to the isolation of failures, is the
+same for all of them. A program knows nothing of queues, threads or HTTP; the engine and the data plane know nothing of
+probabilities or fluxes.
 
 A run that raises is bisected until the light curve that causes it fails alone, so that one poisonous curve never
-costs its batch mates their answers; but for one that hung, whose halves may hang as well. A row that comes back not
-finite fails alone.
+costs its batch mates their answers. A run that hung is not bisected, as its halves may hang too. A row that comes back
+not finite fails alone.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from service.observe.tracing import SpanRef, TracedRun, traced_run
 
 
 class EngineFailure(Exception):
-    """Base of everything below: catch it to catch any refusal or failure of the engine."""
+    """Base of every refusal and every failure of the engine."""
 
 
 class Overloaded(EngineFailure):
@@ -60,11 +60,11 @@ class InferenceFailed(EngineFailure):
 
 
 class RunAborted(EngineFailure):
-    """Base of what kept a run from ending through no fault of the light curve: a later try may succeed."""
+    """Base of failures that are no fault of the light curve: a later try may succeed."""
 
 
 class OutOfMemory(RunAborted):
-    """There was no memory to run this light curve, alone."""
+    """There was not enough memory to run this light curve, even alone."""
 
     def __init__(self) -> None:
         super().__init__("there was not enough memory to run this light curve")
@@ -118,16 +118,16 @@ Row = dict[str, NDArray[Any]]
 
 @runtime_checkable
 class Staging(Protocol):
-    """A graph that can have the inputs of a run ready where it computes, as :class:`models.runtime.DeviceRun`."""
+    """A graph that can copy inputs to its device ahead of a run, as :class:`models.runtime.DeviceRun`."""
 
     def stage(self, inputs: Arrays) -> Arrays:
         """Return the same inputs, copied to the device."""
 
 
 def staging(run: RunGraph) -> Callable[[Arrays], Arrays] | None:
-    """Return what makes inputs ready for a graph's run, if anything does.
+    """Return the function that copies inputs to a graph's device, None where the graph has none.
 
-    To be asked once: to look whether a graph is :class:`Staging` takes longer than to pad a batch.
+    To be called once for a graph: checking an object against a protocol takes longer than padding a batch.
     """
     return run.stage if isinstance(run, Staging) else None
 
@@ -140,13 +140,13 @@ Item_contra = TypeVar("Item_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """One light curve as the network sees it, and what to forecast of it: None unless the network forecasts."""
+    """One light curve as the network sees it; ``queries`` is None unless the network forecasts."""
 
     tokens: Tokens
     queries: Queries | None = None
 
     def __len__(self) -> int:
-        """Return the number of points and queries, which is what a run costs by."""
+        """Return the number of points and queries, from which the cost of a run is predicted."""
         return len(self.tokens) if self.queries is None else len(self.tokens) + len(self.queries)
 
     @property
@@ -167,7 +167,7 @@ class Program(Protocol[Item_contra]):
         """Return the light curve that an item asks about."""
 
     def longest(self, item: Item_contra) -> int:
-        """Most that :meth:`prepare` can make of an item, as the length of a question, before the work is done."""
+        """Upper bound on the length of the question that :meth:`prepare` makes of an item, without preparing it."""
 
     def prepare(self, item: Item_contra) -> Question:
         """Featurise an item. Raises LightCurveError when the network can say nothing about it."""
@@ -176,7 +176,7 @@ class Program(Protocol[Item_contra]):
         """Graph inputs of one batch, padded."""
 
     def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
-        """Row of every question, copied so that none keeps the whole batch in memory; None when it is no answer.
+        """Row of every question, copied so that none keeps the whole batch in memory; None for an invalid answer.
 
         Raises
         ------
@@ -209,8 +209,12 @@ class Prediction:
 class Waiting(QueueItem):
     """A light curve in the engine.
 
-    What is asked, the future of its answer, its predicted seconds when run alone, who asks, and the span of the request
-    when it is traced.
+    Attributes
+    ----------
+    future : of its answer; belongs to the event loop.
+    seconds : predicted duration of a run of this light curve alone.
+    client : name by which the queue is fair.
+    span : of the request, None when it is not traced.
     """
 
     question: Question
@@ -226,8 +230,8 @@ class RunReport:
 
     ``tokens`` counts real points and queries, ``length`` is what the questions were padded to. ``expert_load``
     holds assignments of real tokens to experts by graph output name, integers of shape (experts,) or (layers, experts).
-    ``split_seconds`` went by in copying the answers out of the outputs. ``work_seconds`` is ``run_seconds`` by the
-    clock of the warm-up, which may leave out what other processes took.
+    ``split_seconds`` is the time taken to copy the answers out of the outputs. ``work_seconds`` is the duration of the
+    run by the clock of the warm-up, which leaves other processes out where it counts processor time.
     """
 
     questions: Sequence[Question]
@@ -260,7 +264,7 @@ class Graph:
     slot : held during a run; bounds how many there are at a time, while the threads that wait for it have the inputs of
         the next run ready.
     clock : seconds, by which the work of a run is measured; see :class:`RunReport`.
-    stage : makes inputs ready for a run, where that is to be done.
+    stage : copies inputs to the device ahead of a run; None where a run takes them as they are.
     """
 
     run: RunGraph
@@ -269,7 +273,7 @@ class Graph:
     stage: Callable[[Arrays], Arrays] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look whether inputs are made ready."""
+        """Look up whether the graph stages its inputs."""
         object.__setattr__(self, "stage", staging(self.run))
 
 
@@ -302,7 +306,7 @@ def _run_once(graph: Graph, program: Program[Any], batch: Sequence[Waiting]) -> 
         work, ended = graph.clock() - work, monotonic()
     rows = program.split(outputs, questions)
     copied = monotonic()
-    waited = began - assembled + started  # less its arrival: for a worker and, with everything ready, for the slot
+    queue_end = began - assembled + started  # waiting for the slot counts as queueing, assembling does not
     spans = [entry.span for entry in batch if entry.span is not None]
     traced = traced_run(spans, began) if spans else None
     return RunReport(
@@ -310,7 +314,7 @@ def _run_once(graph: Graph, program: Program[Any], batch: Sequence[Waiting]) -> 
         answers=[
             InferenceFailed()
             if row is None
-            else Prediction(row, len(batch), waited - entry.enqueued, assembled - started, ended - began, traced)
+            else Prediction(row, len(batch), queue_end - entry.enqueued, assembled - started, ended - began, traced)
             for row, entry in zip(rows, batch, strict=True)
         ],
         tokens=sum(entry.length for entry in batch),
@@ -356,7 +360,7 @@ class ForecastItem:
 
 
 class _Program:
-    """Base of the tasks: the history, of which a network sees at most ``most_points``."""
+    """Base of the programs: featurises the history, of which a network sees at most ``most_points``."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -404,7 +408,9 @@ class Classification(_Program):
         """``probabilities`` (classes,), ``embedding`` (dim,) and perhaps ``novelty`` (), all float32 and finite."""
         names = ("probabilities", "embedding") + (() if self.manifest.novelty is None else ("novelty",))
         _check_rows(len(questions), *(outputs[name] for name in names))
-        if all(isfinite(np.vdot(outputs[name], outputs[name])) for name in names):  # a sum of squares hides none
+        # One number instead of a mask of all: a sum of squares is finite only if every term is. One that overflows
+        # sends finite rows the slower way, no more.
+        if all(isfinite(np.vdot(outputs[name], outputs[name])) for name in names):
             finite = [True] * len(questions)
         else:
             finite_NB = [np.isfinite(outputs[name]).reshape(len(questions), -1).all(axis=1) for name in names]
@@ -437,7 +443,7 @@ class Forecasting(_Program):
     def made_up(self, curve: LightCurve) -> Question:
         """Make a question for the warm-up, a quarter of it queries in the days after the history."""
         tokens = self._history(curve)
-        ahead = np.arange(1 + len(tokens) // 3)  # queries, of which one has to be there
+        ahead = np.arange(1 + len(tokens) // 3)  # days; at least one query, however short the history
         return Question(
             tokens, Queries((tokens.time[-1] + 1 + ahead).astype(np.float32), np.resize(tokens.band, len(ahead)))
         )

@@ -3,7 +3,7 @@
 Worker threads call the same session at the same time, each run on its own core. A worker binds its batch late: it asks
 its policy (:func:`service.engine.policy.choose`) at the moment it is free, so whatever arrived meanwhile can
 join. There may be more workers than runs at a time: when the queue is so long that choosing early loses nothing, the
-others have the inputs of the next runs ready. The event loop and the workers meet in two places only: the backlog,
+others prepare the inputs of the next runs. The event loop and the workers meet in two places only: the backlog,
 under one lock, and one ``call_soon_threadsafe`` per finished batch that resolves the futures of all its light curves.
 
 A caller that goes away takes its waiting light curves with it; those already running are computed and forgotten,
@@ -41,7 +41,8 @@ Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 
 SHORTEST_WAIT = 1e-4  # seconds, of a worker that holds a batch back
 REPLY_SECONDS = 5e-4
-"""Pause of a worker with nothing to run before it learns from its runs: the interpreter is wanted for the replies."""
+"""Pause of a worker with nothing to run before it learns from its last runs: the event loop, which sends their replies,
+needs the interpreter first."""
 WATCH_SECONDS = 0.5
 
 
@@ -57,7 +58,8 @@ class Guard(Protocol):
 
 
 RunListener = Callable[[RunReport, float], None]
-"""Told of every run, with its predicted seconds, in the worker thread that ran it: metrics, statistics and traces."""
+"""Called after every run with its report and its predicted seconds, in the worker thread that ran it: metrics,
+statistics and traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +99,9 @@ class Engine:
     program : conversions of the graph's task.
     cost : predicted seconds of a run on this machine, from warm-up.
     samples : the runs that ``cost`` was fitted to.
-    clock : seconds, as they were measured at warm-up.
-    listeners : each told of every run.
-    on_death : called on the event loop when the engine dies: of a worker thread, or of what its guard finds.
+    clock : that measured the runs of the warm-up, in seconds.
+    listeners : each called after every run.
+    on_death : called on the event loop when the engine dies, as a worker thread ended or its guard found a fatal error.
     guard : asked every :data:`WATCH_SECONDS` whether something is fatal.
     """
 
@@ -134,6 +136,7 @@ class Engine:
         self._stopping = False
         self._accepting = False
         self._dead = False
+        # Daemons: a run that hangs for good must not keep the process from ending.
         self._threads = [threading.Thread(target=self._work, name=f"engine-{i}", daemon=True) for i in range(threads)]
 
     async def start(self) -> None:
@@ -206,8 +209,8 @@ class Engine:
         Parameters
         ----------
         deadline : ``time.monotonic()`` seconds after which an answer is worth nothing.
-        priority : head start in seconds. It also moves the bound on the wait that the caller may find.
-        client : who asks: those who wait share the engine fairly by this name.
+        priority : head start in seconds, which also moves the bound on the predicted wait.
+        client : name by which those who wait share the engine fairly.
 
         Raises
         ------
@@ -235,11 +238,11 @@ class Engine:
             for question, length, alone in zip(questions, lengths, seconds, strict=True)
         ]
         with self._changed:
-            if self._dead:  # since the check above: nobody would ever look at the backlog again
+            if self._dead:  # died since the check above: nobody would ever look at the backlog again
                 raise EngineDead
             self._backlog.add(entries)
             if self._may_bind():  # else a worker would wake to find that it has to wait
-                self._changed.notify(min(len(entries), self._woken))
+                self._changed.notify(min(len(entries), self._worth_waking))
         return entries
 
     def withdraw(self, entries: Iterable[Waiting], why: type[EngineFailure] | None = None) -> int:
@@ -247,14 +250,14 @@ class Engine:
 
         Parameters
         ----------
-        why : told to those who still wait for them; they are cancelled without it.
+        why : failure of futures that somebody still waits for; without it they are cancelled.
         """
         abandoned = []
         for entry in entries:
             if not entry.future.done() or entry.future.cancelled():
                 abandoned.append(entry)
             else:
-                entry.future.exception()  # an error that its caller will not look at is no fault of the loop's
+                entry.future.exception()  # marked as seen, or asyncio would log an error that its caller never took
         if not abandoned:  # the usual case, in which the workers need not be disturbed
             return 0
         with self._changed:
@@ -326,16 +329,16 @@ class Engine:
             self._die(error)
 
     def _next_batch(self, settled: Settled, reports: Sequence[RunReport]) -> list[Waiting] | None:
-        """Deliver the last batch, wait for work and bind the next; None at the end.
+        """Deliver the last batch, wait for work and bind the next; returns None when the engine stops.
 
-        Empty where nothing comes at once and there are reports to learn from meanwhile.
+        Returns an empty batch where nothing comes at once and there are reports to learn from meanwhile.
         """
         with self._changed:
             self._finish(settled, reports)
             while not self._stopping:
                 now, pause = monotonic(), None
                 if self._may_bind():
-                    batch, late = self._backlog.take(now, self._cost.model, self._limits, self._free)
+                    batch, late = self._backlog.take(now, self._cost.model, self._limits, self._free_workers)
                     if late:
                         self._deliver([(entry, DeadlineExceeded()) for entry in late])
                     if batch:
@@ -359,24 +362,26 @@ class Engine:
         return len(self._running) < self._workers or len(self._backlog) >= self._limits.ample
 
     @property
-    def _woken(self) -> int:
+    def _worth_waking(self) -> int:
         """Workers that may find something to do: those that could run it at once, or all where the queue is long."""
         return len(self._threads) if len(self._backlog) >= self._limits.ample else self._workers - len(self._running)
 
     @property
-    def _free(self) -> int:
+    def _free_workers(self) -> int:
         """Workers that could run something at once, the caller included."""
         return max(1, min(self._idle + 1, self._workers - len(self._running)))
 
     def _bind(self, now: float, batch: list[Waiting]) -> list[Waiting]:
+        # Still in the hold of the lock in which the batch left the backlog: drain(), stop() and _die() find every light
+        # curve in one of the two.
         self._running[threading.current_thread()] = (now, batch)
         if len(self._running) >= self._workers:
             self._drain_rate.busy(now)
         return batch
 
     def _finish(self, settled: Settled, reports: Sequence[RunReport]) -> None:
-        # Under one lock, so that drain() does not return before the answers are on the loop; and these last, as the
-        # loop wants the interpreter as soon as it has them.
+        # In one hold of the lock, so that drain() does not return before the answers are on the loop. They go last:
+        # as soon as the loop has them it wants the interpreter.
         if (run := self._running.pop(threading.current_thread(), None)) is not None:
             self._drain_rate.cleared(monotonic(), sum(entry.seconds for entry in run[1]))
         if reports:
@@ -392,13 +397,14 @@ class Engine:
                 self._cost.refit()  # nobody waits for it: the answers are out
             for tell in self._listeners:
                 tell(report, predicted)
-        self._unlearned.discard(threading.current_thread())
+        self._unlearned.discard(threading.current_thread())  # one step of the interpreter, hence no lock
 
     def _deliver(self, settled: Settled) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is waiting any more
             self._loop.call_soon_threadsafe(_settle, settled)
 
     def _die(self, error: BaseException) -> None:
+        # Called by a worker thread that ends, or by the watch, on the event loop itself: nothing here depends on which.
         with self._changed:
             self._dead = self._stopping = True
             # Everybody's light curves, those of sound workers too: whether they would still be answered is unknown, and
@@ -414,6 +420,7 @@ class Engine:
 
 def _settle(settled: Settled) -> None:
     for entry, result in settled:
+        # Withdrawn by its caller, or failed by _die() or stop() while a sound worker went on with its run.
         if entry.future.done():
             continue
         if isinstance(result, EngineFailure):

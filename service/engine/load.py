@@ -42,7 +42,7 @@ STILL_TRUE = 2.0
 """Ratio of measured to recalled, either way, up to which the earlier measurements hold."""
 
 OpenGraph = Callable[[int], RunGraph]
-"""A graph whose runs have so many threads."""
+"""Function from a number of threads to a graph whose runs have that many."""
 
 
 def calibrate(
@@ -60,7 +60,7 @@ def calibrate(
     ----------
     stored : measurements of an earlier start under the same circumstances.
     tune : whether to try out what the wish leaves open; that takes every core for a second or two.
-    free_bytes : of the memory of a device, which then bounds how wide a batch may be.
+    free_bytes : free memory of a device, in bytes, which then bounds how wide a batch may be.
     """
     tune = tune and wish.is_open
     if stored is not None and (stored.tuned or not tune) and _holds(stored, open_graph, program, provider):
@@ -107,8 +107,8 @@ class LoadedModel:
     load_seconds : time all of this took.
     samples : the runs that ``cost`` was fitted to, by ``clock``.
     max_tokens : padded points beyond which a batch has nothing to gain.
-    layout : how the machine is best used for this model.
-    keep : remembers what runs are known to take, for the next start; to be called off the event loop.
+    layout : use of the machine's cores that is best for this model.
+    keep : stores measured runs for the next start; writes a file, so not for the event loop.
     kernels : operators of the graph that kernels of our own compute.
     """
 
@@ -127,7 +127,7 @@ class LoadedModel:
 
 
 class OpenModel(NamedTuple):
-    """A bundle that is what it says: verified, and open on one execution provider, with the kernels in this library."""
+    """A verified bundle, open on one execution provider; ``library`` holds kernels of our own, None without."""
 
     bundle: Bundle
     session: ort.InferenceSession
@@ -157,8 +157,8 @@ def load_model(
     Parameters
     ----------
     threads : of the runtime inside each run, where there is no ``wish``.
-    wish : how the machine is to be used.
-    folder : of what earlier starts have measured; None: everything is measured again.
+    wish : use of the cores as far as the settings fix it.
+    folder : of measurements by earlier starts; with None everything is measured again.
     tune : whether to try out what the wish leaves open, rather than take what is usual.
     native : whether kernels of our own take over what they can; golden outputs are reproduced with them.
 
@@ -181,7 +181,7 @@ def load_model(
     measured = calibrate(open_graph, program, provider, wish, store.recall(), tune, free)
     store.keep(measured)
     layout = CoreLayout(*measured.layout)
-    if provider == "cpu":  # golden outputs and wide batches take ten times what requests do
+    if provider == "cpu":  # golden outputs and wide batches took ten times the memory that requests need
         open_graph(layout.threads).trim(program.assemble(probe(program, RAGGED)))
     return LoadedModel(
         bundle,
@@ -202,7 +202,7 @@ def load_model(
 def _graphs_of(
     opened: OpenModel, provider: Provider, threads: int, driver: Cudart | None
 ) -> Callable[[int], SessionRun]:
-    """Return a function from threads to a graph with so many, opened once; the open session has ``threads``."""
+    """Return a function from a number of threads to a graph with that many; ``opened`` is the one with ``threads``."""
 
     @cache
     def open_graph(count: int) -> SessionRun:

@@ -3,18 +3,18 @@
 samples = measure(run, program)
 cost = CostModel.fit(samples)
 
-**Layout**: runs at the same time, threads inside each, and batches bound ahead, tried out at the first start. A run
-with one thread on each core is the best start on a CPU, and often the end: threads inside a run of a small network wait
-for each other more than they work. What can be gained is what happens between runs. Assembling a batch and copying its
-answers out is work of the interpreter, a twentieth of a run or so, during which its core has no run. Two ways to fill
-the gap are tried: more batches in flight than runs, so that the inputs of the next run are ready when a slot comes
-free; and more runs than cores, which leaves it to the operating system. A network too large for one core's cache, or a
-GPU, may prefer few runs with many threads; so that is tried too.
+**Layout**: runs at the same time, threads inside each, and batches bound ahead, tried out at the first start. On a CPU
+one run with one thread on each core is tried first, and is often the best: threads inside a run of a small network wait
+for each other more than they work. What can still be gained is the time between runs: assembling a batch and copying
+its answers out is work of the interpreter, a twentieth of a run or so, during which its core has no run. Two ways to
+fill that gap are tried: more batches in flight than runs, so that the inputs of the next run are ready when a slot
+comes free; and more runs than cores, which leaves it to the operating system. A network too large for one core's cache,
+or a GPU, may prefer few runs with many threads; so that is tried too.
 
-**Measurements** are kept between starts: a file for each combination of what the measurements depend on: the machine
-(processor, usable cores), onnxruntime, the provider, the bundle, and what the settings ask of the layout. It is written
-whole or not at all. What cannot be read, or written, is measured again, at every start if need be: nothing but seconds
-of warm-up is lost.
+**Measurements** are kept between starts, one file for each combination of what they depend on: the machine (processor,
+usable cores), onnxruntime, the provider, the bundle, and what the settings ask of the layout. A file is written whole
+or not at all. What cannot be read or written is measured again, at every start if need be; all that this costs is a few
+seconds of warm-up.
 """
 
 import os
@@ -63,7 +63,7 @@ WARM_UP_SHAPES = (
     Shape(16, 4, 4),
     Shape(16, 64, 64),
 )
-"""From one faint transient to a full batch, even and ragged; in order of what they tell, should time run out."""
+"""From one faint transient to a full batch, even and ragged; the most informative first, as the time may run out."""
 
 LONG_HISTORY = 512
 LONGEST_PROBE = 1024
@@ -79,8 +79,8 @@ WIDTHS = (256, 512, 1024, 2048, 4096, 8192)
 DEVICE_WIDTHS = (*WIDTHS, 16_384, 32_768, 65_536, 131_072)
 """Padded points in a batch that are tried on a GPU, which runs thousands of points at once."""
 USUAL_WIDTH = 1024
-SLACK = 1.05  # of seconds for each point: less than this is noise
-GAIN = 0.97  # what a batch wider than usual has to come down to: the others wait for its end, after all
+SLACK = 1.05  # ratio of seconds for each point: a smaller rise is noise
+GAIN = 0.97  # a batch wider than usual must be this much cheaper for each point: all in it wait for its end
 
 
 def measure(
@@ -116,6 +116,7 @@ def measure_one(
     questions = probe(program, shape)
     inputs = program.assemble(questions)
     run(inputs)
+    # The shortest, not the mean: whatever disturbs a run can only lengthen it.
     seconds = min(_timed(run, inputs, clock) for _ in range(repeats))
     return RunSample(len(questions), padded_length(inputs), sum(map(len, questions)), seconds)
 
@@ -144,15 +145,15 @@ def widest(
         if room is not None and not _has_room(run, program, width, room):
             break
         sample = measure_one(run, program, Shape(max(1, width // length), length, length), repeats, clock)
-        dearness = sample.seconds / (sample.batch * sample.length)
-        if dearness > best * (SLACK if width <= USUAL_WIDTH else GAIN):
+        seconds_per_point = sample.seconds / (sample.batch * sample.length)
+        if seconds_per_point > best * (SLACK if width <= USUAL_WIDTH else GAIN):
             break
-        best, best_width = min(best, dearness), width
+        best, best_width = min(best, seconds_per_point), width
     return best_width
 
 
 def _has_room(run: RunGraph, program: TaskProgram, width: int, room: MemoryBound) -> bool:
-    """Run a batch of the longest light curves, unless it is foreseen to fail; return False if it failed."""
+    """Return True if a batch of the longest light curves fits into memory; tried unless it is foreseen to fail."""
     longest = min(program.most_points, LONGEST_PROBE)
     shape = Shape(max(1, width // longest), longest, longest)
     if not room.fits(shape.batch * longest):
@@ -195,13 +196,13 @@ def _timed(run: RunGraph, inputs: Arrays, clock: Callable[[], float]) -> float:
     return clock() - started
 
 
-SECONDS_EACH = 0.2  # of each layout in each round
+SECONDS_EACH = 0.2  # for which each layout runs in each round
 ROUNDS = 2  # each layout once in every round, so that a machine that gets slower meanwhile favours none
 TUNE_SECONDS = 2.5  # after which no other layout is tried
-WORTH_IT = 1.05  # times as much as the simplest layout in every round, or that stays: once is often noise
+WORTH_IT = 1.05  # times the rate of the simplest layout, in every round: one gain alone is often noise
 
 MIX = (Shape(16, 48, 48), Shape(8, 96, 96), Shape(24, 24, 24), Shape(3, 256, 200), Shape(12, 64, 64))
-"""Batches as a long queue gives them, of about as many points each."""
+"""Batches such as a long queue gives, of about the same number of points each."""
 
 
 class CoreLayout(NamedTuple):
@@ -258,7 +259,7 @@ def tune(
 
     Parameters
     ----------
-    open_graph : a graph whose runs have so many threads.
+    open_graph : function from a number of threads to a graph whose runs have that many.
     """
     if len(layouts) == 1:
         return layouts[0], True
@@ -285,8 +286,9 @@ def _least_gain(rates: Sequence[float], simplest: Sequence[float]) -> float:
 def throughput(
     layout: CoreLayout, run: RunGraph, program: TaskProgram, batches: Sequence[Sequence[Question]], seconds: float
 ) -> float:
-    """Points looked at in a second, by a layout that never runs out of work."""
+    """Points per second of a layout that never runs out of work."""
     slot = threading.Semaphore(layout.runs) if layout.batches > layout.runs else nullcontext()
+    # Shared by the threads without a lock: next() of a count, and append() to a list, are one step of the interpreter.
     turns, done, started = count(), list[int](), monotonic()
 
     def work() -> None:
@@ -338,9 +340,9 @@ class Measured(_Frozen):
 
     Attributes
     ----------
-    runs : and what each took; the cost model is fitted to them.
-    max_tokens : padded points of the widest batch that is worth it.
-    layout : how the machine is used.
+    runs : measured runs, as members of :class:`RunSample`; the cost model is fitted to them.
+    max_tokens : padded points beyond which a batch has nothing to gain.
+    layout : use of the machine's cores, as members of :class:`CoreLayout`.
     tuned : whether other layouts were tried.
     """
 
@@ -407,7 +409,7 @@ def processor(system: Path = Path("/proc")) -> str:
 
     Parameters
     ----------
-    system : folder in which Linux tells.
+    system : Linux's ``/proc``.
     """
     devices = [
         name for file in sorted(system.glob("driver/nvidia/gpus/*/information")) for name in _values(file, "Model")

@@ -4,8 +4,8 @@ Padding is what makes batching light curves dear on a CPU: lengths differ by a f
 order most of a padded batch is padding. So a free worker takes the item that is due, the oldest unless priority or
 fairness say otherwise (:mod:`service.engine.queue`), and adds the items nearest to it in length, but each one only
 while the merged run is predicted to take less time than running the two apart. Of the batch that grows this way it runs
-as many, nearest first, as make the run shortest in proportion to running them all apart: the others will find better
-mates. Where nothing would be saved, the item runs alone.
+as many, nearest first, as make the ratio of the merged run's time to that of runs apart smallest: the others will find
+better mates. Where nothing would be saved, the item runs alone.
 
 Every batch holds the item that is due, hence an item waits for at most as many batches as there were items before it.
 Priority is a head start in seconds, so that it cannot starve anybody either. There is no timer, unless
@@ -39,9 +39,9 @@ from numpy.typing import NDArray
 
 USUAL_ITEMS, MOST_ITEMS = 32, 128
 WINDOW = 512
-"""Light curves that a batch is chosen from, those that are due next: of 128, batches were 3 % dearer."""
+"""Light curves due next, from which a batch is chosen: with 128 of them batches took 3 % longer."""
 AMPLE = 128
-"""Waiting light curves of which a batch that is chosen before a worker is free is hardly worse than one chosen then."""
+"""Length of a queue from which a batch chosen before a worker is free is hardly worse than one chosen then."""
 
 
 class RunSample(NamedTuple):
@@ -119,7 +119,7 @@ class QueueItem:
     length : points.
     enqueued : time of arrival, ``time.monotonic()`` seconds.
     deadline : time after which an answer is worth nothing; None: never.
-    priority : head start in seconds: it counts as if it had arrived that much earlier, and no more than that.
+    priority : head start in seconds: the item counts as if it had arrived that much earlier.
     """
 
     length: int
@@ -170,7 +170,7 @@ class BatchLimits:
 
 
 def most_items(max_tokens: int) -> int:
-    """Light curves in a batch where so many padded points are worth it: as many short ones, within reason."""
+    """Bound on the light curves of a batch, from that on its padded points: one for each 32, within reason."""
     return min(max(USUAL_ITEMS, max_tokens // 32), MOST_ITEMS)
 
 
@@ -182,7 +182,7 @@ It may answer nothing to a queue that is not empty only while ``now < release(qu
 
 
 def choose(queue: Sequence[QueueItem], now: float, cost: CostModel, limits: BatchLimits) -> list[int]:
-    """Return the indices of the items to run next, in queue order; none to hold the batch back for more mates.
+    """Return the indices of the items to run next, the due one first; none to hold the batch back for more mates.
 
     Parameters
     ----------
@@ -315,6 +315,7 @@ class LiveCost:
     """
 
     def __init__(self, fitted: CostModel, samples: Sequence[RunSample] = ()) -> None:
+        # Other threads read `model` without the lock: it never changes in place, but is replaced as a whole.
         self._first = self._fitted = self.model = fitted
         self._scale = 1.0
         self._warm_up = {_shape(sample): sample for sample in samples}
@@ -323,12 +324,12 @@ class LiveCost:
         self._lock = Lock()
 
     def update(self, run: RunSample, wall_seconds: float) -> bool:
-        """Learn from a run; whether it is time to :meth:`refit`.
+        """Learn from a run; return True when it is time to :meth:`refit`.
 
         Parameters
         ----------
-        run : its seconds are by the clock of the warm-up.
-        wall_seconds : the same by the clock on the wall.
+        run : with its seconds by the clock of the warm-up.
+        wall_seconds : its duration by the wall clock, in which other processes count.
         """
         with self._lock:
             ratio = wall_seconds / self.model.seconds(run.batch, run.length, run.tokens)
@@ -351,11 +352,11 @@ class LiveCost:
         with self._lock:
             before = sum(self._fitted.seconds(*sample[:3]) / sample.seconds for sample in samples)
             after = sum(fitted.seconds(*sample[:3]) / sample.seconds for sample in samples)
-            self._scale *= before / after  # what it says of the wall stays, on average
+            self._scale *= before / after  # predicted wall-clock times stay the same on average
             self._fitted, self.model = fitted, fitted.scaled(self._scale)
 
     def samples(self) -> list[RunSample]:
-        """Return a sample of each shape: the median of its latest runs, or the warm-up's with the others' drift."""
+        """Return a sample of each shape: the median of its latest runs, or the warm-up's times the others' drift."""
         with self._lock:
             recent = {shape: self._typical(list(runs)) for shape, runs in self._recent.items()}
         drift = median(map(self._slowness, recent.values())) if recent else 1.0
@@ -366,6 +367,8 @@ class LiveCost:
         return run.seconds / self._first.seconds(*run[:3])
 
     def _typical(self, runs: Sequence[RunSample]) -> RunSample:
+        # Runs of one shape differ in size by up to a factor of two, so seconds alone do not compare them. The low
+        # median, as it has to be one of the runs and not the mean of two.
         slowness = [self._slowness(run) for run in runs]
         return runs[slowness.index(median_low(slowness))]
 

@@ -53,7 +53,9 @@ class Backlog:
     def __init__(self, policy: Policy = choose) -> None:
         self._policy = policy
         self._clients: dict[str, _Client] = {}  # those with something waiting
-        self._away: dict[str, float] = {}  # clocks of the others, where they are ahead
+        # Clocks of the others, where they are ahead: a client that sends one light curve at a time must not get the
+        # least clock anew with each.
+        self._away: dict[str, float] = {}
         self._least = 0.0
         self._size = 0
 
@@ -64,6 +66,7 @@ class Backlog:
     @property
     def seconds(self) -> float:
         """Predicted seconds of all that waits."""
+        # The loop reads this, and the shares and counts below, without the engine's lock, hence the copies.
         return sum((client.seconds for client in list(self._clients.values())), 0.0)
 
     def shares(self, client: str) -> tuple[float, list[float]]:
@@ -121,7 +124,7 @@ class Backlog:
         window = self._front(limits.window)
         chosen, late = plan(window, len(self), now, cost, limits, idle_workers, self._policy)
         batch, missed = [window[index] for index in chosen], [window[index] for index in late]
-        for entry in batch:
+        for entry in batch:  # not for those missed, on which no work is spent
             self._clients[entry.client].clock += entry.seconds
         for entry in (*missed, *batch):
             self.remove(entry)
@@ -142,7 +145,7 @@ class Backlog:
         for number, client in enumerate(self._clients.values()):
             entries = client.in_order()
             first = next(entries)
-            due.append((client.clock - first.priority, number, client.clock, first, entries))
+            due.append((client.clock - first.priority, number, client.clock, first, entries))  # entries do not compare
         heapify(due)
         while due and len(front) < count:
             _, number, clock, entry, entries = due[0]
@@ -160,14 +163,14 @@ class Backlog:
         return self._clients[name]
 
     def _advance(self) -> None:
-        """Set the clock at which a client that comes now starts, and forget who is not ahead of it."""
+        """Set the clock at which a client that comes now starts, and forget clients away that are not ahead of it."""
         if self._clients:
             self._least = max(self._least, min(client.clock for client in self._clients.values()))
         if self._away:
             self._away = {name: clock for name, clock in self._away.items() if clock > self._least}
 
 
-_STEPS = 40  # of the bisection: to one part in a million million
+_STEPS = 40  # of the bisection: to one part in 10**12
 
 
 def wait(mine: float, others: Sequence[float], rate: float) -> float:
@@ -178,7 +181,7 @@ def wait(mine: float, others: Sequence[float], rate: float) -> float:
 def time_until(limit: float, own: float, mine: float, others: Sequence[float], rate: float) -> float:
     """Seconds after which ``own`` more work would wait for no longer than ``limit`` seconds, if nothing else came.
 
-    What would wait for longer even by itself has room when nothing else is left.
+    A request that would wait longer than that even in an empty queue fits as soon as nothing else is left.
     """
     low, high = 0.0, max(mine, *others, 0.0)
     if own / rate <= limit:
@@ -193,15 +196,15 @@ def time_until(limit: float, own: float, mine: float, others: Sequence[float], r
 class DrainRate:
     """Predicted seconds of work that the workers clear in a second, while all of them are busy.
 
-    Runs that are merged clear more than a second's worth, runs that disturb each other less. Until there is enough to
-    tell, the prior holds: each worker clears one.
+    Merged runs clear more than one second of work in a second, runs that slow each other down less. Until enough has
+    been measured a prior holds: one second for each worker.
 
     Parameters
     ----------
     workers : runs at the same time.
     """
 
-    _PRIOR_SECONDS, _MEMORY_SECONDS = 0.5, 5.0
+    _PRIOR_SECONDS, _MEMORY_SECONDS = 0.5, 5.0  # weights, as seconds of measuring, of the prior and of the past
 
     def __init__(self, workers: int) -> None:
         self._time, self._work = self._PRIOR_SECONDS, self._PRIOR_SECONDS * workers
@@ -234,7 +237,7 @@ class Door:
     ----------
     rate : at which the queue is worked off.
     max_seconds : predicted wait beyond which a request is refused.
-    max_items : light curves that a client may find before it, likewise.
+    max_items : the same bound as a number of light curves.
     """
 
     def __init__(self, backlog: Backlog, rate: DrainRate, max_seconds: float, max_items: int) -> None:
@@ -251,7 +254,8 @@ class Door:
         if depth := len(self._backlog):
             rate = self._rate.value
             self._check(self._bound(priority), sum(seconds), *self._backlog.shares(client), rate)
-            rate *= depth / max(self._backlog.seconds, 1e-9)  # light curves a second
+            # Light curves a second. Workers take batches meanwhile, so nothing may be left to divide by.
+            rate *= depth / max(self._backlog.seconds, 1e-9)
             self._check(self._max_items / rate, len(seconds), *self._backlog.counts(client), rate)
 
     def _check(self, bound: float, own: float, mine: float, others: Sequence[float], rate: float) -> None:
@@ -259,5 +263,5 @@ class Door:
             raise Overloaded(retry_after=time_until(bound, own, mine, others, rate))
 
     def _bound(self, priority: float) -> float:
-        """Longest wait that is taken: what is urgent may still come when other work is refused."""
+        """Longest predicted wait that is accepted: urgent work may still come when other work is refused."""
         return min(max(self._max_seconds + priority, self._max_seconds / 2), 2 * self._max_seconds)

@@ -1,19 +1,18 @@
 """A watch over the runs of one model: what hangs, what runs out of memory, what has lost its provider.
 
-A :class:`Supervisor` takes the place of the graph that it watches. In the ordinary case it notes when a run began. What
-it does in the others:
+A :class:`Supervisor` takes the place of the graph that it watches. Usually it only notes when a run began. Otherwise:
 
-- a run takes many times as long as predicted: it is interrupted, and those that wait for it are told to come again. One
-  that cannot be interrupted, stuck inside a kernel or a driver, is fatal once it has taken twice that long;
+- a run takes many times as long as predicted: it is interrupted, and its callers are told to try again. One that cannot
+  be interrupted, stuck inside a kernel or a driver, is fatal once it has taken twice that long;
 - a run of one light curve fails: its curve may be to blame, or the device, the driver, the memory. A run of made-up
   light curves, known to have worked, tells which, so no client can bring the service down by what it sends. If that run
   fails as well, the session is opened again, once, and the light curve has another try there. If that does not help
   either, or has been done lately, it is fatal;
-- a run wants more memory than there is: a batch is tried again in halves, as every batch that fails; a light curve
-  alone is told to come again.
+- a run wants more memory than there is: a batch is tried again in halves, as every batch that fails; the caller of a
+  light curve alone is told to try again.
 
-Fatal is :class:`EngineBroken`. It ends the worker thread that raises it, and with it the engine: all that wait are
-answered at once, and the process is replaced.
+:class:`EngineBroken` stands for what is fatal. It ends the worker thread that raises it, and with it the engine: all
+that wait are answered at once, and the process is replaced.
 """
 
 import threading
@@ -38,7 +37,7 @@ from service.engine.load import LoadedModel
 from service.engine.machine import Shape, probe
 from service.engine.policy import CostModel
 
-HUNG_FACTOR = 30.0  # times as long as predicted; a machine under the heaviest load we met was slower by 10
+HUNG_FACTOR = 30.0  # times the predicted duration; under the heaviest load that we met runs took 10 times as long
 REOPEN_SECONDS = 300.0  # a provider lost twice within these is not worth a third session
 
 
@@ -60,7 +59,7 @@ MEANINGS = {
 
 
 class EngineBroken(BaseException):
-    """The engine cannot go on. No ``Exception``, lest it be taken for a batch that failed and be tried in halves."""
+    """The engine cannot go on. Not an ``Exception``: it must not pass for a failed batch and be tried in halves."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(MEANINGS[fault])
@@ -74,13 +73,13 @@ def fault_of(error: BaseException) -> Fault:
 
 @runtime_checkable
 class Recoverable(Protocol):
-    """A graph that something can be done about, as :class:`models.runtime.SessionRun`."""
+    """A graph whose runs can be interrupted, and its session opened again, as :class:`models.runtime.SessionRun`."""
 
     def interrupt(self, inputs: Arrays) -> None:
         """Make the run of these inputs raise."""
 
     def reopen(self) -> None:
-        """Begin anew."""
+        """Open a new session."""
 
 
 @dataclass(slots=True, eq=False)
@@ -94,7 +93,7 @@ class _Run:
 
 
 OnFault = Callable[[Fault, bool], None]
-"""Told of every fault, and whether the engine goes on; called from any thread."""
+"""Called with every fault, and whether the engine goes on; from any thread."""
 
 
 def supervise(loaded: LoadedModel, floor: float, on_fault: OnFault) -> "Supervisor":
@@ -111,7 +110,7 @@ class Supervisor:
     ----------
     cost : predicts how long a run takes.
     known_good : inputs that the graph has run on, the smaller the better.
-    floor : seconds below which no run hangs, however short it was predicted.
+    floor : seconds that any run may take before it counts as hung, however short it was predicted.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Supervisor:
         self._graph, self._cost, self._known_good, self._floor = graph, cost, known_good, floor
         self._on_fault = on_fault
         if (stage := staging(graph)) is not None:
-            self.stage = stage  # inputs are made ready by the graph itself
+            self.stage = stage  # the graph's own: only runs are watched, not copies to the device
         self._under_way: dict[int, _Run] = {}
         self._judging = threading.Lock()
         self._reopened_at = -REOPEN_SECONDS
@@ -160,7 +159,7 @@ class Supervisor:
         return MEANINGS[Fault.RUN_HUNG] if hangs else ""
 
     def watch(self, elapsed: float) -> EngineBroken | None:
-        """Interrupt runs that hang; what is fatal, if anything is; called at short intervals.
+        """Interrupt runs that hang; return what is fatal, None if nothing is. Called at short intervals.
 
         Parameters
         ----------
@@ -172,7 +171,7 @@ class Supervisor:
             if run.seconds > 2 * run.limit:
                 return EngineBroken(Fault.RUN_HUNG)
             if run.seconds > run.limit:
-                run.interrupted = True
+                run.interrupted = True  # first: the run's thread looks at it as soon as its call raises
                 if isinstance(self._graph, Recoverable):
                     self._graph.interrupt(run.inputs)
         return None
@@ -210,7 +209,7 @@ class Supervisor:
         return self._watched(inputs)
 
     def _fault(self) -> Fault | None:
-        """Try what is known to work."""
+        """Run inputs that are known to work; return what is wrong with the graph, None if nothing is."""
         try:
             self._watched(self._known_good)
         except RunHung:

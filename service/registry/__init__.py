@@ -6,5 +6,5 @@ reads a stream, asks for a model. The bundles lie in a folder, in either or both
 - ``<folder>/<name>/<version>/manifest.json``: every version of a model side by side, so that one can go back;
 - ``<folder>/<any name>/manifest.json``: a bundle as it came out of the export, replaced in place by its successor.
 
-Name and version are those of the manifest. What is served without any such folder is the bundle of the settings.
+Name and version are those of the manifest. Without any such folder the bundle of the settings is served.
 """

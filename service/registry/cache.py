@@ -5,9 +5,9 @@ which holds that of every other file), the execution provider, the task, and eve
 its length. An answer to another input, of another bundle, or of a graph that computes otherwise has another key; what a
 request may choose about its reply (embedding, coverage, format) is applied afterwards and is no part of the answer.
 
-Results live in memory, the least recently used go first, and where Redis is configured also there
-(:mod:`service.registry.cache`), shared by replicas and restarts. A result is what the network gave once; in another
-batch it might differ in the last bits, as it may anyway.
+Results live in memory, where the least recently used go first, and, where it is configured, in Redis
+(:class:`RedisResults`), shared by replicas and kept through restarts. A result is what the network gave once; in
+another batch it might differ in the last bits, as it may anyway.
 
 Redis may be slow, full or gone: no request fails because of it, or waits longer than :data:`FIND_SECONDS`.
 
@@ -89,7 +89,7 @@ class ResultCache:
 
         Parameters
         ----------
-        fits : whether a result from elsewhere is one that could have been given; others are none, and not kept.
+        fits : whether a result from the remote store has the form of the model's own; others count as missing.
         """
         rows = [self._recall(key) for key in keys]
         missing = [place for place, row in enumerate(rows) if row is None]
@@ -165,7 +165,7 @@ class ModelResults:
         return digest.digest()
 
     async def find(self, keys: Sequence[bytes]) -> list[Row | None]:
-        """Results of keys of this model, in order; what is none that it could have given does not count."""
+        """Results of keys of this model, in order; one that the model could not have given counts as missing."""
         rows = await self._cache.find(keys, self._fits)
         return [row if row is None or self._fits(row) else None for row in rows]
 
@@ -211,7 +211,7 @@ log = structlog.get_logger(__name__)
 
 
 class RedisUnavailable(Exception):
-    """Redis cannot be used at all: the library is not installed, or the address is none."""
+    """Redis cannot be used at all: the library is not installed, or the address is not valid."""
 
 
 class _Array(msgspec.Struct, array_like=True):
@@ -224,18 +224,18 @@ _DECODER = msgspec.msgpack.Decoder(dict[str, _Array])
 
 
 class RedisResults:
-    """A :class:`service.registry.cache.Remote`.
+    """Results in Redis, as a :class:`Remote`.
 
     Parameters
     ----------
     keep_seconds : after which Redis forgets a result.
-    secret : with which values are sealed. Keys are made of what was asked and known to whoever asks it, so without a
-        secret anybody who may write to this Redis may write answers.
+    secret : with which values are authenticated. Whoever sends a question can compute its key, so without a secret
+        anybody who may write to this Redis can forge answers.
 
     Raises
     ------
     RedisUnavailable
-        When nothing of it can work; that the server answers is not asked.
+        When the library is missing or the address is not valid; whether the server answers is not checked.
     """
 
     def __init__(self, url: str, keep_seconds: int, metrics: Metrics, secret: str = "") -> None:
@@ -272,7 +272,7 @@ class RedisResults:
     def _asking_ended(self, asking: asyncio.Future[Any]) -> None:
         self._asking.discard(asking)
         if not asking.cancelled():
-            asking.exception()  # looked at, lest the event loop complain that nobody did
+            asking.exception()  # marked as seen, or asyncio would log an error that nobody took
 
     def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
         """Store results in the background."""
@@ -321,7 +321,7 @@ def client_of(url: str, seconds: float) -> "Redis":
     try:
         return Redis.from_url(url, socket_connect_timeout=seconds, socket_timeout=seconds)
     except ValueError:  # its text repeats the address, which may hold a password
-        raise RedisUnavailable("no address of Redis: it begins with redis://, rediss:// or unix://") from None
+        raise RedisUnavailable("not an address of Redis: it has to begin with redis://, rediss:// or unix://") from None
 
 
 def pack(key: bytes, row: Row, secret: bytes = b"") -> bytes:
@@ -332,7 +332,7 @@ def pack(key: bytes, row: Row, secret: bytes = b"") -> bytes:
 
 
 def unpack(key: bytes, value: Any, secret: bytes = b"") -> Row | None:
-    """Parse a value of :func:`pack`; None when it is none."""
+    """Parse a value that :func:`pack` made for this key; None when it is not one."""
     if not isinstance(value, bytes):
         return None
     # In constant time: how long a comparison takes must not tell a writer how much of a forged digest is right.

@@ -1,4 +1,4 @@
-"""Changes of what is served: one after the other, and one that fails has changed nothing.
+"""Changes of what is served: one at a time, and one that fails leaves everything as it was.
 
 A change is made of :class:`ChangeSteps`; whoever takes them holds :attr:`ChangeSteps.one_at_a_time`.
 
@@ -6,7 +6,7 @@ The rules, whoever asks for a change, an administrator or the watch over the fol
 
 - the newest version of a name answers for the name; a version that was loaded by hand, or that an alias names, is
   served besides under its exact name;
-- after a rollback, or unloading, only what is newer than what was left (or another bundle in its place) is taken up;
+- after a rollback, or unloading, the watch takes up only a version newer than the one left, or another bundle of it;
 - a canary is never promoted automatically;
 - a bundle that failed is tried again when its files change, or by hand;
 - what vanishes from the folder goes on being served: deleting files is no order to stop;
@@ -54,12 +54,13 @@ class ChangeSteps:
     Attributes
     ----------
     one_at_a_time : held while a change is made.
-    history : bundles that answered for each name, the latest last, without the one that does.
+    history : bundles that answered for each name before the present one, the latest last.
     left_bundles : the bundle of each name that was left by a rollback or by unloading.
     """
 
     def __init__(self, live: LiveModels, folders: BundleFolders) -> None:
         self.live, self.folders = live, folders
+        # A change waits for loads between its steps; another must neither find nor undo half of it.
         self.one_at_a_time = asyncio.Lock()
         self.history: dict[str, list[BundleIdentity]] = {}
         self.left_bundles: dict[str, BundleIdentity] = {}
@@ -78,7 +79,7 @@ class ChangeSteps:
         return canary is not None and canary.version == reference.version
 
     async def put(self, on_disk: BundleOnDisk) -> Served[Any]:
-        """Serve a bundle under its exact name, unless it is that already. Raises LoadFailed."""
+        """Serve a bundle under its exact name, unless that is so already. Raises LoadFailed."""
         served = self.live.served.get(on_disk.reference)
         if served is not None and served.bundle.sha256 == on_disk.sha256:
             return served
@@ -90,7 +91,7 @@ class ChangeSteps:
         return await self.live.put(await self.folders.load(on_disk))
 
     async def served(self, reference: Reference) -> Served[Any]:
-        """Return the model that a reference means, loaded if it has to be. Raises UnknownModel, LoadFailed."""
+        """Return the model that a reference means, loaded if need be. Raises UnknownModel, LoadFailed."""
         served = self.live.served.get(reference) if reference.version else self.live.answering(reference.name)
         if served is not None:
             return served
@@ -116,7 +117,7 @@ class ChangeSteps:
         return served
 
     def promote(self, reference: Reference) -> bool:
-        """Let a version that is served answer for its name, unless the one that does is newer; whether it does."""
+        """Let a served version answer for its name, unless the one that does is newer; return True if it now does."""
         name, version = reference
         current = self.live.routes.current.get(name)
         if current is not None and version_key(version) < version_key(current):
@@ -164,7 +165,7 @@ class Changes:
         Raises
         ------
         BundleError
-            When it is no other model than is served already, or has other classes than the default.
+            When this very version is served already, or has other classes than the default.
         """
         manifest, default = loaded.bundle.manifest, self._live.lease(DEFAULT, "classification").bundle.manifest
         reference = Reference(manifest.name, manifest.version)
@@ -180,7 +181,7 @@ class Changes:
 
         Parameters
         ----------
-        retry : also what failed before, although its files are the same.
+        retry : whether to try again what failed before although its files are the same.
         """
         async with self._steps.one_at_a_time:
             await self._folders.look()
@@ -215,7 +216,7 @@ class Changes:
             return on_disk.reference
 
     async def unload(self, reference: Reference) -> None:
-        """Serve a version no more, or without one a model in all its versions. Raises UnknownModel, Refused."""
+        """Stop serving a version, or, where none is named, all versions of a model. Raises UnknownModel, Refused."""
         async with self._steps.one_at_a_time:
             current = self._steps.answering(reference.name)
             if reference.version:
@@ -225,7 +226,7 @@ class Changes:
             await self._live.tidy()
 
     async def rollback(self, name: str) -> Reference:
-        """Let the version answer that did before the present one; returns which.
+        """Let the version answer again that answered before the present one; returns it.
 
         Raises
         ------

@@ -16,7 +16,7 @@ A :class:`ModelChooser` says whom to ask about each light curve of a request tha
    holds it;
 3. if there is none, nobody: the light curve is ``abstained``, with the reason and the model to name.
 
-A bundle that states no domain has none to be outside of, and is never asked in the place of another.
+A bundle that states no domain is asked about every light curve that comes to it, and never in the place of another.
 """
 
 import asyncio
@@ -49,8 +49,9 @@ class Served(Generic[ItemT]):
 
     Attributes
     ----------
-    count : told of light curves asked, and in what role.
-    reference : name of the model, exactly.
+    count : called with the role in which the model was asked and the number of light curves.
+    leases : leases in force; counted on the event loop alone, so without a lock.
+    reference : exact name of the model, with its version.
     """
 
     loaded: LoadedModel
@@ -62,7 +63,7 @@ class Served(Generic[ItemT]):
     _free: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        """Nobody asks it yet."""
+        """Begin without a lease."""
         self._free.set()
         self.reference = Reference(self.bundle.manifest.name, self.bundle.manifest.version)
 
@@ -107,7 +108,7 @@ class Copies(Protocol[ItemT_contra]):
     def offer(
         self, items: Sequence[ItemT_contra | LightCurveError | Refusal], outcomes: Sequence[Outcome], live: Engine
     ) -> None:
-        """Take a request, or let it pass."""
+        """Take a copy of a request, or ignore it."""
 
 
 class Lease(Generic[ItemT]):
@@ -115,12 +116,12 @@ class Lease(Generic[ItemT]):
 
     Attributes
     ----------
-    served : who answers.
-    role : why it is not the version that answers for its name; empty when it is, or was named exactly.
+    served : model that answers.
+    role : reason why another version or model answers than the name stands for; empty where none does.
 
     Parameters
     ----------
-    fallback : who answers when ``served`` is full, where a request allows it; the lease is on that one from then on.
+    fallback : model that answers when ``served`` is full, where the request allows it; then the lease holds that one.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class Canary(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Exactly one version of a model, and why it is not the one that answers for its name, if it is not."""
+    """One version of a model, and the role in which it answers."""
 
     reference: Reference
     role: Role = ""
@@ -207,7 +208,7 @@ class Choice(NamedTuple):
 
 @dataclass(slots=True)
 class Routes:
-    """The table.
+    """Table of names: the version that answers for each.
 
     Attributes
     ----------
@@ -226,7 +227,7 @@ class Routes:
         Parameters
         ----------
         name : an alias, ``name`` or ``name@version``; what is named exactly has no canary.
-        key : what a canary's share is divided by; the same key always gets the same answer.
+        key : decides whether the canary answers; the same key always gets the same version.
 
         Raises
         ------
@@ -297,8 +298,8 @@ class LiveModels:
     ----------
     started : whether there is a model to ask.
     routes : which name leads to which of them.
-    served : by exact name.
-    exact_references : served although no name but their exact one leads to them.
+    served : models by exact name.
+    exact_references : models that are served although only their exact name leads to them.
     shadows : by the name of the model that they shadow.
     leaving : models that nobody new is led to, with requests still to answer.
     """
@@ -320,7 +321,7 @@ class LiveModels:
         ----------
         name : an alias, ``name`` or ``name@version``; empty for the one of the survey, or the default.
         survey : where the light curve comes from.
-        key : of the object, or else of whoever asks: a canary's share is divided by it.
+        key : name of the object, or else of the client: decides whether a canary answers.
 
         Raises
         ------
@@ -331,12 +332,12 @@ class LiveModels:
         return self.lease(name or self.routes.for_survey(survey), "classification", key)
 
     def forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
-        """Lease a forecaster; raises likewise."""
+        """Lease a forecaster; raises as :meth:`classifier` does."""
         self._check_started()
         return self.lease(name or FORECAST, "forecast", key)
 
     def of_any_task(self, name: str, key: str = "") -> Lease[Any]:
-        """Lease a model of any task; raises likewise."""
+        """Lease a model of any task; raises as :meth:`classifier` does."""
         self._check_started()
         return self.lease(name, None, key)
 
@@ -390,7 +391,7 @@ class LiveModels:
             await self.drop_shadow(name)
 
     async def drop_shadow(self, name: str) -> bool:
-        """End the comparison with a shadow; whether there was one."""
+        """End the comparison with a shadow; return True if there was one."""
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             await shadow.stop()
@@ -423,6 +424,7 @@ class LiveModels:
         self._begin(self._free(served))
 
     def _begin(self, work: Coroutine[Any, Any, object]) -> None:
+        # Held until it ends: the event loop itself refers to tasks only weakly.
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -442,10 +444,10 @@ Item = LightCurve | LightCurveError | Refusal
 
 
 class LeaseOf(Protocol):
-    """The right to ask a classifier, as :meth:`LiveModels.classifier` gives it."""
+    """Function that leases a classifier, such as :meth:`LiveModels.classifier`."""
 
     def __call__(self, name: str = "", *, survey: str = "", key: str = "") -> Lease[LightCurve]:
-        """Return it. Raises UnknownModel."""
+        """Return a lease. Raises UnknownModel."""
 
 
 class ModelChooser:
@@ -454,23 +456,22 @@ class ModelChooser:
     Parameters
     ----------
     name : of the model that the request names, which is obeyed; empty where it names none.
-    others : whether other models than the usual one may be asked, or the light curve is abstained at once.
+    others : whether another model may be asked about a light curve outside the domain of the usual one.
     """
 
     def __init__(self, lease_of: LeaseOf, name: str = "", *, others: bool = True) -> None:
         self._lease_of, self._name, self._others = lease_of, name, others
         self._leases: dict[tuple[Reference, str], Lease[LightCurve]] = {}
-        self._lease_by_request: dict[
-            tuple[str, str, str], Lease[LightCurve]
-        ] = {}  # of a thousand packets most ask alike
+        # Of a thousand packets most ask for the same model in the same way.
+        self._lease_by_request: dict[tuple[str, str, str], Lease[LightCurve]] = {}
 
     def choose(self, item: Item, *, survey: str = "", key: str = "") -> tuple[Lease[LightCurve], Item]:
-        """Return the model to ask and the item to ask it, a refusal where none was measured on such light curves.
+        """Return the model to ask and the item for it: a refusal in place of a light curve outside every domain.
 
         Parameters
         ----------
         survey : that the item comes from, where the item itself does not say.
-        key : what a canary's share is divided by.
+        key : decides whether a canary answers.
         """
         survey = (item.survey if isinstance(item, LightCurve) else "") or survey
         usual = self._lease(self._name, survey, key)

@@ -1,9 +1,9 @@
 """Bundles in folders, and how they are loaded: found by their manifests, verified and warmed up in a quiet thread.
 
-Looking into folders reads manifests only; whether a bundle is sound, its loading finds out. What could not be loaded is
-noted with the reason.
+Looking into folders reads manifests only; whether a bundle is sound is found out when it is loaded. What could not be
+loaded is noted with the reason.
 
-At start a model is loaded as fast as it goes. While others answer, it is loaded in a thread of low priority, so that
+At start a model is loaded at full speed. While others answer, it is loaded in a thread of low priority, so that
 hashing, golden outputs and warm-up take the time that nobody else wants. Threads of the runtime's own would inherit
 that priority for good: where runs have such threads (``threads_per_run`` above 1), loading keeps the usual one.
 """
@@ -86,7 +86,7 @@ def scan(root: Path | None, singles: Iterable[Path] = (), before: FolderContents
 
 
 def _candidates(root: Path | None) -> Iterator[tuple[Path, Reference | None]]:
-    """Folders with a manifest and, in the layout by version, what it has to say."""
+    """Folders with a manifest and, in the layout by version, the name and version that it must state."""
     for folder in _folders(root):
         if (folder / MANIFEST).is_file():
             yield folder, None
@@ -134,14 +134,14 @@ def _read(path: Path, before: BundleOnDisk | None) -> BundleOnDisk:
 
 
 def _fingerprint(path: Path) -> Fingerprint:
-    """Taken before the manifest is read, so that a change in between is seen the next time."""
+    """Fingerprint of a folder; taken before the manifest is read, so that a change in between is seen next time."""
     files = [(entry.name, entry.stat()) for entry in sorted(path.iterdir()) if entry.is_file()]
     return tuple((name, status.st_size, status.st_mtime_ns) for name, status in files)
 
 
 LOW_PRIORITY = 5
-"""Added to the niceness of a thread: it gets about a third of what an equal would, and all of what is left over. Less,
-and on a crowded machine a version that is needed now would take minutes to load."""
+"""Added to the niceness of a thread, which then gets about a third of the time of an equal, and all that is left over.
+With a still lower priority, a version that is needed now would take minutes to load on a crowded machine."""
 
 
 class Models(NamedTuple):
@@ -154,13 +154,13 @@ class Models(NamedTuple):
 
 
 def load_one(settings: Settings, path: Path, task: Task) -> LoadedModel:
-    """Load a bundle on the provider that the settings name, disturbing nobody. Raises BundleError, ProviderError."""
+    """Load a bundle on the provider of the settings, with nothing tried out. Raises BundleError, ProviderError."""
     wish = CoreLayout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
     return _load(settings, path, task, wish, tune=False)
 
 
 def load_first(settings: Settings, path: Path, task: Task) -> LoadedModel:
-    """Load a bundle while nobody is answered, and try out how the machine is best used for it; raises likewise."""
+    """Load a bundle at start and try out how the machine is best used for it; raises as :func:`load_one` does."""
     wish = CoreLayout(settings.workers, settings.threads_per_run, settings.groups_in_flight)
     return _load(settings, path, task, wish, tune=settings.autotune)
 
@@ -173,7 +173,7 @@ def _load(settings: Settings, path: Path, task: Task, wish: CoreLayout, tune: bo
 
 
 def load_configured(settings: Settings) -> Models:
-    """Load the bundles that the settings name; raises likewise."""
+    """Load the bundles that the settings name; raises as :func:`load_one` does."""
     forecast, fallback, ztf = settings.forecast_bundle, settings.fallback_bundle, settings.bundle_for_ztf
     return Models(
         load_first(settings, settings.bundle, "classification"),
@@ -187,7 +187,7 @@ LoadOne = Callable[[Settings, Path, Task], LoadedModel]
 
 
 class QuietLoader:
-    """Loads bundles: one after the other and standing back, once ``quiet``; as fast as it goes until then."""
+    """Loads bundles: at full speed until ``quiet`` is set, then one at a time in a thread of low priority."""
 
     def __init__(self, settings: Settings, load: LoadOne = load_one) -> None:
         self._settings, self._load = settings, load
@@ -203,7 +203,7 @@ class QuietLoader:
         return await asyncio.get_running_loop().run_in_executor(thread, self._load, self._settings, path, task)
 
     def close(self) -> None:
-        """End the thread; a load under way is finished for nobody."""
+        """End the thread; a load under way runs to its end, and its result is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
@@ -219,7 +219,7 @@ log = structlog.get_logger(__name__)
 
 
 class Refused(Exception):
-    """A change that would break something, or that there is nothing to make with; the text says what."""
+    """A change that would break something or cannot be made; the text says why."""
 
 
 class LoadFailed(Refused):
@@ -238,7 +238,7 @@ class Failure:
 
 
 class BundleFolders:
-    """The folders, and the way from there.
+    """Folders of bundles: what is in them, what could not be loaded, and the loading.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class BundleFolders:
 
     Attributes
     ----------
-    singles : folders that are bundles, those of the settings.
+    singles : folders that are bundles themselves, those of the settings.
     contents : of all of them when they were last looked at.
     failures : bundles that cannot be served, by folder.
     """
@@ -262,7 +262,7 @@ class BundleFolders:
         """See what is in the folders now."""
         self.contents = contents = await asyncio.to_thread(scan, self._root, self.singles, self.contents)
         there = contents.unreadable.keys() | {on_disk.path for on_disk in contents.bundles.values()}
-        # What was taken away has not failed any more.
+        # A folder that was taken away counts as a failure no longer.
         self.failures = {path: failure for path, failure in self.failures.items() if path in there}
         for path, reason in contents.unreadable.items():
             if path not in self.failures or self.failures[path].reason != reason:  # else every look would log it anew
@@ -300,7 +300,7 @@ class BundleFolders:
         return loaded
 
     def refuse(self, on_disk: BundleOnDisk, reason: str) -> LoadFailed:
-        """Note that a bundle is not served, without having tried."""
+        """Note that a bundle is not served, and return the error to raise."""
         self._fail(Failure(on_disk.path, on_disk.reference, reason, time.time(), on_disk.fingerprint))
         return LoadFailed(reason)
 

@@ -1,8 +1,8 @@
 """Names of models.
 
 A model is named as ``name`` (the version that answers for it), ``name@1.2.3`` (exactly that one), or by an alias.
-Versions are three numbers, as the manifest has them, and are compared as such: 1.10.0 is newer than 1.9.0. Which model
-answers for a name is said by :class:`service.registry.live.Routes`.
+Versions are three numbers, as the manifest has them, and are compared as such: 1.10.0 is newer than 1.9.0.
+:class:`service.registry.live.Routes` says which model answers for a name.
 """
 
 import re
@@ -46,7 +46,7 @@ DEFAULT, FORECAST = "default", "forecast"
 
 ZTF = "ztf"
 CLASSIFIERS = (DEFAULT, *sorted(SURVEY_BY_NAME))
-"""Aliases that lead packets to a classifier, by survey where there is one."""
+"""Aliases of classifiers that packets are led to: that of their survey where it exists, else the default."""
 
 FALLBACK = "fallback"
 """Alias of the classifier that answers when the one asked is full."""

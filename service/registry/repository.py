@@ -53,7 +53,7 @@ class ModelOpener:
     Parameters
     ----------
     cache : of results, shared by all models; None where nothing is kept.
-    on_failure : called on the event loop with the reason, for people, when a model that answers can do so no more.
+    on_failure : called on the event loop with the reason, for people, when a model that answered no longer can.
     """
 
     def __init__(
@@ -133,9 +133,9 @@ class ModelRepository:
 
     Parameters
     ----------
-    on_failure : called on the event loop, with the reason for people, when a model that answers can do so no more: the
+    on_failure : called on the event loop with the reason, for people, when a model that answered no longer can: the
         process has to be replaced.
-    load_models, load : how models come into being, those of the settings and all others.
+    load_models, load : load the models of the settings, and any other model.
 
     Attributes
     ----------
@@ -191,12 +191,12 @@ class ModelRepository:
             except (Refused, UnknownModel) as error:
                 raise BundleError(f"the alias {alias} cannot lead to {target}: {error}") from error
         self._check_prior()
-        self.live.started = self._loader.quiet = True  # from here on loads stand back for those who are answered
+        self.live.started = self._loader.quiet = True  # from here on loading yields to requests
         if self._settings.repository_poll:
             self._watch = asyncio.create_task(self._keep_watch(self._settings.repository_poll))
 
     def _check_prior(self) -> None:
-        """Refuse to start with class shares of which no model knows the name: most likely a typing mistake."""
+        """Raise BundleError where no model has the prior that the settings name: most likely a typing mistake."""
         name = self._settings.prior
         classifiers = [each for each in self.live.served.values() if each.task == "classification"]
         offered = {each for served in classifiers for each in Posterior(served.bundle.manifest).names}

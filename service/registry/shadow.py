@@ -1,11 +1,13 @@
-"""A second model that is asked the same and answers nobody: how would it have answered, and how long would it take?
+"""A shadow: a second model that gets copies of requests, whose answers and times are compared and reach no client.
 
-It gets a stated share of the requests of a model, after they were answered, in a worker thread of its own that stands
-back for those of the live models. It takes copies only while the live model has next to nothing waiting and while few
-copies wait themselves; all others are counted and dropped. When it fails, or dies, only the comparison ends.
+It gets a stated share of the requests of a model, after they were answered, in a worker thread of its own whose
+priority is lower than that of the live models' threads. It takes copies only while the live model has next to nothing
+waiting and while few copies wait themselves; all others are counted and dropped. When it fails, or dies, only the
+comparison ends.
 
-Compared are the classes by name: whether both models name the same one first, and the total-variation distance of their
-probabilities, half the sum of absolute differences: 0 for equal answers, 1 for answers that have nothing in common.
+Compared are the classes by name: whether both models find the same one most probable, and the total-variation distance
+of their probabilities, half the sum of absolute differences: 0 for equal answers, 1 for answers that have nothing in
+common.
 """
 
 import asyncio
@@ -67,7 +69,7 @@ class Shadow:
     ----------
     classes : of the live model, in the order of its probabilities; the shadow has the same, in any order.
     share : of the requests that are copied, 0 to 1.
-    on_death : called on the event loop when its worker thread has died, or is of no use any more.
+    on_death : called on the event loop when the shadow's engine has died.
     """
 
     def __init__(
@@ -165,8 +167,8 @@ class Shadow:
 
 
 def standing_back(run: RunGraph) -> RunGraph:
-    """Make the graph run in threads that stand back for all others."""
-    lowered = threading.local()
+    """Wrap a graph so that the threads that run it get a low priority."""
+    lowered = threading.local()  # a priority belongs to a thread and stays: it is lowered in its first run only
 
     def run_quietly(inputs: Arrays) -> Arrays:
         if not hasattr(lowered, "done"):

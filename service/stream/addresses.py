@@ -65,7 +65,7 @@ class Address:
         return int(1000 * (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
 
     def only(self, *names: str) -> "Address":
-        """Return it as well; raises AddressError when there is an option that is not one of these and has no dot."""
+        """Return this address; raises AddressError for an option that is neither one of these nor a Kafka property."""
         for option in self.options:
             if option not in names and not (self.scheme == "kafka" and "." in option):
                 raise AddressError(

@@ -1,4 +1,4 @@
-"""A batch of messages on its way, and the account of each alert in it: nothing is done before everything is settled."""
+"""Batches of messages, and the account of each alert in them: a batch is done when every alert of it is settled."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,12 +10,12 @@ from service.stream.messages import LONGEST_TOPIC, DeadLetterCause, Message
 
 Ending = Literal["classified", "abstained", "dead", "returned", "lost"]
 TOPICS: Final = 256
-"""Topics that are told apart. Others, and long names, are ``other``: dead letters may bring any number of them."""
+"""Most topics with a count of their own. Others, and long names, are ``other``: dead letters may bring any number."""
 OTHER: Final = "other"
 
 
 class UnbalancedError(Exception):
-    """Account that does not balance: a bug, and alerts may be lost."""
+    """The account does not balance: a bug, and alerts may be lost."""
 
 
 class LostAlertError(UnbalancedError):

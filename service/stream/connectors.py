@@ -1,4 +1,4 @@
-"""Sources and sinks by their address, and those that are files.
+"""Sources and sinks, opened by their addresses; and those of them that are files.
 
 Clients of Kafka and Redis are imported only when an address names them. Of files:
 
@@ -35,7 +35,7 @@ EXACTLY_ONCE: Final = "exactly_once"
 
 
 class Connectors(NamedTuple):
-    """Connectors of a worker: its source and its sinks; with transactions, such as take part in them."""
+    """Source and sinks of a worker; ``transactions`` is set where answers are exactly once."""
 
     source: Source
     sink: Sink
@@ -55,7 +55,7 @@ def open_connectors(
 ) -> Connectors:
     """Open source and sinks of a worker; raises AddressError for those that make no sense, alone or together.
 
-    So it does for those whose broker will not let us in, unless the settings say to go on trying.
+    It raises as well where a broker refuses us, unless the settings say to keep trying.
     """
     if _wants_transactions(settings):
         connectors = _open_transactional(settings, replay, on_rebalance)
@@ -68,7 +68,7 @@ def open_connectors(
 
 
 def _check_refusals(connectors: Connectors) -> None:
-    """Close what leads nowhere, and say why."""
+    """Close everything and raise AddressError where a broker refuses us."""
     source, sink, dead_letters, _ = connectors
     for what, connector in (("source", source), ("sink", sink), ("dead letters", dead_letters)):
         if refusal := connector.refusal():
@@ -78,7 +78,7 @@ def _check_refusals(connectors: Connectors) -> None:
 
 
 def reads_dead_letters(settings: StreamSettings, replay: bool) -> bool:
-    """Return True where messages may be dead letters of ours; nobody else's message is believed to be one."""
+    """Return True where the source may hold dead letters of ours; elsewhere no message is taken for one."""
     source, dead = parse_address(settings.source), _parse(settings.dead_letters, "dead letters")
     same_place = source.scheme == dead.scheme and (source.names, source.path) == (dead.names, dead.path)
     return replay or (same_place and _one_cluster(source, dead))
@@ -158,7 +158,7 @@ def _broker_range(address: Address, extra: Mapping[str, Any]) -> Source:
 
 
 def open_sink(settings: StreamSettings) -> Sink:
-    """Open the sink of results; raises AddressError likewise."""
+    """Open the sink of results; raises AddressError as :func:`open_source` does."""
     address = _parse(settings.sink, "sink")
     if address.scheme == "file" and not settings.sink.endswith("/"):
         if settings.sink_format not in TEXT_FORMATS:
@@ -168,7 +168,7 @@ def open_sink(settings: StreamSettings) -> Sink:
 
 
 def open_dead_letters(settings: StreamSettings) -> Sink:
-    """Open the sink of dead letters: a folder, a topic or a stream. Raises AddressError likewise."""
+    """Open the sink of dead letters: a folder, a topic or a stream; raises AddressError as :func:`open_source` does."""
     return _open_sink(_parse(settings.dead_letters, "dead letters"), settings)
 
 
@@ -203,7 +203,7 @@ _SINKS: Final[Mapping[Scheme, Callable[[Address, StreamSettings], Sink]]] = {
 
 
 def kafka_properties(path: Path | None) -> dict[str, Any]:
-    """Read properties from the settings' file."""
+    """Read properties of librdkafka from a JSON file. Raises AddressError."""
     if path is None:
         return {}
     try:
@@ -316,7 +316,7 @@ class FolderSink:
 
 
 class LinesSink:
-    """One file, a record's value a line; only formats of text fit."""
+    """One file with a line for the value of each record, in a text format."""
 
     trouble = ""
 

@@ -5,8 +5,8 @@
 - ``alerce-avro``, ``alerce-json``: the shape of ALeRCE's ``lc_classification`` step, an Avro container of one record;
 - ``lasair``: the payload of a Lasair annotation, whose REST client takes these names as arguments.
 
-The last two have no way to say that an alert was not classified, and say nothing then. Class ids and names are those
-of the bundle that answered.
+ALeRCE's and Lasair's formats have no way to say that an alert was not classified: nothing is published then. Class ids
+and names are those of the bundle that answered.
 """
 
 import io

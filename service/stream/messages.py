@@ -3,8 +3,8 @@
 Both ends block and are used from threads: a source's ``poll``, ``keep_alive`` and ``close`` from one, which owns it;
 all else of a source, and everything of a sink, from several at once.
 
-What fails for now is tried again after a pause that doubles, up to ten seconds, and is never quite the same
-(:func:`pauses`); :class:`Troubles` knows what fails.
+What fails for now is tried again after a pause that doubles, up to ten seconds, with jitter (:func:`backoff`);
+:class:`Troubles` knows what fails.
 
 A message that nobody could answer becomes a dead letter (:func:`dead_letter`), with everything needed to try again. It
 is an ordinary record whose value, key and headers are the message's own; what happened is in further headers. So it
@@ -45,7 +45,7 @@ class Message:
     timestamp_ms : the broker's, milliseconds since 1970; None when it has none.
     deliveries : how often it has been handed out, as far as the broker counts that.
     token : the source's own, for :meth:`Source.acknowledge`.
-    unread : True where the bytes were not fetched, as reading them may be what ends the process: a dead letter without.
+    unread : True where the bytes were not fetched, as fetching may be what kills the process; its dead letter has none.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Bytes to publish. Records with the same key say the same: whoever reads them may keep any one."""
+    """Bytes to publish. Records with the same key say the same: their readers may keep any one of them."""
 
     key: bytes
     value: bytes
@@ -89,15 +89,15 @@ class SourceStatus:
 
 
 class TransientError(Exception):
-    """Broker that cannot be used now; the same call may succeed later."""
+    """The broker cannot be used now; the same call may succeed later."""
 
 
 class PermanentError(Exception):
-    """Record that will never be taken."""
+    """The broker will never accept this record."""
 
 
 PART_MESSAGES: Final = 64
-"""Most messages that are published together where a source bounds the answers that are not committed."""
+"""Most messages that are published together where a source has a commit window."""
 
 
 class Source(Protocol):
@@ -110,7 +110,7 @@ class Source(Protocol):
         """Return up to ``limit`` messages; waits about ``timeout`` seconds for the first. Raises TransientError."""
 
     def keep_alive(self, seconds: float) -> None:
-        """Stay a member of the group while nothing can be taken, for so long at most; called instead of ``poll``."""
+        """Stay a member of the group while nothing can be taken, for a while at most; called instead of ``poll``."""
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
         """Note that these need not be delivered again. Raises TransientError: then they may be, and nothing is lost."""
@@ -152,7 +152,7 @@ class FiniteSource:
         """Do nothing: what has been read is not kept."""
 
     def refusal(self) -> str:
-        """Return nothing: who may not read is told at the start."""
+        """Return nothing: a source that may not be read raises when it is opened."""
         return ""
 
     def owns(self, message: Message) -> bool:
@@ -219,12 +219,12 @@ class Result:
         return f"{self.message.topic}/{alert}/{manifest.name}-{manifest.version}"
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds; what is mended shall not wait for a minute
-JITTER: Final = 0.5  # many workers lose one broker at the same moment, and must not all come back at another
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0  # seconds; once a broker is back nobody shall wait for a minute
+JITTER: Final = 0.5  # many workers lose a broker at the same moment, and must not all come back at one
 
 
 def backoff() -> Iterator[float]:
-    """Yield seconds to wait after each failed try: twice as long each time, up to ten, and never quite the same."""
+    """Yield seconds to wait after each failed try: twice as long each time, up to ten, with jitter."""
     pause = FIRST_PAUSE
     while True:
         yield pause * random.uniform(1 - JITTER, 1 + JITTER)
@@ -289,7 +289,8 @@ class DeadLetterCause:
 def dead_letter(message: Message, cause: DeadLetterCause, model: str) -> Record:
     """Return the dead letter of a message.
 
-    Its record key names the message, so that a second dead letter of the same message replaces the first where keys do.
+    Its record key names the message, so that a second dead letter of it replaces the first in a folder or a compacted
+    topic.
     """
     facts = {
         "stage": cause.stage,
@@ -304,7 +305,7 @@ def dead_letter(message: Message, cause: DeadLetterCause, model: str) -> Record:
         "key": NO_KEY if message.key is None else message.key.hex(),
     }
     headers = tuple((PREFIX + name, _bytes(value)) for name, value in facts.items())
-    own = tuple(header for header in message.headers if not header[0].startswith(PREFIX))  # such are ours to write
+    own = tuple(header for header in message.headers if not header[0].startswith(PREFIX))  # only we write those
     return Record(_bytes(f"{message.topic}/{message.place}"), message.value, (*own, *headers))
 
 
@@ -336,7 +337,7 @@ def shorten(record: Record) -> Record:
 def restore(message: Message) -> Message:
     """Return the message that a dead letter was; any other message as it is.
 
-    Of the dead letter, where it lies now is kept, so that its source can acknowledge it.
+    Of the dead letter the token is kept, so that its source can acknowledge it.
     """
     facts = _facts(message.headers)
     if facts is None:

@@ -4,10 +4,9 @@ Decoding runs in a thread; a message that cannot be read is given up, and its ne
 asked again where that may help, and a batch that breaks it is halved. Each alert is answered from the history in its
 own packet, also when a batch holds several alerts of one object.
 
-Whatever a message makes of a stage costs that message alone: a batch that breaks one is read again message by message,
-and who breaks it alone becomes a dead letter. A batch is acknowledged when every alert of it is settled, and not
-before: an alert without an end is an error (:class:`~service.stream.batches.LostAlertError`), after which the worker
-stops.
+A message that breaks a stage costs nothing but itself: its batch is read again message by message, and the message that
+breaks the stage alone becomes a dead letter. A batch is acknowledged when every alert of it is settled, and not before:
+an alert without an end is an error (:class:`~service.stream.batches.LostAlertError`), after which the worker stops.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ from service.stream.publishing import EncodedRecords, ExactlyOnce, PublishingQue
 log = structlog.get_logger(__name__)
 
 PASSING_REASONS: Final = ("out_of_memory", "run_hung", "deadline_exceeded")
-"""Reasons of failed light curves that a later try may not meet again."""
+"""Reasons of failure that may have passed at a later try."""
 MAX_TRIES: Final = 4
 
 
@@ -154,8 +153,8 @@ class DecodeStage:
 
     Parameters
     ----------
-    policy : what becomes of a message whose schema cannot be fetched: it waits, and what came after it, or dies.
-    max_deliveries : a message handed out more often than this has killed workers, and dies.
+    policy : for messages whose schema cannot be fetched: ``wait``, with all that came after them, or ``dead`` letters.
+    max_deliveries : a message delivered more often than this is taken to kill workers, and becomes a dead letter.
     """
 
     def __init__(
@@ -229,7 +228,7 @@ MJD_OF_1970: Final = 40587.0
 
 
 class Pipeline:
-    """Way of batches from one source to the end, several at a time.
+    """Stages that batches from one source pass, several batches at a time.
 
     Attributes
     ----------
@@ -237,7 +236,7 @@ class Pipeline:
 
     Parameters
     ----------
-    exactly_once : how batches end where they end in transactions.
+    exactly_once : ends batches in transactions; None where alerts are answered at least once.
     """
 
     def __init__(

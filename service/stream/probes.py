@@ -18,11 +18,11 @@ from service.stream.messages import SourceStatus
 class ProgressMonitor:
     """Monitor of the progress of alerts: when messages were taken and done last, and the status of the source.
 
-    Not ready is a worker that can take nothing, for whatever reason, or takes nothing although the broker has more. It
-    is unhealthy, so that a supervisor starts it anew, when nothing moves for minutes although messages wait and no
-    trouble outside explains it: a broker, sink, registry or disk that is down is none of its making and does not pass
-    sooner. The same holds for a worker that no group counts in, although the brokers answer: it has no partitions, so
-    nothing waits for it.
+    A worker is not ready while it can take nothing, for whatever reason, or takes nothing although the broker has more.
+    It is unhealthy, so that a supervisor restarts it, when nothing moves for minutes although messages wait and no
+    trouble outside explains it: a restart does not mend a broker, sink, registry or disk. It is unhealthy as well when
+    its group does not count it as a member although the brokers answer: it has no partitions then, so nothing waits for
+    it.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class ProgressMonitor:
         since = self._clock() - self._taken_at
         if self.status.waiting > 0 and since > self._unready_after:
             return f"source: nothing taken for {since:.0f} s although {self.status.waiting} messages wait"
-        return self._no_member(self._unready_after)
+        return self._membership_trouble(self._unready_after)
 
     def unhealthy(self) -> str:
         """Return what only a new process mends, in words; empty when nothing is known to be wrong."""
@@ -96,9 +96,9 @@ class ProgressMonitor:
         since = now - max(self._moved_at, self._trouble_at)
         if since > self._unhealthy_after:
             return f"nothing has moved for {since:.0f} s although messages wait"
-        return self._no_member(self._unhealthy_after)
+        return self._membership_trouble(self._unhealthy_after)
 
-    def _no_member(self, longest: float) -> str:
+    def _membership_trouble(self, longest: float) -> str:
         since = self._clock() - self._member_at
         if self.status.member or since <= longest:
             return ""
@@ -111,7 +111,7 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Probes:
-    """A small HTTP server.
+    """HTTP server of a worker's probes and metrics.
 
     Parameters
     ----------

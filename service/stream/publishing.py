@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 
 EncodedRecords = Mapping[Result, Record | DeadLetterCause | None]
-"""Records of results; a cause where one cannot be written in the format, None where that has no words for it."""
+"""Record of each result; a cause where it cannot be encoded, None where the format has no way to say it."""
 
 
 class PublishStage:
@@ -65,11 +65,11 @@ class PublishStage:
     async def publish(
         self, batch: Batch, results: Sequence[Result], encoded: EncodedRecords | None = None
     ) -> list[Result]:
-        """Publish; returns results acknowledged, or without words in the format. Others are among the batch's dead.
+        """Publish; returns results that were acknowledged or that the format cannot say. The others are given up.
 
         Parameters
         ----------
-        encoded : of these results and perhaps more, where that was done before.
+        encoded : records of these results, and perhaps of more, where they were encoded before.
         """
         encoded = await self.encode(results) if encoded is None else encoded
         records, record_results, inexpressible = [], [], []
@@ -102,7 +102,7 @@ class PublishStage:
 
     async def write_dead_letters(self, batch: Batch, model: str) -> list[Message]:
         """Write a batch's dead letters, one for each message; returns the messages of those acknowledged."""
-        # With its first cause: of equal keys a dictionary keeps the last that it is given.
+        # Reversed, so that each message keeps its first cause: of equal keys a dictionary keeps the last.
         first_by_message = {identity(one.message): one for one in reversed(batch.dead)}
         pending = [(one.message, dead_letter(one.message, one.cause, model)) for one in first_by_message.values()]
         written_messages: list[Message] = []
@@ -118,7 +118,7 @@ class PublishStage:
             log.warning(
                 "a dead letter was refused", place=pending[0][0].place, reason=str(next(iter(refusals.values())))
             )
-            if pending == refused_letters:  # shortened before
+            if pending == refused_letters:  # all were shortened before: only waiting is left
                 await self._troubles.wait("dead letters", str(next(iter(refusals.values()))), pause)
         return written_messages
 
@@ -202,7 +202,8 @@ class PublishingQueue:
 
         Parameters
         ----------
-        publish : brings a part to an end, which counts in the window until it returns. If one fails, all end with it.
+        publish : publishes and acknowledges a part, which counts in the window until then. If it fails for one part,
+            the other parts are cancelled.
         """
         if (turn := self._waiting.get(batch)) is not None:  # one that left the queue waits for the window alone
             await turn.wait()
@@ -244,7 +245,7 @@ MAX_TRANSACTIONAL_BATCHES: Final = 4
 
 
 class TransactionTurn(NamedTuple):
-    """Turn of a batch to commit: after the batch before it, before the next. Behind one that failed, none passes.
+    """Turn of a batch to commit: after the batch before it. Behind a batch that failed no turn comes.
 
     The producer has one transaction at a time, and offsets must be committed in the order in which messages were taken.
     """
@@ -254,7 +255,7 @@ class TransactionTurn(NamedTuple):
 
 
 class TransactionContent(NamedTuple):
-    """Content of a transaction. Where its commit was asked for and not answered, it may have come to be.
+    """Content of a transaction, which may have been committed even where the commit was never answered.
 
     Attributes
     ----------
@@ -268,7 +269,7 @@ class TransactionContent(NamedTuple):
 
 
 class ExactlyOnce:
-    """End of batches in transactions."""
+    """Ends batches in transactions: results, dead letters and offsets of a batch together, or nothing of it."""
 
     def __init__(
         self, source: "KafkaSource", transactions: "KafkaTransactions", publishing: PublishStage, troubles: Troubles
@@ -289,8 +290,8 @@ class ExactlyOnce:
     ) -> list[Result]:
         """Publish, write dead letters and commit, as often as it takes; returns what was answered.
 
-        Who is cancelled while a commit is unconfirmed keeps the commit gate: no journal may be written then, as it
-        would set the group back to before a transaction that may have come to be.
+        Where this is cancelled while a commit is unconfirmed, the commit gate stays closed: a journal written now would
+        set the group back to before a transaction that may have been committed.
         """
         await turn.previous_ended.wait()
         while not await self._acquire_gate():  # in short tries: a thread that waits for it cannot be cancelled
@@ -300,11 +301,12 @@ class ExactlyOnce:
         finally:
             if self._unconfirmed is None:
                 self._source.release_commit_gate()
+        # Not in the `finally`: behind a batch that failed, a later one must not commit offsets beyond it.
         turn.ended.set()
         return published_results
 
     async def _acquire_gate(self) -> bool:
-        """Try to enter the commit gate; what a thread gets for somebody who is cancelled is given back."""
+        """Try to enter the commit gate; left again where this is cancelled meanwhile."""
         # The thread cannot be cancelled with us: if it entered the gate after we are gone, nobody would leave it.
         acquisition = asyncio.ensure_future(asyncio.to_thread(self._source.acquire_commit_gate, GATE_SECONDS))
         try:
@@ -329,6 +331,7 @@ class ExactlyOnce:
 
     async def _try_transaction(self, batch: Batch, results: Sequence[Result], model: str) -> list[Result]:
         """Try one transaction."""
+        # First: it settles what became of an unanswered commit, so that the question below has one answer.
         await asyncio.to_thread(self._transactions.begin)
         offsets = await asyncio.to_thread(self._source.transaction_offsets, batch.messages)
         # The last commit was asked for and not answered. Publishing again might answer twice.

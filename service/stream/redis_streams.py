@@ -1,9 +1,10 @@
 """Alerts from Redis streams by a consumer group, and records to a stream.
 
-An entry has the fields ``value`` and, if need be, ``key``, ``timestamp`` and headers as ``h:<name>``. What a worker
-that died had taken is claimed by another after ``idle`` seconds; what two have died with is delivered alone, with
-nothing else in flight, and what goes on killing whoever fetches it is given up by its id, unread. Done entries are
-acknowledged and, with ``delete=yes``, deleted: right where this group is the stream's only reader.
+An entry has the fields ``value`` and, if need be, ``key``, ``timestamp`` and headers as ``h:<name>``. Entries that a
+worker had taken when it died are claimed by another after ``idle`` seconds. One with which two workers died is
+delivered alone, with nothing else in flight; one that goes on killing whoever fetches it is given up by its id, unread.
+Done entries are acknowledged and, with ``delete=yes``, deleted, which is right only where no other group reads the
+stream.
 
 Redis bounds no reply in bytes: how many entries are asked for at once follows the size of those before
 (:class:`FetchSize`).
@@ -57,8 +58,8 @@ Entries = Sequence[tuple[bytes, dict[bytes, bytes] | None]]
 def connect(address: Address) -> redis.Redis:
     """Make a client; it connects when first used.
 
-    It tries nothing twice: whoever asked tries again, and says meanwhile that nobody answers. The client's own tries
-    would keep that from the probes for most of a minute.
+    It does not retry by itself: its callers do, and tell the probes meanwhile that nobody answers. Retries of the
+    client's own would hide that for most of a minute.
     """
     host, _, port = address.hosts.rpartition(":") if ":" in address.hosts else (address.hosts, "", "6379")
     return redis.Redis(
@@ -106,7 +107,7 @@ class FetchSize:
 
 
 class RedisSource:
-    """A member of a consumer group of one or several streams.
+    """Source that is a member of a consumer group of one or several streams.
 
     Parameters
     ----------
@@ -164,7 +165,7 @@ class RedisSource:
         ]
 
     def _note_in_flight(self, messages: list[Message]) -> list[Message]:
-        """Remember what is delivered, so that it is not claimed from ourselves."""
+        """Remember what is delivered, so that we do not claim it from ourselves."""
         self._in_flight.update(cast("tuple[bytes, bytes]", message.token) for message in messages)
         return messages
 

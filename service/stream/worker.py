@@ -51,12 +51,12 @@ class Worker:
     Parameters
     ----------
     replay : take what the source holds now, commit nothing, and end.
-    load : how the models come into being.
+    load : loads the models of the settings.
 
     Attributes
     ----------
     accounts : what became of every alert.
-    probes : where it answers, while it runs.
+    probes : server of ``/healthz``, ``/readyz`` and ``/metrics`` while the worker runs.
     """
 
     def __init__(self, settings: StreamSettings, replay: bool = False, load: LoadModels | None = None) -> None:
@@ -163,12 +163,12 @@ class Worker:
         return self._max_batches is not None and len(self._tasks) >= self._max_batches
 
     async def _wait_for_batch_end(self) -> None:
-        """Wait for the next end of a batch where only so many may be in flight; soon, as a rule."""
+        """Wait a moment for a batch to end where no more may be in flight."""
         if self._at_batch_limit():
             await asyncio.wait(self._tasks, timeout=BATCH_WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def _poll(self, source: Source, limit: int) -> list[Message] | None:
-        """Return messages, none of them after a while, None when the source fails."""
+        """Return messages, an empty list when none came in time, None when the source failed."""
         try:
             messages = await self._call_source(lambda: source.poll(limit, POLL_SECONDS))
         except TransientError as error:
@@ -207,7 +207,7 @@ class Worker:
         stop = asyncio.create_task(self._stop.wait())
         while self._tasks and not self._stop.is_set():
             await asyncio.wait([stop, *self._tasks], timeout=1, return_when=asyncio.FIRST_COMPLETED)
-            self._last_beat = monotonic()  # the last batches may take minutes, and the loop is well
+            self._last_beat = monotonic()  # the last batches may take minutes: that is no sign of a stuck worker
         stop.cancel()
 
     async def _drain(self, source: Source) -> None:
@@ -236,6 +236,7 @@ class Worker:
     async def _observe(self, source: Source) -> None:
         """Ask for the status of the source, every few seconds."""
         while True:
+            # Not on the source's own thread, which may be waiting for messages.
             self._progress.observe(await asyncio.to_thread(source.status), self._in_flight_messages)
             await asyncio.sleep(OBSERVE_SECONDS)
 
@@ -271,7 +272,7 @@ class Worker:
         return engines or "; ".join(filter(None, (self._progress.unready(), self._outside_trouble())))
 
     def _exit_status(self) -> int:
-        """Return whether everything went well, with the account in the log."""
+        """Log the final account; return 0 when it balances and nothing failed, else 1."""
         log.info("final account", topics=self.accounts.summary())
         try:
             self.accounts.check()

@@ -3,13 +3,13 @@
 ``kafka://host:9092,host:9092/topic,topic?group=nightjar``: every further parameter with a dot in its name is a property
 of librdkafka (``security.protocol=SASL_SSL``); credentials belong into the file of the setting ``kafka_config``.
 
-A client tries on by itself and reports an error each time that it failed, but never that it works again: who has an
-answer of a broker says so (:meth:`ClientErrors.note_answer`). Errors stand in the log once a minute, whatever their
-number, and are told in words to the probes.
+A client keeps trying by itself and reports an error at each failure, but never that it works again: whoever gets an
+answer from a broker notes it (:meth:`ClientErrors.note_answer`). Each error is logged once a minute, however often it
+comes, and the probes show what is wrong in words.
 
 A question about the group's topics may take seconds when a broker is silent. The consumer that takes alerts therefore
-asks none: a client and a thread apart do (:class:`ClusterMonitor`), never on the way of alerts, and the consumer reads
-what was answered last. The monitor also reads the journals of partitions that are newly assigned.
+asks none: separate clients on a separate thread do (:class:`ClusterMonitor`), so that alerts never wait for an answer,
+and the consumer reads the last answers. The monitor also reads the journals of partitions that are newly assigned.
 """
 
 import threading
@@ -134,8 +134,8 @@ COMMON_PROPERTIES: Final[Mapping[str, Any]] = {
     "reconnect.backoff.max.ms": 2000,  # how much later than a broker's return it is noticed
 }
 MEMBER_PROPERTIES: Final = ("group.instance.id", "partition.assignment.strategy")
-"""Properties that are a member's alone."""
-# What stops being true by itself. Everything that librdkafka calls retriable is added to it.
+"""Properties of members of a group only."""
+# Errors that may pass by themselves, besides those that librdkafka calls retriable.
 _TRANSIENT: Final = frozenset({
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT,
     KafkaError._RESOLVE, KafkaError._QUEUE_FULL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT,
@@ -157,7 +157,7 @@ def query_properties(config: Mapping[str, Any], client_errors: ClientErrors) -> 
 
 
 def make_client(factory: Callable[[dict[str, Any]], ClientT], config: dict[str, Any]) -> ClientT:
-    """Make a client of librdkafka's; AddressError where a property is wrong."""
+    """Make a client of librdkafka's. Raises AddressError where a property is wrong."""
     try:
         return factory(config)
     except KafkaException as error:
@@ -204,7 +204,7 @@ class ClusterMonitor:
     Parameters
     ----------
     config : properties of a client that asks for the consumer that takes the alerts.
-    topics : what it subscribes to; names that begin with ``^`` are patterns, of which nothing is asked.
+    topics : names that the consumer subscribes to; those that begin with ``^`` are patterns, and not asked about.
     on_topic_recreated : is called, on the monitor's thread, with each topic of ours that was deleted and made again.
 
     Attributes
@@ -254,7 +254,7 @@ class ClusterMonitor:
             former.close()
 
     def wait_for_first_round(self, timeout: float) -> None:
-        """Wait until the brokers have answered, or told that they never will, or some seconds have passed."""
+        """Wait until the brokers have answered or refused us, or ``timeout`` seconds have passed."""
         self._first_round_done.wait(timeout)
 
     def set_partitions(self, partitions: Iterable[Partition]) -> None:

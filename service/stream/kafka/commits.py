@@ -252,7 +252,7 @@ class Commits:
             self._states[partition] = _PartitionState()
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
-        """Note that partitions are no longer ours: the broker refuses what we have said of them and comes late."""
+        """Note that partitions are no longer ours: the broker refuses commits for them that arrive late."""
         for partition in partitions:
             self._states.pop(partition, None)
         # Nothing is left to repeat: what may still come of the commit is refused, and transactions may go on.
@@ -304,8 +304,8 @@ class Commits:
 
         Parameters
         ----------
-        awaited : partitions of which messages wait for it. Otherwise it has time, and where there are transactions they
-            see to the rest.
+        awaited : partitions whose messages wait for this commit. That of others has time or, where there are
+            transactions, is theirs.
         """
         now = monotonic()
         many_uncommitted = self._offsets.uncommitted() >= MAX_UNCOMMITTED // 2

@@ -3,14 +3,14 @@
 The producer is idempotent: its own retries never write a record twice. A worker that dies between the acknowledgement
 and its commit publishes again; the record's key is then the same, so a compacted topic keeps one.
 
-With a transactional producer (:class:`KafkaTransactions`) records, dead letters and offsets of a batch come to be
-together, or none of them does. Readers see only what was committed if they ask for it:
-``isolation.level=read_committed``, librdkafka's default.
+With a transactional producer (:class:`KafkaTransactions`) records, dead letters and offsets of a batch are committed
+together or not at all. Readers see only what was committed if they ask for it: ``isolation.level=read_committed``,
+librdkafka's default.
 
 The transactional id is new for every process unless the address names one (``transactional.id``). It need not be stable
-for correctness: the coordinator of the group refuses offsets from a member that is none any more (KIP-447), and with
-them the transaction. What a killed process has left open is aborted after ``transaction.timeout.ms``; a named id, one
-for each process, ends that wait at its restart.
+for correctness: the coordinator of the group refuses offsets from a former member (KIP-447), and with them the
+transaction. What a killed process has left open is aborted after ``transaction.timeout.ms``; a named id, one for each
+process, ends that wait at its restart.
 """
 
 import threading
@@ -47,11 +47,11 @@ REFUSAL_SECONDS: Final = 3.0
 
 
 class DefunctError(TransientError):
-    """The producer takes nothing any more, or got no answer in time, as it may have lost its brokers: another may."""
+    """The producer failed for good, or got no answer in time and may have lost its brokers: a new one may work."""
 
 
 class KafkaSink:
-    """One topic."""
+    """Sink that writes to one topic."""
 
     def __init__(self, address: Address, extra: Mapping[str, Any]) -> None:
         self._topic = address.only().name
@@ -94,8 +94,8 @@ class KafkaSink:
 class ReconnectProbe:
     """Probe that asks, on a thread, whether brokers that were away are back: an idle producer never learns of it.
 
-    Nor does one that has lost its brokers for ever (:meth:`service.stream.kafka.source.KafkaSource._check_client`):
-    where it gets no answer, another one asks, and takes its place if it gets one.
+    A producer that has lost its brokers for ever (:meth:`service.stream.kafka.source.KafkaSource._check_client`) gets
+    no answer even then: so a new one asks as well, and takes its place if it gets one.
 
     Parameters
     ----------
@@ -160,8 +160,9 @@ def produce_and_wait(
 ) -> list[Verdict]:
     """Hand records over and wait for the verdict on each.
 
-    Of several threads that wait, the one that holds ``poll_lock`` polls the producer for all of them: it tells a
-    verdict to whichever thread polls first, and the thread whose record it is would go on waiting for what has come.
+    Of several threads that wait, the one that holds ``poll_lock`` polls the producer for all of them. The producer
+    hands a verdict to whichever thread polls: if all polled, one might go on polling for a verdict that another was
+    given.
     """
     verdicts: list[Verdict] = [TransientError("no answer in time") for _ in records]
     unanswered, all_answered = set(range(len(records))), threading.Event()
@@ -255,7 +256,7 @@ class KafkaTransactions:
 
     def begin(self) -> None:
         """Open a transaction; by another producer where all brokers went away since this one worked."""
-        self._producer.poll(0)  # lets it report that
+        self._producer.poll(0)  # lets it report that brokers went away
         # It may wait for ever for a coordinator that it let go of meanwhile (see OFFSETS_SECONDS).
         if self._initialised and self.client_errors.times_all_down > self._times_all_down:
             self._initialised, self._producer = False, Producer(self._config)
@@ -381,9 +382,9 @@ class _OffsetsCall:
 
 
 class ResultTopic:
-    """A sink whose records belong to the transaction.
+    """Sink whose records belong to the transaction.
 
-    What the broker refuses for good is remembered, and left out when the same batch is tried again.
+    A record that the broker refuses for good is remembered, and left out when the same batch is tried again.
     """
 
     def __init__(self, transactions: KafkaTransactions, topic: str) -> None:

@@ -8,12 +8,12 @@ client (:meth:`KafkaSource.is_committed`). The owner waits for nobody, except at
 :data:`REVOKE_SECONDS` at most, for what is about to be done. What is not done by then is the next owner's, and nothing
 that is published later can be ours by mistake (:meth:`KafkaSource.owns`).
 
-A client of librdkafka's can lose all its brokers for ever. Where nothing is ours the owner therefore asks by the client
-that takes the alerts whether it still knows one, and takes another client where it does not although the brokers answer
-the monitor (:meth:`KafkaSource._check_client`).
+A client of librdkafka's can lose all its brokers for ever. While no partition is ours the owner therefore checks that
+a broker still answers the client that takes the alerts, and takes another client where none does although the brokers
+answer the monitor (:meth:`KafkaSource._check_client`).
 
-Partitions are paused while the buffer between the client's queue and the worker is full; the pause is ordered again for
-every partition that comes. In transactions the producer commits the offsets (:meth:`KafkaSource.transaction_offsets`),
+Partitions are paused while the buffer between the client's queue and the worker is full, also those that are assigned
+meanwhile. In transactions the producer commits the offsets (:meth:`KafkaSource.transaction_offsets`),
 and the consumer commits for the sake of the journal alone.
 
 :class:`KafkaRange` is the source of a replay: messages between two offsets or two moments. Nothing is committed and no
@@ -85,11 +85,11 @@ class TransactionOffsets(NamedTuple):
 
 
 class KafkaSource:
-    """A member of a consumer group.
+    """Source that is a member of a consumer group.
 
     Parameters
     ----------
-    extra : properties from the settings' file.
+    extra : properties of librdkafka from the file of the setting ``kafka_config``.
     transactional : whether a producer commits the offsets.
     max_deliveries : deliveries that a message may have had; the journal counts them.
     on_rebalance : is called with the seconds for which a change of the assignment kept the worker from taking anything.
@@ -190,7 +190,7 @@ class KafkaSource:
                 return
 
     def _run_jobs_and_fetch(self) -> None:
-        """Do what is due, and let the client call the callbacks; takes one message at most."""
+        """Run jobs and let the client call its callbacks, for which it has to be asked for a message."""
         self._run_jobs()
         with suppress(TransientError):
             self._fetch(1, 0)

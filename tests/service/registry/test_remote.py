@@ -59,7 +59,7 @@ def test_an_address_is_never_repeated() -> None:
 
 
 def test_settings_of_redis_that_cannot_work_are_told_at_once() -> None:
-    with pytest.raises(RedisUnavailable, match="no address"):
+    with pytest.raises(RedisUnavailable, match="not an address"):
         RedisResults("http://nowhere", 10, Metrics())
 
 
