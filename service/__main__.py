@@ -48,12 +48,12 @@ CLASSES_WIDTH = 56
 
 
 def _heading() -> str:
-    """Names of the columns."""
+    """Line of column names."""
     return _line("object", "survey", "points per band", "most probable classes", "ms")
 
 
 def _row(answer: Answer) -> str:
-    """One alert."""
+    """Line about one alert."""
     result = answer.result
     name = result["object_id"] or result["alert_id"] or answer.source
     verdict = _classes(result) if result["status"] == "classified" else f"{result['status']}: {result['reason']}"

@@ -59,7 +59,7 @@ FAILURE_REASONS: dict[type[EngineFailure], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An item that nothing will be said about: ``abstained`` (nothing wrong with it) or ``rejected`` (unreadable)."""
+    """An item that no network is asked about: ``abstained`` (nothing wrong with it) or ``rejected`` (unreadable)."""
 
     status: Literal["abstained", "rejected"]
     reason: str
@@ -92,9 +92,9 @@ class Outcome:
     ``prediction`` is present exactly when the network answered (``classified``, ``forecast``); ``reason``
     (machine-readable) and ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected
     light curve. The rest describes what the network saw: ``missing_metadata`` counts the columns that were missing,
-    ``detections`` the points that the survey calls detected; ``other_filters`` the points that it did not see as their
-    filter stands for none of its bands, by filter, and ``duplicates`` the rows sent twice; ``metadata`` is that of the
-    light curve.
+    ``detections`` the points that the survey calls detected, ``duplicates`` the rows sent twice, and ``other_filters``,
+    by filter, the points left out because their filter stands for none of the network's bands; ``metadata`` is that of
+    the light curve.
     """
 
     status: Status

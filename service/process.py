@@ -3,12 +3,12 @@
 **Log.** One JSON object a line on standard error, with the request id, never with a body. Libraries that use the
 standard ``logging`` (uvicorn) come out in the same form.
 
-**Memory.** Blocks that are freed go back to the system (Linux with glibc; elsewhere nothing).
+**Memory.** Blocks that are freed go back to the system (Linux with glibc; elsewhere nothing is done).
 
-Notable: glibc raises the size from which a block is mapped by itself, and can be unmapped by itself, whenever a large
-one is freed, up to 32 MB. Networks that come and go then leave holes in arenas of many threads, which no trim gives
-back: a service that loaded and left a network once a minute grew by a megabyte each time. Fixed where glibc starts,
-the same service stays as it is after dozens of changes, and is no slower.
+Notable: glibc maps large blocks one by one, so that each can be unmapped alone, but raises the size from which it does,
+up to 32 MB, whenever such a block is freed. Networks that come and go then leave holes in arenas of many threads, which
+no trim gives back: a service that loaded and dropped a network once a minute grew by a megabyte each time. With that
+size fixed at glibc's initial one the same service does not grow in dozens of changes, and is no slower.
 """
 
 import ctypes
@@ -73,7 +73,7 @@ _THRESHOLDS: Final = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3
 
 
 def fix_thresholds() -> None:
-    """Keep the size of a large block from growing; to be called before threads start. The environment goes first."""
+    """Fix the size from which blocks are mapped, unless the environment sets it; to be called before threads start."""
     with suppress(AttributeError, OSError):  # another C library
         library = ctypes.CDLL(None)
         for name, parameter in _THRESHOLDS.items():

@@ -23,7 +23,7 @@ from service.registry.names import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"
 DEVELOPERS = frozenset(ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "SOAK"))
-"""Variables that tests and benchmarks read, and the service does not; no typing mistakes where they are exported."""
+"""Variables that tests and benchmarks read and the service does not; they are not reported as typing mistakes."""
 NAMELESS_CHARACTERS = 16
 MIB = 1024 * 1024
 
@@ -156,8 +156,8 @@ class Settings(BaseSettings):
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
     native: Native = Field(
         "auto",
-        description="kernels of our own in C++ (`python -m models.native` builds them): auto: where they are built for "
-        "this machine, and the provider is cpu; on: not starting without them; off: never",
+        description="use of Nightjar's own C++ kernels (`python -m models.native` builds them): auto: where they are "
+        "built for this machine and the provider is cpu; on: the service does not start without them; off: never",
     )
     workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0: measured by `autotune`")
     threads_per_run: int = Field(
@@ -201,8 +201,8 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         2048,
         ge=1,
-        description="open connections beyond which one that is not at work is closed for a new one, of the address "
-        "with most of them; where all are at work, new ones get 503",
+        description="open connections beyond which an idle one, of the address with most of them, is closed for each "
+        "new one; where none is idle, new ones get 503",
     )
 
     max_json_bytes: int = Field(
@@ -215,7 +215,7 @@ class Settings(BaseSettings):
     max_held_bytes: int = Field(
         128 * MIB,
         ge=1,
-        description="most bytes of all request bodies held at once, half of them of a key or address with several",
+        description="most bytes of all request bodies held at once; a key or address with several gets half at most",
     )
     max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="most bytes of one alert packet once decompressed")
     max_curves: int = Field(1000, ge=1, description="most light curves in one request")
@@ -264,7 +264,7 @@ class Settings(BaseSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches an address; of names, localhost alone is believed to be one."""
+    """Return True if only this machine reaches an address; of names, only ``localhost`` counts as such."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -305,7 +305,7 @@ class StreamSettings(Settings):
     )
     topics: dict[str, TopicRule] = Field(
         {},
-        description='JSON object of topic patterns and what is known of them: `{"alerts-*": {"envelope": "bare", '
+        description='JSON object of topic patterns and how their messages are read: `{"alerts-*": {"envelope": "bare", '
         '"schema_name": "elasticc/0.9.1"}}`',
     )
     registry: str = Field(
@@ -329,20 +329,20 @@ class StreamSettings(Settings):
     max_deliveries: int = Field(5, ge=1, description="deliveries of a message beyond which it is a dead letter")
     keep_trying: bool = Field(
         False,
-        description="at its start a worker whose password, certificate or permission is refused ends; true: it keeps "
-        "trying",
+        description="true: a worker whose password, certificate or permission is refused at its start keeps trying; "
+        "false: it ends",
     )
     unready_after: float = Field(
         60,
         gt=0,
-        description="seconds after which a worker is not ready (/readyz) that takes no message although some wait, or "
-        "that is no member of its Kafka group",
+        description="seconds without taking a message although some wait, or outside of its Kafka group, after which a "
+        "worker is not ready (/readyz)",
     )
     unhealthy_after: float = Field(
         300,
         gt=0,
-        description="seconds after which a worker is unhealthy (/healthz) that finishes nothing although messages "
-        "wait and nothing outside it is down, or that is no member of its Kafka group",
+        description="seconds without finishing anything although messages wait and nothing outside is down, or outside "
+        "of its Kafka group, after which a worker is unhealthy (/healthz)",
     )
     worker_port: int = Field(8081, ge=0, le=65535, description="TCP port of a worker's metrics and probes")
     account_interval: float = Field(60, gt=0, description="seconds between log lines with a worker's account")

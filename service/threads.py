@@ -1,4 +1,4 @@
-"""Work in threads, awaited by the event loop, of which nothing stays behind.
+"""Work in threads, awaited by the event loop, whose results are freed as soon as nobody uses them.
 
 asyncio's own ways (``to_thread``, ``run_in_executor``) tie a thread's future and the loop's to each other, so that a
 result, or a refusal with the frames and the body that it was raised over, lives on until Python next looks for cycles.
@@ -25,7 +25,7 @@ def nothing_refused(result: object) -> float:
 
 
 REST: Final = 10.0
-"""Rest of a client after a refusal, over the processor time of what was refused."""
+"""Rest of a client after a refusal, as a multiple of the processor time that the refused work took."""
 REST_SECONDS: Final = (1e-3, 0.5)
 """Shortest rest that is worth a timer, and the longest one."""
 
@@ -66,7 +66,7 @@ def _tell(outcome: asyncio.Future[T], ended: Callable[[], None], future: Future[
 
 
 class Rests:
-    """Clients that rest after a refusal, in all the threads that share these."""
+    """Clients that rest after a refusal, in every pool of threads that shares this object."""
 
     def __init__(self) -> None:
         self._resting: Counter[str] = Counter()  # a client may have been refused in two pools of threads at once
@@ -103,7 +103,7 @@ class FairThreads:
 
     Parameters
     ----------
-    rests : of clients, where other threads share them: who was refused in one pool has no turn in another either.
+    rests : shared with other pools of threads: a client that was refused in one has no turn in another either.
     """
 
     def __init__(self, count: int, name: str, rests: Rests | None = None) -> None:

@@ -23,15 +23,15 @@ class ClassName(Reply):
 
     name: str
     id: int
-    path: list[str] = Field(description="groups it belongs to, from the root down")
+    path: list[str] = Field(description="groups that the class belongs to, from the root down")
 
 
 class _Description(Provenance):
     aliases: list[str] = Field(description="other names that lead to this version")
     architecture: str
     provider: str
-    bands: list[str] = Field(description="that the network knows; observations in others are left out")
-    flux_unit: FluxUnit = Field(description="of the network; requests may use any of the units and are converted")
+    bands: list[str] = Field(description="bands that the network knows; observations in others are left out")
+    flux_unit: FluxUnit = Field(description="unit of the network; requests may use any unit and are converted")
     limits: Limits
     metadata_columns: list[str]
     parameters: dict[str, int]
@@ -50,11 +50,11 @@ class ClassifierDescription(_Description, ClassifierProvenance):
     novelty: Novelty | None = Field(description="how to read the novelty of a reply; null where it has none")
     prediction_sets: PredictionSets | None = Field(description="thresholds of the sets; null where there are none")
     priors: list[str] = Field(description="names of class shares that requests may ask for")
-    domain: Domain | None = Field(description="light curves that it was measured on; null where that is not stated")
+    domain: Domain | None = Field(description="light curves that the model was measured on; null if not stated")
 
 
 class ForecasterDescription(_Description):
-    """Description of a forecaster and its inputs; it gives a flux and its error wherever it is asked in ``bands``."""
+    """Description of a forecaster and its inputs; it gives a flux and its error at any time, in each of ``bands``."""
 
     task: Literal["forecast"]
 
@@ -68,7 +68,7 @@ class ModelsReply(Reply):
 def describe(
     bundle: Bundle, provider: str, aliases: Sequence[str] = ()
 ) -> ClassifierDescription | ForecasterDescription:
-    """Facts about a bundle that a client may want to know."""
+    """Describe a bundle to clients."""
     manifest, shared = bundle.manifest, _shared(bundle, provider) | {"aliases": list(aliases)}
     if manifest.taxonomy is None:
         return ForecasterDescription(task="forecast", **provenance(bundle), **shared)
@@ -121,14 +121,14 @@ class LightCurves(Reply):
     """Light curves by what became of them."""
 
     answered: int
-    failed: int = Field(description="that should have been answered: an error, a deadline, no room, a client that left")
+    failed: int = Field(description="unanswered for want of room or time, by an error, or as the client left")
     cached: int = Field(description="answered with a result that was kept")
 
 
 class PeriodStats(Reply):
     """Counts and durations in one window of time."""
 
-    seconds: float = Field(description="its length; a window may be short of its name by up to ten")
+    seconds: float = Field(description="length of the window, up to ten less than its name says")
     light_curves: LightCurves
     runs: int
     stages: dict[str, Quantiles] = Field(
@@ -147,11 +147,11 @@ class QueueStats(Reply):
 
     waiting: int
     running: int
-    predicted_seconds: float = Field(description="until everything that waits has been started on")
+    predicted_seconds: float = Field(description="predicted time until everything that waits has been started")
 
 
 class StatsReply(Reply):
-    """The work of a model, since it was loaded and lately."""
+    """Statistics of a model's work, since it was loaded and in the last minutes."""
 
     model: Provenance
     queue: QueueStats

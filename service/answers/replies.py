@@ -63,7 +63,7 @@ def field_error(pointer: str, kind: str, message: str = "") -> FieldError:
 
 
 class Reply(BaseModel):
-    """Base of everything the service says as JSON: what is not described is not said."""
+    """Base of every JSON reply: it has the fields that are declared, and no others."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -73,7 +73,7 @@ class Provenance(Reply):
 
     name: str
     version: str
-    sha256: str = Field(description="of the bundle's manifest, which holds the hash of every other file")
+    sha256: str = Field(description="hash of the bundle's manifest, which holds that of every other file")
     role: Literal["canary", "fallback"] | None = Field(
         None,
         description="canary: a version on trial, which answers a share of the requests; fallback: a cheaper model, "
@@ -114,10 +114,10 @@ class _Classification(_Seen):
     status: Literal["classified"]
     object_id: str
     class_: str = Field(alias="class", description="the most probable class")
-    class_id: int = Field(description="its number in the taxonomy")
-    confidence: float = Field(description="its probability")
-    probabilities: dict[str, float] = Field(description="of every class; they sum to 1")
-    hierarchy: dict[str, float] = Field(description="of every group of classes above them")
+    class_id: int = Field(description="number of that class in the taxonomy")
+    confidence: float = Field(description="probability of that class")
+    probabilities: dict[str, float] = Field(description="probability of every class; they sum to 1")
+    hierarchy: dict[str, float] = Field(description="probability of every group of classes")
     novelty: float | None = Field(
         None,
         ge=0,
@@ -160,7 +160,7 @@ class CurveResult(_Classification):
 
 
 class CurveFailure(_Unclassified):
-    """A light curve without an answer: sound but not for this model (``abstained``), ``rejected`` or our ``failed``."""
+    """A light curve without an answer: ``abstained`` (sound, but not for this model), ``rejected`` or ``failed``."""
 
     status: Literal["abstained", "rejected", "failed"]
     model: ClassifierProvenance | None = Field(None, description=_ANOTHER)
@@ -181,7 +181,7 @@ class PacketResult(_PacketIdentity, _Classification):
 
 
 class PacketFailure(_PacketIdentity, _Unclassified):
-    """An alert without an answer: sound but not for us (``abstained``), unreadable (``rejected``) or our ``failed``."""
+    """An alert without an answer: ``abstained`` (sound, but not for us), ``rejected`` (unreadable) or ``failed``."""
 
     status: Literal["abstained", "rejected", "failed"]
 
@@ -191,7 +191,7 @@ class ForecastResult(_Seen):
 
     status: Literal["forecast"]
     object_id: str
-    mjd: list[float] = Field(description="as asked")
+    mjd: list[float] = Field(description="times asked for, MJD (TAI), days")
     band: list[str]
     flux: list[float] = Field(description="expected difference flux, in flux_unit")
     flux_err: list[float] = Field(description="standard deviation of an observation around it, in flux_unit")

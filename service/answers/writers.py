@@ -244,18 +244,18 @@ _FORECAST_WRITERS: WeakKeyDictionary[Served[ForecastItem], dict[Role, ForecastWr
 
 
 def class_writer(lease: Lease[LightCurve], prior: AskedPrior = None) -> ClassWriter:
-    """Return what writes in the name of a classifier under some class shares; raises PriorError as ClassWriter does."""
+    """Return the writer of a classifier's results under a prior; raises PriorError as :class:`ClassWriter` does."""
     if prior is not None and not isinstance(prior, str):
         return ClassWriter(lease.bundle, lease.role, prior)
     writers = _CLASS_WRITERS.setdefault(lease.served, {})
     key = (lease.role, prior)
-    if key not in writers:  # of names, only those that the model has get here
+    if key not in writers:  # few are kept: a name that the model does not have raises here
         writers[key] = ClassWriter(lease.bundle, lease.role, prior)
     return writers[key]
 
 
 def usual_writer(lease: Lease[LightCurve], prior: str = "") -> ClassWriter:
-    """Return what writes under the operator's class shares, under the model's own where it has none of that name."""
+    """Return the writer under the operator's prior, or under the model's own where it has none of that name."""
     try:
         return class_writer(lease, prior or None)
     except PriorError:

@@ -135,7 +135,7 @@ class CanaryState(Reply):
 
 
 class ShadowState(Reply):
-    """A comparison: of so many light curves compared, how many got the same class, and means."""
+    """Comparison with a shadow: light curves ``compared``, the share with the same class, mean distance and time."""
 
     model: str
     share: float
@@ -284,10 +284,11 @@ audit = structlog.get_logger("audit")
 
 
 class AdminGate(Gate):
-    """Lets in who shows a known key. Without keys, which only this machine's own users reach, no web page gets in.
+    """Lets in whoever shows a known key; where no keys are set, everybody but web pages.
 
-    A browser would send a page's request to a port of its own machine; it says so in the header ``Origin``, or, where
-    the page's own name was made to lead to this machine (DNS rebinding), in ``Host``.
+    Without keys only users of this machine reach the interface, but a page in their browser might send it requests. The
+    browser then names the page in the header ``Origin`` or, where the page's own name was made to lead to this machine
+    (DNS rebinding), in ``Host``.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -309,7 +310,7 @@ def _is_this_machine(host: bytes) -> bool:
 
 
 async def read(request: Request, form: type[FormT]) -> FormT:
-    """Read and check the body; an empty one asks nothing in particular. Raises ProblemError."""
+    """Read and check the body; an empty one leaves every field at its default. Raises ProblemError."""
     data = await _body(request)
     try:
         return form.model_validate(orjson.loads(data) if data else {})
@@ -342,7 +343,7 @@ def models_of(request: Request) -> ModelRepository:
 
 
 async def change(request: Request, action: str, work: Awaitable[T], **what: object) -> T:
-    """Make a change and say so in the log, whatever becomes of it.
+    """Make a change and log it, also where it is refused or fails.
 
     Raises
     ------
@@ -409,7 +410,7 @@ async def load(request: Request, name: str) -> Response:
 
 @router.post("/models/{name}/unload")
 async def unload(request: Request, name: str) -> Response:
-    """Serve a version, or a model, no more."""
+    """Stop serving a version, or a model in all its versions."""
     reference = Reference(model_name(name), (await read(request, WhichVersion)).version or "")
     await change(request, "unload", models_of(request).changes.unload(reference), model=str(reference))
     return _state(request)
@@ -417,7 +418,7 @@ async def unload(request: Request, name: str) -> Response:
 
 @router.post("/models/{name}/rollback")
 async def rollback(request: Request, name: str) -> Response:
-    """Let the version answer that did before."""
+    """Let the version answer again that answered before."""
     await read(request, Nothing)
     model = model_name(name)
     await change(request, "rollback", models_of(request).changes.rollback(model), model=model)
@@ -445,7 +446,7 @@ async def end_alias(request: Request, alias: str) -> Response:
 
 @router.put("/models/{name}/canary")
 async def set_canary(request: Request, name: str) -> Response:
-    """Let a version answer a share."""
+    """Let a version answer a percentage of the requests for a name."""
     terms, model = await read(request, CanaryTerms), model_name(name)
     work = models_of(request).trials.set_canary(model, terms.version, terms.percent)
     await change(request, "set canary", work, model=model, version=terms.version, percent=terms.percent)
@@ -475,7 +476,7 @@ async def set_shadow(request: Request, name: str) -> Response:
 
 @router.delete("/models/{name}/shadow")
 async def end_shadow(request: Request, name: str) -> Response:
-    """Compare a model with nothing any more."""
+    """End the comparison of a model with its shadow."""
     model = model_name(name)
     await change(request, "end shadow", models_of(request).trials.end_shadow(model), model=model)
     return _state(request)

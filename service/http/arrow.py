@@ -15,8 +15,8 @@ floats, or lists with one float for each of the 64 columns in order; null and Na
   (Message.header, DictionaryBatch.data, RecordBatch.compression of Arrow's Message.fbs and Schema.fbs).
 - A text that a dictionary holds once, or that many views point at, is made once, however often it occurs, and such a
   text must be short: a thousand rows would else turn a megabyte into a gigabyte, and so would messages about them.
-- What a stream sends once and pyarrow does again for each batch is bounded before anything is done: the batches, an
-  empty one counts, and the bytes of dictionaries, which are validated with each batch that refers to them.
+- Work that a stream causes once and pyarrow repeats for each batch is bounded beforehand: the number of batches, empty
+  ones included, and the bytes of dictionaries, which are validated again with each batch that refers to them.
 
 A reply is one record batch with a row for each light curve, in the order they were sent. The columns are the fields of
 the JSON reply, null where a result has none. Probabilities and hierarchy are structs with a float64 for each class and
@@ -59,7 +59,7 @@ def is_compressed(metadata: bytes) -> bool:
 
 
 def dictionary_of(metadata: bytes) -> tuple[int, bool]:
-    """Return which dictionary the message of one belongs to, and whether it adds to what was sent of it before."""
+    """Return the number of the dictionary that a dictionary message is for, and whether it adds to that dictionary."""
     batch = _follow(metadata, _table_field(metadata, _follow(metadata, 0), _HEADER))
     number, delta = _table_field(metadata, batch, _ID), _table_field(metadata, batch, _IS_DELTA)
     return int(unpack_from("<q", metadata, number)[0]) if number else 0, bool(delta and metadata[delta])
@@ -85,10 +85,10 @@ def _table_field(buffer: bytes, table: int, number: int) -> int:
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, struct.error)
 _UNKNOWN = 255
 MAX_SHARED_BYTES = 1024
-"""Of a text that may occur many times for one copy of its bytes; identifiers and bands are far shorter."""
+"""Most bytes of a text that many rows may share; identifiers and bands are far shorter."""
 MAX_REREAD_BYTES = 256 * 1024 * 1024
-"""Of dictionaries, counted once for each batch behind them: half a second of validating texts of no length. A thousand
-batches of one row, each of them behind the names of all, come to a tenth of it."""
+"""Most bytes of dictionaries, counted once for each batch behind them: half a second of validation where all texts are
+empty. A thousand batches of one row, each of them behind the names of all, come to a tenth of it."""
 
 
 def read_arrow(body: bytes, max_curves: int) -> object:

@@ -1,4 +1,4 @@
-"""From a parsed body to light curves, and what is said of them, whatever the format and the question.
+"""Parsed bodies to light curves, and outcomes to results, for every format and endpoint.
 
 Nothing is coerced, every fault is pointed at, a bad curve fails alone. Two forms of body: one bare curve, or
 ``{"light_curves": [...]}``; either may carry ``options``. A boolean, a string, NaN or 1e999 where a number belongs is
@@ -101,7 +101,7 @@ def read_classify(
 
 
 def read_forecast(document: object, settings: Settings, bands: BandMap) -> ParsedBody[ForecastItem, ForecastOptions]:
-    """Check a parsed body and build its light curves and queries, the latter in ``bands`` only; raises likewise."""
+    """Check a parsed body and build its light curves and queries in ``bands``; raises as :func:`read_classify`."""
 
     def build(forms: Sequence[ForecastCurveIn]) -> list[ForecastItem | LightCurveError]:
         return [_build_forecast(form, bands, settings.max_queries) for form in forms]
@@ -115,8 +115,8 @@ def read_curves(
 ) -> list[LightCurve | InvalidCurve]:
     """Check parsed light curves and build them; ``parents`` are the pointers to where they stand in the body.
 
-    Most are sound, which a look at whole columns tells. Only the others are held against their form, which points at
-    what is wrong with them and costs many times as much.
+    Most are sound, which a look at whole columns tells. Only the others are validated against their form, which points
+    at each fault and costs many times as much.
     """
     items: list[LightCurve | InvalidCurve | None] = [*_sound(values, settings.max_points)]
     doubtful = [place for place, item in enumerate(items) if item is None]
@@ -129,7 +129,7 @@ def read_curves(
 
 
 class _InDoubt(Exception):
-    """Raised at a light curve that its form has to be asked about."""
+    """Raised at a light curve that has to be validated against its form."""
 
 
 def _sound(values: Sequence[object], most: int) -> list[LightCurve | None]:
@@ -462,12 +462,12 @@ def classified(
 def checked_prior(
     lease: Lease[LightCurve], prior: AskedPrior, usual: str, where: str = "/options/prior"
 ) -> ClassWriter:
-    """Return what writes in the name of a classifier under class shares.
+    """Return the writer of a classifier's results under a prior.
 
     Parameters
     ----------
     prior : that the request asks for.
-    usual : name of those that hold where it asks for none, and the model has them.
+    usual : name of the prior where the request asks for none, if the model has it.
     where : pointer to ``prior`` in the request.
 
     Raises

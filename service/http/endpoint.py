@@ -83,7 +83,7 @@ def terms_of(
     Raises
     ------
     ProblemError
-        422 for a deadline in a header that is none, or too long.
+        422 for a deadline in a header that is not a number of milliseconds, or is too long.
     """
     named = [limit for limit in (milliseconds, _header_deadline(request, settings)) if limit is not None]
     allowed = min(named, default=settings.default_deadline_ms)
@@ -208,7 +208,7 @@ def sticky_key(request: Request, names: Iterable[str] = ()) -> str:
 
 
 def role_header(leases: Iterable[Lease[Any]], service: Service) -> dict[str, str]:
-    """Return, and count, the header that says why another model has answered than usually does, where one has."""
+    """Return, and count, the header with the role of a model that answered in the place of the usual one, if any."""
     roles = sorted({lease.role for lease in leases if lease.role})
     for role in roles:
         service.metrics.substitutes.labels(role).inc()
@@ -232,7 +232,7 @@ ItemT = TypeVar("ItemT", bound=Sized)
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Response]])
 
 LARGE_BYTES = 1024 * 1024  # a body of JSON takes up to sixteen times as much while it is parsed
-INLINE_ITEMS = 8  # writing what became of more would keep it for as long
+INLINE_ITEMS = 8  # writing the results of more would keep the event loop from everybody else for over a millisecond
 INLINE_BYTES = 64 * 1024  # parsing more than this would keep the event loop from everybody else for over a millisecond
 EVERY_PROBLEM = (
     errors.MALFORMED, errors.NOT_FOUND, errors.TIMEOUT, errors.TOO_LARGE, errors.UNSUPPORTED, errors.INVALID,
@@ -273,7 +273,7 @@ class Inquiry(NamedTuple, Generic[ItemT]):
     leases : the model to ask about each item.
     items : what to ask, or why it is not asked about.
     write : makes the reply of what became of the items.
-    slow : whether writing is for a thread, however few they are.
+    slow : whether the reply is written in a thread even for few items.
     """
 
     leases: Sequence[Lease[ItemT]]

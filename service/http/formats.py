@@ -34,7 +34,7 @@ them, keeps the interpreter from every other thread until it is done: 50 ms for 
 
 _NOT_FINITE = re.compile(r"NaN|Infinity|[0-9.][eE]\+?[0-9]{3}|(?<![0-9])[0-9]{309}")
 _NEAR = 400
-"""Characters from the first fault on in which the number stands that caused it, if one did."""
+"""Characters, from the first fault on, that are searched for a number that caused it."""
 
 
 def read_json(body: bytes) -> object:

@@ -42,7 +42,7 @@ one value for each of METADATA_COLUMNS in their order, NaN where it is missing."
 
 
 def count(name: str, column: object) -> int:
-    """Count the values of a column of any form; 0 for what is none."""
+    """Count the values of a column of any form; 0 for anything else."""
     if isinstance(column, bytes):
         return len(column) // np.dtype(DTYPES.get(name, "u1")).itemsize
     return len(column) if isinstance(column, list | np.ndarray) else 0
@@ -137,7 +137,7 @@ _METADATA_SCHEMA = {
 Identifier = Annotated[str, Field(max_length=MAX_ID_LENGTH), BeforeValidator(_id_text), WithJsonSchema(_ID_SCHEMA)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 BandName = Annotated[str, WithJsonSchema(_BAND_NAMES)]  # LightCurve looks the name up; checking twice would cost
-# A batch takes anything for a curve, since each is judged alone; the first alternative says what is good.
+# A batch takes anything for a curve, since each is judged alone; the first alternative describes a valid one.
 AnyCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/LightCurveIn"}, {}]})]
 AnyForecastCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/ForecastCurveIn"}, {}]})]
 

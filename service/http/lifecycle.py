@@ -55,8 +55,8 @@ class Service:
 
     Parameters
     ----------
-    load : how the models of the settings come into being; takes seconds, runs in a thread.
-    load_bundle : the same of a bundle of the repository.
+    load : loads the models of the settings; takes seconds, runs in a thread.
+    load_bundle : loads a bundle of the repository, in a thread as well.
     """
 
     def __init__(self, settings: Settings, load: LoadModels | None = None, load_bundle: LoadOne = load_one) -> None:
@@ -161,7 +161,7 @@ class Service:
         return ModelChooser(self.models.classifier, name)
 
     def lease_forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
-        """Lease a forecaster of the repository; raises likewise."""
+        """Lease a forecaster of the repository; raises as :meth:`lease_classifier`."""
         try:
             return self.models.forecaster(name, key=key)
         except NotReady:
@@ -195,7 +195,7 @@ class Service:
         ----------
         large : whether it fills so much memory that only one such work is done at a time. Nothing is lost by that:
             parsing JSON holds the interpreter's lock, so that two would not be quicker than one after the other.
-        client : whose turn it has to be.
+        client : whose work it is, done when it is the client's turn.
         refused : the share of a result that was refused, after which the client rests.
         """
         threads = self.large_decoder if large else self.decoders

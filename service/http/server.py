@@ -85,7 +85,7 @@ def create_app(service: Service) -> FastAPI:
 
 
 def behind_edge(app: FastAPI, service: Service) -> Edge:
-    """Put the edge around the application: whoever takes a shortcut passes nothing of the framework's."""
+    """Put the edge around the application; requests that take a shortcut pass around the framework."""
     settings = service.settings
     gate = Gate(
         Direct(app, {("POST", light_curves.SHORTCUT.path): light_curves.SHORTCUT}),
@@ -142,7 +142,7 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer, here and where models are administered."""
+        """Begin to answer, at the service's address and at that of the admin interface."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
@@ -170,7 +170,7 @@ class Server(uvicorn.Server):
         return FairListener(bound, make, config.backlog, turns)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End both."""
+        """End the service's server and the admin interface's."""
         await self.admin.shut()
         await super().shutdown(sockets)
         await end_connections(self.server_state, patient=not self.force_exit)
@@ -216,7 +216,7 @@ def serve(settings: Settings) -> int:
 
 
 def _may_listen(settings: Settings) -> bool:
-    """Return True when this address may be served: without keys everybody may ask, which somebody must want."""
+    """Return True when this address may be served: without keys anybody may ask, which has to be set on purpose."""
     if settings.keys or is_loopback(settings.host):
         return True
     if settings.allow_anonymous:

@@ -56,9 +56,9 @@ FAULT_OUTCOMES = ("recovered", "fatal")
 CONFIDENCES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 
 MOST_NOTED = 512
-"""Values that wait to be counted."""
+"""Most values that wait to be counted."""
 MOST_RUNS = 32
-"""Runs that wait to be counted, with their light curves."""
+"""Most runs that wait to be counted, with their light curves."""
 
 MetricT = TypeVar("MetricT", bound=MetricWrapperBase)
 
@@ -140,13 +140,13 @@ class DeferredCounter(_Deferred, Counter):
 class ModelNotes:
     """Notes of a model's work, taken while clients wait and counted when somebody asks or much is noted.
 
-    Counted they are twice: in the metrics of the process and in the statistics of the model. Safe to use from any
+    They are counted twice: in the metrics of the process and in the statistics of the model. Safe to use from any
     thread.
 
     Parameters
     ----------
     classes : of the model, in the order of its probabilities.
-    bands : of the model, by the integers that it knows them by.
+    bands : of the model, in the order of their integers.
     """
 
     def __init__(self, metrics: "Metrics", task: Task, classes: Sequence[str], bands: Sequence[str]) -> None:
@@ -180,7 +180,7 @@ class ModelNotes:
         self._note(self._statistics.record_lookup, hits, misses, seconds)
 
     def note_stages(self, stages: Mapping[str, float]) -> None:
-        """Note what a request spent in stages outside of the engine, which are not changed afterwards."""
+        """Note the seconds of a request in stages outside of the engine; the mapping must not change afterwards."""
         self._note(self._statistics.record_stages, stages)
 
     def _note(self, record: Callable[..., None], *values: object) -> None:
@@ -474,11 +474,11 @@ class Metrics:
         )
 
     def unwatch(self, task: Task, engine: Engine) -> None:
-        """Read an engine no more."""
+        """Stop reading the gauges from an engine."""
         self._engines[task].remove(engine)
 
     def notes(self, task: Task, classes: Sequence[str] = (), bands: Sequence[str] = BANDS) -> ModelNotes:
-        """Return what takes notes of a model's work; it is counted whenever metrics are read."""
+        """Return the notes of a new model's work; they are counted whenever metrics are read."""
         notes = ModelNotes(self, task, classes, bands)
         self._notes.append(notes)
         return notes

@@ -1,14 +1,12 @@
 """Statistics of a model over windows of time, with distributions in little memory.
 
-A distribution counts values in buckets whose bounds grow by a constant factor.
+Kept are counts and durations of a model's work since the service started, and in the last minutes. Prometheus holds
+distributions of the same events; this keeps them for each model, as clients of the Open Inference Protocol read them
+(:meth:`ModelStatistics.totals`) and as ``/v1/models/{name}/stats`` tells them (:meth:`ModelStatistics.period`). The
+unit of counting is the light curve, whichever request it came in.
 
-A quantile comes out with a relative error of at most 5 % whatever the values are, and two distributions add up.
-
-What one model has done: counts and durations since the service started, and in the last minutes, for whoever asks.
-
-Prometheus holds distributions of the same events; this keeps them for each model, as clients of the Open Inference
-Protocol read them (:meth:`ModelStatistics.totals`) and as ``/v1/models/{name}/stats`` tells them
-(:meth:`ModelStatistics.period`). The unit of counting is the light curve, whichever request it came in.
+A distribution counts values in buckets whose bounds grow by a constant factor. So a quantile has a relative error of at
+most 5 %, whatever the values are, and two distributions can be added.
 """
 
 import threading
@@ -232,7 +230,7 @@ class Period:
 class ModelStatistics:
     """Totals of one model. Safe to use from any thread.
 
-    What it is told of may have happened a while ago: :class:`service.observe.metrics.ModelNotes` tells it in batches.
+    Events may be recorded a while after they happened: :class:`service.observe.metrics.ModelNotes` records in batches.
     """
 
     def __init__(self) -> None:

@@ -346,7 +346,7 @@ class Tracer:
 
     Attributes
     ----------
-    exports : whether anything is told to anybody; where not, nothing but :meth:`context` needs to be called.
+    exports : whether spans are exported at all; where not, nothing but :meth:`context` needs to be called.
     """
 
     def __init__(self, sink: SpanSink | None = None, ratio: float = 1.0) -> None:
@@ -365,12 +365,12 @@ class Tracer:
         return recording(context) if has_spans and context.sampled else nullcontext()
 
     def request(self, recorded: Recording | None, answered: Answered) -> None:
-        """Tell of a request that has ended, if it was recorded."""
+        """Export the spans of a request that has ended, if it was recorded."""
         if recorded is not None and self._sink is not None:
             self._sink.export(_request_spans(recorded, answered))
 
     def run(self, task: str, report: BatchRun, predicted_seconds: float) -> None:
-        """Tell of a batch, if it holds light curves of requests that are recorded."""
+        """Export the span of a batch, if it holds light curves of recorded requests."""
         if report.traced is not None and self._sink is not None:
             self._sink.export(_batch_span(task, report, predicted_seconds))
 
@@ -381,7 +381,7 @@ class Tracer:
 
 
 def _epoch() -> float:
-    """Nanoseconds since 1970 at which the monotonic clock read zero; taken anew each time, for clocks are set."""
+    """Nanoseconds since 1970 at which the monotonic clock read zero; taken anew each time, as clocks may be set."""
     return time_ns() - monotonic() * 1e9
 
 

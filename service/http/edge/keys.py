@@ -3,11 +3,12 @@
 A key has a name and one or more digests, so that it can be exchanged: add the new digest, hand out the new key, take
 the old digest away. Where no keys are asked for, everybody together is :data:`ANYBODY`, and nothing of this file runs.
 
-- Seconds are counted by one number, the time until which what was asked has been paid (GCRA): a request is let in when
-  that time is at most one second ahead, and each request or light curve moves it on. So a large request is answered
-  whole, and the next one waits until it has been paid; ``Retry-After`` is that time, to the second.
+- Limits per second are kept by one number, the time until which all that was asked has been paid (generic cell rate
+  algorithm, GCRA): a request is let in when that time is at most one second ahead, and each request or light curve
+  moves it on. So a large request is answered whole, and the next one waits until it has been paid; ``Retry-After`` is
+  that wait, in whole seconds.
 - Days are UTC's, counted from midnight to midnight.
-- Light curves are known only after the body has been read: they are paid for then, and felt by the next request.
+- The number of light curves is known only when the body has been read: it is charged then, and delays the next request.
 
 Counts live in Redis where ``limits_redis_url`` is set, shared by all replicas and kept through restarts. Else, and
 while Redis does not answer, each process counts for itself and a restart forgets.
@@ -139,7 +140,7 @@ class Counts:
         return None
 
     def charge(self, key: str, limits: Sequence[Limit], amount: int) -> None:
-        """Count an amount of what each of the limits counts."""
+        """Count an amount against each of the limits."""
         now = self._clock()
         for limit in limits:
             place = key, limit.name
@@ -205,7 +206,7 @@ class SharedCounts:
     Raises
     ------
     RedisUnavailable
-        When nothing of it can work; that the server answers is not asked.
+        When the library is missing or the address is not valid; whether the server answers is not checked.
     """
 
     def __init__(self, url: str) -> None:
@@ -218,7 +219,7 @@ class SharedCounts:
 
         Parameters
         ----------
-        ask : count only where no limit is exceeded, and of a request, not of light curves.
+        ask : whether the amount is of requests, counted only where no limit is exceeded; else it is of light curves.
         """
         if time.monotonic() < self._again:
             return None

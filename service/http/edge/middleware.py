@@ -135,7 +135,7 @@ class Places:
 
     Parameters
     ----------
-    limit : of all places, counted as in a fair queue: others count up to one's own.
+    limit : number of places; those of other clients count only up to one's own number, as in a fair queue.
     """
 
     def __init__(self, limit: int) -> None:

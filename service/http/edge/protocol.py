@@ -51,12 +51,12 @@ MAX_HEADERS = 100
 MAX_AHEAD = 8
 """Requests of one connection that may wait behind the one at work; browsers send none, tools for benchmarks a few."""
 MAX_AHEAD_BYTES = 64 * 1024
-"""Of requests sent ahead, beyond what came in one piece with the request at work."""
+"""Most bytes of requests sent ahead, beyond those that came in one piece with the request at work."""
 MAX_UNREAD_BYTES = 64 * 1024
-"""Of a connection whose turn to be read has not come; with more it is not received from."""
+"""Bytes received of a connection whose turn to be read has not come, beyond which nothing more is received of it."""
 LINGER_SECONDS = 2.0
 ONE_PIECE_BYTES = 64 * 1024
-"""Of a reply that is sent in one piece, head and body."""
+"""Most bytes of a reply, head and body, that is sent in one piece."""
 FRAMING = 8
 """Bytes that may be spent on each byte of a body sent in chunks; a chunk of a single byte takes five more."""
 ARRIVED = "arrived"
@@ -153,7 +153,7 @@ class LingeringTransport(asyncio.Transport):
             self._lingers()
 
     def lost(self) -> None:
-        """Forget the connection, which has ended: what holds each other is found by Python in long looks only."""
+        """Forget the connection, which has ended: objects that hold each other stay until Python looks for cycles."""
         self._still_sending, self._lingers = _nothing_comes, None
         if self._ending is not None:
             self._ending.cancel()
@@ -279,7 +279,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._way_out.hold_reading()
 
     def _read(self) -> bool:
-        """Read what has come; whether that was anything."""
+        """Read what has come; return True if that was anything."""
         data, self._unread = self._unread, b""
         self._way_out.go_on_reading()
         if not data or self._ended or self.transport.is_closing():
@@ -292,7 +292,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return True
 
     def _parse(self, data: bytes) -> None:
-        """Parse a piece, of which no more is looked at than headers may be long while they are not complete."""
+        """Parse a piece; while headers are incomplete, only as much of it as headers may be long."""
         room = MAX_HEADER_BYTES + 1 - self._header_bytes
         if self._header_timer is not None and len(data) > room:
             self._parse_some(data[:room])
@@ -420,7 +420,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._places.lingers(self, self._neighbourhood)
 
     def _make_room(self) -> bool:
-        """End as many connections as there are too many with this one; whether there is room for it."""
+        """End as many connections as there are too many with this one; return True if that makes room for it."""
         there = len(self.connections) - self._places.ending
         excess = max(0, there - self._settings.max_connections)
         ended = self._places.give_way(excess)

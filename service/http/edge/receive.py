@@ -7,10 +7,10 @@ handler run to its end for nobody.
 A compressed body is inflated in a thread, piece by piece, each charged to the budget before the next is made: a few
 kilobytes can decompress to gigabytes, but here they get as far as the limit on the body's size and a mebibyte more.
 
-A stream of lines may last for a night, but not for nothing: whoever is waited for loses patience, a minute of which
-comes with the stream and more with every byte that ends no line. Five hundred streams of three bytes a second would
-else keep everybody out. Lines are cut a few kilobytes at a time, and blank ones are counted: a body of nothing but ends
-of lines is a line for every byte.
+A stream of lines may last for a night, but its client must keep sending: it begins with a minute of patience, waiting
+for it uses that up, and every byte that is no end of a line adds to it. Otherwise five hundred streams of three bytes a
+second would keep everybody out. Lines are cut a few kilobytes at a time, and blank ones are counted: a body of nothing
+but ends of lines is a line for every byte.
 """
 
 import asyncio
@@ -212,7 +212,7 @@ def media_type(request: Request, accepted: Iterable[str], codings: Collection[st
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """Return the result of ``work``, started after the body was read; ClientGone cancels it when the client leaves.
 
-    That is looked out for once the work has taken :data:`UNWATCHED_SECONDS`; who has left before is noticed then.
+    The client is watched once the work has taken :data:`UNWATCHED_SECONDS`; one that left before is noticed then.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -294,7 +294,7 @@ def _inflated(data: bytes, coding: str) -> Iterator[bytes]:
 
 PATIENCE_SECONDS = 60.0
 STEP_BYTES = 16 * 1024
-"""Of a stream, cut into lines in one go."""
+"""Bytes of a stream that are cut into lines in one go."""
 
 
 class Lines:
@@ -320,7 +320,7 @@ class Lines:
             self._hold(others[-1])
 
     def _whole(self, lines: list[bytes]) -> Iterator[bytes]:
-        """Yield of lines that came whole those that are not blank; no Python runs for one that is."""
+        """Yield lines that came whole, but for blank ones, for which no Python code runs."""
         too_long = max(map(len, lines), default=0) > self._limit
         if too_long:
             lines = list(takewhile(lambda line: len(line) <= self._limit, lines))

@@ -234,7 +234,7 @@ def _was_reset(connection: socket.socket) -> bool:
 
 
 class Crowd(Generic[T]):
-    """Members of neighbourhoods; whatever is asked of it takes the same short time however many they are."""
+    """Members by neighbourhood; every operation takes constant time, however many members there are."""
 
     def __init__(self) -> None:
         self._of: dict[T, str] = {}
@@ -265,7 +265,7 @@ class Crowd(Generic[T]):
         self._resized(neighbourhood, len(members) + 1, len(members))
 
     def pop(self) -> T:
-        """Remove the longest there of the neighbourhood with most. Raises KeyError when nobody is there."""
+        """Remove and return the oldest member of the largest neighbourhood. Raises KeyError when there is none."""
         member = next(iter(self._members[next(iter(self._sized[self._most]))]))
         self.discard(member)
         return member
@@ -313,7 +313,7 @@ class ConnectionPlaces(Generic[T]):
         self._ending.discard(connection)
 
     def give_way(self, count: int) -> list[T]:
-        """Return so many connections that are to end now; none where there are not so many that can."""
+        """Return ``count`` connections that are to end now; none where fewer than that can."""
         if count > len(self._lingering) + len(self._idle):
             return []
         lingering = min(count, len(self._lingering))

@@ -1,4 +1,4 @@
-"""Models in the words of the Open Inference Protocol: their tensors by task, descriptions, and from name to model."""
+"""Models in the words of the Open Inference Protocol: how they are found by name, described, and fed with tensors."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,7 +210,7 @@ def find_model(service: Service, name: str, version: str = "", key: str = "") ->
 
     Parameters
     ----------
-    key : what a canary's share is divided by.
+    key : decides whether a canary answers.
 
     Raises
     ------

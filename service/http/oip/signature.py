@@ -34,10 +34,10 @@ class Spec:
 
     Attributes
     ----------
-    datatypes : those that are read, the first of which is the one told; an output has one.
+    datatypes : those that are accepted, first the one that the metadata state; an output has one.
     shape : ``ANY`` where the size varies.
     optional : an input that may be left out, or an output that is given only when it is asked for by name.
-    why : for an input, what to say about a datatype that is not read.
+    why : for an input, text added to the error about a datatype that is not accepted.
     labels : for an output of shape (any, labels), what its columns are.
     """
 
@@ -187,7 +187,7 @@ def curve_inputs(manifest: Manifest) -> tuple[Spec, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """The light curves of a request, not yet looked at one by one.
+    """The light curves of a request, not yet checked one by one.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class Curves:
         return len(self.bounds) - 1
 
     def records(self) -> list[LightCurve | LightCurveError]:
-        """Every light curve, or why it is none."""
+        """Every light curve, or the error that it has."""
         columns = [self._columns_or_error(place) for place in range(len(self))]
         curves = iter(light_curves([each for each in columns if isinstance(each, Columns)]))
         return [next(curves) if isinstance(each, Columns) else each for each in columns]

@@ -283,7 +283,7 @@ class _Conversation:
         await self._output.end()
 
     def _turn(self) -> bool:
-        """Do what can be done without waiting; whether that was all."""
+        """Do what can be done without waiting; return True when the conversation is over."""
         while self._groups and self._groups[0].results.done():
             self._output.add(self._groups.popleft().results.result())
         self._output.push()
