@@ -3,7 +3,7 @@
 ``model.onnx`` (everything numeric is inside), ``manifest.json`` (what it is, how it was made, sha256 of every file),
 ``golden.npz`` (inputs and the outputs they must give), ``CARD.md``. A bundle is trusted only after its hashes match and
 its golden outputs come back from the execution provider in use. No pickle, no data outside the folder.
-``model.cuda.onnx``, where there is one, computes the same with nothing but what CUDA has kernels for.
+``model.cuda.onnx``, where there is one, computes the same with operators that all have CUDA kernels.
 
 The manifest's ``task`` says what the graph answers, whatever the architecture. Every graph takes some of the inputs
 that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly when the manifest names metadata columns.
@@ -62,7 +62,7 @@ class Calibration(_Frozen):
 
     Attributes
     ----------
-    temperature : of every light curve or, ``temperature_by_length``, the best that a single one could have been.
+    temperature : for every light curve; with ``temperature_by_length``, the best that a single one could be.
     coefficients : of ``temperature_by_length``: temperature = exp(sum over k of coefficients[k] * ln(n)**k) with n the
         number of observations that the network sees, held between the inverse of :data:`LARGEST_TEMPERATURE` and it.
     lengths : smallest and largest n of the fit; shorter and longer light curves get the temperature of these.

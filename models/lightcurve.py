@@ -130,7 +130,7 @@ class LightCurve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Arguments of ``LightCurve.from_columns``, not yet looked at."""
+    """Arguments of ``LightCurve.from_columns``, not yet checked."""
 
     mjd: ArrayLike
     flux: ArrayLike
@@ -323,7 +323,7 @@ def featurise(
     ----------
     columns : metadata columns of the network, in order.
     bands : bands the network knows, and what stands in for them; names alone stand for themselves. Observations in
-        other filters do not exist for it: they neither trigger nor count as cut, and are told of by filter.
+        other filters do not exist for it: they neither trigger nor count as cut, and are counted by filter.
 
     Raises
     ------

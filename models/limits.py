@@ -1,11 +1,11 @@
 """Bounds on whatever comes from outside: integers, times, depth, size and cost, for HTTP and streams alike.
 
-Text becomes a number here or nowhere. Python refuses to convert thousands of digits, floats overflow at 309 of them and
-clocks end sooner, each with another exception; :func:`whole_number` and :func:`milliseconds` say None instead. Depth
-is measured before anything recursive walks what was sent (:func:`nesting`), the size of a schema before anything is
-built from it (the constants below, used by :mod:`models.alerts`), and the time of a packet while it is read
-(:class:`Allowance`), on the clock of the thread's own work: a machine that was asleep or is busy otherwise costs no
-packet its answer.
+Text from outside is converted to numbers here only. Python refuses to convert thousands of digits, floats overflow at
+309 of them and clocks end sooner, each with another exception; :func:`whole_number` and :func:`milliseconds` return
+None instead. Depth is measured before anything recursive walks what was sent (:func:`nesting`), the size of a schema
+before anything is built from it (the constants below, used by :mod:`models.alerts`), and the time of a packet while it
+is read (:class:`Allowance`), on the clock of the thread's own work: a machine that was asleep or is busy otherwise
+costs no packet its answer.
 """
 
 import re
@@ -19,14 +19,14 @@ LARGEST_INT64: Final = 2**63 - 1
 LATEST_MILLISECONDS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, where Python's calendar ends."""
 MAX_DIGITS: Final = 19
-"""Of an integer of 64 bits."""
+"""Digits of the largest integer of 64 bits."""
 
 MAX_JSON_DEPTH: Final = 32
 """Real alerts in JSON have 5; orjson, the parser, allows 1,024, which recursive code in Python does not."""
 MAX_JSON_NAMES: Final = 512
-"""Different names of one object or list of objects; LSST 11.1 has 140 in its longest record."""
+"""Most different names in one object or list of objects; LSST 11.1 has 140 in its longest record."""
 MAX_JSON_CELLS: Final = 400_000
-"""Names times rows of one list of objects, which becomes a table of so many cells."""
+"""Most cells (names times rows) of the table that one list of objects becomes."""
 
 MAX_SCHEMA_BYTES: Final = 192 << 10
 """The largest real schema, LSST 4.1 with its documentation, has 57 kB."""
@@ -35,7 +35,7 @@ MAX_SCHEMA_DEPTH: Final = 32
 MAX_SCHEMA_NODES: Final = 20_000
 """Types of a schema, every reference written out and every branch of a union counted; real ones have under 2,000."""
 MAX_NEW_SCHEMAS: Final = 16
-"""Schemas in one request that were not seen before."""
+"""Most schemas in one request that were not seen before."""
 PACKET_SECONDS: Final = 20.0
 """Seconds of work on one packet. The largest lawful one takes about a second."""
 

@@ -37,7 +37,7 @@ import onnxruntime as ort
 Native = Literal["auto", "off", "on"]
 
 DOMAIN: Final = "nightjar"
-"""Of the operators that the kernels stand for; graphs name those that they hold in metadata of this name."""
+"""Domain of the operators that the kernels compute; graphs list theirs in metadata of this name."""
 SOURCES: Final = Path(__file__).parent / "kernels"
 BUILT: Final = SOURCES / "built"
 FLAGS: Final = (
@@ -137,7 +137,7 @@ def chosen(native: Native, provider: str = "cpu") -> Path | None:
     Raises
     ------
     NativeError
-        When kernels are insisted on, and there are none or the provider is no CPU.
+        When kernels are required (``on``) and there are none, or the provider is not the CPU.
     """
     if native == "off" or (native == "auto" and provider != "cpu"):
         return None

@@ -1,4 +1,4 @@
-"""Belief in the answers about a light curve: what a bundle states of them, and the conclusion that is drawn.
+"""From the graph's outputs to what a reply states: calibrated probabilities, prediction sets, novelty and domain.
 
 **Stated**, in the manifest:
 
@@ -59,7 +59,8 @@ class Novelty(_Frozen):
     thresholds_by_detections : the threshold from so many detections on, where one does not serve all.
     false_alarm_rate : share of known objects that the threshold calls unusual.
     by_detections : the share measured at so many detections or more, up to the next.
-    split, objects : what it is a share of; reference_objects : training objects whose embeddings it measures from.
+    split, objects : the split, and how many objects of it, that ``novelty`` is a share of.
+    reference_objects : number of training objects to whose embeddings distances are measured.
     """
 
     method: Literal["mahalanobis", "neighbours", "fitted"] = "mahalanobis"
@@ -217,7 +218,7 @@ class Domain(BaseModel):
     bands : of the bundle that count for it.
     fewest_bands, fewest_points : with points, and points in those bands.
     faintest_njy, brightest_njy : of the brightest detection (of all points where none is detected), nJy; None is open.
-    surveys : a light curve that names another is outside; one that names none is not judged by it. Empty: any.
+    surveys : a light curve of another survey is outside; one that names no survey is not. Empty: any survey.
     measured_on : for people.
     """
 
@@ -287,7 +288,7 @@ class PriorError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prior:
-    """Class shares asked for.
+    """Class shares under which a conclusion is drawn.
 
     Attributes
     ----------
@@ -369,7 +370,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """Return it."""
+        """Return the name."""
 
 
 class Stated(Protocol):

@@ -2,7 +2,7 @@
 
 Notable: memory patterns are off (they grow with every new shape), threads never spin (on a sparse stream that burns a
 core), each run uses ``threads`` intra-op threads and callers run concurrently on one session, which beat every other
-layout measured on CPU. The provider asked for is asserted: onnxruntime itself falls back to CPU without a word. A graph
+layout measured on CPU. The provider asked for is asserted: onnxruntime itself falls back to CPU silently. A graph
 is opened from the very bytes that were hashed, and all its weights stand in them: onnxruntime would read others from
 whatever file the graph names, which no manifest lists. A run under way can be interrupted, the session replaced.
 
@@ -68,8 +68,8 @@ def open_session(
     Parameters
     ----------
     sha256 : hex digest that the file must have, where one is known.
-    axes : lengths of named axes, where all runs have the same. Arithmetic on lengths then folds away, which the CPU
-        does otherwise; so on a GPU nothing is left to it, and a graph of which something would be is refused.
+    axes : lengths of named axes, where all runs have the same. Arithmetic on lengths, which runs on the CPU, then folds
+        away; so on a GPU no node is left to the CPU, and a graph that would leave one is refused.
     kernels : library of kernels of our own (``models.native``), which take over what they can.
 
     Raises
@@ -162,7 +162,7 @@ class SessionRun:
 
     @contextmanager
     def watched(self, inputs: Run) -> Iterator[ort.RunOptions]:
-        """Options of a run of these inputs, which can be interrupted until the block ends."""
+        """Options of a run of these inputs, which :meth:`interrupt` can stop until the ``with`` block ends."""
         options = ort.RunOptions()
         self._under_way[id(inputs)] = options
         try:
@@ -192,10 +192,10 @@ _LIBRARIES: Final = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 
 class Driver(Protocol):
-    """Requests to the driver of a device."""
+    """Calls to the driver of a device."""
 
     def page_lock(self, memory: Bytes) -> bool:
-        """Keep memory where the device can read it by itself, as long as the array lives; False where that fails."""
+        """Lock memory so that the device reads it directly, as long as the array lives; False where that fails."""
 
     def free_bytes(self) -> int:
         """Bytes of the device's memory that nobody has taken."""

@@ -47,7 +47,7 @@ class Schema:
     Attributes
     ----------
     root, named : the record and every named type in it, by full name.
-    parsed : the same as fastavro wants it.
+    parsed : the schema as fastavro takes it.
     """
 
     root: AvroType
@@ -248,7 +248,7 @@ class _Cost(NamedTuple):
     unpaid : visits left after every encoded byte has paid for its share.
     size : types that it stands for, references written out and all branches of unions counted; reading a record visits
         no more values besides the items of its arrays.
-    depth : of the same.
+    depth : of nesting, references written out.
     """
 
     unpaid: int

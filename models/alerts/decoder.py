@@ -2,8 +2,8 @@
 
 A record is walked in steps made once for its schema, each of which takes the data and a position and returns the
 position behind it: one regular expression for every stretch of plain fields, another for the rows of each list of
-observations, a jump over each image. Where the bytes are in any way unusual fastavro reads the record again, and says
-what is wrong with bytes that are wrong: the two ways give the same values and refuse the same bytes.
+observations, a jump over each image. Where the bytes are in any way unusual fastavro reads the record again, and its
+errors say what is wrong: the two ways give the same values and refuse the same bytes.
 
 **Patterns** are Avro types as regular expressions over their encoded bytes. A nullable float is a zero byte, or a two
 and four bytes; an integer is any number of bytes with the high bit and one without. A record of such fields is their
@@ -358,7 +358,7 @@ def _skip_rows(match: Match) -> Step:
 
 
 def _items(match_at: Match, data: bytes, at: int, rows: list[Captured] | None) -> int:
-    """Walk the blocks of an array; where it ends."""
+    """Walk the blocks of an array; return where it ends."""
     while True:
         count, at = _integer(data, at)
         if count == 0:
@@ -412,8 +412,8 @@ def _integers(column: Sequence[bytes]) -> NDArray[np.int64]:
 
 
 READS_BEFORE_COMPILING: Final = 3
-"""Records of a stranger's schema that fastavro reads. A survey sends thousands with one schema, and compiling it takes
-tens of milliseconds; whoever sends a new schema with every packet would have all of them compiled for nothing."""
+"""Records of a stranger's schema that fastavro reads before the schema is compiled, which takes tens of milliseconds. A
+survey sends thousands with one schema; whoever sends a new one with every packet would have each compiled in vain."""
 
 
 class AvroDecoder:

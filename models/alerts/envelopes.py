@@ -9,7 +9,7 @@ with any byte.
     packets = read_packet(Path("alert.avro").read_bytes())
 
 JSON (Lasair, hop) has the same fields as Avro, without a schema. A schema is made from the document itself, so that the
-one table of surveys (:mod:`models.alerts.plans`) decides here too which field is what and whether its type fits. Ids
+table of surveys (:mod:`models.alerts.plans`) decides, as for Avro, what each field means and whether its type fits. Ids
 may be numbers or text; JSON numbers of 64 bits are read exactly.
 
 A list of objects becomes a table, a column for every name in any of them. A few hundred names and a few thousand empty
@@ -98,9 +98,9 @@ class MessageReader:
         rule: TopicRule = ANYTHING,
         new: NewSchemas | None = None,
     ) -> list[PacketOutcome]:
-        """Read every alert of a message; at least one outcome, and whatever cannot be read is one.
+        """Read every alert of a message; returns at least one outcome, an error for whatever cannot be read.
 
-        Nothing that the bytes hold makes it raise, and none of them cost more than ``limits.max_seconds`` of work.
+        Nothing that the bytes hold makes it raise, or costs more than ``limits.max_seconds`` of work.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class MessageReader:
         return outcomes
 
     def _sniff(self, value: bytes, key: bytes | None, new: NewSchemas | None) -> Iterable[PacketOutcome]:
-        """Tell the envelope from the first bytes; but a bare record may begin with any."""
+        """Read in the envelope that the first bytes suggest; a bare record, which may begin with any, is tried too."""
         envelope = _sniffed(value, key)
         if envelope is Envelope.CONTAINER:
             return self._read(value, key, envelope, new)

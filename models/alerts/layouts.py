@@ -1,9 +1,9 @@
 """Layout of a survey's packets: one :class:`Survey` says everything that this code has to know about it.
 
-A record in :mod:`models.alerts.surveys` and its schemas are all that a new survey takes: which packets are its, how
-they are read and converted, which model is asked and what requests are told follow from it. A new version that renames
-a field is one more alias. Aliases are tried in order against the schema that the packet was written with, once for each
-schema.
+A record in :mod:`models.alerts.surveys` and its schemas are all that a new survey takes: which packets are the
+survey's, how they are read and converted, which model is asked and what replies say all follow from it. A new version
+that renames a field is one more alias. Aliases are tried in order against the schema that the packet was written with,
+once for each schema.
 """
 
 import re
@@ -76,9 +76,9 @@ class Survey:
     ----------
     name : of one word; also the alias of the model that its packets are led to, where there is one.
     title : for people.
-    bands : the filter of each value that its packets have for one, by name (:data:`models.photometry.FILTERS`).
+    bands : value in the packets to name of the filter (:data:`models.photometry.FILTERS`).
     layouts : of its packets, also those that brokers make of them; the first that fits is taken.
-    record_name : full names of its Avro records, the version as the first group; None where they tell nothing.
+    record_name : full names of its Avro records, the version as the first group; None where names do not tell.
     bare : shipped schemas that are tried on records that come without any, the newest first.
     framed : whether the schema ids of Confluent framing are its versions.
     """

@@ -1,4 +1,4 @@
-"""Survey conventions to one: MJD (TAI, mid-exposure), difference flux in nJy, and one row for each exposure.
+"""From each survey's conventions to ours: MJD (TAI, mid-exposure), difference flux in nJy, one row for each exposure.
 
 Each conversion takes the columns of one list of observations and returns :class:`Photometry` with NaN where a value is
 missing. ZTF conventions are those of its alert documentation: ``jd`` is UTC at the *start* of the exposure,
@@ -75,7 +75,7 @@ class Photometry:
 
 
 Convert = Callable[[Columns, bool, Bands], Photometry]
-"""Turns columns of one list, by role, into photometry: whether they are detections, and the survey's filters."""
+"""Turns a list of observations into photometry: columns by role, whether they are detections, the survey's filters."""
 
 
 def rubin(columns: Columns, detection: bool, bands: Bands = LSST_FILTERS) -> Photometry:
@@ -126,10 +126,10 @@ def boom_ztf(columns: Columns, detection: bool, bands: Bands) -> Photometry:
 
 
 def boom_ztf_unit(lists: Sequence[Columns]) -> float:
-    """Return nJy per unit of BOOM's ZTF fluxes, as the magnitudes beside them tell.
+    """Return nJy per unit of BOOM's ZTF fluxes, worked out from the magnitudes beside them.
 
-    Its streams call them nJy, and multiply fluxes in uJy (zero point 23.9) by 1e9 all the same: 1e-15 Jy. Without a
-    magnitude they are taken by their name.
+    Its streams call the unit nJy, but hold fluxes in uJy (zero point 23.9) times 1e9, hence units of 1e-15 Jy. Without
+    a magnitude the fluxes are taken for nJy.
     """
     ratios = []
     for columns in lists:

@@ -1,7 +1,7 @@
-"""Records to packets: bare ones and those of containers, each behind a fence of its own.
+"""Records to packets: bare ones and those of containers, so that a bad one does not cost its neighbours.
 
-What cannot be read becomes a :class:`PacketError` at its place, whatever went wrong: a record that breaks the reader
-costs itself, not its neighbours. Which envelope some bytes are in is the business of :mod:`models.alerts.envelopes`.
+What cannot be read becomes a :class:`PacketError` at its place, whatever went wrong, also where a record breaks the
+reader. Which envelope some bytes are in is the business of :mod:`models.alerts.envelopes`.
 
 A decoded record becomes a :class:`~models.alerts.packet.Packet`: ids, light curve, metadata, or the reason for none.
 """
@@ -86,13 +86,13 @@ class ArchiveAlert(NamedTuple):
 
 
 def build_archive_alert(record: Record, plan: DecodePlan, limits: ReadLimits) -> ArchiveAlert:
-    """Turn a record into converted rows by the rules of :func:`build_packet`; raises PacketError likewise."""
+    """Turn a record into converted rows by the rules of :func:`build_packet`; raises PacketError as that does."""
     parts = observations(record, plan, limits)
     return ArchiveAlert(plan.survey, _first_id(record, plan.object_id), _alert_time(record, parts), parts)
 
 
 def _alert_time(record: Record, parts: Sequence[ObservationList]) -> float | None:
-    """Mid-exposure of the detection that caused the alert: the one place that is no list."""
+    """Mid-exposure of the detection that caused the alert, which is the one place that is a record and not a list."""
     for part in parts:
         if isinstance(record[part.path], dict) and abs(part.rows.mjd[0]) < MAX_ABS_MJD:
             return float(part.rows.mjd[0])
@@ -196,7 +196,7 @@ CONFLUENT_HEADER_BYTES: Final = 5
 SNIFFED_BARE_SCHEMAS: Final = tuple(name for survey in SURVEYS for name in survey.bare)
 
 TRACEBACK_FRAMES: Final = 20
-"""Of a fault, which a stranger may cause a thousand times; a recursion has as many frames."""
+"""Most frames of a traceback in the log: a stranger may cause a fault a thousand times, and recursion has as many."""
 
 PacketOutcome = Packet | PacketError
 
@@ -204,7 +204,7 @@ log = logging.getLogger(__name__)
 
 
 def sniff_bare(data: bytes, limits: ReadLimits) -> Packet | None:
-    """Try the schemas that arrive bare; only one that uses up the bytes and yields a light curve is believed."""
+    """Try the schemas that arrive bare; one counts only if it uses up the bytes and yields a light curve."""
     for name in SNIFFED_BARE_SCHEMAS:
         try:
             packet = read_bare(data, 0, plans.for_name(name), limits)

@@ -5,8 +5,8 @@ disk, from which the next process reads it without asking. While the registry ca
 (``major * 100 + minor``) are looked up among the schemas at hand; any other id has to wait.
 
 Ids come with messages, from whoever may publish: unknown ones are asked for once in a minute and forgotten before any
-good one, at most two fetches run at a time, and one that takes long keeps only messages of its own id waiting. The
-registry's word counts where it was asked: a redirect is refused, which would carry the credentials elsewhere.
+good one, at most two fetches run at a time, and one that takes long keeps only messages of its own id waiting. A
+redirect is refused: it would carry the credentials to another address.
 """
 
 import base64
@@ -75,7 +75,7 @@ class SchemaRegistry:
         self._lock = threading.Lock()  # held for moments
         self._asking: dict[int, threading.Lock] = {}  # held while the registry is asked: others want the same schema
         self._fetches = threading.Semaphore(MAX_FETCHES)
-        self._asks: urllib.request.OpenerDirector | None = None
+        self._client: urllib.request.OpenerDirector | None = None
 
     def plan(self, schema_id: int) -> DecodePlan:
         """Plan for the packets framed with an id.
@@ -167,10 +167,10 @@ class SchemaRegistry:
             raise self._unavailable(schema_id, f"the registry cannot be reached ({error})") from None
 
     def _opener(self) -> urllib.request.OpenerDirector:
-        """Return what asks a registry; made when that is wanted, as a request without one has a registry of its own."""
-        if self._asks is None:
-            self._asks = urllib.request.build_opener(_NoRedirects())
-        return self._asks
+        """Return the client of the registry, made when first needed: most of these objects have no URL to ask."""
+        if self._client is None:
+            self._client = urllib.request.build_opener(_NoRedirects())
+        return self._client
 
     def _unavailable(self, schema_id: int, detail: str) -> SchemaUnavailableError:
         wait = RETRY_SECONDS * random.uniform(0.5, 1.5)  # many workers lost it at the same moment
