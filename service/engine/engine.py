@@ -302,7 +302,8 @@ class Engine:
         _settle([(entry, EngineClosed()) for entry in remaining])
         end = monotonic() + (0.0 if self._dead else timeout)  # a thread that hangs is not waited for
         for thread in self._threads:
-            if thread.ident is not None:
+            if thread.ident is not None:  # None: never started
+                # Not joined here: the loop has still to settle what the last runs answer.
                 await asyncio.to_thread(thread.join, max(0.0, end - monotonic()))
         with self._changed:
             hanging = [entry for _, batch in self._running.values() for entry in batch]

@@ -280,6 +280,7 @@ def tune(
 
 def _least_gain(rates: Sequence[float], simplest: Sequence[float]) -> float:
     """Return the least ratio to the simplest layout's rate in the same round; 0 where there was no time to try."""
+    # Not strict: time may have run out before this layout had its turn in the last round.
     return min((rate / usual for rate, usual in zip(rates, simplest, strict=False)), default=0.0)
 
 

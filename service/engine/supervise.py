@@ -121,6 +121,8 @@ class Supervisor:
         if (stage := staging(graph)) is not None:
             self.stage = stage  # the graph's own: only runs are watched, not copies to the device
         self._under_way: dict[int, _Run] = {}
+        # Held while one thread judges and recovers: a second one would find the session just opened again, which is
+        # fatal to do twice.
         self._judging = threading.Lock()
         self._reopened_at = -REOPEN_SECONDS
         self._reopening = False

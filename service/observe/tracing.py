@@ -75,7 +75,7 @@ def continued(headers: Headers, ratio: float = 0.0) -> TraceContext:
 
     Parameters
     ----------
-    ratio : share of new traces that are sampled; whether a caller's trace is, the caller has decided.
+    ratio : share of new traces that are sampled; for a caller's trace the caller has decided.
     """
     parents: list[bytes] = []
     states: list[bytes] = []

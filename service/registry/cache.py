@@ -260,9 +260,11 @@ class RedisResults:
         self._asking.add(asking)
         asking.add_done_callback(self._asking_ended)
         try:
+            # Not a timeout around the request itself, which would wait for the request's end after its cancellation:
+            # what the client then does about its connection can take longer than we have.
             await asyncio.wait({asking}, timeout=FIND_SECONDS)
         finally:
-            asking.cancel()  # what the client then does about its connection can take longer than we have
+            asking.cancel()
         if asking.done() and not asking.cancelled() and asking.exception() is None:
             self._pause = FIRST_PAUSE
             return asking.result()

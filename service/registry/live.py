@@ -117,7 +117,7 @@ class Lease(Generic[ItemT]):
     Attributes
     ----------
     served : model that answers.
-    role : reason why another version or model answers than the name stands for; empty where none does.
+    role : ``canary`` or ``fallback`` where another version or model answers than the name stands for; else empty.
 
     Parameters
     ----------
@@ -274,6 +274,7 @@ class Routes:
 
 def fraction(name: str, key: str) -> float:
     """Hash a key to a number between 0 and 1, evenly, and differently for every name."""
+    # Keys are chosen by clients: half a surrogate in one must not raise.
     digest = blake2b(f"{name}\n{key}".encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest) / 2**64
 
@@ -392,7 +393,7 @@ class LiveModels:
 
     async def drop_shadow(self, name: str) -> bool:
         """End the comparison with a shadow; return True if there was one."""
-        shadow = self.shadows.pop(name, None)
+        shadow = self.shadows.pop(name, None)  # first: no new lease shall copy to a shadow that is about to stop
         if shadow is not None:
             await shadow.stop()
         return shadow is not None

@@ -154,7 +154,7 @@ class Models(NamedTuple):
 
 
 def load_one(settings: Settings, path: Path, task: Task) -> LoadedModel:
-    """Load a bundle on the provider of the settings, with nothing tried out. Raises BundleError, ProviderError."""
+    """Load a bundle on the provider of the settings, without trying layouts out. Raises BundleError, ProviderError."""
     wish = CoreLayout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
     return _load(settings, path, task, wish, tune=False)
 

@@ -124,9 +124,9 @@ class Shadow:
         if busy or self._waiting + len(answered) > MOST_WAITING or not self._engine.accepting:
             self._count("dropped", len(answered))
             return
-        self._waiting += len(answered)
+        self._waiting += len(answered)  # here, as the task begins later: the next request must see them
         task = asyncio.create_task(self._compare(answered))
-        self._tasks.add(task)
+        self._tasks.add(task)  # held until it ends: the event loop itself refers to tasks only weakly
         task.add_done_callback(self._tasks.discard)
 
     async def _compare(self, answered: Sequence[tuple[LightCurve, Any]]) -> None:

@@ -198,7 +198,7 @@ class Batch:
         Parameters
         ----------
         answered : alerts with an answer, about to be settled.
-        written : messages whose dead letters are written, likewise.
+        written : messages whose dead letters are written, their alerts about to be settled.
         """
         covered_alerts = {(identity(message), number) for message, number in answered}
         dead_ids = {identity(message) for message in written}

@@ -282,7 +282,7 @@ class Pipeline:
         try:
             return await self._read_and_classify(batch, batch.messages)
         except (EngineFailure, UnbalancedError):
-            raise
+            raise  # faults of this process: no message is to blame, and none may be given up for them
         except Exception as error:
             log.exception("a batch broke a stage", messages=len(batch.messages), error=type(error).__name__)
         batch.dead.clear()  # all are read again, one by one, and die again where they have to

@@ -363,6 +363,7 @@ class ExactlyOnce:
             batch, [r for r in results if r.message.token in offsets.owned]
         )
         dead_lettered = await self._publishing.write_dead_letters(batch, model) if batch.dead else []
+        # Before the commit: offsets must not be moved past an alert that a stage has lost.
         batch.check(((r.message, r.number) for r in published_results), dead_lettered)
         return TransactionContent(messages, published_results, list(batch.dead), dead_lettered)
 

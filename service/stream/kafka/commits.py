@@ -9,7 +9,7 @@ been in flight (:attr:`JournalEntry.in_flight_end`), and the final commit of an 
 Who finds an entry knows that its predecessor crashed, and that the messages between the offset and ``in_flight_end``
 are suspects: any of them may be a poison message, which kills its worker. The entry also counts crashes in a row:
 
-- after a first crash the suspects are delivered as ever, but none before an entry that covers it has been acknowledged;
+- after a first crash the suspects are delivered as usual, none before an entry that covers it has been acknowledged;
 - after :data:`ALONE_AFTER_CRASHES` crashes each is delivered alone, in order, with nothing else in flight in the
   process, after an entry that names it and counts the try. One that was tried alone too often is a dead letter.
 
@@ -304,8 +304,8 @@ class Commits:
 
         Parameters
         ----------
-        awaited : partitions whose messages wait for this commit. That of others has time or, where there are
-            transactions, is theirs.
+        awaited : partitions whose messages wait for this commit. All others have time; where there are transactions,
+            these commit the others' offsets.
         """
         now = monotonic()
         many_uncommitted = self._offsets.uncommitted() >= MAX_UNCOMMITTED // 2
@@ -356,7 +356,7 @@ class Commits:
     def on_commit(self, error: KafkaError | None, positions: Sequence[TopicPartition]) -> None:
         """Take in what became of a commit; called by the consumer.
 
-        One that failed without an answer may come to be later, and after the next transaction it would set the group
+        One that failed without an answer may still be taken later: after the next transaction it would set the group
         back. So it is repeated until the broker has acknowledged it, and no transaction begins before.
         """
         if self._sent is None:

@@ -98,7 +98,7 @@ class Offsets:
                     progress = self._partitions[token.partition]
                     progress.finish(token.offset)
                     if self._transactional:
-                        progress.uncommitted.clear()
+                        progress.uncommitted.clear()  # committed together with their answers
 
     def committed(self, partition: Partition, offset: int) -> None:
         """Note that the broker has acknowledged a commit of a partition of ours."""

@@ -95,7 +95,7 @@ class ReconnectProbe:
     """Probe that asks, on a thread, whether brokers that were away are back: an idle producer never learns of it.
 
     A producer that has lost its brokers for ever (:meth:`service.stream.kafka.source.KafkaSource._check_client`) gets
-    no answer even then: so a new one asks as well, and takes its place if it gets one.
+    no answer even when they are back: a new one asks then, and takes its place if it is answered.
 
     Parameters
     ----------
