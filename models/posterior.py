@@ -264,13 +264,13 @@ class Domain(BaseModel):
 
     def _brightness(self, peak: float) -> str:
         if self.faintest_njy is not None and peak < self.faintest_njy:
-            return f"the brightest point has {_told(peak)}, measured from {_told(self.faintest_njy)} on"
+            return f"the brightest point has {_flux_text(peak)}, measured from {_flux_text(self.faintest_njy)} on"
         if self.brightest_njy is not None and peak > self.brightest_njy:
-            return f"the brightest point has {_told(peak)}, measured up to {_told(self.brightest_njy)}"
+            return f"the brightest point has {_flux_text(peak)}, measured up to {_flux_text(self.brightest_njy)}"
         return ""
 
 
-def _told(flux_njy: float) -> str:
+def _flux_text(flux_njy: float) -> str:
     return f"{flux_njy:.3g} nJy ({magnitude_of(flux_njy):.1f} mag)" if flux_njy > 0 else "0 nJy"
 
 

@@ -96,7 +96,7 @@ class ClassifierProvenance(Provenance):
     )
 
 
-class _Seen(Reply):
+class _NetworkInput(Reply):
     points_per_band: dict[str, int] = Field(description="observations that the network saw")
     duplicates: int | None = Field(
         None, ge=1, description="rows that repeated another exactly and were left out; absent where there were none"
@@ -110,7 +110,7 @@ class _Seen(Reply):
     metadata_missing: int = Field(description="metadata columns of the network without a value; 0 if it has none")
 
 
-class _Classification(_Seen):
+class _Classification(_NetworkInput):
     status: Literal["classified"]
     object_id: str
     class_: str = Field(alias="class", description="the most probable class")
@@ -150,20 +150,20 @@ class _Unclassified(Reply):
     detail: str = Field(description="for people")
 
 
-_ANOTHER = "which network was asked, where it is another than the one that the reply names"
+_OTHER_MODEL = "network that was asked, where it is not the one that the reply names"
 
 
 class CurveResult(_Classification):
     """A light curve that was classified."""
 
-    model: ClassifierProvenance | None = Field(None, description=_ANOTHER)
+    model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
 
 
 class CurveFailure(_Unclassified):
     """A light curve without an answer: ``abstained`` (sound, but not for this model), ``rejected`` or ``failed``."""
 
     status: Literal["abstained", "rejected", "failed"]
-    model: ClassifierProvenance | None = Field(None, description=_ANOTHER)
+    model: ClassifierProvenance | None = Field(None, description=_OTHER_MODEL)
     errors: list[FieldError] = Field(description="values at fault, with pointers into this light curve")
 
 
@@ -172,7 +172,7 @@ class _PacketIdentity(Reply):
     schema_version: str
     alert_id: str
     model: ClassifierProvenance | None = Field(
-        None, description="which network answered, where it is another than the one that the reply names"
+        None, description="network that answered, where it is not the one that the reply names"
     )
 
 
@@ -186,7 +186,7 @@ class PacketFailure(_PacketIdentity, _Unclassified):
     status: Literal["abstained", "rejected", "failed"]
 
 
-class ForecastResult(_Seen):
+class ForecastResult(_NetworkInput):
     """Expected fluxes of a light curve, in the order of the times asked for."""
 
     status: Literal["forecast"]

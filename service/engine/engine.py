@@ -396,8 +396,8 @@ class Engine:
             predicted = self._cost.model.seconds(run.batch, run.length, run.tokens)
             if self._cost.update(run, report.run_seconds):
                 self._cost.refit()  # nobody waits for it: the answers are out
-            for tell in self._listeners:
-                tell(report, predicted)
+            for listener in self._listeners:
+                listener(report, predicted)
         self._unlearned.discard(threading.current_thread())  # one step of the interpreter, hence no lock
 
     def _deliver(self, settled: Settled) -> None:

@@ -239,7 +239,7 @@ class ModelNotes:
                 counter.inc(count)
 
 
-class _Counted(Collector):
+class _NotesCollector(Collector):
     """The first collector of a registry: counts what is noted before the others are read."""
 
     def __init__(self, count: Callable[[], None]) -> None:
@@ -261,7 +261,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._notes: list[ModelNotes] = []
-        self.registry.register(_Counted(self._count_notes))
+        self.registry.register(_NotesCollector(self._count_notes))
         self.in_progress = 0
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

@@ -33,7 +33,7 @@ NAME = "nightjar"
 _KINDS = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}
 
 
-class _Known(IdGenerator, threading.local):
+class _AssignedIds(IdGenerator, threading.local):
     """Ids that were given out long before their span is made: in the reply, in the log, in links."""
 
     next = SpanRef("0", "0")
@@ -59,7 +59,7 @@ class Exporter:
 
     def __init__(self, endpoint: str, version: str) -> None:
         named = Resource({"service.name": NAME, "service.version": version})
-        self._ids = _Known()
+        self._ids = _AssignedIds()
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,  # who gets here has been sampled
             resource=named.merge(OTELResourceDetector().detect()),

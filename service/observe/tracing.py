@@ -235,7 +235,7 @@ def traced_run(members: Iterable[SpanRef | None], began: float) -> TracedRun | N
     return TracedRun(SpanRef(new_trace_id(), new_span_id()), began, refs) if refs else None
 
 
-class Ran(Protocol):
+class RunFacts(Protocol):
     """Part of a prediction that :func:`add_runs` reads."""
 
     @property
@@ -259,7 +259,7 @@ class Ran(Protocol):
         """Inference of the batch."""
 
 
-def add_runs(predictions: Iterable[Ran]) -> None:
+def add_runs(predictions: Iterable[RunFacts]) -> None:
     """Spans ``queue``, ``assemble`` and ``run`` of the request at hand, for each batch that its light curves went with.
 
     Their lengths are exact. A light curve waits for its batch, and the batch for its turn: both are ``queue``.
@@ -267,7 +267,7 @@ def add_runs(predictions: Iterable[Ran]) -> None:
     collected = RECORDING.get()
     if collected is None:
         return
-    batches: dict[SpanRef, list[Ran]] = {}
+    batches: dict[SpanRef, list[RunFacts]] = {}
     for prediction in predictions:
         if prediction.traced is not None:
             batches.setdefault(prediction.traced.ref, []).append(prediction)
@@ -275,7 +275,7 @@ def add_runs(predictions: Iterable[Ran]) -> None:
         _add_run(collected, predictions)
 
 
-def _add_run(collected: Recording, predictions: Sequence[Ran]) -> None:
+def _add_run(collected: Recording, predictions: Sequence[RunFacts]) -> None:
     first, count = predictions[0], {"nightjar.light_curves": len(predictions)}
     assert first.traced is not None
     began = first.traced.began

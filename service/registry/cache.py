@@ -245,11 +245,11 @@ class RedisResults:
         self._waiting: dict[bytes, bytes] = {}
         self._writer: asyncio.Task[None] | None = None
         self._asking: set[asyncio.Future[Any]] = set()
-        self._pause, self._again = FIRST_PAUSE, 0.0
+        self._pause, self._retry_at = FIRST_PAUSE, 0.0
 
     async def find(self, keys: Sequence[bytes]) -> list[Row | None]:
         """Results of keys, in order, None where there is none, or no Redis to be reached."""
-        if monotonic() < self._again:
+        if monotonic() < self._retry_at:
             return [None] * len(keys)
         values = await self._ask(keys)
         return [unpack(key, value, self._secret) for key, value in zip(keys, values, strict=True)]
@@ -278,7 +278,7 @@ class RedisResults:
 
     def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
         """Store results in the background."""
-        if monotonic() < self._again:
+        if monotonic() < self._retry_at:
             return
         room = MOST_WAITING - len(self._waiting)
         self._waiting |= {key: pack(key, row, self._secret) for key, row in results[:room]}
@@ -308,9 +308,9 @@ class RedisResults:
 
     def _failed(self, error: BaseException | None) -> None:
         self._metrics.cache_errors.inc()
-        if monotonic() >= self._again:  # of several look-ups that failed together, the first counts
+        if monotonic() >= self._retry_at:  # of several look-ups that failed together, the first counts
             log.warning("redis does not answer", error=type(error).__name__, pause=self._pause)
-            self._again = monotonic() + self._pause
+            self._retry_at = monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 

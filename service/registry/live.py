@@ -282,7 +282,7 @@ def fraction(name: str, key: str) -> float:
 log = structlog.get_logger(__name__)
 
 
-class Opens(Protocol):
+class Opener(Protocol):
     """Gives models an engine and a data plane, and takes them away."""
 
     async def open(self, loaded: LoadedModel) -> Served[Any]:
@@ -305,7 +305,7 @@ class LiveModels:
     leaving : models that nobody new is led to, with requests still to answer.
     """
 
-    def __init__(self, opener: Opens, drain_timeout: float) -> None:
+    def __init__(self, opener: Opener, drain_timeout: float) -> None:
         self._opener, self._drain_timeout = opener, drain_timeout
         self.started = False
         self.routes = Routes()

@@ -212,7 +212,7 @@ class SharedCounts:
     def __init__(self, url: str) -> None:
         self._redis = client_of(url, REDIS_SECONDS)
         self._script = self._redis.register_script(_SCRIPT)
-        self._again = 0.0
+        self._retry_at = 0.0
 
     async def run(self, key: str, limits: Sequence[Limit], amount: int, ask: bool) -> tuple[float, int] | None:
         """Count an amount; return the longest wait and the number of its limit, from 1 on, None without an answer.
@@ -221,7 +221,7 @@ class SharedCounts:
         ----------
         ask : whether the amount is of requests, counted only where no limit is exceeded; else it is of light curves.
         """
-        if time.monotonic() < self._again:
+        if time.monotonic() < self._retry_at:
             return None
         names = [f"{REDIS_PREFIX}{key}:{limit.name}" for limit in limits]
         arguments: list[Any] = [amount, int(ask)]
@@ -232,7 +232,7 @@ class SharedCounts:
                 seconds, which = await self._script(keys=names, args=arguments)
         except Exception as error:  # of the network, the server or the client: all mean the same here
             log.warning("redis does not count requests", error=type(error).__name__, pause=REDIS_PAUSE_SECONDS)
-            self._again = time.monotonic() + REDIS_PAUSE_SECONDS
+            self._retry_at = time.monotonic() + REDIS_PAUSE_SECONDS
             return None
         return float(seconds), int(which)
 

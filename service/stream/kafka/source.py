@@ -434,7 +434,7 @@ class KafkaSource:
         self._offsets.finish(message.token for message in messages if isinstance(message.token, Token))
         if self._recent_answers is not None:
             self._recent_answers.add(messages)
-        self._jobs.put(_nothing)
+        self._jobs.put(_wake)
 
     def commit_window(self) -> int | None:
         """Return how many messages may be answered before anything is committed; None in transactions."""
@@ -506,7 +506,7 @@ class KafkaSource:
         )
 
 
-def _nothing() -> None:
+def _wake() -> None:
     """Do nothing: a job that only wakes the owner."""
 
 
