@@ -34,6 +34,7 @@ import pytest
 
 from deploy.bench.service_process import ServiceProcess, running
 from models.taxonomy import ELASTICC
+from service.answers.replies import CurveFailure, CurveResult, PacketFailure, PacketResult
 from training.simulate.packets import SAMPLES as SIMULATED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,6 +50,7 @@ TESTED = SHELLS | {"python", "diff"}
 COPIED = ("deploy", "models", "service", "tests", "training")  # what a page may change
 TIMEOUT = 600  # seconds for a block; a busy machine trains slowly
 LONGEST_README = 200
+LONGEST_WITHOUT_CONTENTS = 150
 
 # Written for people, curl exits 0 on an error status and shows a progress bar; for a test it must do neither.
 STRICT_CURL = 'curl() { command curl --fail-with-body --silent --show-error "$@"; }\n'
@@ -126,6 +128,26 @@ def anchors(text: str) -> set[str]:
 
 def test_readme_is_read_in_one_sitting() -> None:
     assert len(README.read_text().splitlines()) <= LONGEST_README
+
+
+@pytest.mark.parametrize("page", [*(ROOT / "docs").glob("*.md")], ids=name)
+def test_a_long_page_begins_with_its_contents(page: Path) -> None:
+    text = FENCE.sub("", page.read_text())
+    if len(page.read_text().splitlines()) <= LONGEST_WITHOUT_CONTENTS:
+        return
+    beginning = text.split("\n## ")[0]
+    sections = re.findall(r"^## +(.*?) *$", text, re.MULTILINE)
+    assert [title for title in sections if f"(#{anchors(f'## {title}').pop()})" not in beginning] == []
+
+
+def test_every_field_of_a_result_is_explained() -> None:
+    explained = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "answers.md").read_text()))
+    fields = {
+        field.alias or key
+        for result in (CurveResult, CurveFailure, PacketResult, PacketFailure)
+        for key, field in result.model_fields.items()
+    }
+    assert fields - explained == set()
 
 
 def test_every_page_is_linked_from_readme() -> None:

@@ -276,11 +276,63 @@ def benchmarks_page(text: str) -> str:
 
     def filled(slot: re.Match[str]) -> str:
         name = slot["name"]
-        render = {"peers": peers, "attacks": attacks}.get(name)
-        table = render(measured) if render else rows_of(TABLES[name], measured)
+        if name == "missed":
+            table = missed(measured, sections(text))
+        else:
+            render = {"peers": peers, "attacks": attacks}.get(name)
+            table = render(measured) if render else rows_of(TABLES[name], measured)
         return f"{slot[1]}\n{table}\n{slot[3]}"
 
     return SLOT.sub(filled, text)
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return the heading under which each table of a page stands."""
+    places = {}
+    heading = ""
+    for line in text.splitlines():
+        if match := re.match(r"#+ (.+)", line):
+            heading = match[1]
+        elif slot := re.fullmatch(r"<!-- table: ([\w-]+) -->", line):
+            places[slot[1]] = heading
+    return places
+
+
+AIM = re.compile(r"(?P<end>up to )?at (?P<side>least|most) (?P<bound>[\d.,]+)")
+
+
+def missed(measured: Sequence[Measurement], headings: dict[str, str]) -> str:
+    """Return how many figures with an aim meet it in their newest measurement, and a table of those that do not."""
+    met, never, rows = 0, 0, []
+    for name, figures in TABLES.items():
+        for figure in figures:
+            if (aim := AIM.fullmatch(figure.aim)) is None:
+                continue
+            newest = next((one for one in measured if figure.key in one), None)
+            if newest is None:
+                never += 1
+            elif _meets(newest, figure.key, aim):
+                met += 1
+            else:
+                value = _with_interval(newest, figure.key)
+                link = _link(headings.get(name, name))
+                rows.append([link, figure.heading, figure.aim, value, _version(newest), _held_for(newest)])
+    count = f"Of {met + never + len(rows)} figures with an aim {met} meet it in their newest measurement"
+    count += f", {never} were never measured" if never else ""
+    head = ["section", "figure", "wanted", "newest", "version", MEASURED]
+    return f"{count}, {len(rows)} do not:\n\n{markdown_table(head, rows)}\n"
+
+
+def _meets(one: Measurement, key: str, aim: re.Match[str]) -> bool:
+    """Return whether a figure reaches its aim; where the aim is for an interval, its upper end counts."""
+    value = _middle(one.get(f"{key}.high", one[key]) if aim["end"] else one[key])
+    bound = float(aim["bound"].replace(",", ""))
+    return value <= bound if aim["side"] == "most" else value >= bound
+
+
+def _link(heading: str) -> str:
+    anchor = re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+    return f"[{heading}](#{anchor})"
 
 
 def measurements(folder: Path = RESULTS) -> list[Measurement]:

@@ -49,7 +49,28 @@ def test_a_measurement_says_what_it_holds_for(path: Path) -> None:
 
 def test_every_table_of_the_page_is_known_and_used() -> None:
     used = re.findall(r"<!-- table: ([\w-]+) -->", (DOCS / "benchmarks.md").read_text())
-    assert sorted(used) == sorted([*tables.TABLES, "peers", "attacks"])
+    assert sorted(used) == sorted([*tables.TABLES, "missed", "peers", "attacks"])
+
+
+def test_missed_aims_are_counted_by_the_newest_measurement() -> None:
+    about = {"bundle": "m 2.0.0", "commit": "abc", "machine.cpu": "CPU", "machine.cores": 2, "date": "2026-01-02"}
+    newest = about | {
+        "stream.visit_10k_s": 15.5,
+        "before.stream.throughput_ratio": {"median": 0.9, "spread": 0.2},
+        "before.stream.throughput_ratio.high": 0.98,
+    }
+    older = about | {"stream.visit_10k_s": 9.0, "stream.visit_40k_s": 60.0}
+    lines = tables.missed([newest, older], {"stream": "A stream, Redis"}).splitlines()
+    aims = sum(tables.AIM.fullmatch(figure.aim) is not None for figures in tables.TABLES.values() for figure in figures)
+    counts = f"Of {aims} figures with an aim 2 meet it in their newest measurement, {aims - 3} were never measured"
+    assert lines[0] == f"{counts}, 1 do not:"
+    cells = "[A stream, Redis](#a-stream-redis) | 10,000 alerts in 5 s, answered after, s | at most 15 | 15.5 | m 2.0.0"
+    assert lines[4:] == [f"| {cells} | `abc`, CPU (2 cores), 2026-01-02 |"]
+
+
+def test_sections_of_tables_are_read_from_the_page() -> None:
+    page = "# P\n\n## First\n\n<!-- table: a -->\n\n### Second one\n<!-- table: b-c -->\n"
+    assert tables.sections(page) == {"a": "First", "b-c": "Second one"}
 
 
 def test_policies_are_those_of_the_newest_simulation() -> None:

@@ -29,6 +29,8 @@ common it is there and equally often, so that rare classes are named more readil
 the temperature was fitted on the data's own mix. For another survey, or before adding probabilities up over a
 population, divide them by that power of the shares, multiply by your rates and normalise."""
 
+KEPT = {"newest": "the newest", "around_maximum": "those around the brightest detection"}
+
 NEARER = {
     "mahalanobis": "lie nearer (Mahalanobis) to the mean of their nearest class",
     "neighbours": "lie nearer to their neighbours among those trained on",
@@ -305,8 +307,8 @@ A classifier of multiband light curves into the {len(manifest.classes.classes)} 
 
 - network: {manifest.architecture}, {parameters.total:,} parameters, of which one observation passes through
   {parameters.active:,}
-- input: difference flux and its error in any of {", ".join(manifest.bands)}; {window}, at most the newest
-  {limits.max_points_per_band} observations of each band; {_metadata(manifest)}
+- input: difference flux and its error in any of {", ".join(manifest.bands)}; {window}, at most
+  {limits.max_points_per_band} observations of each band, {KEPT[limits.kept]}; {_metadata(manifest)}
 - output: class probabilities and an embedding of {manifest.embedding_dim} numbers
 - recipe: `{manifest.recipe.get("name")}`, seed {manifest.recipe.get("seed")}, resolved in `manifest.json`
 - created: {manifest.created}"""

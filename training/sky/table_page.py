@@ -5,6 +5,7 @@ Both are written from the stored report, and nobody edits them by hand. The card
     python -m training sky card build/astro-moe-elasticc --report build/sky.json
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
@@ -20,34 +21,50 @@ from training.sky.left_out import TWIN, WHOLE
 from training.sky.measure import COLUMNS
 from training.sky.scores import SURE
 
-INTRODUCTION: Final = f"""# How right it is on the real sky
+INTRODUCTION: Final = """# How right it is on the real sky
 
-This page is written by `python -m training sky page` from `{{source}}`; the figures there come from
+How often the default model names real objects rightly: of surveys that it learned from, and of surveys that nobody
+labelled. Beside it stand boosted trees that learned from the same objects, and version 1.2.0, which had seen
+simulations alone. Read [the table](#the-table) and [what falls short](#what-falls-short-and-why); every figure of every
+model is in [set by set](#set-by-set), each survey and class in [all scores](sky-sets.md).
+
+{contents}
+
+The page is written by `python -m training sky page` from `{source}`; the figures there come from
 `python -m training sky measure`, which asks every model through the featuriser and the prediction sets that are served.
+"""
+MEASURED: Final = f"""## How it is measured
 
-Objects are those of the test part: 15 in a hundred of all physical objects, drawn by a hash. What several surveys saw
-of one object is one group, all of it in the same part. Those scored show five points and two detections at least. A
+**Objects** are those of the test part: 15 in a hundred of all physical objects, drawn by a hash. What several surveys
+saw of one object is one group, all of it in the same part. Those scored show five points and two detections at least. A
 *view* is an object as another survey would have seen it: at that survey's visits, in its bands, with its errors.
 
-Columns are never mixed. **Seen**: most of a source was in training. **Left out**: nothing of the survey was.
-**Adapted**: no object of the survey was, but its unlabelled light curves told when, in which bands and how precisely it
-observes, and views of other objects were made of that. Labels of Rubin's alerts and TDECat trained nothing, in any
-column.
+**Columns** are never mixed:
 
-The default has seen every survey. What it would say of a new one is told by models that were trained without one of
-five groups of surveys at a time, and asked about that group:
+- *seen*: most of a source was in training;
+- *left out*: nothing of the survey was;
+- *adapted*: no object of the survey was, but its unlabelled light curves told when, in which bands and how precisely it
+  observes, and views of other objects were made of that.
 
-- "{TWIN}": the default's kind of network, called the twin below. Its branches are those of 1.2.0, which
-  saw simulations alone; its heads learned from real objects and views without the group (27,000 rows, one seed).
-- "{WHOLE}": the twin, all of it trained on without the group, in 555 steps where the default had 13,800, with
-  trees beside it, as the default has, that do not know the group either; one seed. Its column "adapted" is what to
-  expect of the default where nobody has labelled the survey. ZTF left out for longer, and what the network says without
-  trees, stand in [experiments](experiments.md#surveys-left-out-of-the-whole-network).
+Labels of Rubin's alerts and TDECat trained nothing, in any column.
 
-Prior of every probability here: {{prior}}. "Sure and wrong" is a wrong first class with p >= {SURE}, as a share of all
-answers; coverage and size are of the sets that were not withheld as unusual, and the share withheld stands beside them.
-"Trees before" are figures of others' trees on other objects of the same surveys, for orientation, and "wanted" is what
-was aimed at with those in view. The test part was looked at {{looks}}.
+**A survey that nobody labelled.** The default has seen every survey. What it would say of a new one is told by models
+that were trained without one of five groups of surveys at a time, and asked about that group:
+
+- "{WHOLE}", adapted, is what to expect of the default there. It is the twin below, all of it trained on without
+  the group, in 555 steps where the default had 13,800, with trees beside it, as the default has, that do not know the
+  group either; one seed. ZTF left out for longer, and what the network says without trees, stand in
+  [experiments](experiments.md#surveys-left-out-of-the-whole-network).
+- "{TWIN}", the twin: the default's kind of network. Its branches are those of 1.2.0, which saw
+  simulations alone; its heads learned from real objects and views without the group (27,000 rows, one seed).
+
+**Figures.** Class shares (prior): {{prior}}. "Among three" counts Ia, II and Ib/c alone; "balanced" is the mean over
+classes; "withheld" is the share called unusual, which gets no set. "Sure and wrong" is a wrong first class with
+p >= {SURE}, as a share of all answers; coverage and size are of the sets that were not withheld. "Trees before" are
+figures of others' trees on other objects of the same surveys, for orientation, and "wanted" is what was aimed at with
+those in view.
+
+**How often the test part was looked at**: {{looks}}.
 """
 FINGERPRINT: Final = """## Can the source of a supernova be told?
 
@@ -114,7 +131,13 @@ REASONS: Final[Mapping[str, str]] = {
     ),
 }
 """Why a row falls short of what was wanted, by its key; rows that are not here are met where they were asked for."""
-SCORES: Final = f"""## Every set, model by model
+SETS_INTRODUCTION: Final = f"""# All scores on the real sky
+
+What each model scored on every survey, by class, number of detections and brightness: the long tables behind
+[how right it is](sky.md), which says what is measured and how, and which is the page to read first. Written by
+`python -m training sky page` from `{{source}}`.
+
+{{contents}}
 
 Columns of these tables: `top_1`, the most probable of the 20 classes is right; `balanced`, the same as the mean over
 the classes of the set; `broad`, the most probable of the five broad classes is right; `recurring`, right about whether
@@ -124,37 +147,105 @@ classes they are; `withheld`, called unusual, so that there is no set; `sure_and
 "Told: redshift" means that the model was given redshift and dust where the source has them. By brightness, a row begins
 at the magnitude that it names and ends at the next.
 """
+TELLING: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "broad": ("real objects told as SN-like / long-lived / periodic, no redshift", ("SN-like", "Long", "Periodic")),
+    "spcc": ("SPCC, first of 20 classes: no redshift / redshift", ("top-1, no z", "top-1, redshift")),
+    "elasticc": ("ELAsTiCC, first of 20 classes: no metadata / all", ("top-1, no z", "top-1, everything")),
+    "mallorn": ("MALLORN, five classes, with redshift: macro-F1", ("macro-F1",)),
+    "ztf3": ("ZTF, first of 20 classes: mean of Ia, II and Ib/c", ("balanced",)),
+    "spcc3": ("SPCC, the same", ("balanced",)),
+    "elasticc3": ("ELAsTiCC, the same of Ia and II", ("balanced",)),
+    "deep": ("Ia of", ("DES (21)", "SNLS (28)", "PS1 (39)", "Foundation (28)")),
+    "poor": ("", ("Ia nearby (75)", "SLSN (22)", "TDE (7)", "TDE of TDECat (28)")),
+    "yse": ("Young Supernova Experiment:", ("Ia (42)", "II (16)")),
+    "stars": ("Stripe 82, OGLE:", ("RR Lyrae (79)", "Dwarf Novae (134)")),
+    "periodic": ("periodic variables of ZTF: mean over three classes", ("macro recall",)),
+    "views": ("views, mean of Ia, II and Ib/c: no redshift / redshift", ("balanced, no z", "balanced, z")),
+    "rubin": ("Rubin:", ("AGN named", "one-class sets that miss")),
+    "coverage": ("sets of 90 % that hold the truth: as observed / views", ("coverage, raw", "coverage, views")),
+    "sure": ("sure and wrong: as observed / views", ("p >= 0.8, raw", "p >= 0.8, views")),
+    "simulated": ("simulated objects: macro-F1", ("macro-F1",)),
+}
+"""Name of a row in the short table, and the figures that it shows; a name that does not name them has them appended."""
+BESIDE: Final[Sequence[tuple[str, str]]] = (
+    ("boosted trees", "seen"),
+    (WHOLE, "adapted"),
+    ("astro-moe-elasticc 1.2.0", "left out"),
+)
+"""Models beside the default in the short table, each in the column that says most."""
 SET_COLUMNS: Final = ("objects", "top_1", "balanced", "broad", "recurring", "macro_f1", "ece", "log_loss", "coverage",
                       "size", "withheld", "sure_and_wrong")  # fmt: skip
 
 
 def write_page(report: Mapping[str, Any], source: str) -> str:
-    """Return the whole page, Markdown.
+    """Return the page that is read, Markdown.
 
     Parameters
     ----------
     report : as `measure` stores it. source : name of its file, for the reader.
     """
-    parts = [INTRODUCTION.format(source=source, prior=report["prior"], looks=report["looks"])]
-    parts.append(_main_table(report))
+    parts = [INTRODUCTION.format(source=source, contents="{contents}"), _short_table(report)]
     parts += [_reasons(report["table"])] if any(row["key"] in REASONS for row in report["table"]) else []
+    parts += [MEASURED.format(prior=report["prior"], looks=report["looks"])]
+    parts += [_all_figures(report)] if report["table"] else []
     parts += [_six_table(report["six"])] if report.get("six") else []
     parts += [seeds_section(report["seeds"])] if report.get("seeds") else []
     parts += [_fingerprint_section(report["fingerprint"])] if report.get("fingerprint") else []
-    parts += [SCORES] if report["reports"] else []
+    return _with_contents("\n".join(parts))
+
+
+def write_sets_page(report: Mapping[str, Any], source: str) -> str:
+    """Return the page of long tables: every set, model by model, Markdown."""
+    parts = [SETS_INTRODUCTION.format(contents="{contents}", source=source)]
     for name, columns in report["reports"].items():
         for column, column_report in columns.items():
             parts.append(f"## {name}, {column}\n\n{_sets(column_report)}")
+    return _with_contents("\n".join(parts))
+
+
+def _with_contents(page: str) -> str:
+    """Fill in the list of a page's sections; their anchors are those that GitHub gives to headings."""
+    titles = re.findall(r"^## (.+)$", page, re.MULTILINE)
+    anchors = (re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles)
+    links = (f"[{title}](#{anchor})" for title, anchor in zip(titles, anchors, strict=True))
+    return page.replace("{contents}", "- " + " ·\n  ".join(links), 1)
+
+
+def _short_table(report: Mapping[str, Any]) -> str:
+    """Return the table that is read first: the telling figures of each row, of the default and three beside it."""
+    models = [(next(iter(report["reports"]), ""), "seen"), *BESIDE]
+    lines = []
+    for row in report["table"]:
+        title, names = TELLING[row["key"]]
+        values = [row["figures"].get(name, {}).get(column, {}) for name, column in models]
+        cells = [" / ".join(_short(one.get(figure)) for figure in names) if one else "-" for one in values]
+        if not title or title.endswith((":", " of")):
+            title = f"{title} {' / '.join(names)}".strip()
+        lines.append([title, row["wanted"], *cells])
+    head = ["set: figures of a cell, in this order", "wanted", *(f"{name}, {column}" for name, column in models)]
+    about = """Shares that are right, but where a row says otherwise; numbers in brackets are objects. *Seen*: it
+learned from other objects of these surveys. *Adapted*: from none of their objects, only from how they observe: expect
+this of a survey that nobody labelled. *Left out*: nothing of them was known. A *view* is an object as another survey
+would have seen it."""
+    return f"## The table\n\n{about}\n\n{markdown_table(head, lines)}\n"
+
+
+def _short(value: Any) -> str:
+    return "-" if value is None else f"{value:.3f}" if 0 < value < 0.1 else f"{value:.2f}"
+
+
+def _all_figures(report: Mapping[str, Any]) -> str:
+    """Return a small table of every row: models below each other, figures side by side."""
+    models = [(name, column) for name, columns in report["reports"].items() for column in COLUMNS if column in columns]
+    parts = ["## Set by set\n"]
+    for row in report["table"]:
+        scores = {f"{name}, {column}": row["figures"].get(name, {}).get(column, {}) for name, column in models}
+        scores = {title: one for title, one in scores.items() if any(one.get(key) for key in one)}
+        columns = list(dict.fromkeys(key for one in scores.values() for key in one))
+        lines = [[title, *(_number(one.get(key)) for key in columns)] for title, one in scores.items()]
+        about = f"Wanted: {row['wanted']}. Trees before: {row['before']}.".replace("before: -.", "before: none.")
+        parts.append(f"### {row['title']}\n\n{about}\n\n{markdown_table(['model', *columns], lines)}\n")
     return "\n".join(parts)
-
-
-def telling_rows(report: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return some rows of the table alone, for a page that has room for little."""
-    return _table_of([row for key in keys for row in report["table"] if row["key"] == key], report)
-
-
-def _main_table(report: Mapping[str, Any]) -> str:
-    return "## The table\n\n" + _table_of(report["table"], report)
 
 
 def _reasons(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -236,21 +327,6 @@ def _fingerprint_section(reports: Sequence[Mapping[str, Any]]) -> str:
     return FINGERPRINT + "\n" + markdown_table(head, rows) + "\n"
 
 
-def _table_of(rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any]) -> str:
-    models = [(name, column) for name, columns in report["reports"].items() for column in COLUMNS if column in columns]
-    head = ["set", "trees before", "wanted", *(f"{name}, {column}" for name, column in models)]
-    lines = []
-    for row in rows:
-        cells = [row["title"], row["before"], row["wanted"]]
-        cells += [_figures(row["figures"].get(name, {}).get(column, {})) for name, column in models]
-        lines.append(cells)
-    return markdown_table(head, lines) + "\n"
-
-
-def _figures(values: Mapping[str, Any]) -> str:
-    return "; ".join(f"{name} {_number(value)}" for name, value in values.items()) or "-"
-
-
 def _sets(report: Mapping[str, Any]) -> str:
     parts = []
     titles = {"sets": "Test part, as the surveys saw it", "patterns": "Test part through each survey's pattern"}
@@ -259,10 +335,13 @@ def _sets(report: Mapping[str, Any]) -> str:
             rows = {source: scores[reveal] for source, scores in report.get(key, {}).items() if reveal in scores}
             if rows:
                 parts.append(f"### {title}; told: {reveal}\n\n{_score_table('set', rows)}")
-    sorted_by = (("By number of detections", "detections", "from"), ("By brightness", "brightness", "fainter than"))
-    for title, key, first in sorted_by:
+    sorted_by = (
+        ("By number of detections", "detections", "from", "detections from"),
+        ("By brightness", "brightness", "fainter than", "fainter than, AB mag"),
+    )
+    for title, key, first, heading in sorted_by:
         rows = {str(row[first] if row[first] is not None else "brighter"): row for row in report.get(key, [])}
-        parts.append(f"### {title}\n\n{_score_table(first, rows)}")
+        parts.append(f"### {title}\n\n{_score_table(heading, rows)}")
     if report.get("priors"):
         parts.append(_under_priors(report["priors"]))
     if report.get("novelty"):

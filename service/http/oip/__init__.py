@@ -30,7 +30,7 @@ and answers ``flux`` and ``flux_err`` FP32 [q] in the order asked and in ``flux_
   unreadable (sizes that do not add up, another datatype, offsets that go back) is a problem document for all of it.
 - Names of classes and of metadata columns are in the model's configuration (``parameters``) and in ``/v1/models``.
 - Request parameters: ``timeout`` (microseconds, as Triton's clients send it) or ``deadline_ms``; ``flux_unit``;
-  ``binary_data_output``. ``priority`` and sequences are refused rather than ignored.
+  ``binary_data_output``; ``priority`` (1 to 8). Sequences are refused rather than ignored.
 - ``probabilities`` with the output parameter ``classification`` (the client's ``class_count``) are texts instead,
   ``value:index:label`` of so many most probable classes [b, count], empty where there is no answer.
 - JSON has no NaN: ``null`` stands for it in both directions (the NaN that some encoders write is read as well).
