@@ -139,11 +139,18 @@ What each model scored on every survey, by class, number of detections and brigh
 
 {{contents}}
 
-Columns of these tables: `top_1`, the most probable of the 20 classes is right; `balanced`, the same as the mean over
-the classes of the set; `broad`, the most probable of the five broad classes is right; `recurring`, right about whether
-the object recurs, as stars and nuclei do; `macro_f1`, mean F1 of the classes of the set; `ece` and `log_loss`, expected
-calibration error and log loss; `coverage` and `size`, how often sets of 90 % hold the true class, and of how many
-classes they are; `withheld`, called unusual, so that there is no set; `sure_and_wrong`, a wrong class with p >= {SURE}.
+| column | meaning |
+| --- | --- |
+| `top_1` | the most probable of the 20 classes is right |
+| `balanced` | the same, as the mean over the classes of the set |
+| `broad` | the most probable of the five broad classes is right |
+| `recurring` | right about whether the object recurs, as stars and nuclei do |
+| `macro_f1` | mean F1 of the classes of the set |
+| `ece`, `log_loss` | expected calibration error, log loss |
+| `coverage`, `size` | how often sets of 90 % hold the true class, and of how many classes they are |
+| `withheld` | called unusual, so that there is no set |
+| `sure_and_wrong` | a wrong class with p >= {SURE} |
+
 "Told: redshift" means that the model was given redshift and dust where the source has them. By brightness, a row begins
 at the magnitude that it names and ends at the next.
 """
