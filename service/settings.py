@@ -5,7 +5,6 @@ name (``NIGHTJAR_MAX_PACKETS=10`` or ``--max-packets 10``). ``python -m service 
 table; ``docs/settings.md`` holds the same rows (``python -m deploy.pages``).
 """
 
-import os
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -269,22 +268,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def usable_cores(control_group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores this process may use at a time: fewer than the machine has under ``taskset`` or in a container.
-
-    Parameters
-    ----------
-    control_group : folder of the container's limits, as Linux shows them (version 2).
-    """
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    try:
-        quota, period = map(int, (control_group / "cpu.max").read_text().split())
-    except (OSError, ValueError):  # there is no such thing here, or it says that there is no limit
-        return cores
-    return max(1, min(cores, quota // period))
 
 
 class StreamSettings(Settings):

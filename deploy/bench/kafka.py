@@ -10,7 +10,6 @@ as it is known, those of kills and rounds after each of them, so that a run whic
 
 import itertools
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import ServiceProcess
 from deploy.bench.wire import interval
 from deploy.bench.workload import visit
+from service.engine.machine import usable_cores
 
 Part = Literal[
     "visits", "rebalance", "kills", "kills_loaded", "outages", "commits", "price", "steady", "drain",
@@ -158,7 +158,7 @@ def drain(bench: KafkaBench) -> None:
 
 def _visit(bench: KafkaBench, count: int, seconds: float, workers: int = 1, warm: int = 0) -> float:
     """Return seconds from the first alert's arrival to the last answer; so many are answered before, to warm up."""
-    trial, cores = bench.trial(), len(os.sched_getaffinity(0))
+    trial, cores = bench.trial(), usable_cores()
     with ExitStack() as stack:
         started = [stack.enter_context(trial.worker(runs=cores // workers or 1)) for _ in range(workers)]
         until(lambda: sum(map(assigned, started)) == PARTITIONS and all(map(assigned, started)))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypedDict
 
 from models.bundle import load_bundle
+from service.engine.machine import usable_cores
 from training.common import processor_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +83,7 @@ def held_for(bundle: Path) -> Facts:
         "bundle": f"{manifest.name} {manifest.version}",
         "date": datetime.now(UTC).date().isoformat(),
         "machine.cpu": processor_name(),
-        "machine.cores": len(os.sched_getaffinity(0)),
+        "machine.cores": usable_cores(),
         "machine.load_average": os.getloadavg()[0],
         "python": platform.python_version(),
         "onnxruntime": version("onnxruntime"),

@@ -50,6 +50,7 @@ from models.runtime import run
 from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
 from service.engine.batch import Classification, Prediction
+from service.engine.machine import usable_cores
 from training.common import markdown_table
 
 STEP_SECONDS: Final = 0.05
@@ -147,7 +148,7 @@ def measure_backlog(bundle: Path, waiting: int, say: Callable[[str], None]) -> N
     with redis_server() as client:
         for start in range(0, waiting, DIFFERENT):
             feed(client, list(islice(cycle(packets), min(DIFFERENT, waiting - start))))
-        with worker(bundle, client, len(os.sched_getaffinity(0))) as process:
+        with worker(bundle, client, usable_cores()) as process:
             early, _ = _memory_at(client, process, int(EARLY * waiting))
             late, answered = _memory_at(client, process, int(LATE * waiting))
             peak = process.memory("VmHWM")
@@ -287,8 +288,8 @@ def _bare(bundle: Path, packets: Sequence[bytes]) -> tuple[float, float]:
     """Light curves of the packets per second on all cores, bare: by the best schedule, and one by one."""
     read = [outcome for data in packets for outcome in read_packet(data)]
     curves = [columns_of(one.curve) for one in read if isinstance(one, Packet) and one.curve is not None]
-    best = Best.of(bundle, curves, cores()).run(cores()).per_second
-    return best, Bare.of(bundle, curves).run(cores()).per_second
+    best = Best.of(bundle, curves, usable_cores()).run(usable_cores()).per_second
+    return best, Bare.of(bundle, curves).run(usable_cores()).per_second
 
 
 def compare(bundle: Path, other: Path, alerts: int, rounds: int, say: Callable[[str], None]) -> Numbers:
@@ -302,7 +303,7 @@ def compare(bundle: Path, other: Path, alerts: int, rounds: int, say: Callable[[
         arms = []
         for name, code in (("-new", {}), ("-old", code_of(other))):
             client.xgroup_create(f"alerts{name}", "nightjar", "0", mkstream=True)
-            process = stack.enter_context(worker(bundle, client, cores(), name, code))
+            process = stack.enter_context(worker(bundle, client, usable_cores(), name, code))
             arms.append(partial(_pace, client, process, packets, name))
         for warm in arms:
             warm()
@@ -334,7 +335,7 @@ class Drained(NamedTuple):
 def _drain(bundle: Path, packets: Sequence[bytes], workers: int, arrival: float = 0.0) -> Drained:
     """Seconds from the first alert's arrival to the last answer; without `arrival` all alerts come at once."""
     with redis_server() as client, ExitStack() as stack:
-        runs = cores() // workers or 1
+        runs = usable_cores() // workers or 1
         started = [stack.enter_context(worker(bundle, client, runs)) for _ in range(workers)]
         feed(client, packets, arrival)
         wait(client, len(packets))
@@ -346,7 +347,7 @@ def _drain(bundle: Path, packets: Sequence[bytes], workers: int, arrival: float 
 def _steady(bundle: Path, seconds: float, say: Callable[[str], None]) -> Numbers:
     """Ages of answers, from the arrival of an alert to its acknowledged answer, at a steady rate."""
     packets = visit(int(STEADY_PER_SECOND * seconds), seed=2)
-    with redis_server() as client, worker(bundle, client, cores()) as process:
+    with redis_server() as client, worker(bundle, client, usable_cores()) as process:
         before = process.memory()
         feed(client, packets, seconds)
         wait(client, len(packets))
@@ -365,8 +366,3 @@ def _steady(bundle: Path, seconds: float, say: Callable[[str], None]) -> Numbers
         "stream.steady_s": seconds,
         "stream.steady_memory_growth_mb": grown / 2**20,
     }
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -19,7 +19,6 @@ outcome, and no server error.
 import asyncio
 import json
 import multiprocessing
-import os
 import tempfile
 import time
 from collections import Counter
@@ -39,6 +38,7 @@ from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import ServiceProcess, running, start
 from deploy.bench.workload import OCTETS, Columns, columns, requests
 from service.client import packets_in
+from service.engine.machine import usable_cores
 
 _BODY = b"{}" + b" " * 1022  # about as long as a real answer
 _REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
@@ -97,7 +97,7 @@ class ThroughputRound(NamedTuple):
 
 def measure(bundle: Path, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
     """Keys ``http.*`` and ``bare.*``; `curves` light curves a round and arm."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     drawn = columns(curves, SEED)
     bare = Bare.of(bundle, drawn)
     chosen = {"NIGHTJAR_WORKERS": str(cores), "NIGHTJAR_CACHE_BYTES": "0"}  # the curves come again and again

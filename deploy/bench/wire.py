@@ -30,7 +30,7 @@ from deploy.bench.throughput import WrongAnswer, check_answers
 from deploy.bench.workload import Columns, alert_mix
 from models.metadata import METADATA_COLUMNS
 from models.photometry import filter_index
-from service.settings import usable_cores
+from service.engine.machine import usable_cores
 
 MSGPACK: Final = "application/msgpack"
 BATCH, BATCHES_IN_FLIGHT = 64, 8

@@ -32,10 +32,10 @@ from service.engine.machine import (
     measure_one,
     probe,
     processor,
+    usable_cores,
     widest,
 )
 from service.engine.policy import CostModel, RunSample
-from service.settings import usable_cores
 
 CHECKED = (Shape(1, 32, 0), Shape(16, 64, 64))
 STILL_TRUE = 2.0

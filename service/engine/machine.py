@@ -405,6 +405,22 @@ def usual_folder() -> Path | None:
         return None
 
 
+def usable_cores(control_group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores this process may use at a time: fewer than the machine has under ``taskset`` or in a container.
+
+    Parameters
+    ----------
+    control_group : folder of the container's limits, as Linux shows them (version 2).
+    """
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = map(int, (control_group / "cpu.max").read_text().split())
+    except (OSError, ValueError):  # there is no such thing here, or it says that there is no limit
+        return cores
+    return max(1, min(cores, quota // period))
+
+
 def processor(system: Path = Path("/proc")) -> str:
     """Return the names of the processor and of NVIDIA devices; the architecture where there is no Linux.
 

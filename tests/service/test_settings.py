@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
-from service.settings import ClientSettings, Settings, StreamSettings, settings_table, unknown_settings, usable_cores
+from service.settings import ClientSettings, Settings, StreamSettings, settings_table, unknown_settings
 
 FIELDS = StreamSettings.model_fields | ClientSettings.model_fields
 
@@ -53,15 +53,6 @@ def test_packets_of_ztf_have_a_model_of_their_own_beside_the_bundled_one() -> No
 def test_a_wrong_value_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Settings(**wrong)  # type: ignore[arg-type]  # wrong on purpose
-
-
-@pytest.mark.parametrize(
-    ("limit", "most"),
-    [("max 100000\n", 10**6), ("100000 100000\n", 1), ("150000 100000", 1), ("50000 100000", 1), ("nonsense", 10**6)],
-)
-def test_a_container_may_have_fewer_cores_than_its_host(tmp_path: Path, limit: str, most: int) -> None:
-    (tmp_path / "cpu.max").write_text(limit)
-    assert usable_cores(tmp_path) == min(usable_cores(tmp_path / "none"), most) >= 1
 
 
 def test_no_variable_that_a_page_or_a_test_names_counts_as_misspelt() -> None:

@@ -20,8 +20,8 @@ from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
 from service.engine.batch import program_of
 from service.engine.load import LoadedModel, load_model
+from service.engine.machine import usable_cores
 from service.engine.policy import BatchLimits, CostModel
-from service.settings import usable_cores
 
 OURS: Final = "nightjar"
 LONGEST = 390  # observations, where only a cost model is given

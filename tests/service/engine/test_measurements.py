@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.machine import Circumstances, CoreLayout, Measured, Measurements, processor, usual_folder
+from service.engine.machine import (
+    Circumstances,
+    CoreLayout,
+    Measured,
+    Measurements,
+    processor,
+    usable_cores,
+    usual_folder,
+)
 from service.engine.policy import RunSample
 
 CIRCUMSTANCES = Circumstances(processor="x", cores=2, provider="cpu", bundle="0" * 64, wish=CoreLayout())
@@ -108,6 +116,15 @@ def test_the_usual_folder_is_the_users_cache(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/not/valid")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert usual_folder() == tmp_path / ".cache" / "nightjar"
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [("max 100000\n", 10**6), ("100000 100000\n", 1), ("150000 100000", 1), ("50000 100000", 1), ("nonsense", 10**6)],
+)
+def test_a_container_may_have_fewer_cores_than_its_host(tmp_path: Path, limit: str, most: int) -> None:
+    (tmp_path / "cpu.max").write_text(limit)
+    assert usable_cores(tmp_path) == min(usable_cores(tmp_path / "none"), most) >= 1
 
 
 def test_the_processor_has_a_name(tmp_path: Path) -> None:
