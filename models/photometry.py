@@ -172,11 +172,10 @@ def njy_with_error(magnitude: ArrayLike, error: ArrayLike) -> tuple[Float64, Flo
     return flux, np.asarray(flux * np.asarray(error, dtype=np.float64) * (0.4 * math.log(10.0)))
 
 
-def magnitude_of(flux_njy: float) -> float:
+@np.errstate(divide="ignore", invalid="ignore")
+def magnitude_of(flux_njy: ArrayLike) -> Float64:
     """AB magnitude of a flux in nJy; infinite at 0 and NaN below."""
-    if flux_njy > 0:
-        return NJY_ZERO_POINT - 2.5 * math.log10(flux_njy)
-    return math.inf if flux_njy == 0 else math.nan
+    return np.asarray(NJY_ZERO_POINT - 2.5 * np.log10(flux_njy))
 
 
 def tai_minus_utc(mjd_utc: ArrayLike) -> Float64:

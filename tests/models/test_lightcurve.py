@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from models import lightcurve
 from models.lightcurve import LightCurve, LightCurveError, Limits, RaggedBatch, Tokens, featurise
 from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS, BandMap, FluxUnit, filter_index, flux_to_njy, njy_to
+from models.photometry import (
+    BANDS,
+    BandMap,
+    FluxUnit,
+    filter_index,
+    flux_to_njy,
+    magnitude_of,
+    njy_of_magnitude,
+    njy_to,
+)
 
 COLUMNS = ("mwebv", "z_final")
 NO_WINDOW = Limits(pre_trigger_days=None)
@@ -41,6 +50,14 @@ def test_band_names(name: str, index: int) -> None:
 def test_unknown_band_name() -> None:
     with pytest.raises(ValueError, match="unknown band 'q'"):
         filter_index("q")
+
+
+def test_ab_magnitudes_and_nanojanskys() -> None:
+    np.testing.assert_allclose(njy_of_magnitude(np.array([31.4, 8.9])), [1.0, 1e9])  # 8.9 mag is 1 Jy
+    magnitude = np.array([14.0, 24.5])
+    np.testing.assert_allclose(magnitude_of(njy_of_magnitude(magnitude)), magnitude)
+    assert magnitude_of(0.0) == np.inf
+    assert np.isnan(magnitude_of(-1.0))
 
 
 def test_fluxcal_is_the_27_5_zero_point() -> None:

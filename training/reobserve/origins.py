@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
+from models.photometry import magnitude_of
 from models.taxonomy import ELASTICC
 from training.simulate.photometry import distance_modulus
 from training.sky.record import Sky
@@ -287,7 +288,7 @@ def _placed(sky: Sky, row: int, process: Process, seen_days: Float, steady: bool
     z = float(sky.z[row])
     z_known = np.isfinite(z) and z > 0
     if not z_known and label in PEAK_MAGNITUDE:
-        z = _assumed(31.4 - 2.5 * float(np.log10(top)) - PEAK_MAGNITUDE[label])
+        z = _assumed(float(magnitude_of(top)) - PEAK_MAGNITUDE[label])
     return Event(
         row, label, z, z_known, shifted, top, start, float(shifted.time_N.max()),
         (float(waves.min()) - REACH, float(waves.max()) + REACH), not steady and at_start > 0.05 * top, steady,

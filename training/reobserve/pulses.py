@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.photometry import BANDS
+from models.photometry import BANDS, NJY_ZERO_POINT, magnitude_of
 from models.taxonomy import ELASTICC
 from training.sky.record import Sky
 
@@ -98,7 +98,7 @@ def pulse_of(sky: Sky, row: int, rng: np.random.Generator) -> Pulse | None:
     ok = np.isfinite(total) & (total > 3.0 * error)
     if not np.isfinite(period) or period <= 0 or ok.sum() < FEWEST:
         return None
-    magnitude, sigma = 31.4 - 2.5 * np.log10(total[ok]), 1.0857 * error[ok] / total[ok]
+    magnitude, sigma = magnitude_of(total[ok]), 1.0857 * error[ok] / total[ok]
     band, phase = sky.band[at][ok], sky.mjd[at][ok] / period % 1.0
     best = int(np.argmax([((1 / (sigma[band == b] + 0.02)) ** 2).sum() if (band == b).sum() >= FEWEST else -1
                           for b in range(len(BANDS))]))  # fmt: skip
@@ -198,7 +198,7 @@ def read_flares(path: Path) -> list[tuple[str, Flare]]:
     flares = []
     for number, row in enumerate(pq.read_table(path).to_pylist()):
         days = np.asarray(row["t_d"], dtype=np.float64)
-        quiescent = np.array([10.0 ** (-0.4 * (row[f"quiescent_{band}"] - 31.4)) for band in BANDS])
+        quiescent = np.array([10.0 ** (-0.4 * (row[f"quiescent_{band}"] - NJY_ZERO_POINT)) for band in BANDS])
         change = np.stack([np.asarray(row[f"dmag_{band}"], dtype=np.float64) for band in BANDS])
         flux = np.maximum(quiescent[:, None] * (10.0 ** (-0.4 * change) - 1.0), 0.0)
         strong = np.flatnonzero(flux[0] >= 0.5 * flux[0].max())

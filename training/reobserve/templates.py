@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.photometry import BANDS
+from models.photometry import BANDS, NJY_ZERO_POINT, SECONDS_PER_DAY, njy_of_magnitude
 from training.simulate.photometry import distance_modulus, host_dust, planck
 from training.sky.load import part_of, plain
 from training.sky.readers import WAVELENGTH
@@ -49,7 +49,6 @@ FAINTEST: Final = 0.004
 WITHIN: Final = 0.5
 """Scatter of a fit's parameters, in units of their errors: they are correlated, which the table does not tell."""
 
-DAY: Final = 86_400.0
 SUN: Final = 1.989e33  # g
 LIGHT: Final = 2.998e10  # cm/s
 STEFAN: Final = 5.6704e-5  # erg / (cm^2 s K^4)
@@ -148,7 +147,7 @@ def _spin_down(fit: Mapping[str, float], age: Float) -> Float:
     energy = 2.6e52 * mass * fit["Pspin"] ** -2
     field = 10 ** (fit["log(Bfield)"] - 14) * np.sin(fit["thetaPB"])
     braking = 1.3e5 * mass * fit["Pspin"] ** 2 / field**2
-    power: Float = energy / braking / (1 + age * DAY / braking) ** 2
+    power: Float = energy / braking / (1 + age * SECONDS_PER_DAY / braking) ** 2
     return power
 
 
@@ -161,8 +160,8 @@ def _nickel(mass: float, age: Float) -> Float:
 def _diffused(fit: Mapping[str, float], age: Float, power: Float) -> Float:
     """Luminosity that leaves the ejecta, erg/s: Arnett's integral with leakage of gamma rays."""
     mass, speed = fit["mejecta"] * SUN, fit["vejecta"] * 1e5
-    diffusion = np.sqrt(2 * fit["kappa"] * mass / (BETA * LIGHT * speed)) / DAY
-    leakage = 3 * fit["kappagamma"] * mass / (4 * np.pi * speed**2) / DAY**2
+    diffusion = np.sqrt(2 * fit["kappa"] * mass / (BETA * LIGHT * speed)) / SECONDS_PER_DAY
+    leakage = 3 * fit["kappagamma"] * mass / (4 * np.pi * speed**2) / SECONDS_PER_DAY**2
     trapped = -np.expm1(-leakage / age**2)
     fed = power * age * np.exp(np.minimum((age / diffusion) ** 2, 500.0))
     stored = np.concatenate(([0.0], np.cumsum(0.5 * (fed[1:] + fed[:-1]) * np.diff(age))))
@@ -173,7 +172,7 @@ def _diffused(fit: Mapping[str, float], age: Float, power: Float) -> Float:
 def _photosphere(fit: Mapping[str, float], age: Float, luminosity: Float) -> tuple[Float, Float]:
     """Temperature (K) and radius (cm): ejecta expand freely until they are as cool as the floor."""
     luminosity = np.maximum(luminosity, 1e35)
-    expanding = fit["vejecta"] * 1e5 * age * DAY
+    expanding = fit["vejecta"] * 1e5 * age * SECONDS_PER_DAY
     receding = np.sqrt(luminosity / (4 * np.pi * STEFAN * fit["temperature"] ** 4))
     radius = np.minimum(expanding, receding)
     return (luminosity / (4 * np.pi * STEFAN * radius**2)) ** 0.25, radius
@@ -233,7 +232,7 @@ def _disruption(row: Row, values_by_name: Mapping[str, list[float]], rng: Rng) -
         warm = hot * np.exp(heating * after / 100.0)
         spectrum = planck(np.array(wave), warm) / warm**4 * hot**4
         dust = 10 ** (-0.4 * _dust(wave, a_v))
-        density: Float = 10 ** (-0.4 * (absolute - 31.4)) * light * spectrum * dust / reference
+        density: Float = 10 ** (-0.4 * (absolute - NJY_ZERO_POINT)) * light * spectrum * dust / reference
         return density
 
     return _light_curve(flux, z)
@@ -287,7 +286,7 @@ def _stripped_one(tables: Any, kind: str, rng: Rng) -> SkyObject | None:
         if wave < sorted_waves[0] * 0.92 or wave > sorted_waves[-1] * 1.15:
             return np.full(len(day), np.nan)
         magnitude = np.array([np.interp(wave, sorted_waves, grid_WT[order, place]) for place in range(len(day))])
-        return np.asarray(10 ** (-0.4 * (magnitude - 31.4)))
+        return njy_of_magnitude(magnitude)
 
     return _light_curve(flux, z)
 

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import DETECTION_SNR
+from models.photometry import DETECTION_SNR, njy_of_magnitude
 from models.taxonomy import ELASTICC
 from training.reobserve.origins import ACHROMATIC, Colours, Event, event_of, no_templates, read_colours
 from training.reobserve.patterns import ONE_BAND, Library, Pattern, build_library
@@ -231,7 +231,7 @@ def view_of_pulse(pulse: Pulse, pattern: Pattern, rng: np.random.Generator) -> N
         rows = rows[first : first + MOST]
     phase = (pattern.mjd[rows] / pulse.period + rng.random()) % 1.0
     magnitude = pulse.magnitude(phase, pattern.band[rows])
-    total = 10.0 ** (-0.4 * (magnitude - 31.4))
+    total = njy_of_magnitude(magnitude)
     swing = float(np.quantile(total, 0.9) - np.quantile(total, 0.1))
     if not np.isfinite(swing) or swing <= 0:
         return None

@@ -26,10 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.metadata import METADATA_COLUMNS
+from models.photometry import magnitude_of, njy_of_magnitude
 from training.data.dataset import LabelledObject
 from training.simulate import cadence, host, photometry, transients
 from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, MeasuredPoints, Signal, Visits, objects
-from training.simulate.photometry import Floats, Ints, magnitude_to_njy, njy_to_magnitude
+from training.simulate.photometry import Floats, Ints
 from training.simulate.transient_classes import KINDS
 
 RUBIN_SHARE: Final = 0.3
@@ -218,12 +219,12 @@ def _explosions(rng: np.random.Generator, name: str, milky_way: Floats) -> tuple
 
 def moved(rng: np.random.Generator, events: transients.Events) -> transients.Events:
     """Move explosions to distances that spread their maxima evenly in magnitude, down to the deepest limit."""
-    magnitude = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
+    magnitude = magnitude_of(events.peak_flux / (1.0 + events.redshift))
     target = rng.uniform(BRIGHTEST, photometry.FAINTEST_PEAK, len(magnitude))
     modulus = photometry.distance_modulus(events.redshift) + target - magnitude
     redshift = np.interp(modulus, _MODULI, _REDSHIFTS)
     absolute = magnitude - photometry.distance_modulus(events.redshift)
-    peak_flux = magnitude_to_njy(absolute + photometry.distance_modulus(redshift)) * (1.0 + redshift)
+    peak_flux = njy_of_magnitude(absolute + photometry.distance_modulus(redshift)) * (1.0 + redshift)
     return replace(events, redshift=redshift, peak_flux=peak_flux)
 
 
@@ -237,7 +238,7 @@ def _brightest(visits: Visits, light: Floats) -> Floats:
 def _as_deep_as_needed(rng: np.random.Generator, visits: Visits, light: Floats) -> Visits:
     """Depths at which the object is seen at its brightest with a S/N of some to hundreds: the survey that found it."""
     snr = np.exp(rng.uniform(np.log(6.0), np.log(400.0), visits.n))
-    depth = njy_to_magnitude(_brightest(visits, np.abs(light)) * 5.0 / snr)
+    depth = magnitude_of(_brightest(visits, np.abs(light)) * 5.0 / snr)
     mean = np.bincount(visits.owner, visits.depth, visits.n) / np.maximum(
         np.bincount(visits.owner, minlength=visits.n), 1
     )
@@ -255,8 +256,8 @@ def _galaxy_light(rng: np.random.Generator, visits: Visits, light: Floats) -> Fl
 def _variables(rng: np.random.Generator, milky_way: Floats, variable: Variable) -> tuple[Visits, Signal]:
     visits = positions(rng, CANDIDATES)
     signal = variable(rng, visits, milky_way)
-    brightest = njy_to_magnitude(_brightest(visits, signal.difference + signal.steady))
-    scale = magnitude_to_njy(rng.uniform(BRIGHTEST - 1.0, 23.0, CANDIDATES)) / magnitude_to_njy(brightest)
+    brightest = magnitude_of(_brightest(visits, signal.difference + signal.steady))
+    scale = njy_of_magnitude(rng.uniform(BRIGHTEST - 1.0, 23.0, CANDIDATES)) / njy_of_magnitude(brightest)
     difference, steady = (part * scale[visits.owner] for part in (signal.difference, signal.steady))
     visits = _as_deep_as_needed(rng, visits, difference)
     return visits, Signal(difference, steady, signal.redshift)
@@ -267,7 +268,7 @@ def _measure(
 ) -> tuple[Floats, Floats]:
     """Return reported flux and error, f64[P] nJy."""
     owner, band, points = visits.owner, visits.band, len(visits.owner)
-    sky = magnitude_to_njy(visits.depth) / 5.0
+    sky = njy_of_magnitude(visits.depth) / 5.0
     total = np.maximum(signal.difference + signal.steady, 0.0)
     stated = np.hypot(sky, report.floor[owner] * np.abs(signal.difference))
     stated *= np.exp(0.1 * rng.standard_normal(points))

@@ -28,9 +28,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import NJY_ZERO_POINT
+from models.photometry import NJY_ZERO_POINT, njy_of_magnitude
 from training.data.dataset import LabelledObject
-from training.simulate.photometry import Floats, Ints, magnitude_to_njy
+from training.simulate.photometry import Floats, Ints
 
 SURVEY_START = 60600.0  # MJD TAI
 SURVEY_NIGHTS = 1095
@@ -192,7 +192,7 @@ def observe(
     rng: np.random.Generator, visits: Visits, difference: Floats, steady: Floats, camera: Camera = RUBIN
 ) -> tuple[Floats, Floats]:
     """Measured difference flux and reported 1-sigma error, f64[P] nJy, from true ``difference`` and ``steady`` flux."""
-    sky = magnitude_to_njy(visits.depth) / 5.0
+    sky = njy_of_magnitude(visits.depth) / 5.0
     total = np.maximum(difference + steady, 0.0)
     photons = (total + steady) / camera.electrons[visits.band]  # the template contributes its own photon noise
     floor = camera.floor[visits.band] * total

@@ -30,6 +30,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from models.photometry import njy_of_magnitude
 from training.simulate import photometry
 from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, TEMPLATE_SPAN, Signal, Visits, subtract_template
 from training.simulate.photometry import (
@@ -38,7 +39,6 @@ from training.simulate.photometry import (
     Floats,
     Ints,
     colours_of_temperature,
-    magnitude_to_njy,
 )
 
 Complexes: TypeAlias = NDArray[np.complex128]
@@ -65,7 +65,7 @@ class _Lenses:
 def microlensing(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> Signal:
     """Stars magnified by a passing mass; three in ten lenses and one in ten sources are double."""
     n = visits.n
-    star = magnitude_to_njy(
+    star = njy_of_magnitude(
         star_magnitudes(rng, rng.uniform(16.5, 23.0, n), np.exp(rng.normal(np.log(4700.0), 0.15, n)), milky_way)
     )
     crossing = np.exp(rng.normal(np.log(25.0), 0.9, n)).clip(2.0, 400.0)  # Einstein time, days
@@ -181,7 +181,7 @@ def active_nucleus(rng: np.random.Generator, visits: Visits, milky_way: Floats) 
     colours = -2.5 * slope * np.log10(WAVELENGTH[2] / WAVELENGTH)
     mean = r[:, None] + colours + MILKY_WAY_DUST * milky_way[:, None]
     host = r[:, None] + rng.normal(1.0, 1.0, (visits.n, 1)) + np.array([2.6, 0.8, 0.0, -0.4, -0.6, -0.8])
-    galaxy = magnitude_to_njy(host + MILKY_WAY_DUST * milky_way[:, None])
+    galaxy = njy_of_magnitude(host + MILKY_WAY_DUST * milky_way[:, None])
     absolute = r - photometry.distance_modulus(redshift)
     spread, timescale = _variability(rng, absolute)
     rest = WAVELENGTH / (4000.0 * (1.0 + redshift[:, None]))
@@ -195,7 +195,7 @@ def active_nucleus(rng: np.random.Generator, visits: Visits, milky_way: Floats) 
         day_before = np.minimum(day.astype(np.int64), WALK_DAYS - 2)
         start, end = walk[day_before, own, band], walk[day_before + 1, own, band]
         change = amplitude[own, band] * (start + (day - day_before) * (end - start))
-        return galaxy[own, band] + magnitude_to_njy(mean[own, band] + change)
+        return galaxy[own, band] + njy_of_magnitude(mean[own, band] + change)
 
     signal = subtract_template(rng, visits, total)
     return Signal(signal.difference, signal.steady, redshift)
@@ -252,8 +252,8 @@ def dwarf_nova(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> S
     n = visits.n
     peak = rng.uniform(16.2, 22.5, n)
     height = np.clip(rng.normal(4.0, 1.2, n), 1.8, 8.0)
-    quiet = magnitude_to_njy(star_magnitudes(rng, peak + height, np.exp(rng.normal(np.log(6500.0), 0.2, n)), milky_way))
-    bright = magnitude_to_njy(star_magnitudes(rng, peak, np.exp(rng.normal(np.log(13000.0), 0.2, n)), milky_way))
+    quiet = njy_of_magnitude(star_magnitudes(rng, peak + height, np.exp(rng.normal(np.log(6500.0), 0.2, n)), milky_way))
+    bright = njy_of_magnitude(star_magnitudes(rng, peak, np.exp(rng.normal(np.log(13000.0), 0.2, n)), milky_way))
     recurrence = np.exp(rng.uniform(np.log(18.0), np.log(600.0), n))
     gaps = recurrence[:, None] * rng.gamma(4.0, 0.25, (n, OUTBURSTS))
     begin = SURVEY_START - TEMPLATE_SPAN - 30.0 - rng.random((n, 1)) * recurrence[:, None] + np.cumsum(gaps, axis=1)
@@ -281,7 +281,7 @@ def dwarf_flare(rng: np.random.Generator, visits: Visits, milky_way: Floats) -> 
     Source: Davenport+ 2014 (template), Kowalski+ 2013 (temperatures).
     """
     n = visits.n
-    quiet = magnitude_to_njy(star_magnitudes(rng, rng.uniform(16.2, 23.5, n), rng.normal(3150.0, 200.0, n), milky_way))
+    quiet = njy_of_magnitude(star_magnitudes(rng, rng.uniform(16.2, 23.5, n), rng.normal(3150.0, 200.0, n), milky_way))
     hot = 10.0 ** (-0.4 * colours_of_temperature(rng.uniform(9000.0, 14000.0, n)))
     shape = hot / hot[:, :1] * 10.0 ** (-0.4 * (MILKY_WAY_DUST - MILKY_WAY_DUST[0]) * 0.7 * milky_way[:, None])
     begin = np.searchsorted(visits.owner, np.arange(n))
@@ -434,7 +434,7 @@ def _pulsator(
         overtone = np.sin(2.0 * np.pi * (mjd / second_period[own] + second_start[own]))
         bump = wave.bump[own] * np.sin(4.0 * np.pi * phase + wave.bump_phase[own])
         brighter = wave.amplitude[own] * (skewed_sine(phase, wave.skew[own]) + bump) + 0.5 * second[own] * overtone
-        return magnitude_to_njy(mean[own, band] - amplitude_ratio[band] * brighter)
+        return njy_of_magnitude(mean[own, band] - amplitude_ratio[band] * brighter)
 
     return subtract_template(rng, visits, total)
 
@@ -463,7 +463,7 @@ def eclipsing_binary(rng: np.random.Generator, visits: Visits, milky_way: Floats
         first = _minimum(phase, 0.0, width[own], flatness[own], contact[own])
         second = _minimum(phase, 0.5 + eccentric[own], width[own], flatness[own], contact[own])
         deeper = (primary[own] - tint[own] * BAND_STEP[band]) * first
-        return magnitude_to_njy(mean[own, band] + deeper + (secondary[own] + tint[own] * BAND_STEP[band]) * second)
+        return njy_of_magnitude(mean[own, band] + deeper + (secondary[own] + tint[own] * BAND_STEP[band]) * second)
 
     return subtract_template(rng, visits, total)
 

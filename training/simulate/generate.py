@@ -24,6 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from tqdm import tqdm
 
+from models.photometry import njy_of_magnitude
 from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
 from training.data.dataset import LabelledObject, write_dataset
 from training.simulate import anywhere, cadence, galactic, host, photometry, transients
@@ -36,12 +37,12 @@ from training.simulate.cadence import (
     Visits,
     objects,
 )
-from training.simulate.photometry import Floats, magnitude_to_njy
+from training.simulate.photometry import Floats
 from training.simulate.transient_classes import KINDS
 
 VERSION = "2.1.0"  # rises when the same seed gives other objects
 CHUNK = 64
-SATURATION: Floats = magnitude_to_njy(np.array([14.7, 15.7, 15.8, 15.8, 15.3, 13.9]))  # total flux, one 30 s visit
+SATURATION: Floats = njy_of_magnitude(np.array([14.7, 15.7, 15.8, 15.8, 15.3, 13.9]))  # total flux, one 30 s visit
 VARIABLES: dict[str, Callable[[np.random.Generator, Visits, Floats], Signal]] = {
     "AGN": galactic.active_nucleus,
     "Cepheid": galactic.cepheid,

@@ -110,7 +110,7 @@ def container(record: Record, schema: Schema, codec: str) -> bytes:
 
 
 LSST_HISTORY_DAYS = 365.0
-PROCESSING_DAYS = 60.0 / 86400.0  # an alert follows its visit within a minute
+PROCESSING_DAYS = 60.0 / SECONDS_PER_DAY  # an alert follows its visit within a minute
 
 
 def lsst_packet(source: LabelledObject, point: int, schema: Schema) -> bytes:

@@ -1,6 +1,6 @@
-"""Photometry and distances of simulated objects: bands, AB fluxes, colours, dust, redshifts.
+"""Photometry and distances of simulated objects: bands, colours, dust, redshifts.
 
-**Fluxes**: LSST bands, AB fluxes in nJy, blackbody colours and dust, the arithmetic every light-curve family shares.
+**Colours**: LSST bands, blackbodies and dust, the arithmetic every light-curve family shares.
 Bands are represented by their effective wavelength, not by the filter curve. That costs some hundredths of a magnitude
 for a smooth spectrum, far below the intrinsic scatter of the classes.
 
@@ -20,8 +20,6 @@ import numpy as np
 from astropy.cosmology import FlatLambdaCDM
 from numpy.typing import NDArray
 
-from models.photometry import NJY_ZERO_POINT
-
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -30,18 +28,6 @@ WAVELENGTH: Floats = np.array([3671.0, 4827.0, 6223.0, 7546.0, 8691.0, 9712.0]) 
 MILKY_WAY_DUST: Floats = np.array([4.145, 3.237, 2.273, 1.684, 1.323, 1.088])
 REFERENCE_WAVELENGTH = 5500.0  # Angstrom, where host dust is quoted as A_V
 HC_OVER_K = 1.438777e8  # h c / k in Angstrom kelvin
-
-
-def magnitude_to_njy(magnitude: Floats) -> Floats:
-    """AB magnitudes as fluxes in nJy."""
-    flux: Floats = 10.0 ** (0.4 * (NJY_ZERO_POINT - magnitude))
-    return flux
-
-
-def njy_to_magnitude(flux: Floats) -> Floats:
-    """Positive fluxes in nJy as AB magnitudes."""
-    magnitude: Floats = NJY_ZERO_POINT - 2.5 * np.log10(flux)
-    return magnitude
 
 
 def planck(wavelength: Floats, temperature: Floats) -> Floats:

@@ -43,10 +43,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict
 
-from models.photometry import BANDS
+from models.photometry import BANDS, magnitude_of
 from training.data.dataset import Dataset, LabelledObject, read_dataset, read_notes
 from training.simulate.cadence import FORCED_DELAY_DAYS
-from training.simulate.photometry import Floats, Ints, njy_to_magnitude
+from training.simulate.photometry import Floats, Ints
 
 
 def alerts(source: LabelledObject) -> Iterator[LabelledObject]:
@@ -177,7 +177,7 @@ def measure(sample: PointSample) -> dict[str, Floats]:
     np.minimum.at(first, detected_owner, sample.mjd[sample.detected])
     np.maximum.at(last, detected_owner, sample.mjd[sample.detected])
     values: dict[str, Floats] = {
-        "peak": njy_to_magnitude(brightest),
+        "peak": magnitude_of(brightest),
         "duration": last - first,
         "points": np.diff(sample.offsets).astype(np.float64),
         "detections": np.bincount(detected_owner, minlength=n).astype(np.float64),

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.metadata import METADATA_COLUMNS
-from models.photometry import NJY_ZERO_POINT
+from models.photometry import NJY_ZERO_POINT, njy_of_magnitude
 from training.data.dataset import LabelledObject
 from training.simulate import cadence, photometry, transient_classes
 from training.simulate.cadence import MOON_PERIOD, SURVEY_NIGHTS, SURVEY_START, MeasuredPoints, Visits, objects
@@ -36,7 +36,6 @@ from training.simulate.photometry import (
     Floats,
     Ints,
     host_dust,
-    magnitude_to_njy,
     planck,
 )
 from training.simulate.transient_classes import SED_NODES, Plateau, Spread, Subtype
@@ -108,7 +107,7 @@ def draw(
         kind=sample.kind,
         redshift=sample.redshift,
         peak_mjd=rng.uniform(first_mjd, last_mjd, n),
-        peak_flux=magnitude_to_njy(sample.magnitude) * (1.0 + sample.redshift),
+        peak_flux=njy_of_magnitude(sample.magnitude) * (1.0 + sample.redshift),
         a_v=sample.a_v,
         milky_way=milky_way,
         shape=shape,

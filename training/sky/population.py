@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS
+from models.photometry import BANDS, magnitude_of
 from models.taxonomy import ELASTICC
 from training.data.dataset import read_dataset
 from training.sky.load import as_sent
@@ -58,7 +58,7 @@ def _of_object(sky: Sky, row: int) -> tuple[float, ...]:
     return (
         len(flux),
         int(detected.sum()),
-        31.4 - 2.5 * float(np.log10(max(height, 1e-3))),
+        float(magnitude_of(max(height, 1e-3))),
         height / float(error[top]),
         colour(1, 2, 0.0, NEAR),
         colour(2, 3, 0.0, NEAR),

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from models.photometry import magnitude_of
 from models.taxonomy import ELASTICC
 from training.sky.record import Reveal, Sky
 from training.sky.scores import (
@@ -82,7 +83,7 @@ def brightest(sky: Sky) -> NDArray[np.float64]:
     """Magnitude of the brightest detection of each object, NaN without one, (N,)."""
     flux = np.where(sky.detected, np.abs(sky.flux), 0.0)
     top = np.maximum.reduceat(flux, sky.offsets[:-1]) if len(sky) else np.zeros(0)
-    return np.asarray(np.where(top > 0, 31.4 - 2.5 * np.log10(np.maximum(top, 1e-3)), np.nan))
+    return np.asarray(np.where(top > 0, magnitude_of(np.maximum(top, 1e-3)), np.nan))
 
 
 def _beside(answers: SkyAnswers, label_N: NDArray[np.int64], suffix: str = "") -> dict[str, Any]:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from models.photometry import magnitude_of
 from models.taxonomy import ELASTICC
 from training.simulate import galactic, photometry, transients
 from training.simulate.cadence import Visits
 from training.simulate.generate import VARIABLES, simulate_class
-from training.simulate.photometry import WAVELENGTH, njy_to_magnitude
+from training.simulate.photometry import WAVELENGTH
 from training.simulate.transient_classes import KINDS, SED_NODES
 from training.simulate.transients import Events
 
@@ -39,7 +40,7 @@ def median(name: str, phase: float, band: int) -> float:
 
 def absolute(name: str) -> float:
     events = transients.draw(np.random.default_rng(0), KINDS[name], np.zeros(N), 61_000.0, 61_000.0)
-    apparent = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
+    apparent = magnitude_of(events.peak_flux / (1.0 + events.redshift))
     return float(np.median(apparent - photometry.distance_modulus(events.redshift)))
 
 
@@ -65,7 +66,7 @@ def test_peak_absolute_magnitudes(name: str, bright: float, faint: float) -> Non
 def test_normal_ia_are_standard_candles_and_others_are_not() -> None:
     def scatter(name: str) -> float:
         events = transients.draw(np.random.default_rng(0), KINDS[name], np.zeros(N), 61_000.0, 61_000.0)
-        apparent = njy_to_magnitude(events.peak_flux / (1.0 + events.redshift))
+        apparent = magnitude_of(events.peak_flux / (1.0 + events.redshift))
         return float(np.std(apparent - photometry.distance_modulus(events.redshift)))
 
     assert scatter("Ia") < 0.25 < scatter("Iax")
