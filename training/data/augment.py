@@ -37,7 +37,7 @@ from models.lightcurve import Bool, LightCurve
 from models.metadata import METADATA_COLUMNS
 from models.photometry import BANDS
 
-BRIGHTEST: Final = 3.6e7  # nJy, 12.5 mag
+SATURATION: Final = 3.6e7  # nJy, 12.5 mag: nothing is made brighter than this
 FAINTEST: Final = 300.0  # nJy, 25.2 mag: of the brightest point
 _REDSHIFT: Final = ("z_final", "z_final_err")
 _DUST: Final = ("mwebv", "mwebv_err")
@@ -130,7 +130,7 @@ def _elsewhere(
     flux, error, metadata = curve.flux.astype(np.float64), curve.flux_err.astype(np.float64), curve.metadata
     if chance["brightness"] < config.brightness:
         most = float(np.abs(flux[curve.detected]).max(initial=1.0))
-        low, high = np.sort([min(FAINTEST / most, 1.0), max(BRIGHTEST / most, 1.0)])
+        low, high = np.sort([min(FAINTEST / most, 1.0), max(SATURATION / most, 1.0)])
         scale = np.clip(10 ** (-0.4 * rng.uniform(*config.magnitudes)), low, high)
         flux, error = flux * scale, error * scale
         metadata = {name: value for name, value in metadata.items() if name in _DUST}
@@ -230,7 +230,6 @@ NO_METADATA = tuple(METADATA_BLOCKS)
 LSST = View(missing=NO_METADATA)
 # ZTF's errors are some 36 times (3.9 mag) those of a Rubin visit: 5 sigma at 20.6 instead of 24.5 mag.
 ZTF = View(bands=("g", "r"), history_days=30.0, detected_only=True, missing=NO_METADATA, brightness=36.0)
-SATURATION = 3.6e7  # nJy, 12.5 mag: nothing is made brighter than this
 
 
 class AugmentationConfig(BaseModel):

@@ -50,13 +50,13 @@ from numpy.typing import NDArray
 
 from models.lightcurve import Int64, LightCurve
 from models.metadata import METADATA_COLUMNS, metadata_row
-from models.photometry import NJY_PER_UNIT
+from models.photometry import BANDS, NJY_PER_UNIT
 from models.taxonomy import MALLORN
 from training.data.dataset import Dataset
 from training.importers.columns import ColumnMap, ImportFormatError, RawObject, as_numbers, column, header, tables_in
 from training.importers.tables import About, TableLayout, read_about, read_tables
 
-PLASTICC_BANDS: Final = {str(number): band for number, band in enumerate("ugrizY")}
+PLASTICC_BANDS: Final = {str(number): band for number, band in enumerate(BANDS)}
 PLASTICC_METADATA: Final = {
     "hostgal_zspec": "hostgal_specz",
     "hostgal_zphot": "hostgal_photoz",
@@ -98,7 +98,7 @@ PLASTICC_CLASSES: Final = {
     "994": "PISN",
 }
 
-PS1_BANDS: Final = {str(number): band for number, band in enumerate("grizY", start=1)}
+PS1_BANDS: Final = {str(number): band for number, band in enumerate(BANDS[1:], start=1)}
 PS1_COLUMNS: Final = ColumnMap(id="objID", mjd="obsTime", band="filterID", flux="psfFlux", flux_err="psfFluxErr")
 # infoFlag: fit failed, poor fit, saturated star, bad PSF, defect, saturated, cosmic ray.
 PS1_BAD: Final = 0x8 | 0x10 | 0x80 | 0x400 | 0x800 | 0x1000 | 0x2000

@@ -26,7 +26,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 from models.photometry import magnitude_of
 from models.taxonomy import ELASTICC
 from training.simulate.photometry import distance_modulus
-from training.sky.record import Sky
+from training.sky.record import LABELS, Sky
 
 Float = NDArray[np.float64]
 
@@ -159,16 +159,15 @@ def _between(likelihood: list[float], scales: tuple[float, ...], best: float) ->
     return float(best * np.exp(np.clip(0.5 * (low - high) / curvature, -0.5, 0.5) * step))
 
 
-CLASS: Final = {name: number for number, name in enumerate(ELASTICC.names)}
-ACHROMATIC: Final = frozenset(CLASS[name] for name in ("uLens", "Dwarf Novae", "M-dwarf Flare"))
+ACHROMATIC: Final = frozenset(LABELS[name] for name in ("uLens", "Dwarf Novae", "M-dwarf Flare"))
 """Classes of which one band is enough: their colours are drawn."""
-FEWEST: Final = {CLASS["KN"]: 4, CLASS["Ia"]: 10, CLASS["II"]: 8}
+FEWEST: Final = {LABELS["KN"]: 4, LABELS["Ia"]: 10, LABELS["II"]: 8}
 """Nightly detections that an origin needs; six in classes that are not told."""
-SHORT: Final = frozenset({CLASS["KN"]})
+SHORT: Final = frozenset({LABELS["KN"]})
 """Classes of which an origin may begin at its peak."""
 PEAK_MAGNITUDE: Final = {
-    CLASS["Ia"]: -19.1, CLASS["91bg"]: -17.5, CLASS["Iax"]: -17.3, CLASS["Ib/c"]: -17.6, CLASS["II"]: -17.2,
-    CLASS["SN-like/Other"]: -17.6, CLASS["SLSN"]: -21.0, CLASS["TDE"]: -19.5, CLASS["ILOT"]: -13.5,
+    LABELS["Ia"]: -19.1, LABELS["91bg"]: -17.5, LABELS["Iax"]: -17.3, LABELS["Ib/c"]: -17.6, LABELS["II"]: -17.2,
+    LABELS["SN-like/Other"]: -17.6, LABELS["SLSN"]: -21.0, LABELS["TDE"]: -19.5, LABELS["ILOT"]: -13.5,
 }  # fmt: skip
 """Absolute magnitudes of maximum light that stand in for a distance where no redshift is known (Richardson+ 2014;
 van Velzen+ 2021; Gomez+ 2024)."""
@@ -217,7 +216,7 @@ def nightly(mjd: Float, wavelength: Float, flux: Float, error: Float) -> tuple[F
 def event_of(sky: Sky, row: int) -> Event | None:
     """Return the transient or nucleus that object ``row`` shows; None where its points do not tell enough."""
     label = int(sky.label[row])
-    steady = label == CLASS["AGN"]
+    steady = label == LABELS["AGN"]
     at = sky.points(row)
     flux, error = sky.flux[at].astype(np.float64), sky.flux_err[at].astype(np.float64)
     limit = sky.limit_at(at)

@@ -14,28 +14,31 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from models.photometry import BANDS, NJY_ZERO_POINT, magnitude_of
-from models.taxonomy import ELASTICC
-from training.sky.record import Sky
+from training.sky.record import LABELS, Sky
 
 Float = NDArray[np.float64]
 
-CLASS: Final = {name: number for number, name in enumerate(ELASTICC.names)}
-PERIODIC: Final = frozenset(CLASS[name] for name in ("RR Lyrae", "Cepheid", "Delta Scuti", "EB"))
+PERIODIC: Final = frozenset(LABELS[name] for name in ("RR Lyrae", "Cepheid", "Delta Scuti", "EB"))
 COLOURS: Final = {
-    CLASS["RR Lyrae"]: (1.10, 0.20, 0.07, 0.02, 0.01),
-    CLASS["Cepheid"]: (1.40, 0.50, 0.18, 0.10, 0.06),
-    CLASS["Delta Scuti"]: (1.10, 0.15, 0.00, -0.03, -0.02),
-    CLASS["EB"]: (1.60, 0.50, 0.20, 0.11, 0.07),
+    LABELS["RR Lyrae"]: (1.10, 0.20, 0.07, 0.02, 0.01),
+    LABELS["Cepheid"]: (1.40, 0.50, 0.18, 0.10, 0.06),
+    LABELS["Delta Scuti"]: (1.10, 0.15, 0.00, -0.03, -0.02),
+    LABELS["EB"]: (1.60, 0.50, 0.20, 0.11, 0.07),
 }
 """u-g, g-r, r-i, i-z, z-Y of the class: Ivezic+ 2005 and Sesar+ 2010 for RR Lyrae, Vivas+ 2020 for Cepheids and Delta
 Scuti, main-sequence stars of spectral type G for eclipsing binaries."""
-COLOUR_SCATTER: Final = {CLASS["RR Lyrae"]: 0.06, CLASS["Cepheid"]: 0.12, CLASS["Delta Scuti"]: 0.08, CLASS["EB"]: 0.30}
+COLOUR_SCATTER: Final = {
+    LABELS["RR Lyrae"]: 0.06,
+    LABELS["Cepheid"]: 0.12,
+    LABELS["Delta Scuti"]: 0.08,
+    LABELS["EB"]: 0.30,
+}
 AMPLITUDES: Final = np.array([0.95, 1.00, 0.72, 0.58, 0.53, 0.52])
 """Of pulsating stars, against g (Sesar+ 2010; Y as z)."""
-PERIODS: Final = {CLASS["RR Lyrae"]: (0.27, 0.85), CLASS["Cepheid"]: (1.0, 40.0), CLASS["Delta Scuti"]: (0.04, 0.25),
-                  CLASS["EB"]: (0.25, 8.0)}  # fmt: skip
-SWINGS: Final = {CLASS["RR Lyrae"]: (0.4, 1.3), CLASS["Cepheid"]: (0.3, 1.2), CLASS["Delta Scuti"]: (0.05, 0.6),
-                 CLASS["EB"]: (0.1, 1.2)}  # fmt: skip
+PERIODS: Final = {LABELS["RR Lyrae"]: (0.27, 0.85), LABELS["Cepheid"]: (1.0, 40.0), LABELS["Delta Scuti"]: (0.04, 0.25),
+                  LABELS["EB"]: (0.25, 8.0)}  # fmt: skip
+SWINGS: Final = {LABELS["RR Lyrae"]: (0.4, 1.3), LABELS["Cepheid"]: (0.3, 1.2), LABELS["Delta Scuti"]: (0.05, 0.6),
+                 LABELS["EB"]: (0.1, 1.2)}  # fmt: skip
 """Days, and magnitudes in g, of made-up variables (Catelan and Smith 2015, Pulsating Stars; Prsa+ 2011)."""
 FEWEST: Final = 20
 EXPLAINED: Final = 0.5
@@ -153,7 +156,7 @@ def _completed(mean_B: Float, amplitude_B: Float, label: int, rng: np.random.Gen
     """Bands that were not observed, by the colours and amplitude ratios of the class."""
     steps = np.array(COLOURS[label]) + COLOUR_SCATTER[label] * rng.standard_normal(5)
     offset_B = -np.concatenate(([0.0], np.cumsum(steps)))
-    ratio_B = np.ones(len(BANDS)) if label == CLASS["EB"] else AMPLITUDES
+    ratio_B = np.ones(len(BANDS)) if label == LABELS["EB"] else AMPLITUDES
     observed_B = np.flatnonzero(np.isfinite(mean_B))
     nearest_B = observed_B[np.abs(np.arange(len(BANDS))[:, None] - observed_B[None, :]).argmin(axis=1)]
     mean = np.where(np.isfinite(mean_B), mean_B, mean_B[nearest_B] + offset_B - offset_B[nearest_B])
@@ -168,10 +171,10 @@ def made_up_pulses(label: int, number: int, rng: np.random.Generator) -> list[Pu
     for _ in range(number):
         low, high = PERIODS[label]
         period = float(np.exp(rng.uniform(np.log(low), np.log(high))))
-        if label == CLASS["EB"]:
+        if label == LABELS["EB"]:
             width, second = rng.uniform(0.03, 0.12), rng.uniform(0.2, 1.0)
             shape = _eclipse(phase, 0.0, width) + second * _eclipse(phase, 0.5, width)
-        elif label == CLASS["Delta Scuti"] or (label == CLASS["RR Lyrae"] and period < 0.45):
+        elif label == LABELS["Delta Scuti"] or (label == LABELS["RR Lyrae"] and period < 0.45):
             shape = np.cos(2 * np.pi * phase) + 0.1 * np.cos(4 * np.pi * phase + rng.uniform(0, 6.3))
         else:
             rise = rng.uniform(0.12, 0.35)
@@ -205,6 +208,6 @@ def read_flares(path: Path) -> list[tuple[str, Flare]]:
         if len(days) >= 3 and flux[0].max() > 0:
             bright = (float(days[strong[0]]), float(days[strong[-1]]) + 0.005)
             flares.append(
-                (f"KIC-{row['kic_id']}", Flare(-1 - number, CLASS["M-dwarf Flare"], days, flux, quiescent, bright))
+                (f"KIC-{row['kic_id']}", Flare(-1 - number, LABELS["M-dwarf Flare"], days, flux, quiescent, bright))
             )
     return flares

@@ -28,7 +28,7 @@ from training.reobserve.pulses import PERIODIC, Flare, Pulse, made_up_pulses, pu
 from training.reobserve.templates import template_objects
 from training.simulate.photometry import distance_modulus
 from training.sky.load import part_of
-from training.sky.readers import MEASURE_ONLY
+from training.sky.readers import LABELS_TO_MEASURE
 from training.sky.record import PARTS, Sky, SkyObject, collect, join
 
 Float = NDArray[np.float64]
@@ -340,8 +340,6 @@ SHARES: Final[Mapping[str, float]] = {
 neighbours swallow Ia."""
 OF_A_SOURCE: Final = 900
 """Origins of one class and source are at most so many."""
-LABELS_TO_MEASURE: Final = frozenset({"rubin"})
-"""Sources that lend patterns but no origins: their few labels are for measuring."""
 TRIES: Final = 6
 POOR: Final = frozenset({"gaia_alerts", "eros1"})
 
@@ -378,7 +376,7 @@ def find_origins(sky: Sky, part: int, *, seed: int = 0, flares: Path | None = No
     part : index into `PARTS`. flares : file of M-dwarf flares. most : of one class and source.
     """
     rng = np.random.default_rng(seed)
-    usable = (sky.label >= 0) & (sky.part == part) & ~np.isin(sky.source, sorted(MEASURE_ONLY | LABELS_TO_MEASURE))
+    usable = (sky.label >= 0) & (sky.part == part) & ~np.isin(sky.source, sorted(LABELS_TO_MEASURE))
     origins: dict[int, dict[str, list[Origin]]] = {}
     for label in np.unique(sky.label[usable]):
         for source in np.unique(sky.source[usable & (sky.label == label)]):

@@ -281,8 +281,10 @@ def fit_trees(
 
     Notable: columns without any value are left out, as the binning of scikit-learn fails on them.
 
-    Parameters ---------- beside : features and labels by which boosting stops early. A forest has nothing to stop, so
-    it is grown on them too.
+    Parameters
+    ----------
+    beside : features and labels by which boosting stops early. A forest has nothing to stop, so it is grown on them
+        too.
     """
     used_F: Int64 = np.flatnonzero(np.isfinite(value_NF).any(axis=0))
     if beside is None:

@@ -29,7 +29,15 @@ from models.metadata import METADATA_COLUMNS
 from models.photometry import magnitude_of, njy_of_magnitude
 from training.data.dataset import LabelledObject
 from training.simulate import cadence, host, photometry, transients
-from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, MeasuredPoints, Signal, Visits, objects
+from training.simulate.cadence import (
+    MINIMUM_DETECTIONS,
+    SURVEY_NIGHTS,
+    SURVEY_START,
+    MeasuredPoints,
+    Signal,
+    Visits,
+    objects,
+)
 from training.simulate.photometry import Floats, Ints
 from training.simulate.transient_classes import KINDS
 
@@ -127,7 +135,6 @@ def _bands(rng: np.random.Generator, n: int, owner: Ints) -> tuple[Ints, Ints]:
 CANDIDATES: Final = 128
 BRIGHTEST: Final = 14.8  # AB
 NEAREST: Final = 5e-4  # redshift
-MINIMUM_DETECTIONS: Final = 2
 LEAST_SNR: Final = 4.0
 OVERSTATED: Final = 0.25  # share of the surveys without honest errors whose errors are too large
 MOST_OVERSTATED: Final = 2.5  # times

@@ -45,7 +45,7 @@ from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsCo
 
 from models.photometry import BANDS, magnitude_of
 from training.data.dataset import Dataset, LabelledObject, read_dataset, read_notes
-from training.simulate.cadence import FORCED_DELAY_DAYS
+from training.simulate.cadence import FORCED_DELAY_DAYS, MINIMUM_DETECTIONS
 from training.simulate.photometry import Floats, Ints
 
 
@@ -85,7 +85,6 @@ def alert_rows(mjd: Floats, detected: NDArray[np.bool_], point: int) -> Ints:
 
 COLOUR_SNR = 5.0
 NIGHT_STARTS = 0.5  # fraction of the MJD at which a Chilean night has not begun
-MINIMUM_DETECTIONS = 2
 REDSHIFT_REACH = 0.02  # over 1 + z
 
 

@@ -44,12 +44,14 @@ from training.sky.novelty import (
     fit_strangers,
     impossible,
     joined,
+    statistician,
     statistics_of,
 )
+from training.sky.readers import LABELS_TO_MEASURE
 from training.sky.record import PARTS, Reveal, Sky, join
 from training.sky.scores import SkyAnswers
 from training.sky.tables import real_strangers
-from training.sky.trees import GROUPS, LABELS_TO_MEASURE, FeatureRows, sources_of, threshold_of, weights_of
+from training.sky.trees import GROUPS, FeatureRows, sources_of, threshold_of, weights_of
 
 TWIN: Final = "heads on 1.2.0's branches"
 REDSHIFTS: Final = ("z_final", "z_final_err")
@@ -71,8 +73,7 @@ class TwinFeatures:
 
     def __call__(self, sky: Sky, reveal: Reveal) -> tuple[Float32, NDArray[np.intp]]:
         """Return features of objects, and which objects they are. Of metadata the branches see redshifts alone."""
-        data, network = self.recipe.data, build(self.recipe.network)
-        assert isinstance(network, AstroMoE)
+        data, network = self.recipe.data, statistician(self.recipe)
         tokens, rows = [], []
         for row in range(len(sky)):
             curve = sky.curve(row, reveal)
@@ -83,7 +84,7 @@ class TwinFeatures:
                 rows.append(row)
         row_N = np.array(rows, dtype=np.intp)
         curve_set = CurveSet(RaggedBatch.collate(tokens), sky.label[row_N], sky.source[row_N], row_N.astype(np.int64))
-        return HeadInputs(embeddings_of(self.body, curve_set), *statistics_of(network.eval(), curve_set)).columns, row_N
+        return HeadInputs(embeddings_of(self.body, curve_set), *statistics_of(network, curve_set)).columns, row_N
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,13 +143,6 @@ class ShownObjects(NamedTuple):
 
 
 Show = Callable[[Sky, Reveal], ShownObjects]
-
-
-def statistician(recipe: Recipe) -> AstroMoE:
-    """Return a network of a recipe, as yet untrained: it works out statistics."""
-    network = build(recipe.network)
-    assert isinstance(network, AstroMoE)
-    return network.eval()
 
 
 def shower(recipe: Recipe) -> Show:

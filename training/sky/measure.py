@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.bundle import load_bundle
 from models.taxonomy import ELASTICC, class_shares
 from training.sky.load import as_sent
-from training.sky.readers import MEASURE_ONLY
+from training.sky.readers import LABELS_TO_MEASURE
 from training.sky.record import PARTS, Reveal, Sky
 from training.sky.rows import FEWEST_DETECTIONS, ROWS, AnsweredSky, ScoredParts, brightest
 from training.sky.scores import BRIGHTNESS, SkyAnswers, ask_bundle, by_detections, novelty_auroc, rounded, summary
@@ -41,7 +41,7 @@ def scored_part(sky: Sky, part: Part = "test") -> tuple[Sky, Sky]:
     if part == "test":
         chosen |= sky.source == "rubin"
     else:
-        chosen &= ~np.isin(sky.source, sorted(MEASURE_ONLY | {"rubin"}))
+        chosen &= ~np.isin(sky.source, sorted(LABELS_TO_MEASURE))
     sent = as_sent(sky.take(chosen))
     return sent.take(sent.label >= 0), sent.take(sent.quality == "other")
 

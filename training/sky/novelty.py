@@ -28,6 +28,7 @@ from models.lightcurve import Bool, Float32, Int64, RaggedBatch
 from models.metadata import METADATA_COLUMNS
 from models.networks.astro_moe import AstroMoE
 from models.networks.network import INPUTS
+from models.networks.zoo import build
 from models.posterior import Novelty
 from training.data.batches import draw_examples, draw_weighted
 from training.data.dataset import SPLITS, Dataset, split_indices
@@ -153,6 +154,13 @@ def show_objects(dataset: Dataset, rows: Int64, recipe: Recipe, rng: np.random.G
         np.array([source if colon else "simulated" for source, colon, _ in names], dtype=np.str_),
         rows[places],
     )
+
+
+def statistician(recipe: Recipe) -> AstroMoE:
+    """Return a network of a recipe, as yet untrained: it works out statistics."""
+    network = build(recipe.network)
+    assert isinstance(network, AstroMoE)
+    return network.eval()
 
 
 @torch.inference_mode()

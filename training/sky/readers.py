@@ -60,6 +60,8 @@ def assign(letters_P: NDArray[np.str_]) -> tuple[NDArray[np.int8], NDArray[np.bo
 OTHER_SCHEMA: Final = frozenset({"lclib_mdwarf"})
 MEASURE_ONLY: Final = frozenset({"tdecat"})
 """Sets whose licence lets nobody train on them: they are scored, never trained, calibrated or chosen on."""
+LABELS_TO_MEASURE: Final = MEASURE_ONLY | {"rubin"}
+"""Sources whose labels are for measuring: Rubin's are few, so its light curves lend patterns, but no origins."""
 
 CONFLICTS: Final = frozenset({
     "SN2019dwa", "SN2019ieh", "SN2018hsf", "SN2020wnt", "AT2020yue", "SN2020abku", "SN2020acct", "SN2020acun",

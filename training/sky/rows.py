@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.photometry import magnitude_of
 from models.taxonomy import ELASTICC
-from training.sky.record import Reveal, Sky
+from training.sky.record import LABELS, Reveal, Sky
 from training.sky.scores import (
     SURE,
     THREE,
@@ -27,7 +27,6 @@ from training.sky.scores import (
     summary,
 )
 
-CLASS: Final = {name: number for number, name in enumerate(ELASTICC.names)}
 REAL_IN_LSST_BANDS: Final = (
     "des3yr", "snls", "ps1md", "csp_dr3", "cfa3", "cfa124", "kait", "loss", "foundation_dr1", "yse_dr1", "ztf_ia2018",
     "slsne", "manytde", "tdecat", "s82_rrlyrae", "ps1_rrlyrae", "crater2_decam", "vsx_eb", "rubin",
@@ -159,9 +158,9 @@ def _recalls(**classes: tuple[str, tuple[str, ...]]) -> Callable[[ScoredParts], 
         figures: dict[str, Any] = {}
         every = np.zeros(len(measured.real.sky), dtype=np.bool_)
         for name, (label, sources) in classes.items():
-            chosen = measured.real.of(*sources) & (measured.real.sky.label == CLASS[label])
+            chosen = measured.real.of(*sources) & (measured.real.sky.label == LABELS[label])
             answers, labels = measured.real.pick(chosen)
-            figures[f"{name.replace('_', ' ')} ({len(labels)})"] = recall_of(answers, labels, CLASS[label])
+            figures[f"{name.replace('_', ' ')} ({len(labels)})"] = recall_of(answers, labels, LABELS[label])
             every |= chosen
         return figures | _beside(*measured.real.pick(every))
 
@@ -175,7 +174,7 @@ def _deep_ia(measured: ScoredParts) -> dict[str, Any]:
         chosen = measured.views.of(*surveys.values())
         answers, label = measured.views.pick(chosen)
         others = np.isin(label, THREE[1:])
-        named = answers.probabilities_NC.argmax(axis=1) == CLASS["Ia"]
+        named = answers.probabilities_NC.argmax(axis=1) == LABELS["Ia"]
         called = float(named[others].mean()) if others.any() else np.nan
         figures["II and Ib/c called Ia, as these surveys see them"] = called
     return figures
@@ -183,7 +182,7 @@ def _deep_ia(measured: ScoredParts) -> dict[str, Any]:
 
 def _ztf_periodic(measured: ScoredParts) -> dict[str, Any]:
     answers, label = measured.real.pick(measured.real.of("ztf_dr"))
-    kinds = [CLASS[name] for name in ("RR Lyrae", "Cepheid", "Delta Scuti")]
+    kinds = [LABELS[name] for name in ("RR Lyrae", "Cepheid", "Delta Scuti")]
     return {"macro recall": balanced_of(answers, label, kinds), **_beside(answers, label)}
 
 
@@ -206,7 +205,7 @@ def _rubin(measured: ScoredParts) -> dict[str, Any]:
     chosen = measured.real.of("rubin")
     answers, label = measured.real.pick(chosen)
     scores = summary(answers, label)
-    named = recall_of(answers, label, CLASS["AGN"])
+    named = recall_of(answers, label, LABELS["AGN"])
     missing = scores.get("single_and_missing", np.nan)
     return {"AGN named": named, "one-class sets that miss": missing, **_beside(answers, label)}
 

@@ -52,14 +52,6 @@ class SkyAnswers:
         """Return the chosen answers."""
         return SkyAnswers(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
-    def with_prior(self, weight_C: NDArray[np.float64]) -> "SkyAnswers":
-        """Return the answers with probabilities reweighted; sets stay what they were."""
-        weighted = self.probabilities_NC * weight_C
-        total = weighted.sum(axis=1, keepdims=True)
-        return SkyAnswers(
-            self.rows_N, weighted / np.maximum(total, 1e-30), self.inside_NC, self.novelty_N, self.unusual_N
-        )
-
 
 def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -> SkyAnswers:
     """Return a bundle's answers about the objects of ``sky`` that it can take; those without a usable point have none.

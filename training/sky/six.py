@@ -46,7 +46,7 @@ from training.score.calibrate import softmax
 from training.score.metrics import confusion, macro_f1
 from training.sky.heads import HeadInputs, load_body, load_whole, save_run
 from training.sky.load import as_sent
-from training.sky.novelty import CurveSet, embeddings_of, impossible, joined, statistics_of
+from training.sky.novelty import CurveSet, embeddings_of, impossible, joined, statistician, statistics_of
 from training.sky.record import PARTS, Sky
 from training.sky.scores import ask_bundle
 from training.sky.table_page import EVERY_PART
@@ -266,17 +266,11 @@ def draw_six(sky: Sky, run: Path, recipe: Recipe, *, seed: int) -> SupernovaDraw
     owner_N = np.array(owners, dtype=np.int64)
     curve_set = CurveSet(RaggedBatch.collate(tokens), label_O[owner_N], six.source[owner_N], owner_N)
     network, body = load_whole(run)[0].eval(), load_body(run)[0]
-    inputs = HeadInputs(embeddings_of(body, curve_set), *statistics_of(_with_shapes(recipe), curve_set))
+    inputs = HeadInputs(embeddings_of(body, curve_set), *statistics_of(statistician(recipe), curve_set))
     group_O = np.unique(six.group, return_inverse=True)[1].astype(np.int64)
     return SupernovaDraws(
         curve_set, inputs, logits_of_copies(network, inputs), six.part != PARTS.index("train"), group_O
     )
-
-
-def _with_shapes(recipe: Recipe) -> AstroMoE:
-    network = build(recipe.network)
-    assert isinstance(network, AstroMoE)
-    return network.eval()
 
 
 @torch.inference_mode()
@@ -422,7 +416,7 @@ def prepare(sky: Sky, drawn: SupernovaDraws, run: Path, recipe: Recipe, out: Pat
         _write(tables, part, drawn.curve_set.take(rows), drawn.inputs.take(rows))
     some = drawn.curve_set.take(np.random.default_rng(seed).permutation(len(drawn.curve_set))[:IMPOSSIBLE])
     strange = joined([real_strangers(sky, recipe, tuple(NUMBER), seed), impossible(some, seed)])
-    inputs = HeadInputs(embeddings_of(body, strange), *statistics_of(_with_shapes(recipe), strange))
+    inputs = HeadInputs(embeddings_of(body, strange), *statistics_of(statistician(recipe), strange))
     _write(tables, "strangers", strange, inputs)
     save_forest(fit.forest, out / "trees.npz")
     save_run(with_six_heads(network, fit, recipe), recipe, run, config.data, out / "run")

@@ -19,7 +19,6 @@ import numpy as np
 
 from models.lightcurve import Bool, Int64
 from models.networks.astro_moe import AstroMoE
-from models.networks.zoo import build
 from models.taxonomy import ELASTICC
 from training.data.augment import AugmentationConfig
 from training.data.mixture import read_mixture, sky_dataset
@@ -47,6 +46,7 @@ from training.sky.novelty import (
     joined,
     read_curve_set,
     show_objects,
+    statistician,
     statistics_of,
 )
 from training.sky.record import Sky
@@ -110,10 +110,9 @@ def _some_of_each(label_N: Int64, seed: int) -> Bool:
 
 def tell_statistics(recipe: Recipe, folder: Path) -> None:
     """Work out the statistics of a recipe's network for every part."""
-    network = build(recipe.network)
-    assert isinstance(network, AstroMoE)
+    network = statistician(recipe)
     for part in PARTS:
-        value_NK, mask_NK = statistics_of(network.eval(), read_curve_set(folder / f"{part}.npz"))
+        value_NK, mask_NK = statistics_of(network, read_curve_set(folder / f"{part}.npz"))
         np.savez(folder / f"{part}.statistics.npz", value=value_NK, known=mask_NK)
 
 

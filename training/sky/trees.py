@@ -43,7 +43,7 @@ from training.reobserve.patterns import family
 from training.score.confidence import conformal_quantile
 from training.sky.load import as_sent
 from training.sky.measure import Column, measure
-from training.sky.readers import MEASURE_ONLY
+from training.sky.readers import LABELS_TO_MEASURE
 from training.sky.record import PARTS, Reveal, Sky, join
 from training.sky.scores import COVERAGE, SkyAnswers
 
@@ -105,7 +105,6 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "rest": ("elasticc", "s82_rrlyrae", "ogle_dn", "ogle_ews2025", "ogle2_ulens"),
 }
 """Surveys that are left out together."""
-LABELS_TO_MEASURE: Final = MEASURE_ONLY | {"rubin"}
 CLASS_POWER: Final = 0.6
 OF_A_SOURCE: Final = 1500
 ROUNDS: Final = 160

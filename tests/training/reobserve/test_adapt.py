@@ -11,9 +11,9 @@ from support.toy_dataset import toy_object
 from training.data.dataset import read_dataset, write_dataset
 from training.reobserve import adapt as module
 from training.reobserve.adapt import SURVEY, adapt, library_of
-from training.reobserve.pulses import CLASS, PERIODIC, made_up_pulses
+from training.reobserve.pulses import PERIODIC, made_up_pulses
 from training.reobserve.views import add_made_up, find_origins
-from training.sky.record import Sky, collect
+from training.sky.record import LABELS, Sky, collect
 
 GOOD = 24
 
@@ -83,8 +83,8 @@ def test_made_up_variables_fill_the_classes_that_have_none() -> None:
     origins = find_origins(sky, 0)
     add_made_up(origins, 0, 5)
     assert set(origins.by_class) >= PERIODIC
-    assert set(origins.by_class[CLASS["RR Lyrae"]]) == {"var"}
-    assert set(origins.by_class[CLASS["EB"]]) == {"made up"}
+    assert set(origins.by_class[LABELS["RR Lyrae"]]) == {"var"}
+    assert set(origins.by_class[LABELS["EB"]]) == {"made up"}
 
 
 @pytest.mark.parametrize("label", sorted(PERIODIC))

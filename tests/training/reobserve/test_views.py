@@ -8,7 +8,6 @@ import pytest
 
 from support.sky import bump, pulsator
 from training.reobserve.origins import (
-    CLASS,
     Colours,
     SpectralSeries,
     event_of,
@@ -20,7 +19,7 @@ from training.reobserve.origins import (
 from training.reobserve.patterns import build_library
 from training.reobserve.pulses import pulse_of
 from training.reobserve.views import ViewRules, find_origins, make_views, survey_weights, view, view_of_event
-from training.sky.record import Sky, collect
+from training.sky.record import LABELS, Sky, collect
 
 HONEST = ViewRules(understated=(0.0, 1e-9), of_flux=0.0, wild=0.0)
 
@@ -139,10 +138,10 @@ def test_views_keep_their_class_group_and_side_and_are_the_same_again() -> None:
     one = make_views(origins, library, 60, seed=4)
     again = make_views(origins, library, 60, seed=4)
     np.testing.assert_array_equal(one.flux, again.flux)
-    assert set(one.label.tolist()) == {CLASS["Ia"], CLASS["RR Lyrae"]}
+    assert set(one.label.tolist()) == {LABELS["Ia"], LABELS["RR Lyrae"]}
     assert set(one.group.tolist()) <= set(sky.group.tolist())
     assert (one.quality == "view").all()
-    assert set(one.raw_label[one.label == CLASS["RR Lyrae"]].tolist()) == {"var"}
+    assert set(one.raw_label[one.label == LABELS["RR Lyrae"]].tolist()) == {"var"}
     assert len(set(one.source.tolist())) > 1
 
 
@@ -168,10 +167,10 @@ def test_a_template_continues_colours_where_nothing_was_seen(tmp_path: Path) -> 
     assert read_colours(tmp_path).series == {}
     days, wave = np.array([-10.0, 50.0]), np.log(np.array([300.0, 600.0, 1000.0]))
     red = SpectralSeries(days, wave, np.array([[0.0, 1.0, 2.0], [0.0, 2.0, 4.0]]))
-    colour = Colours({CLASS["Ia"]: (red,)}).draw(CLASS["Ia"], np.random.default_rng(0))
+    colour = Colours({LABELS["Ia"]: (red,)}).draw(LABELS["Ia"], np.random.default_rng(0))
     ratio = colour.log_ratio(np.array([50.0]), np.log(np.array([600.0])), np.log(np.array([1000.0])))
     assert ratio[0] == pytest.approx(2.0)
-    slope = no_templates().draw(CLASS["uLens"], np.random.default_rng(0))
+    slope = no_templates().draw(LABELS["uLens"], np.random.default_rng(0))
     assert np.isfinite(slope.log_ratio(np.zeros(1), wave[:1], wave[1:2])).all()
 
 
@@ -181,7 +180,7 @@ def test_a_nucleus_over_a_template_is_a_constant_of_either_sign() -> None:
     slow = 3_000.0 * np.sin(mjd / 150.0)
     nuclei = [
         replace(
-            bump(f"N{i}", source="years", label=CLASS["AGN"], points=110, bands="gri"),
+            bump(f"N{i}", source="years", label=LABELS["AGN"], points=110, bands="gri"),
             mjd=mjd,
             flux=slow * (1 + 0.1 * i) + rng.normal(0.0, 40.0, 110),
             flux_err=np.full(110, 40.0),

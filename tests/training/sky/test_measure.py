@@ -106,14 +106,6 @@ def test_novelty_of_a_model_that_cannot_tell_is_unknown() -> None:
     assert np.isnan(novelty_auroc(row_answers, row_answers))
 
 
-def test_a_prior_reweights_and_keeps_sums() -> None:
-    weight = np.ones(C)
-    weight[II] = 0.0
-    row_answers = answers((IA, 0.5), (II, 0.5)).with_prior(weight)
-    np.testing.assert_allclose(row_answers.probabilities_NC.sum(axis=1), 1.0)
-    assert (row_answers.probabilities_NC[:, II] == 0).all()
-
-
 def test_every_row_has_figures_and_the_test_part_alone_is_scored() -> None:
     sky = small_sky()
     sky.part[:3] = PARTS.index("train")
