@@ -2,18 +2,15 @@
 
 Text from outside is converted to numbers here only. Python refuses to convert thousands of digits, floats overflow at
 309 of them and clocks end sooner, each with another exception; :func:`whole_number` and :func:`milliseconds` return
-None instead. Depth is measured before anything recursive walks what was sent (:func:`nesting`), the size of a schema
-before anything is built from it (the constants below, used by :mod:`models.alerts`), and the time of a packet while it
-is read (:class:`Allowance`), on the clock of the thread's own work: a machine that was asleep or is busy otherwise
-costs no packet its answer.
+None instead. The depth of documents and the size of a schema are looked at before anything is built from them (the
+constants below, used by :mod:`models.alerts`), and the time of a packet while it is read (:class:`Allowance`), on the
+clock of the thread's own work: a machine that was asleep or is busy otherwise costs no packet its answer.
 """
 
 import re
 import time
 from collections.abc import Callable
 from typing import Final
-
-import numpy as np
 
 LARGEST_INT64: Final = 2**63 - 1
 LATEST_MILLISECONDS: Final = 253_402_300_799_999
@@ -40,8 +37,6 @@ PACKET_SECONDS: Final = 20.0
 """Seconds of work on one packet. The largest lawful one takes about a second."""
 
 _DIGITS: Final = re.compile(rf"[0-9]{{1,{MAX_DIGITS}}}")
-_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 def whole_number(text: str | bytes | int | None, most: int = LARGEST_INT64, least: int = 0) -> int | None:
@@ -69,18 +64,6 @@ def milliseconds(text: str | bytes | int | None) -> int | None:
     A time is at most :data:`LATEST_MILLISECONDS`, so that it is exact as a float and has a date.
     """
     return whole_number(text, most=LATEST_MILLISECONDS)
-
-
-def nesting(document: bytes) -> int:
-    """Depth of the brackets of some JSON text, in time proportional to its length, without parsing it.
-
-    The text need not be valid: strings are left out as a parser would, and the rest is counted.
-    """
-    brackets = _STRING.sub(b"", document).translate(None, delete=_NOT_BRACKETS)
-    codes = np.frombuffer(brackets, np.uint8)
-    opens = (codes == ord("[")) | (codes == ord("{"))
-    steps = np.where(opens, 1, -1).astype(np.int32)
-    return int(np.cumsum(steps).max(initial=0))
 
 
 class TooCostly(Exception):

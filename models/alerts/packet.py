@@ -19,7 +19,7 @@ class AbstainReason(StrEnum):
     SOLAR_SYSTEM_OBJECT = "solar_system_object"
     """The source belongs to a moving object and to no fixed one."""
     NO_USABLE_POINTS = "no_usable_points"
-    """Every observation is withdrawn, an upper limit, outside ugrizy or MJD, or lacks a flux with a positive error."""
+    """Every observation is withdrawn, an upper limit, without a known filter, a time, a flux or a positive error."""
 
 
 class RejectReason(StrEnum):

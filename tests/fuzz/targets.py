@@ -24,7 +24,7 @@ from models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
 from models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
 from models.bundle import GOLDEN, MANIFEST, MODEL, Bundle, BundleError, load_bundle, read_golden, sha256_of
-from models.limits import milliseconds, nesting, whole_number
+from models.limits import milliseconds, whole_number
 from models.photometry import BANDS, BandMap
 from service.http import arrow, formats
 from service.http.curves import read_classify, read_curves, read_forecast
@@ -56,7 +56,6 @@ def reader() -> MessageReader:
 
 def json_body(data: bytes) -> None:
     """A body of light curves as JSON."""
-    nesting(data)
     with suppress(ProblemError):
         document = formats.read_json(data)
         read_classify(document, SETTINGS)

@@ -1,4 +1,3 @@
-import json
 import time
 
 import pytest
@@ -11,14 +10,7 @@ from models.limits import (
     Allowance,
     TooCostly,
     milliseconds,
-    nesting,
     whole_number,
-)
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=20,
 )
 
 
@@ -51,29 +43,6 @@ def test_a_time_never_raises_and_always_fits_a_float(stated: str | bytes | int |
 @given(st.integers(0, LATEST_MILLISECONDS))
 def test_every_time_of_the_calendar_is_read(stated: int) -> None:
     assert milliseconds(str(stated)) == milliseconds(stated) == stated
-
-
-def depth(value: object) -> int:
-    if isinstance(value, dict):
-        return 1 + max(map(depth, value.values()), default=0)
-    return 1 + max(map(depth, value), default=0) if isinstance(value, list) else 0
-
-
-@given(JSON)
-def test_nesting_is_the_depth_of_a_document(document: object) -> None:
-    assert nesting(json.dumps(document).encode()) == depth(document)
-
-
-@given(st.binary())
-def test_nesting_of_anything_is_counted(data: bytes) -> None:
-    assert 0 <= nesting(data) <= len(data)
-
-
-def test_nesting_takes_time_in_proportion_to_the_bytes() -> None:
-    for unit in (b"[", b'"', b'"\\', b"{]", b'["\\"]', b"\\"):
-        started = time.thread_time()
-        nesting(unit * ((2 << 20) // len(unit)))
-        assert time.thread_time() - started < 1.0
 
 
 def test_an_allowance_is_used_up_by_work() -> None:
