@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.alerts.envelopes import TopicRule
@@ -348,15 +349,16 @@ def unknown_settings(environment: Mapping[str, str]) -> list[str]:
     return sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in names)
 
 
-def settings_table() -> str:
-    """Markdown table of every setting: environment name, default, meaning."""
+def settings_table(fields: Mapping[str, FieldInfo] | None = None) -> str:
+    """Markdown table of settings, by default of all: environment name, default, meaning."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in (StreamSettings.model_fields | ClientSettings.model_fields).items():
-        rows.append(f"| `{ENV_PREFIX}{name.upper()}` | {shown_default(field.default)} | {field.description} |")
+    for name, field in (fields or StreamSettings.model_fields | ClientSettings.model_fields).items():
+        meaning = (field.description or "").replace("|", "\\|")
+        rows.append(f"| `{ENV_PREFIX}{name.upper()}` | {_shown_default(field.default)} | {meaning} |")
     return "\n".join(rows) + "\n"
 
 
-def shown_default(default: object) -> str:
+def _shown_default(default: object) -> str:
     """Return a default as Markdown: code, or words where the value alone says nothing."""
     if default == DEFAULT_BUNDLE:
         return "the bundled model"

@@ -8,7 +8,7 @@ around the tables, each between two comments: ``<!-- table: NAME -->`` and ``<!-
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from deploy.bench.report import AIMS
 from service.observe.metrics import Metrics
-from service.settings import ENV_PREFIX, ClientSettings, Settings, StreamSettings, shown_default
+from service.settings import ClientSettings, Settings, StreamSettings, settings_table
 from training.common import markdown_table
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
@@ -537,17 +537,9 @@ def settings_page(_: str = "") -> str:
         ),
         ("Commands that ask a service", "", ClientSettings.model_fields),
     )
-    return SETTINGS_HEAD + "".join(_settings_section(title, text, fields.items()) for title, text, fields in sections)
+    return SETTINGS_HEAD + "".join(_settings_section(title, text, fields) for title, text, fields in sections)
 
 
-def _settings_section(title: str, text: str, fields: Iterable[tuple[str, FieldInfo]]) -> str:
-    rows = "".join(
-        f"| `{ENV_PREFIX}{name.upper()}` | {shown_default(field.default)} | {_escaped(field.description or '')} |\n"
-        for name, field in fields
-    )
+def _settings_section(title: str, text: str, fields: Mapping[str, FieldInfo]) -> str:
     introduction = f"{text}\n\n" if text else ""
-    return f"\n## {title}\n\n{introduction}| setting | default | meaning |\n|---|---|---|\n{rows}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+    return f"\n## {title}\n\n{introduction}{settings_table(fields)}"

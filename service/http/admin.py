@@ -26,7 +26,6 @@ from starlette.types import Receive, Scope, Send
 
 from models.bundle import Task
 from service.answers.replies import FieldError, Reply, field_errors
-from service.http import openapi
 from service.http.edge.errors import (
     CONFLICT,
     INVALID,
@@ -41,6 +40,7 @@ from service.http.edge.errors import (
 from service.http.edge.keys import KeyRing
 from service.http.edge.middleware import Edge, Gate
 from service.http.edge.protocol import EdgeConfig, end_connections
+from service.http.formats import JSON_TYPE
 from service.http.lifecycle import Service, service_of
 from service.http.routes import about
 from service.process import VERSION
@@ -368,7 +368,7 @@ async def change(request: Request, action: str, work: Awaitable[T], **what: obje
 
 def json_reply(content: BaseModel) -> Response:
     """Make a reply of a model."""
-    return Response(content.model_dump_json(), media_type=openapi.JSON_TYPE)
+    return Response(content.model_dump_json(), media_type=JSON_TYPE)
 
 
 router = APIRouter(prefix="/admin", include_in_schema=False)
@@ -490,7 +490,7 @@ async def repository_index(request: Request) -> Response:
     """Every version of every model, or with ``ready`` those that are served."""
     index_request = await read(request, IndexRequest)
     entries = [entry.model_dump() for entry in index(service_of(request).models, index_request.ready)]
-    return Response(orjson.dumps(entries), media_type=openapi.JSON_TYPE)
+    return Response(orjson.dumps(entries), media_type=JSON_TYPE)
 
 
 @triton_router.post("/models/{name}/load")

@@ -42,6 +42,7 @@ from service.http.edge.errors import INVALID, Kind, ProblemError
 from service.http.edge.keys import ANYBODY
 from service.http.edge.protocol import in_one_piece
 from service.http.edge.receive import Body, content_coding, inflate, unless_gone
+from service.http.formats import JSON_TYPE
 from service.http.lifecycle import Service
 from service.observe.metrics import STAGES, Metrics, ModelNotes
 from service.observe.tracing import RECORDING, Span
@@ -244,7 +245,7 @@ class EncodedReply(NamedTuple):
     """A body, its type, and headers of its own."""
 
     content: bytes
-    media_type: str = openapi.JSON_TYPE
+    media_type: str = JSON_TYPE
     headers: Mapping[str, str] = {}
 
 

@@ -12,7 +12,7 @@ from service.answers.models import ModelsReply, StatsReply
 from service.answers.replies import AlertsReply, ClassifyReply, ForecastReply
 from service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
 from service.http.edge.middleware import is_guarded
-from service.http.formats import ARROW, LINES, MSGPACK, available
+from service.http.formats import ARROW, JSON_TYPE, LINES, MSGPACK, available
 from service.http.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
 from service.http.oip import forms as oip
 from service.settings import Settings
@@ -20,9 +20,8 @@ from service.settings import Settings
 Document = dict[str, Any]
 
 REF = "#/components/schemas/{model}"
-PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary", "application/json")
+PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary", JSON_TYPE)
 MULTIPART_TYPES = ("multipart/form-data", "multipart/mixed")
-JSON_TYPE = "application/json"
 _REQUESTS: tuple[type[BaseModel], ...] = (
     LightCurveIn, OneCurve, ManyCurves, ForecastCurveIn, OneForecast, ManyForecasts, oip.InferRequest
 )  # fmt: skip

@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, SettingsCon
 from deploy.bench.report import held_for
 from deploy.bench.simulation.events import Machine, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import LOADS, PolicyResult, Sweep, figures, figures_of_policies, picture, table
-from deploy.bench.workload import Trace, TraceError, poisson, read_trace
+from deploy.bench.workload import LONGEST, Trace, TraceError, poisson, read_trace
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.runtime import Provider, ProviderError
 from service.engine.batch import program_of
@@ -24,7 +24,6 @@ from service.engine.machine import usable_cores
 from service.engine.policy import BatchLimits, CostModel
 
 OURS: Final = "nightjar"
-LONGEST = 390  # observations, where only a cost model is given
 REPLAY_LOAD = 0.6  # of what the policy answers at saturation
 
 

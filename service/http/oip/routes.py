@@ -30,6 +30,7 @@ from service.http.endpoint import (
     check_deadline,
     sticky_key,
 )
+from service.http.formats import JSON_TYPE
 from service.http.lifecycle import service_of
 from service.http.oip.forms import (
     InferRequest,
@@ -75,7 +76,7 @@ INFER = Endpoint("/infer", "Infer", openapi.INFER_BODY, openapi.INFER_REPLY)
 
 async def _answer(request: Request, model: ModelOfTensors) -> Response:
     """Answer one request."""
-    media_type(request, (openapi.JSON_TYPE, BINARY_TYPE), CODINGS)
+    media_type(request, (JSON_TYPE, BINARY_TYPE), CODINGS)
     header_length, settings = _header_length(request), service_of(request).settings
     limit = settings.max_json_bytes if header_length is None else settings.max_tensor_bytes
 
@@ -223,7 +224,7 @@ def _model(request: Request) -> ModelOfTensors:
 
 
 def _json(content: BaseModel) -> Response:
-    return Response(content.model_dump_json(exclude_none=True), media_type=openapi.JSON_TYPE)
+    return Response(content.model_dump_json(exclude_none=True), media_type=JSON_TYPE)
 
 
 @router.get(

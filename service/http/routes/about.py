@@ -22,6 +22,7 @@ from service.answers.models import ModelsReply, StatsReply, describe, stats
 from service.http import openapi
 from service.http.edge import errors
 from service.http.edge.errors import KINDS, NOT_FOUND, ProblemError
+from service.http.formats import JSON_TYPE
 from service.http.lifecycle import service_of
 from service.http.oip.models import find_model
 
@@ -57,7 +58,7 @@ async def docs(request: Request) -> Response:
 @pages.get("/openapi.json")
 async def document(request: Request) -> Response:
     """Describe the interface for programs."""
-    return Response(_described(request.app)[1], media_type=openapi.JSON_TYPE)
+    return Response(_described(request.app)[1], media_type=JSON_TYPE)
 
 
 @lru_cache(maxsize=4)
@@ -73,7 +74,7 @@ async def problem(slug: str) -> Response:
     if kind is None:
         raise ProblemError(NOT_FOUND, "there is no kind of problem of this name")
     content = {"type": kind.type, "title": kind.title, "status": kind.status, "meaning": kind.meaning}
-    return Response(orjson.dumps(content), media_type=openapi.JSON_TYPE)
+    return Response(orjson.dumps(content), media_type=JSON_TYPE)
 
 
 def _page(document: dict[str, Any]) -> str:
@@ -155,7 +156,7 @@ async def models(request: Request) -> Response:
     routes = service.models.live.routes
     described = [describe(model.bundle, model.provider, routes.aliases_of(model.reference)) for model in service.served]
     content = ModelsReply(models=described)
-    return Response(content.model_dump_json(by_alias=True), media_type=openapi.JSON_TYPE)
+    return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)
 
 
 @models_router.get(
@@ -171,7 +172,7 @@ async def models(request: Request) -> Response:
 async def model_stats(request: Request) -> Response:
     """Light curves, latency of every stage, batches, padding, error of the cost model, mix of classes, queue."""
     model = find_model(service_of(request), request.path_params["model"])
-    return Response(stats(model.lease.served).model_dump_json(exclude_none=True), media_type=openapi.JSON_TYPE)
+    return Response(stats(model.lease.served).model_dump_json(exclude_none=True), media_type=JSON_TYPE)
 
 
 probes = APIRouter()

@@ -66,7 +66,17 @@ from service.http.endpoint import (
     sticky_key,
     terms_of,
 )
-from service.http.formats import FORMATS, LINES_TYPE, Format, body_format, dump, parse, reply_format, write_lines
+from service.http.formats import (
+    FORMATS,
+    JSON_TYPE,
+    LINES_TYPE,
+    Format,
+    body_format,
+    dump,
+    parse,
+    reply_format,
+    write_lines,
+)
 from service.http.forms import ClassifyQuery, ForecastOptions, Options
 from service.http.lifecycle import service_of
 from service.registry.live import Lease, ModelChooser, refused_outside
@@ -430,7 +440,7 @@ async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> R
     """
     service = service_of(request)
     with service.lease_forecaster(query.model, key=sticky_key(request)) as lease:
-        media_type(request, (openapi.JSON_TYPE,))
+        media_type(request, (JSON_TYPE,))
         read = partial(read_forecast, settings=service.settings, bands=lease.bundle.manifest.band_map)
 
         async def understand(call: Call, data: bytes) -> Inquiry[ForecastItem]:
