@@ -27,6 +27,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from models.alerts.surveys import SURVEYS
 from models.lightcurve import Limits
 from models.metadata import Context
 from models.photometry import BANDS, BandMap, FluxUnit
@@ -34,8 +35,10 @@ from models.posterior import Domain, Novelty, PredictionSets
 from models.runtime import Provider, run
 from models.taxonomy import Taxonomy
 
-DEFAULT_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-elasticc" / "2.4.0"
-ZTF_BUNDLE = Path(__file__).parent / "pretrained" / "astro-moe-ztf" / "2.0.0"
+PRETRAINED = Path(__file__).parent / "pretrained"
+DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "2.4.0"
+SURVEY_BUNDLES = {survey.name: PRETRAINED / survey.bundle for survey in SURVEYS if survey.bundle is not None}
+"""Shipped bundles that answer the packets of one survey, by its name."""
 GOLDEN_TOLERANCE = 1e-4
 MODEL, MANIFEST, GOLDEN, CARD = "model.onnx", "manifest.json", "golden.npz", "CARD.md"
 CUDA_MODEL = "model.cuda.onnx"

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from models.alerts.envelopes import TopicRule
-from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
+from models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
 from models.forecast import MAX_QUERIES
 from models.native import Native
 from models.runtime import Provider
@@ -251,10 +251,12 @@ class Settings(BaseSettings):
         return {digest[:NAMELESS_CHARACTERS]: (digest,) for digest in self.api_keys} | self.named_keys
 
     @property
-    def bundle_for_ztf(self) -> Path | None:
-        """Folder of what answers for ZTF packets, where that is not the model of `bundle`."""
-        chosen = self.ztf_bundle or (ZTF_BUNDLE if self.bundle == DEFAULT_BUNDLE else None)
-        return None if chosen == self.bundle else chosen
+    def survey_bundles(self) -> dict[str, Path]:
+        """Folders of what answers the packets of a survey, by its name, where that is not the model of `bundle`."""
+        chosen = dict(SURVEY_BUNDLES) if self.bundle == DEFAULT_BUNDLE else {}
+        if self.ztf_bundle is not None:
+            chosen["ztf"] = self.ztf_bundle
+        return {survey: folder for survey, folder in chosen.items() if folder != self.bundle}
 
     @model_validator(mode="after")
     def _guard_the_admin_interface(self) -> Self:

@@ -81,6 +81,8 @@ class Survey:
     record_name : full names of its Avro records, the version as the first group; None where names do not tell.
     bare : shipped schemas that are tried on records that come without any, the newest first.
     framed : whether the schema ids of Confluent framing are its versions.
+    bundle : the shipped bundle (``name/version``) that answers its packets where the settings name no other; None
+        where the default one does.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Survey:
     record_name: re.Pattern[str] | None = None
     bare: tuple[str, ...] = ()
     framed: bool = False
+    bundle: str | None = None
 
     @property
     def filters(self) -> Bands:

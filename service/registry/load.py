@@ -13,11 +13,12 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import structlog
@@ -145,12 +146,17 @@ With a still lower priority, a version that is needed now would take minutes to 
 
 
 class Models(NamedTuple):
-    """Models that a process serves from the start: a classifier and, where configured, others for certain work."""
+    """Models that a process serves from the start: a classifier and, where configured, others for certain work.
+
+    Attributes
+    ----------
+    of_surveys : classifiers of the packets of one survey, by its name.
+    """
 
     classifier: LoadedModel
     forecaster: LoadedModel | None = None
     fallback: LoadedModel | None = None
-    ztf: LoadedModel | None = None
+    of_surveys: Mapping[str, LoadedModel] = MappingProxyType({})
 
 
 def load_one(settings: Settings, path: Path, task: Task) -> LoadedModel:
@@ -174,12 +180,12 @@ def _load(settings: Settings, path: Path, task: Task, wish: CoreLayout, tune: bo
 
 def load_configured(settings: Settings) -> Models:
     """Load the bundles that the settings name; raises as :func:`load_one` does."""
-    forecast, fallback, ztf = settings.forecast_bundle, settings.fallback_bundle, settings.bundle_for_ztf
+    forecast, fallback = settings.forecast_bundle, settings.fallback_bundle
     return Models(
         load_first(settings, settings.bundle, "classification"),
         None if forecast is None else load_first(settings, forecast, "forecast"),
         None if fallback is None else load_first(settings, fallback, "classification"),
-        None if ztf is None else load_first(settings, ztf, "classification"),
+        {name: load_first(settings, folder, "classification") for name, folder in settings.survey_bundles.items()},
     )
 
 

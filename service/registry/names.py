@@ -44,7 +44,6 @@ def version_key(version: str) -> tuple[int, ...]:
 DEFAULT, FORECAST = "default", "forecast"
 """Aliases of the models that answer where a request names none: classifier and forecaster."""
 
-ZTF = "ztf"
 CLASSIFIERS = (DEFAULT, *sorted(SURVEY_BY_NAME))
 """Aliases of classifiers that packets are led to: that of their survey where it exists, else the default."""
 

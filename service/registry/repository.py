@@ -41,7 +41,7 @@ from service.registry.load import (
     load_configured,
     load_one,
 )
-from service.registry.names import DEFAULT, FORECAST, ZTF, NotReady, Reference, UnknownModel
+from service.registry.names import DEFAULT, FORECAST, NotReady, Reference, UnknownModel
 from service.settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -180,8 +180,8 @@ class ModelRepository:
         await self.changes.begin(models.classifier, DEFAULT)
         if models.forecaster is not None:
             await self.changes.begin(models.forecaster, FORECAST)
-        if models.ztf is not None:
-            await self.changes.begin(models.ztf, ZTF)
+        for survey, model in models.of_surveys.items():
+            await self.changes.begin(model, survey)
         if models.fallback is not None:
             await self.changes.begin_fallback(models.fallback)
         await self.changes.sync()  # before the aliases, which may lead to what lies in the folder

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
+from models.bundle import DEFAULT_BUNDLE, MANIFEST, SURVEY_BUNDLES
 from service.settings import ClientSettings, Settings, StreamSettings, settings_table, unknown_settings
 
 FIELDS = StreamSettings.model_fields | ClientSettings.model_fields
@@ -29,10 +29,11 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_packets_of_ztf_have_a_model_of_their_own_beside_the_bundled_one() -> None:
-    assert Settings().bundle_for_ztf == ZTF_BUNDLE
-    assert Settings(bundle=Path("mine")).bundle_for_ztf is None
-    assert Settings(bundle=Path("mine"), ztf_bundle=Path("other")).bundle_for_ztf == Path("other")
-    assert Settings(ztf_bundle=DEFAULT_BUNDLE).bundle_for_ztf is None
+    assert Settings().survey_bundles == SURVEY_BUNDLES
+    assert (SURVEY_BUNDLES["ztf"] / MANIFEST).is_file()
+    assert Settings(bundle=Path("mine")).survey_bundles == {}
+    assert Settings(bundle=Path("mine"), ztf_bundle=Path("other")).survey_bundles == {"ztf": Path("other")}
+    assert Settings(ztf_bundle=DEFAULT_BUNDLE).survey_bundles == {}
 
 
 @pytest.mark.parametrize(

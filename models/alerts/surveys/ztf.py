@@ -69,4 +69,5 @@ SURVEY: Final = Survey(
     title="ZTF",
     bands={1: "g", 2: "r", 3: "i", "g": "g", "r": "r", "i": "i"},
     layouts=(BOOM, ZTF),
+    bundle="astro-moe-ztf/2.0.0",
 )

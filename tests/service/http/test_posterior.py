@@ -56,7 +56,7 @@ def bundles(confident_bundle: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def edge(bundles: dict[str, Bundle]) -> Iterator[Live]:
     usual, bright = load_model(bundles["usual"].path), load_model(bundles["bright"].path)
-    with live(lambda settings: Models(usual, ztf=bright)) as edge:
+    with live(lambda settings: Models(usual, of_surveys={"ztf": bright})) as edge:
         yield edge
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from deploy.bench.lean import ragged
-from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, ZTF_BUNDLE, load_bundle, verify_golden, write_manifest
+from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, SURVEY_BUNDLES, load_bundle, verify_golden, write_manifest
 from models.native import held_by
 from models.runtime import open_session, run
 from training.export.cuda import cuda_graph, without_kernel
@@ -68,7 +68,7 @@ def test_kernels_take_the_place_of_the_nodes(graph: Path, native_library: Path) 
     assert told["nodes"] < 600
 
 
-@pytest.mark.parametrize("bundle", [DEFAULT_BUNDLE, ZTF_BUNDLE], ids=["elasticc", "ztf"])
+@pytest.mark.parametrize("bundle", [DEFAULT_BUNDLE, SURVEY_BUNDLES["ztf"]], ids=["elasticc", "ztf"])
 def test_kernels_reproduce_the_golden_outputs(bundle: Path, native_library: Path, tmp_path: Path) -> None:
     model = nodes_alone(bundle)
     assert add_statistics(model, MODULE, ATTRIBUTES)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE, load_bundle, read_golden
+from models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle, read_golden
 from support.sky import bump, pulsator
 from support.toy_dataset import toy_object
 from training.data.dataset import read_dataset, write_dataset
@@ -68,7 +68,7 @@ def test_nothing_is_overwritten_and_other_classes_are_refused(tmp_path: Path) ->
     with pytest.raises(ValueError, match="holds something"):
         adapt(DEFAULT_BUNDLE, mine, tmp_path)
     with pytest.raises(ValueError, match="does not tell"):
-        adapt(ZTF_BUNDLE, mine, tmp_path / "new")
+        adapt(SURVEY_BUNDLES["ztf"], mine, tmp_path / "new")
 
 
 def test_without_origins_simulated_objects_are_observed(monkeypatch: pytest.MonkeyPatch) -> None:

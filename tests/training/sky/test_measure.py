@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE
+from models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
 from models.taxonomy import ELASTICC
 from support.sky import bump, pulsator
 from training.sky.measure import measure, measure_all, measure_bundle, scored_part, spread
@@ -143,7 +143,7 @@ def test_a_bundle_is_asked_as_it_is_served() -> None:
 
 def test_a_bundle_of_other_classes_is_refused() -> None:
     with pytest.raises(ValueError, match="does not tell"):
-        measure_bundle(ZTF_BUNDLE, small_sky())
+        measure_bundle(SURVEY_BUNDLES["ztf"], small_sky())
 
 
 def test_columns_of_trees_and_bundles_stand_side_by_side(tmp_path: Path) -> None:

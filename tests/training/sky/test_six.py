@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.bundle import DEFAULT_BUNDLE, ZTF_BUNDLE, load_bundle, verify_golden, write_manifest
+from models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle, verify_golden, write_manifest
 from models.networks.zoo import build
 from models.runtime import open_session
 from support.sky import bump, pulsator
@@ -56,7 +56,7 @@ def test_equal_answers_differ_by_nothing() -> None:
 @pytest.fixture(scope="module")
 def learned_from_a_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model, as if it had left a fifth of the objects by a hash of their names for testing."""
-    bundle = Path(shutil.copytree(ZTF_BUNDLE, tmp_path_factory.mktemp("part") / "bundle"))
+    bundle = Path(shutil.copytree(SURVEY_BUNDLES["ztf"], tmp_path_factory.mktemp("part") / "bundle"))
     recipe = {"data": {"fractions": [0.4, 0.4, 0.2]}}
     write_manifest(bundle, load_bundle(bundle).manifest.model_copy(update={"recipe": recipe, "data": {}}))
     return bundle
@@ -74,7 +74,7 @@ def test_trees_and_bundle_stand_side_by_side(learned_from_a_part: Path) -> None:
 
 
 def test_a_card_tells_both_scores_and_who_was_ahead(tmp_path: Path) -> None:
-    bundle = Path(shutil.copytree(ZTF_BUNDLE, tmp_path / "bundle"))
+    bundle = Path(shutil.copytree(SURVEY_BUNDLES["ztf"], tmp_path / "bundle"))
     manifest = load_bundle(bundle).manifest
     report = {"objects": 1089, "macro-F1": 0.4, "trees": 0.5, "difference": -0.1, "interval": [-0.2, 0.05]}
     write_sky_card(bundle, {"bundles": {f"{manifest.name} {manifest.version}": report}})
@@ -95,7 +95,7 @@ def test_a_bundle_left_its_own_share_for_testing(learned_from_a_part: Path) -> N
     names = np.array([f"ZTF{i}" for i in range(2000)])
     assert left_for_testing(manifest, names).mean() == pytest.approx(0.2, abs=0.03)
     assert left_for_testing(manifest.model_copy(update={"recipe": {}}), names).all()
-    assert not left_for_testing(load_bundle(ZTF_BUNDLE).manifest, names).any()
+    assert not left_for_testing(load_bundle(SURVEY_BUNDLES["ztf"]).manifest, names).any()
     assert len(NUMBER) == 6
 
 
