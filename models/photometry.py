@@ -184,7 +184,12 @@ def tai_minus_utc(mjd_utc: ArrayLike) -> Float64:
     return np.asarray(seconds[np.searchsorted(starts, mjd_utc, side="right") - 1])
 
 
-def mjd_tai_of_jd(jd_utc: ArrayLike, middle_seconds: ArrayLike = 0.0) -> Float64:
-    """MJD (TAI) of a Julian date (UTC), ``middle_seconds`` later: an exposure's middle from its start."""
-    mjd = np.asarray(jd_utc, dtype=np.float64) - JD_MINUS_MJD
+def mjd_tai_of_mjd(mjd_utc: ArrayLike, middle_seconds: ArrayLike = 0.0) -> Float64:
+    """MJD (TAI) of an MJD (UTC), ``middle_seconds`` later: an exposure's middle from its start."""
+    mjd = np.asarray(mjd_utc, dtype=np.float64)
     return np.asarray(mjd + (tai_minus_utc(mjd) + np.asarray(middle_seconds)) / SECONDS_PER_DAY)
+
+
+def mjd_tai_of_jd(jd_utc: ArrayLike, middle_seconds: ArrayLike = 0.0) -> Float64:
+    """MJD (TAI) of a Julian date (UTC), ``middle_seconds`` later."""
+    return mjd_tai_of_mjd(np.asarray(jd_utc, dtype=np.float64) - JD_MINUS_MJD, middle_seconds)

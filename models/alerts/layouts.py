@@ -1,9 +1,9 @@
 """Layout of a survey's packets: one :class:`Survey` says everything that this code has to know about it.
 
-A record in :mod:`models.alerts.surveys` and its schemas are all that a new survey takes: which packets are the
-survey's, how they are read and converted, which model is asked and what replies say all follow from it. A new version
-that renames a field is one more alias. Aliases are tried in order against the schema that the packet was written with,
-once for each schema.
+A module in :mod:`models.alerts.surveys`, with the record and the survey's own conversions, and its schemas are all that
+a new survey takes: which packets are the survey's, how they are read and converted, which model is asked and what
+replies say all follow from it. A new version that renames a field is one more alias. Aliases are tried in order against
+the schema that the packet was written with, once for each schema.
 """
 
 import re
@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from models.alerts.photometry import Bands, Convert
+from models.alerts.photometry import Bands, Columns, Convert
 from models.photometry import filter_index
 
 Aliases = Mapping[str, tuple[str, ...]]
 Path = tuple[str, ...]
-Columns = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,9 @@ class Observations:
     ----------
     path : field of the packet.
     detections : whether the rows are detections (of the survey's pipeline), as opposed to forced photometry.
-    required, optional : role to aliases.
+    required, optional : role to aliases. ``time``, ``band``, ``flux`` and ``flux_err`` are a point's own; a conversion
+        may ask for others by any name. Those of :data:`TEXT_ROLES` are text, those of :data:`WHOLE_NUMBER_ROLES` whole
+        numbers, a band is either, and all others are numbers.
     convert : turns the columns, by role, into photometry.
     """
 

@@ -1,9 +1,7 @@
 """From each survey's conventions to ours: MJD (TAI, mid-exposure), difference flux in nJy, one row for each exposure.
 
-Each conversion takes the columns of one list of observations and returns :class:`Photometry` with NaN where a value is
-missing. ZTF conventions are those of its alert documentation: ``jd`` is UTC at the *start* of the exposure,
-``magpsf`` an AB magnitude of the absolute difference whose sign is ``isdiffpos``, ``forcediffimflux`` counts (DN) with
-the zero point ``magzpsci``.
+Each survey's module has conversions of its own (:mod:`models.alerts.surveys`), made of what is here: a conversion takes
+the columns of one list of observations and returns :class:`Photometry` with NaN where a value is missing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,26 +11,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import (
-    BANDS,
-    MAX_ABS_MJD,
-    SECONDS_PER_DAY,
-    UNKNOWN,
-    mjd_tai_of_jd,
-    njy_of_magnitude,
-    njy_with_error,
-)
-
-ZTF_EXPOSURE_SECONDS: Final = 30.0
-ZTF_MISSING_FLUX: Final = -99999.0
-ZTF_NO_WARNING: Final = "0"
-ZTF_SIGN: Final = {"t": 1.0, "1": 1.0, "f": -1.0, "0": -1.0}
+from models.photometry import MAX_ABS_MJD, SECONDS_PER_DAY, UNKNOWN
 
 Bands = Mapping[Any, int]
 """Place in :data:`models.photometry.FILTERS` of each value that a survey has for a filter."""
-LSST_FILTERS: Final[Bands] = {**{name: place for place, name in enumerate(BANDS)}, "y": BANDS.index("Y")}
-# ZTF g, r, i differ slightly from LSST g, r, i; they share the name.
-ZTF_FILTERS: Final[Bands] = {1: BANDS.index("g"), 2: BANDS.index("r"), 3: BANDS.index("i")}
 
 # Rows closer than this in one band are one exposure: real Rubin pairs of detection and forced point agree to the bit,
 # and no survey here starts two exposures of one field within ten seconds.
@@ -78,92 +60,26 @@ Convert = Callable[[Columns, bool, Bands], Photometry]
 """Turns a list of observations into photometry: columns by role, whether they are detections, the survey's filters."""
 
 
-def rubin(columns: Columns, detection: bool, bands: Bands = LSST_FILTERS) -> Photometry:
-    """Convert LSST and ELAsTiCC: MJD TAI mid-visit, nJy; withdrawn rows lose their flux and their detection."""
-    mjd = _numbers(columns["time"])
-    standing = np.ones(len(mjd), dtype=np.bool_)
-    if "withdrawn" in columns:
-        standing = np.isnan(_numbers(columns["withdrawn"]))
+def numbers(values: Sequence[Any]) -> Float64:
+    """Return a column as numbers, NaN where a value is missing."""
+    return np.array(values, dtype=np.float64)  # None becomes NaN
+
+
+def filters_of(values: Sequence[Any], bands: Bands) -> NDArray[np.int64]:
+    """Return the filters of a column, unknown where the survey has no such filter."""
+    return np.array([bands.get(value, UNKNOWN) for value in values], dtype=np.int64)
+
+
+def in_njy(columns: Columns, detection: bool, bands: Bands, mjd: Float64) -> Photometry:
+    """Return rows whose fluxes are difference fluxes in nJy as they stand, at times that were converted."""
     return Photometry(
         mjd=mjd,
-        flux=np.where(standing, _numbers(columns["flux"]), np.nan),
-        flux_err=_numbers(columns["flux_err"]),
-        band=_bands(columns["band"], bands),
-        detected=standing & detection,
-        visit=np.array([visit or 0 for visit in columns.get("visit", [0] * len(mjd))], dtype=np.int64),
-    )
-
-
-@np.errstate(over="ignore", invalid="ignore")  # absurd values become infinite or NaN, and are dropped as unusable
-def ztf_magnitudes(columns: Columns, detection: bool, bands: Bands = ZTF_FILTERS) -> Photometry:
-    """Convert ZTF candidates; rows without a magnitude are upper limits, which the canonical record does not hold."""
-    sign = np.array([ZTF_SIGN.get(flag, np.nan) for flag in columns["sign"]])
-    flux, error = njy_with_error(_numbers(columns["flux"]), _numbers(columns["flux_err"]))
-    flux *= sign
-    return _ztf(columns, flux, error, detection & np.isfinite(flux), bands)
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def ztf_counts(columns: Columns, detection: bool, bands: Bands = ZTF_FILTERS) -> Photometry:
-    """Convert ZTF forced photometry; rows with a warning, no zero point, or the survey's two fillers are dropped."""
-    counts = _numbers(columns["flux"])
-    clean = np.array([status == ZTF_NO_WARNING for status in columns["status"]], dtype=np.bool_)
-    clean &= (counts != ZTF_MISSING_FLUX) & (counts != 0.0)
-    scale = njy_of_magnitude(_numbers(columns["zero_point"]))
-    flux = np.where(clean, counts * scale, np.nan)
-    return _ztf(columns, flux, _numbers(columns["flux_err"]) * scale, np.full(len(flux), detection), bands)
-
-
-def boom_lsst(columns: Columns, detection: bool, bands: Bands = LSST_FILTERS) -> Photometry:
-    """Convert LSST photometry of BOOM: Julian dates (UTC) at mid-exposure, nJy."""
-    return _plain(columns, detection, bands, mjd_tai_of_jd(_numbers(columns["time"])))
-
-
-def boom_ztf(columns: Columns, detection: bool, bands: Bands) -> Photometry:
-    """Convert ZTF photometry of BOOM: Julian dates (UTC) at the start of the exposure, signed fluxes."""
-    rows = _plain(columns, detection, bands, _ztf_middle(columns))
-    return replace(rows, detected=rows.detected & np.isfinite(rows.flux))
-
-
-def boom_ztf_unit(lists: Sequence[Columns]) -> float:
-    """Return nJy per unit of BOOM's ZTF fluxes, worked out from the magnitudes beside them.
-
-    Its streams call the unit nJy, but hold fluxes in uJy (zero point 23.9) times 1e9, hence units of 1e-15 Jy. Without
-    a magnitude the fluxes are taken for nJy.
-    """
-    ratios = []
-    for columns in lists:
-        if "magnitude" in columns:
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                ratio = np.abs(_numbers(columns["flux"])) / njy_of_magnitude(_numbers(columns["magnitude"]))
-            ratios += ratio[np.isfinite(ratio) & (ratio > 0)].tolist()
-    return 1e-6 if ratios and float(np.median(ratios)) > 1e3 else 1.0
-
-
-def _plain(columns: Columns, detection: bool, bands: Bands, mjd: Float64) -> Photometry:
-    """Fluxes as they stand."""
-    return Photometry(
-        mjd=mjd,
-        flux=_numbers(columns["flux"]),
-        flux_err=_numbers(columns["flux_err"]),
-        band=_bands(columns["band"], bands),
+        flux=numbers(columns["flux"]),
+        flux_err=numbers(columns["flux_err"]),
+        band=filters_of(columns["band"], bands),
         detected=np.full(len(mjd), detection),
         visit=np.zeros(len(mjd), dtype=np.int64),
     )
-
-
-def _ztf(columns: Columns, flux: Float64, error: Float64, detected: NDArray[np.bool_], bands: Bands) -> Photometry:
-    band, visit = _bands(columns["band"], bands), np.zeros(len(flux), dtype=np.int64)
-    return Photometry(_ztf_middle(columns), flux, error, band, detected, visit)
-
-
-def _ztf_middle(columns: Columns) -> Float64:
-    """Middle of the exposure, MJD (TAI), from its start, JD (UTC)."""
-    start = _numbers(columns["time"])
-    exposure = np.full(len(start), np.nan)
-    if "exposure" in columns:
-        exposure = _numbers(columns["exposure"])
-    return mjd_tai_of_jd(start, np.where(exposure > 0, exposure, ZTF_EXPOSURE_SECONDS) / 2)
 
 
 def scaled(rows: Photometry, njy_per_unit: float) -> Photometry:
@@ -242,11 +158,3 @@ def _first_of_exposure(rows: Photometry) -> NDArray[np.intp]:
     same_visit = (np.diff(rows.visit) == 0) & (rows.visit[1:] != 0)
     same = (np.diff(rows.band) == 0) & ((gap < SAME_EXPOSURE_DAYS) | (same_visit & (gap < SAME_VISIT_DAYS)))
     return np.flatnonzero(np.concatenate(([True], ~same)))
-
-
-def _numbers(values: Sequence[Any]) -> Float64:
-    return np.array(values, dtype=np.float64)  # None becomes NaN
-
-
-def _bands(values: Sequence[Any], bands: Bands) -> NDArray[np.int64]:
-    return np.array([bands.get(value, UNKNOWN) for value in values], dtype=np.int64)

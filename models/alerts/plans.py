@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from models.alerts import avro
 from models.alerts.decoder import AvroDecoder
-from models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Columns, Observations, PacketLayout, Survey
+from models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Observations, PacketLayout, Survey
 from models.alerts.layouts import Path as FieldPath
 from models.alerts.packet import PacketError, RejectReason
-from models.alerts.photometry import Bands, Convert
+from models.alerts.photometry import Bands, Columns, Convert
 from models.alerts.surveys import SURVEYS
 from models.limits import MAX_NEW_SCHEMAS, MAX_SCHEMA_BYTES
 from models.metadata import METADATA_COLUMNS

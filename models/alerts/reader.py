@@ -19,9 +19,9 @@ import numpy as np
 
 from models.alerts import containers, photometry, plans
 from models.alerts.decoder import ColumnTable
-from models.alerts.layouts import Columns
 from models.alerts.layouts import Path as FieldPath
 from models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
+from models.alerts.photometry import Columns
 from models.alerts.plans import DecodePlan
 from models.alerts.surveys import SURVEYS
 from models.lightcurve import LightCurve

@@ -23,16 +23,15 @@ import numpy as np
 
 from models.alerts import photometry
 from models.alerts.packet import PacketError, ReadLimits, RejectReason
-from models.alerts.photometry import ZTF_MISSING_FLUX, ZTF_NO_WARNING, ZTF_SIGN, Photometry
+from models.alerts.photometry import Photometry
 from models.alerts.reader import ArchiveAlert, ObservationList
 from models.alerts.reader import read_archive_alerts as alerts_of
-from models.alerts.surveys import SURVEY_BY_NAME
+from models.alerts.surveys.ztf import MISSING_FLUX, NO_WARNING, SIGN, SURVEY
 from models.photometry import FILTERS
 from training.importers.columns import ImportFormatError, RawObject
 from training.importers.tables import About
 
 TAR_END: Final = 1024  # bytes
-SURVEY: Final = SURVEY_BY_NAME["ztf"]
 RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1].observations)}
 """Order of preference of the lists of observations; those of brokers' packets have the same names."""
 MANY: Final = 1 << 40
@@ -170,10 +169,10 @@ def _reason(part: ObservationList, index: int) -> str:
     values: Mapping[str, Any] = {role: column[index] for role, column in part.columns.items()}
     if "status" in values:
         whole = None not in (values["flux"], values["flux_err"], values["zero_point"])
-        if not whole or values["flux"] in (0.0, ZTF_MISSING_FLUX) or values["status"] == ZTF_NO_WARNING:
+        if not whole or values["flux"] in (0.0, MISSING_FLUX) or values["status"] == NO_WARNING:
             return "forced photometry without a flux"
         return "forced photometry with a warning"
-    if "sign" in values and None not in (values["flux"], values["flux_err"]) and values["sign"] not in ZTF_SIGN:
+    if "sign" in values and None not in (values["flux"], values["flux_err"]) and values["sign"] not in SIGN:
         return "no sign of the difference"
     return "upper limit"
 

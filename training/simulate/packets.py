@@ -35,8 +35,17 @@ from typing import Any, TypeAlias
 import fastavro
 import numpy as np
 
+from models.alerts.surveys import ztf
 from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS, DETECTION_SNR, JD_MINUS_MJD, NJY_ZERO_POINT, SECONDS_PER_DAY, tai_minus_utc
+from models.photometry import (
+    BANDS,
+    DETECTION_SNR,
+    JD_MINUS_MJD,
+    NJY_ZERO_POINT,
+    SECONDS_PER_DAY,
+    njy_of_magnitude,
+    tai_minus_utc,
+)
 from training.data.dataset import LabelledObject
 from training.simulate.cadence import FORCED_DELAY_DAYS
 from training.simulate.generate import simulate_class
@@ -264,11 +273,10 @@ def _elasticc_measurement(source: LabelledObject, point: int) -> Record:
     }
 
 
-BAND_NUMBER = {"g": 1, "r": 2, "i": 3}
+BAND_NUMBER = {name: value for value, name in ztf.SURVEY.bands.items() if isinstance(value, int)}
 DEPTH = {"g": 20.8, "r": 20.6, "i": 19.9}  # 5 sigma in one exposure (Bellm+ 2019, PASP 131, 018002)
 FLOOR = 0.01  # of the flux
 ZERO_POINT = 26.3  # magzpsci, AB magnitude of one count
-EXPOSURE_SECONDS = 30.0
 HISTORY_DAYS = 30.0
 
 
@@ -278,7 +286,7 @@ def at_ztf_depth(rng: np.random.Generator, source: LabelledObject) -> LabelledOb
     depth = np.array([DEPTH[BANDS[band]] for band in source.band[is_ztf]]) - 0.3 * np.abs(
         rng.standard_normal(is_ztf.sum())
     )
-    sky = 10.0 ** (0.4 * (NJY_ZERO_POINT - depth)) / 5.0
+    sky = njy_of_magnitude(depth) / 5.0
     flux = source.flux[is_ztf] + sky * rng.standard_normal(len(sky))
     error = np.hypot(np.hypot(source.flux_err[is_ztf], sky), FLOOR * flux)
     detected = np.abs(flux) >= DETECTION_SNR * error
@@ -309,7 +317,7 @@ def ztf_packet(source: LabelledObject, point: int, schema: Schema) -> bytes:
         "ncovhist": point + 1,
         "jdstarthist": _jd(source, detections[0]),
         "jdendhist": _jd(source, point),
-        "exptime": EXPOSURE_SECONDS,
+        "exptime": ztf.EXPOSURE_SECONDS,
     }
     record = {
         "schemavsn": "4.02",
@@ -331,7 +339,7 @@ def ztf_name(object_id: str) -> str:
 
 def _jd(source: LabelledObject, point: int) -> float:
     middle = float(source.mjd[point])  # TAI; a leap second within the half minute that it is off makes no alert here
-    return middle + JD_MINUS_MJD - (float(tai_minus_utc(middle)) + EXPOSURE_SECONDS / 2.0) / SECONDS_PER_DAY
+    return middle + JD_MINUS_MJD - (float(tai_minus_utc(middle)) + ztf.EXPOSURE_SECONDS / 2.0) / SECONDS_PER_DAY
 
 
 def _exposure(source: LabelledObject, point: int) -> Record:
@@ -371,7 +379,7 @@ def _forced(source: LabelledObject, point: int) -> Record:
     return _exposure(source, point) | {
         "forcediffimflux": float(source.flux[point]) * counts,
         "forcediffimfluxunc": float(source.flux_err[point]) * counts,
-        "exptime": EXPOSURE_SECONDS,
+        "exptime": ztf.EXPOSURE_SECONDS,
         "procstatus": "0",
     }
 

@@ -7,9 +7,28 @@ makes other packets of them: times become Julian dates (UTC) at mid-exposure, id
 import re
 from typing import Final
 
+import numpy as np
+
 from models.alerts.layouts import Aliases, Observations, PacketLayout, Survey
-from models.alerts.photometry import boom_lsst, rubin
-from models.photometry import BANDS
+from models.alerts.photometry import Bands, Columns, Photometry, filters_of, in_njy, numbers
+from models.photometry import BANDS, mjd_tai_of_jd
+
+
+def rubin(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+    """Convert LSST and ELAsTiCC: MJD TAI mid-visit, nJy; withdrawn rows lose their flux and their detection."""
+    mjd = numbers(columns["time"])
+    standing = np.ones(len(mjd), dtype=np.bool_)
+    if "withdrawn" in columns:
+        standing = np.isnan(numbers(columns["withdrawn"]))
+    return Photometry(
+        mjd=mjd,
+        flux=np.where(standing, numbers(columns["flux"]), np.nan),
+        flux_err=numbers(columns["flux_err"]),
+        band=filters_of(columns["band"], bands),
+        detected=standing & detection,
+        visit=np.array([visit or 0 for visit in columns.get("visit", [0] * len(mjd))], dtype=np.int64),
+    )
+
 
 ROW: Final[Aliases] = {
     "time": ("midpointMjdTai", "midPointTai"),
@@ -42,14 +61,20 @@ RUBIN: Final = PacketLayout(
     },
 )
 
+
+def boom(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+    """Convert LSST photometry of BOOM: Julian dates (UTC) at mid-exposure, nJy."""
+    return in_njy(columns, detection, bands, mjd_tai_of_jd(numbers(columns["time"])))
+
+
 _BOOM_ROW: Final[Aliases] = {"time": ("jd",), "band": ("band",), "flux": ("psfFlux",), "flux_err": ("psfFluxErr",)}
 
 BOOM: Final = PacketLayout(
     marks=(("objectId",), ("candidate", "midpointMjdTai")),
     observations=(
-        Observations("fp_hists", False, _BOOM_ROW, {}, boom_lsst),
+        Observations("fp_hists", False, _BOOM_ROW, {}, boom),
         Observations("candidate", True, {**_BOOM_ROW, "time": ("midpointMjdTai",)}, {}, rubin),
-        Observations("prv_candidates", True, _BOOM_ROW, {}, boom_lsst),
+        Observations("prv_candidates", True, _BOOM_ROW, {}, boom),
     ),
     alert_id=(("candid",), ("candidate", "diaSourceId")),
     source_id=(("candidate", "diaSourceId"), ("candid",)),

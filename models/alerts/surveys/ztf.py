@@ -1,13 +1,61 @@
 """The Zwicky Transient Facility: its packets of versions 3 and 4, as brokers pass them on.
 
-Conventions are those of its alert documentation (:mod:`models.alerts.photometry`). Fink adds Gaia's parallax. BOOM,
-whose public streams are Babamul's, adds fluxes and names bands; its unit of flux is told by the magnitudes beside them.
+Conventions are those of its alert documentation: ``jd`` is UTC at the *start* of the exposure, ``magpsf`` an AB
+magnitude of the absolute difference whose sign is ``isdiffpos``, ``forcediffimflux`` counts (DN) with the zero point
+``magzpsci``. Fink adds Gaia's parallax. BOOM, whose public streams are Babamul's, adds fluxes and names bands; its unit
+of flux is told by the magnitudes beside them.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from models.alerts.layouts import Aliases, Observations, PacketLayout, Path, Survey
-from models.alerts.photometry import boom_ztf, boom_ztf_unit, ztf_counts, ztf_magnitudes
+from models.alerts.photometry import Bands, Columns, Float64, Photometry, filters_of, in_njy, numbers
+from models.photometry import mjd_tai_of_jd, njy_of_magnitude, njy_with_error
+
+EXPOSURE_SECONDS: Final = 30.0
+MISSING_FLUX: Final = -99999.0
+NO_WARNING: Final = "0"
+SIGN: Final = {"t": 1.0, "1": 1.0, "f": -1.0, "0": -1.0}
+
+
+@np.errstate(over="ignore", invalid="ignore")  # absurd values become infinite or NaN, and are dropped as unusable
+def magnitudes(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+    """Convert ZTF candidates; rows without a magnitude are upper limits, which the canonical record does not hold."""
+    sign = np.array([SIGN.get(flag, np.nan) for flag in columns["sign"]])
+    flux, error = njy_with_error(numbers(columns["flux"]), numbers(columns["flux_err"]))
+    flux *= sign
+    return _rows(columns, flux, error, detection & np.isfinite(flux), bands)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def forced(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+    """Convert ZTF forced photometry; rows with a warning, no zero point, or the survey's two fillers are dropped."""
+    counts = numbers(columns["flux"])
+    clean = np.array([status == NO_WARNING for status in columns["status"]], dtype=np.bool_)
+    clean &= (counts != MISSING_FLUX) & (counts != 0.0)
+    scale = njy_of_magnitude(numbers(columns["zero_point"]))
+    flux = np.where(clean, counts * scale, np.nan)
+    return _rows(columns, flux, numbers(columns["flux_err"]) * scale, np.full(len(flux), detection), bands)
+
+
+def _rows(columns: Columns, flux: Float64, error: Float64, detected: NDArray[np.bool_], bands: Bands) -> Photometry:
+    band, visit = filters_of(columns["band"], bands), np.zeros(len(flux), dtype=np.int64)
+    return Photometry(_middle(columns), flux, error, band, detected, visit)
+
+
+def _middle(columns: Columns) -> Float64:
+    """Middle of the exposure, MJD (TAI), from its start, JD (UTC)."""
+    start = numbers(columns["time"])
+    exposure = np.full(len(start), np.nan)
+    if "exposure" in columns:
+        exposure = numbers(columns["exposure"])
+    return mjd_tai_of_jd(start, np.where(exposure > 0, exposure, EXPOSURE_SECONDS) / 2)
+
 
 _ROW: Final[Aliases] = {
     "time": ("jd",),
@@ -36,9 +84,9 @@ _CONTEXT: Final[dict[str, tuple[Path, ...]]] = {
 ZTF: Final = PacketLayout(
     marks=(("candidate",), ("objectId",)),
     observations=(
-        Observations("fp_hists", False, _FORCED_ROW, _EXTRA, ztf_counts),
-        Observations("candidate", True, _ROW, _EXTRA, ztf_magnitudes),
-        Observations("prv_candidates", True, _ROW, _EXTRA, ztf_magnitudes),
+        Observations("fp_hists", False, _FORCED_ROW, _EXTRA, forced),
+        Observations("candidate", True, _ROW, _EXTRA, magnitudes),
+        Observations("prv_candidates", True, _ROW, _EXTRA, magnitudes),
     ),
     alert_id=_IDS,
     source_id=_IDS,
@@ -47,26 +95,49 @@ ZTF: Final = PacketLayout(
     context=_CONTEXT,
 )
 
+
+def boom(columns: Columns, detection: bool, bands: Bands) -> Photometry:
+    """Convert ZTF photometry of BOOM: Julian dates (UTC) at the start of the exposure, signed fluxes."""
+    rows = in_njy(columns, detection, bands, _middle(columns))
+    return replace(rows, detected=rows.detected & np.isfinite(rows.flux))
+
+
+def boom_unit(lists: Sequence[Columns]) -> float:
+    """Return nJy per unit of BOOM's ZTF fluxes, worked out from the magnitudes beside them.
+
+    Its streams call the unit nJy, but hold fluxes in uJy (zero point 23.9) times 1e9, hence units of 1e-15 Jy. Without
+    a magnitude the fluxes are taken for nJy.
+    """
+    ratios = []
+    for columns in lists:
+        if "magnitude" in columns:
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                ratio = np.abs(numbers(columns["flux"])) / njy_of_magnitude(numbers(columns["magnitude"]))
+            ratios += ratio[np.isfinite(ratio) & (ratio > 0)].tolist()
+    return 1e-6 if ratios and float(np.median(ratios)) > 1e3 else 1.0
+
+
 _BOOM_ROW: Final[Aliases] = {"time": ("jd",), "band": ("band",), "flux": ("psfFlux",), "flux_err": ("psfFluxErr",)}
 _BOOM_EXTRA: Final[Aliases] = {"exposure": ("exptime",), "magnitude": ("magpsf",)}
 
 BOOM: Final = PacketLayout(
     marks=(("objectId",), ("candidate", "psfFlux"), ("candidate", "jd")),
     observations=(
-        Observations("fp_hists", False, _BOOM_ROW, _BOOM_EXTRA, boom_ztf),
-        Observations("candidate", True, _BOOM_ROW, _BOOM_EXTRA, boom_ztf),
-        Observations("prv_candidates", True, _BOOM_ROW, _BOOM_EXTRA, boom_ztf),
+        Observations("fp_hists", False, _BOOM_ROW, _BOOM_EXTRA, boom),
+        Observations("candidate", True, _BOOM_ROW, _BOOM_EXTRA, boom),
+        Observations("prv_candidates", True, _BOOM_ROW, _BOOM_EXTRA, boom),
     ),
     alert_id=_IDS,
     source_id=_IDS,
     object_id=(("objectId",),),
     context=_CONTEXT,
-    njy_per_unit=boom_ztf_unit,
+    njy_per_unit=boom_unit,
 )
 
 SURVEY: Final = Survey(
     name="ztf",
     title="ZTF",
+    # They differ a little from those of LSST, whose names they share.
     bands={1: "g", 2: "r", 3: "i", "g": "g", "r": "r", "i": "i"},
     layouts=(BOOM, ZTF),
     bundle="astro-moe-ztf/2.0.0",

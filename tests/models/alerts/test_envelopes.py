@@ -136,10 +136,12 @@ def test_a_rule_without_sense_is_refused(rule: dict[str, str]) -> None:
         TopicRule.model_validate(rule)
 
 
-@pytest.mark.parametrize("name", avro.schema_names())
+MAKERS = {"lsst": alerts.lsst_alert, "elasticc": alerts.elasticc_alert, "ztf": alerts.ztf_alert}
+
+
+@pytest.mark.parametrize("name", [name for name in avro.schema_names() if name.split("/")[0] in MAKERS])
 def test_json_says_the_same_as_avro(name: str) -> None:
-    makers = {"lsst": alerts.lsst_alert, "elasticc": alerts.elasticc_alert, "ztf": alerts.ztf_alert}
-    alert = makers[name.split("/")[0]](name)
+    alert = MAKERS[name.split("/")[0]](name)
     spoken, written = one(json.dumps(alert).encode()), one(alerts.container(name, [alert]))
     assert (spoken.survey, spoken.alert_id, spoken.object_id) == (written.survey, written.alert_id, written.object_id)
     assert spoken.source_id == written.source_id

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from models.alerts import photometry
 from models.alerts.photometry import Photometry
+from models.alerts.surveys import lsst, ztf
 from models.photometry import SECONDS_PER_DAY, tai_minus_utc
 
 DAY = SECONDS_PER_DAY
@@ -16,19 +17,22 @@ DAY = SECONDS_PER_DAY
 def rubin(*rows: tuple[Any, ...], detection: bool = False) -> Photometry:
     """Rows of (mjd, band, flux, error, visit, withdrawn)."""
     roles = ("time", "band", "flux", "flux_err", "visit", "withdrawn")
-    return photometry.rubin({role: [row[i] for row in rows] for i, role in enumerate(roles)}, detection)
+    columns = {role: [row[i] for row in rows] for i, role in enumerate(roles)}
+    return lsst.rubin(columns, detection, lsst.SURVEY.filters)
 
 
 def candidates(*rows: tuple[Any, ...]) -> Photometry:
     """Rows of (jd, fid, magpsf, sigmapsf, isdiffpos)."""
     roles = ("time", "band", "flux", "flux_err", "sign")
-    return photometry.ztf_magnitudes({role: [row[i] for row in rows] for i, role in enumerate(roles)}, True)
+    columns = {role: [row[i] for row in rows] for i, role in enumerate(roles)}
+    return ztf.magnitudes(columns, True, ztf.SURVEY.filters)
 
 
 def forced(*rows: tuple[Any, ...]) -> Photometry:
     """Rows of (jd, fid, forcediffimflux, forcediffimfluxunc, magzpsci, procstatus, exptime)."""
     roles = ("time", "band", "flux", "flux_err", "zero_point", "status", "exposure")
-    return photometry.ztf_counts({role: [row[i] for row in rows] for i, role in enumerate(roles)}, False)
+    columns = {role: [row[i] for row in rows] for i, role in enumerate(roles)}
+    return ztf.forced(columns, False, ztf.SURVEY.filters)
 
 
 def test_zero_magnitude_is_3631_jansky() -> None:
