@@ -27,7 +27,7 @@ from deploy.bench.kafka_trial import PARTITIONS, AnswerTopic, Trial, assigned, m
 from deploy.bench.report import Numbers
 from deploy.bench.service_process import ServiceProcess
 from deploy.bench.workload import packet, visit
-from training.common import markdown_table
+from models.common import markdown_table
 
 GOOD_PER_SECOND: Final = 50
 QUIET_SECONDS: Final = 4.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypedDict
 
 from models.bundle import load_bundle
+from models.common import processor_name
 from service.engine.machine import usable_cores
-from training.common import processor_name
 
 ROOT = Path(__file__).resolve().parents[2]
 

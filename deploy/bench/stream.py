@@ -46,12 +46,12 @@ from models.alerts.envelopes import read_packet
 from models.alerts.packet import Packet
 from models.alerts.reader import CONFLUENT_HEADER_BYTES
 from models.bundle import load_bundle
+from models.common import markdown_table
 from models.runtime import run
 from service.answers.writers import ClassWriter
 from service.dataplane import Outcome
 from service.engine.batch import Classification, Prediction
 from service.engine.machine import usable_cores
-from training.common import markdown_table
 
 STEP_SECONDS: Final = 0.05
 AT_ONCE: Final = 500  # alerts in a round trip to the server

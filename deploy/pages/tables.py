@@ -17,9 +17,9 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
 from deploy.bench.report import AIMS
+from models.common import markdown_table
 from service.observe.metrics import Metrics
 from service.settings import ClientSettings, Settings, StreamSettings, settings_table
-from training.common import markdown_table
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 SLOT = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)

@@ -243,17 +243,14 @@ def read_bare(data: bytes, start: int, plan: plans.DecodePlan, limits: ReadLimit
         raise _of_survey(error, plan) from None
 
 
-def read_container(
-    data: bytes, limits: ReadLimits, new: plans.NewSchemas | None = None, allowance: Allowance | None = None
-) -> Iterator[PacketOutcome]:
+def read_container(data: bytes, limits: ReadLimits, new: plans.NewSchemas | None = None) -> Iterator[PacketOutcome]:
     """Read every record of a container; PacketError is raised only before the first, and yielded from there on.
 
     Parameters
     ----------
     new : how many schemas may still come that were not seen before.
-    allowance : time for all of the container; TooCostly is raised when it is over.
     """
-    allowance = allowance or Allowance(limits.max_seconds)
+    allowance = Allowance(limits.max_seconds)
     header = containers.read_header(data)
     plan = plans.for_text(header.schema, new)
     room, empty = limits.max_records, True

@@ -12,7 +12,6 @@ redirect is refused: it would carry the credentials to another address.
 import base64
 import contextlib
 import json
-import os
 import random
 import re
 import threading
@@ -29,6 +28,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from models.alerts import avro, plans
 from models.alerts.packet import PacketError, RejectReason
 from models.alerts.plans import DecodePlan
+from models.common import write_atomic
 from models.limits import MAX_SCHEMA_BYTES
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -184,10 +184,7 @@ class SchemaRegistry:
         if self._folder is None:
             return
         with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            part = self._folder / f".{schema_id}.{os.getpid()}"
-            part.write_bytes(text)
-            part.replace(self._folder / f"{schema_id}.avsc")
+            write_atomic(self._folder / f"{schema_id}.avsc", text, shared=True)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

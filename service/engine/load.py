@@ -308,7 +308,7 @@ class Checked:
     kernels: tuple[str, ...] = ()
 
 
-def check_bundle(path: Path, provider: Provider, threads: int = 1, native: Native = "off") -> Checked:
+def check_bundle(path: Path, provider: Provider, native: Native = "off") -> Checked:
     """Verify a bundle and time it.
 
     Raises
@@ -316,7 +316,7 @@ def check_bundle(path: Path, provider: Provider, threads: int = 1, native: Nativ
     BundleError, ProviderError
         When it must not be served, or not on this provider.
     """
-    opened = open_model(path, provider, threads, native)
+    opened = open_model(path, provider, 1, native)
     timings = tuple(_timings(partial(run, opened.session), opened.program))
     return Checked(opened.bundle, opened.golden_error, timings, opened.kernels)
 

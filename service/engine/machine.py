@@ -19,7 +19,6 @@ seconds of warm-up.
 
 import os
 import platform
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -34,6 +33,7 @@ import onnxruntime as ort
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
+from models.common import write_atomic
 from models.lightcurve import LightCurve
 from models.photometry import FILTERS
 from models.runtime import MemoryBound
@@ -391,7 +391,7 @@ class Measurements:
             return
         text = _File(circumstances=self._circumstances, measured=measured).model_dump_json(indent=1)
         try:
-            _replace(self._path, text)
+            write_atomic(self._path, text.encode(), shared=True)
         except OSError as error:
             log.info("measurements cannot be kept for the next start", path=str(self._path), reason=str(error))
 
@@ -442,16 +442,3 @@ def _values(file: Path, name: str) -> list[str]:
     except OSError:
         return []
     return [value.strip() for key, _, value in lines if key.strip() == name]
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that whoever reads it finds the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".costs-")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
+from models.common import write_atomic
 from service.client import ClientError, packets_in
 from service.settings import StreamSettings
 from service.stream.addresses import Address, AddressError, Scheme, parse_address
@@ -292,22 +293,14 @@ class FolderSink:
 
     def _write(self, record: Record) -> TransientError | None:
         name = hashlib.sha256(record.key).hexdigest()[:32]
-        # With process and thread: several may write the same key at once.
-        part = self._folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
         document = {
             "key": record.key.decode(errors="replace"),
             "headers": [(header, base64.b64encode(value).decode()) for header, value in record.headers],
             "value": base64.b64encode(record.value).decode(),
         }
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                file.write(orjson.dumps(document))
-                file.flush()
-                os.fsync(file.fileno())  # before it has its name, which a crash may keep without the bytes
-            part.replace(self._folder / f"{name}{RECORD_SUFFIX}")
+            write_atomic(self._folder / f"{name}{RECORD_SUFFIX}", orjson.dumps(document), shared=True)
         except OSError as error:
-            part.unlink(missing_ok=True)
             return TransientError(f"{self._folder}: {error.strerror}")
         return None
 

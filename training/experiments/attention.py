@@ -36,10 +36,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from models.common import markdown_table
 from models.networks.parts.attention import AttentionConfig, SelfAttention
 from models.networks.parts.attention_kernels import SELF
 from models.networks.parts.packing import Packing
-from training.common import markdown_table
 from training.experiments.options import AttentionExperiment, RunRecord, machine, number, write_record
 
 COLUMNS = {  # metric -> its column

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from training.common import markdown_table, processor_name
+from models.common import markdown_table, processor_name
 
 RECORDS = Path("build/experiments")
 HEADER = ("variant", "metric", "seeds", "mean ± s.d.", "paper", "floor", "steps", "min a run", "machine")

@@ -63,7 +63,6 @@ Legend: N examples or sequences, B batch, L tokens, K values of a token or kept 
 numbers of a token, T frames, P side of an image in pixels.
 """
 
-import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import NamedTuple
@@ -75,6 +74,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from models.common import replacing
 from models.lightcurve import Int64
 from models.networks.romae import TINY, Readout, RoMAEEncoderConfig, SequenceModel
 from training.experiments.options import (
@@ -201,12 +201,10 @@ def read_pendulums(split: str, cache: Path) -> Sequences:
 
 
 def _write_all(cache: Path) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
     first, second = np.random.default_rng(42), np.random.default_rng(43)
     for split, rng in (("train", first), ("test", first), ("validation", second)):
-        partial = cache / f"{split}.{os.getpid()}.partial.npz"  # of this process: two runs may start together
-        np.savez(partial, allow_pickle=False, **draw(SIZES[split], kept_frames(split), rng)._asdict())
-        partial.replace(cache / f"{split}.npz")
+        with replacing(cache / f"{split}.npz", ".npz", shared=True) as partial:  # two runs may start together
+            np.savez(partial, allow_pickle=False, **draw(SIZES[split], kept_frames(split), rng)._asdict())
 
 
 AT_ONCE = 250  # examples of an evaluation batch

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from models.bundle import CARD, Bundle, Calibration, Manifest, load_bundle, write_manifest
+from models.common import markdown_table
 from models.lightcurve import Int64
-from training.common import markdown_table
 from training.score.figures import confusion_figure
 
 SHARES = """The probabilities assume the class shares that the manifest names as its prior; ask under your survey's own

@@ -65,9 +65,9 @@ def kernels() -> KernelTable:
     return table
 
 
-def without_kernel(model: onnx.ModelProto, table: KernelTable | None = None) -> list[str]:
+def without_kernel(model: onnx.ModelProto) -> list[str]:
     """Nodes that the CUDA provider has no kernel for, each with the reason; those under conditions as well."""
-    operators = (kernels() if table is None else table)["operators"]
+    operators = kernels()["operators"]
     opsets = {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}
     inferred = shape_inference.infer_shapes(model, data_prop=True)
     types = _types(inferred.graph)

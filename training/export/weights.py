@@ -26,11 +26,11 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from models.bundle import CUDA_MODEL, BundleError, load_bundle, read_golden, verify_golden, write_manifest
+from models.common import write_atomic
 from models.networks.network import Output
 from models.networks.parts.trees import BoostedTrees, Forest
 from models.networks.zoo import build
 from models.runtime import open_session
-from training.common import write_atomic
 from training.export.functions import inlined
 from training.export.graph import walk, write_graph
 from training.export.profile import random_inputs

@@ -36,8 +36,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from models.bundle import sha256_of
+from models.common import processor_name, replacing, write_atomic
 from models.networks.zoo import build
-from training.common import processor_name, replacing, write_atomic
 from training.recipes.schema import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]

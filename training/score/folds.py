@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
+from models.common import markdown_table
 from models.taxonomy import taxonomy_of
-from training.common import markdown_table
 from training.data.augment import View
 from training.data.batches import Example, view_examples
 from training.data.dataset import Dataset, read_dataset, require_labels, split_indices

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
+from models.common import write_atomic
 from models.lightcurve import Bool, Float32, Int64
 from models.networks.astro_moe import AstroMoE
 from models.networks.statistics.points import Statistics
 from models.networks.zoo import build, transfer
-from training.common import write_atomic
 from training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
 from training.fit.loop import update_average
 from training.recipes.schema import Recipe

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
+from models.common import markdown_table
 from models.taxonomy import ZTF_SUPERNOVAE
-from training.common import markdown_table
 from training.export.card import USE, confidence_sections, identity
 from training.sky.left_out import TWIN, WHOLE
 from training.sky.measure import COLUMNS

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from models.networks.zoo import build
-from training.common import write_atomic
 from training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
@@ -125,18 +124,6 @@ def test_no_run_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=CONFIG):
         read_config(tmp_path)
     assert read_log(tmp_path) == []
-
-
-def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_atomic(tmp_path / "file", b"old")
-
-    def power_cut(descriptor: int) -> None:
-        raise OSError("power cut")
-
-    monkeypatch.setattr("os.fsync", power_cut)
-    with pytest.raises(OSError, match="power cut"):
-        write_atomic(tmp_path / "file", b"new")
-    assert (tmp_path / "file").read_bytes() == b"old"
 
 
 def test_fingerprints_tell_files_apart(tmp_path: Path) -> None:
