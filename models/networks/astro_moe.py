@@ -242,6 +242,7 @@ class AstroMoE(LightCurveBranch):
 
     input_names = INPUTS
     answers_alone = True
+    new_parameters = ("head", "statistics")
 
     def __init__(self, config: AstroMoEConfig) -> None:
         super().__init__(config)

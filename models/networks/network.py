@@ -96,7 +96,9 @@ class Classifier(Protocol):
     """The side of a classifying network that training and export look at.
 
     What only some networks have is asked for by name: ``fit_statistics(batches)`` learns from the inputs of a sample of
-    training objects, and ``aux_weight`` of the configuration weighs a loss of the network's own (``Output.aux_loss``).
+    training objects, ``new_parameters`` are the beginnings of the names of parameters that are new where weights were
+    transferred (by default ``head``), and ``aux_weight`` of the configuration weighs a loss of the network's own
+    (``Output.aux_loss``).
     """
 
     input_names: tuple[str, ...]

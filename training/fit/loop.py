@@ -148,7 +148,7 @@ class StarvationWatch:
         )
 
 
-NEW = ("head", "statistics")  # what begins with these is new to a network whose weights were transferred
+NEW = ("head",)  # parameters that are new where weights were transferred, unless a network has ``new_parameters``
 
 Group = dict[str, Any]
 
@@ -156,10 +156,11 @@ Group = dict[str, Any]
 def make_optimiser(config: OptimiserConfig, network: nn.Module) -> torch.optim.Optimizer:
     """AdamW over what is trained; ``decay = "matrices"`` spares everything of one dimension.
 
-    With ``body_lr`` other than 1 all but the heads and the statistics learn at that share of the rate (discriminative
-    fine-tuning, Howard & Ruder 2018); with 0 they need no gradients and get none.
+    With ``body_lr`` other than 1 all but what is new to the network learns at that share of the rate (discriminative
+    fine-tuning, Howard & Ruder 2018); with 0 it needs no gradients and gets none.
     """
-    body = {name for name, _ in network.named_parameters() if not name.startswith(NEW)}
+    new: tuple[str, ...] = getattr(network, "new_parameters", NEW)
+    body = {name for name, _ in network.named_parameters() if not name.startswith(new)}
     if config.body_lr == 1:
         groups = _groups(config, list(network.parameters()), 1.0)
     else:

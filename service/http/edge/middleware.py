@@ -27,13 +27,12 @@ from service.engine.queue import wait
 from service.http.edge.errors import INTERNAL, OVERLOADED, ProblemError, problem_of, problem_response
 from service.http.edge.keys import ANYBODY, KeyRing, Quotas
 from service.http.edge.protocol import ARRIVED
-from service.http.edge.receive import ClientGone
+from service.http.edge.receive import RETRY_AFTER_FULL, ClientGone
 from service.http.edge.turns import neighbourhood
 from service.observe.metrics import Metrics
 from service.observe.tracing import RANDOM, Answered, Tracer
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
-RETRY_AFTER_FULL = 1
 UNMATCHED = "unmatched"
 _NO_SNIFFING = (b"x-content-type-options", b"nosniff")  # replies repeat text of requests: never as a page
 _GUARDED = re.compile(r"/v1/|/v2/models/(?!.+/ready$)")

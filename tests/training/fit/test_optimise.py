@@ -8,9 +8,15 @@ from training.fit.loop import make_optimiser, set_lr
 from training.recipes.schema import OptimiserConfig
 
 
+class WithStatistics(nn.ModuleDict):
+    """A network whose statistics are new where weights were transferred."""
+
+    new_parameters = ("head", "statistics")
+
+
 def network() -> nn.ModuleDict:
     torch.manual_seed(0)
-    return nn.ModuleDict({"body": nn.Linear(3, 4), "statistics": nn.Linear(3, 4), "head_mix": nn.Linear(8, 2)})
+    return WithStatistics({"body": nn.Linear(3, 4), "statistics": nn.Linear(3, 4), "head_mix": nn.Linear(8, 2)})
 
 
 def moved(config: OptimiserConfig, steps: int = 1) -> dict[str, float]:
@@ -41,6 +47,12 @@ def test_a_frozen_body_needs_no_gradient_and_stays_as_it_is() -> None:
     went = moved(OptimiserConfig(lr=1e-2, body_lr=0.0, weight_decay=0.5), steps=3)
     assert went["body.weight"] == went["body.bias"] == 0.0
     assert min(went["statistics.weight"], went["head_mix.weight"]) > 0.0
+
+
+def test_of_a_network_that_names_nothing_new_the_heads_are() -> None:
+    parts = nn.ModuleDict({"statistics": nn.Linear(3, 4), "head": nn.Linear(4, 2)})
+    make_optimiser(OptimiserConfig(body_lr=0.0), parts)
+    assert [name for name, one in parts.named_parameters() if one.requires_grad] == ["head.weight", "head.bias"]
 
 
 def test_without_shares_there_is_one_group() -> None:
