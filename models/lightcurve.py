@@ -173,8 +173,9 @@ def without_median(flux: ArrayLike, band: Sequence[Any] | NDArray[Any]) -> Float
 
     Columns that do not fit each other are returned as they are; the record's rules name their fault.
     """
-    total, bands = np.array(flux, dtype=np.float64), np.asarray(band)
-    bands = np.where(bands == "y", "Y", bands) if bands.dtype.kind == "U" else bands
+    total = np.array(flux, dtype=np.float64)
+    # Numbers, as an array of texts has room for the longest of them in every place.
+    bands = band if isinstance(band, np.ndarray) else np.array([NAMES.get(name, UNKNOWN) for name in band])
     if total.shape == bands.shape and total.ndim == 1:
         with np.errstate(invalid="ignore"):  # infinite less infinite is not finite either, which the rules then name
             for name in np.unique(bands):
