@@ -52,13 +52,16 @@ KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
 
 _KNOWN = frozenset(KNOWN_COLUMNS)
 
+LARGEST: Final = float(np.finfo(np.float32).max)
+"""What is beyond would be infinite to a network, which sees metadata in single precision."""
+
 
 def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]:
-    """Keep the known columns that hold a value; sentinels, nulls, NaN and infinities are missing, hence absent."""
+    """Keep the known columns that hold a value; sentinels, nulls, NaN and what is infinite to a network are missing."""
     return {
         name: float(value)
         for name, value in values.items()
-        if name in _KNOWN and value is not None and math.isfinite(value) and float(value) not in SENTINELS
+        if name in _KNOWN and value is not None and abs(value) <= LARGEST and float(value) not in SENTINELS
     }
 
 

@@ -27,6 +27,7 @@ Legend: C classes.
 """
 
 import math
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -572,7 +573,7 @@ def normalised(weights: Mapping[str, float], classes: tuple[str, ...]) -> NDArra
         if name not in classes:
             raise PriorError(_pointer(name), "unknown_class", f"no class {name[:60]!r}; they are {', '.join(classes)}")
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not number or not math.isfinite(weight) or weight < 0:
+        if not number or not 0 <= weight <= sys.float_info.max:  # an integer may be larger than any float
             raise PriorError(_pointer(name), "not_a_weight", "a weight must be a number, finite and not negative")
     weight_C = np.array([float(weights.get(name, 0.0)) for name in classes])
     if not weight_C.any():
@@ -582,7 +583,7 @@ def normalised(weights: Mapping[str, float], classes: tuple[str, ...]) -> NDArra
 
 
 def _pointer(name: str) -> str:
-    return "/" + name.replace("~", "~0").replace("/", "~1")
+    return "/" + name[:60].replace("~", "~0").replace("/", "~1")
 
 
 def _unmeasured(name: str) -> str:

@@ -6,7 +6,6 @@ refused, and so is a name that is not in :mod:`service.http.forms`. The envelope
 apart from the others. What format a body came in is of no concern here.
 """
 
-import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from pydantic import ValidationError
 from models.bulk import light_curves
 from models.forecast import check_queries
 from models.lightcurve import Columns, LightCurve, LightCurveError, without_median
-from models.metadata import KNOWN_COLUMNS, METADATA_COLUMNS, SENTINELS, clean_metadata
+from models.metadata import KNOWN_COLUMNS, LARGEST, METADATA_COLUMNS, SENTINELS, clean_metadata
 from models.photometry import BandMap, FluxUnit
 from models.posterior import PriorError
 from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
@@ -210,7 +209,7 @@ def _metadata(metadata: object) -> dict[str, float]:
     kinds = set(map(type, metadata.values()))
     if not metadata.keys() <= _KNOWN_METADATA or not kinds <= _NUMBERS_OR_NONE:
         raise _InDoubt
-    if not all(map(math.isfinite, filter(None, metadata.values()))):  # neither null nor zero needs a look
+    if not all(abs(value) <= LARGEST for value in metadata.values() if value):  # neither null nor zero needs a look
         raise _InDoubt
     if kinds == _FLOATS and SENTINELS.isdisjoint(metadata.values()):
         return metadata  # as most are: clean already

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -25,7 +26,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from models.metadata import KNOWN_COLUMNS, METADATA_COLUMNS
+from models.metadata import KNOWN_COLUMNS, LARGEST, METADATA_COLUMNS
 from models.photometry import NAMES, FluxUnit
 from service.registry.names import MOST_CHARACTERS
 
@@ -116,6 +117,12 @@ def _id_text(value: object) -> object:
     return value
 
 
+def _single_precision(value: float) -> float:
+    if abs(value) > LARGEST:
+        raise PydanticCustomError("not_finite", "must be finite in single precision")
+    return value
+
+
 _ID_SCHEMA = {
     "anyOf": [
         {"type": "string", "maxLength": MAX_ID_LENGTH},
@@ -136,6 +143,7 @@ _METADATA_SCHEMA = {
 
 Identifier = Annotated[str, Field(max_length=MAX_ID_LENGTH), BeforeValidator(_id_text), WithJsonSchema(_ID_SCHEMA)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+MetadataNumber = Annotated[Number, AfterValidator(_single_precision)]
 BandName = Annotated[str, WithJsonSchema(_BAND_NAMES)]  # LightCurve looks the name up; checking twice would cost
 # A batch takes anything for a curve, since each is judged alone; the first alternative describes a valid one.
 AnyCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/LightCurveIn"}, {}]})]
@@ -166,7 +174,7 @@ class LightCurveIn(_Strict):
     detected: Annotated[list[bool] | None, Field(fail_fast=True), FLAGS] = Field(
         None, description="detection flags; without them, |flux| >= 5 flux_err counts as detected"
     )
-    metadata: Annotated[dict[str, Number | None], METADATA, WithJsonSchema(_METADATA_SCHEMA)] = Field(
+    metadata: Annotated[dict[str, MetadataNumber | None], METADATA, WithJsonSchema(_METADATA_SCHEMA)] = Field(
         default_factory=dict
     )
     flux_unit: FluxUnit = Field("nJy", description="nJy has AB zero point 31.4, FLUXCAL 27.5")

@@ -16,7 +16,7 @@ def test_there_are_64_distinct_columns_in_the_published_order() -> None:
     assert METADATA_COLUMNS[17:19] == ("hostgal2_zphot_q000", "hostgal2_zphot_q010")
 
 
-@pytest.mark.parametrize("sentinel", [*SENTINELS, -9, 999, None, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("sentinel", [*SENTINELS, -9, 999, None, math.nan, math.inf, -math.inf, 1e39, -1e39, 10**400])
 def test_sentinels_are_missing(sentinel: float | None) -> None:
     assert clean_metadata({"mwebv": sentinel, "z_final": 0.5}) == {"z_final": 0.5}
 

@@ -157,6 +157,8 @@ def test_a_prior_of_one_class_stands_against_a_graph_that_rules_it_out(manifest:
         ({"Ia": -1.0}, "/Ia", "not_a_weight"),
         ({"Ia": math.nan}, "/Ia", "not_a_weight"),
         ({"Ib/c": math.inf}, "/Ib~1c", "not_a_weight"),
+        ({"Ia": 10**400}, "/Ia", "not_a_weight"),
+        ({"x" * 1_000_000: 1.0}, "/" + "x" * 60, "unknown_class"),
         ({"Ia": 0.0, "II": 0.0}, "", "no_weight"),
         ({}, "", "no_weight"),
     ],

@@ -13,7 +13,7 @@ import numpy as np
 from models.bulk import light_curves
 from models.bundle import Manifest
 from models.lightcurve import Columns, LightCurve, LightCurveError, require
-from models.metadata import clean_metadata
+from models.metadata import LARGEST, clean_metadata
 from models.photometry import BANDS, FluxUnit, filter_index
 from service.answers.replies import FieldError
 from service.dataplane import Outcome
@@ -240,7 +240,8 @@ class Curves:
         if self.metadata is None:
             return {}
         row = self.metadata[place]
-        require(~np.isinf(row), "metadata", "not_finite", "metadata must be finite, or NaN where missing")
+        finite = np.isnan(row) | (np.abs(row) <= LARGEST)
+        require(finite, "metadata", "not_finite", "metadata must be finite in single precision, or NaN where missing")
         return clean_metadata(dict(zip(self.metadata_columns, row.tolist(), strict=True)))
 
     def _object_id(self, place: int) -> str:

@@ -324,6 +324,9 @@ def test_missing_metadata_are_nan_and_infinite_ones_a_fault(counting: Live) -> N
             answer = asking.infer(COUNTER, inputs(arrays, binary=binary), outputs=outputs("embedding", "reason"))
             assert answer.as_numpy("reason").tolist() == [b"", b"not_finite", b""]
             assert answer.as_numpy("embedding")[[0, 2], 5].tolist() == [1, 0]  # -9 is a survey's word for missing
+        doubles = arrays | {"metadata": np.array([[0.1, 1e39], [-1e39, 0.1], [0.1, 0.1]])}
+        answer = asking.infer(COUNTER, inputs(doubles), outputs=outputs("reason"))
+        assert answer.as_numpy("reason").tolist() == [b"not_finite", b"not_finite", b""]
 
 
 def test_a_light_curve_in_other_bands_is_abstained(tmp_path: Path) -> None:
