@@ -1,5 +1,7 @@
 """msgpack: columns as bytes or as lists, held to the JSON interface; hostile bytes are refused at no cost."""
 
+import time
+from itertools import islice, product
 from typing import Any
 
 import msgspec
@@ -13,6 +15,7 @@ from models.metadata import METADATA_COLUMNS
 from service.http import formats
 from service.http.curves import InvalidCurve, read_classify
 from service.http.edge.errors import ProblemError
+from service.http.forms import LightCurveIn
 from support.edge import curve, settings
 from support.wire import msgpack_body, packed
 
@@ -107,6 +110,12 @@ HOSTILE = {
     "a map as a key": b"\x81\x81\x01\x01\x01",
     "a time that is none": b"\xd7\xff" + b"\xff" * 8,
     "JSON": b'{"light_curves": []}',
+    "many empty lists": b"\xdd" + (1 << 20).to_bytes(4, "big") + b"\x90" * (1 << 20),
+    "many empty maps as light curves": b"\x81\xaclight_curves\xdd" + (1 << 20).to_bytes(4, "big") + b"\x80" * (1 << 20),
+    "many short bytes": b"\x81\xa4flux\xdd" + (1 << 20).to_bytes(4, "big") + b"\xc4\0" * (1 << 20),
+    "many names": b"\xdf" + (1 << 20).to_bytes(4, "big") + b"\xa1a\xc0" * (1 << 20),
+    "lists as names": b"\x81\xa4flux\xdc\4\0" + b"\x81\x92\1\2\xc0" * 1024,
+    "a long list as a name": b"\x81\xa4flux\x81\xdc\x20\0" + b"\1" * 8192 + b"\xc0",
 }
 
 
@@ -115,6 +124,48 @@ def test_other_bytes_than_msgpack_are_refused(name: str) -> None:
     with pytest.raises(ProblemError) as caught:
         formats.read_msgpack(HOSTILE[name])
     assert caught.value.kind.status == 400
+
+
+def test_names_that_are_hashed_alike_are_not_compared() -> None:
+    """Each with all before it, with every other thread waiting: 272 kB took 3 s, and 8 MB would take an hour."""
+    names = [b"\x9f" + bytes(name) for name in islice(product(b"\xff\xfe", repeat=15), 16_000)]
+    body = b"\x81\xa4flux\xdf" + len(names).to_bytes(4, "big") + b"".join(name + b"\xc0" for name in names)
+    started = time.thread_time()
+    with pytest.raises(ProblemError, match="no text"):
+        formats.read_msgpack(body)
+    assert time.thread_time() - started < 0.5
+
+
+def test_a_bad_curve_in_a_large_body_fails_alone() -> None:
+    """A body that is not of the usual types is walked over before it is decoded."""
+    long = curve(90, object_id="x" * 150)
+    bands = [f"{band}{' ' * 40}" for band in long["band"]]
+    others = {
+        "flux": [1.0, b"", "text" * 20, [[]], {"a": {}}],
+        "band": bands,
+        "survey": True,
+        "mjd": [2**63, -(2**63), -1],
+    }
+    bad = {"object_id": msgspec.msgpack.Ext(5, b"x"), "metadata": {"mwebv": "x" * 300, "a": [0.5] * 70_000}} | others
+    before, found, after = read(msgpack_body([long, bad, packed(long)]))
+    assert isinstance(found, InvalidCurve)
+    assert_same(before, after)
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_whatever_has_texts_for_names_is_walked_over_to_its_end(document: object) -> None:
+    body = msgspec.msgpack.encode([document, "z" * 40])
+    formats._check_parts(body)
+    with pytest.raises((ProblemError, IndexError)):
+        formats._check_parts(body[:-42])
+
+
+def test_the_usual_types_are_of_all_fields() -> None:
+    assert {field.name for field in msgspec.structs.fields(formats._UsualCurve)} == set(LightCurveIn.model_fields)
+    assert formats._is_usual(msgpack_body([packed(FULL), FULL]))
 
 
 @given(st.data())

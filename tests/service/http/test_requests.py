@@ -188,6 +188,11 @@ def test_a_bad_curve_keeps_its_name(name: object, echoed: str) -> None:
         b"{} {}",
         b"[1,]",
         b'"\\ud800"',
+        b'{"flux": NaN, "object_id": "\\ud800"}',
+        b'{"flux": NaN, "object_id": "a\\uDC00\\ud83d"}',
+        b'{"\\udfff": NaN}',
+        b"[" + b"[]," * (formats.MOST_PARTS - 1) + b"[]]",
+        b"{" + b",".join(b'"%x":0' % place for place in range(formats.MOST_PARTS)) + b"}",
         b"[" * 100_000 + b"]" * 100_000,
         b'{"a":' * 50_000,
     ],
@@ -321,3 +326,20 @@ def test_total_flux_is_told_and_becomes_a_difference() -> None:
     (found,) = read_classify({**sent, "flux_kind": "total"}, settings()).items
     assert isinstance(found, LightCurve)
     assert found.flux.tolist() == [-5.0, -10.0, 5.0, 10.0]
+
+
+def test_a_whole_character_is_no_half_of_one() -> None:
+    sent = json.dumps(curve(3, object_id="\N{TELESCOPE}"))
+    assert "\\ud83d" in sent
+    with pytest.raises(ProblemError) as caught:
+        read_classify(parse_json(sent.replace("1001.0", "NaN").encode()), SETTINGS)
+    assert caught.value.errors[0].pointer == "/flux/1"
+
+
+@pytest.mark.parametrize("number", ["1e39", "-3.5e38", "1e308"])
+def test_metadata_that_single_precision_cannot_hold_are_named(number: str) -> None:
+    """To the network they would be infinite, and it fails."""
+    bad = json.dumps(curve(3, metadata={"mwebv": 1.0})).replace('"mwebv": 1.0', f'"mwebv": {number}')
+    with pytest.raises(ProblemError) as caught:
+        read_classify(parse_json(bad.encode()), SETTINGS)
+    assert [(error.pointer, error.reason) for error in caught.value.errors] == [("/metadata/mwebv", "not_finite")]
