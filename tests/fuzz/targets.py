@@ -32,7 +32,7 @@ from service.http.edge.errors import ProblemError
 from service.http.edge.receive import Lines
 from service.http.oip.forms import InferRequest
 from service.http.oip.models import ClassifierTensors, ForecasterTensors
-from service.http.oip.signature import check_inputs, choose_outputs
+from service.http.oip.signature import check_inputs, check_texts, choose_outputs
 from service.http.oip.tensors import decode, split_body
 from service.http.routes.alerts import split_parts
 from service.settings import ClientSettings, StreamSettings
@@ -106,6 +106,7 @@ def _tensors(text: bytes, binary: memoryview) -> None:
         with suppress(ProblemError):
             choose_outputs(model.outputs, request.outputs, request.parameters.binary_data_output)
             check_inputs(model.inputs, request.inputs)
+            check_texts(request.inputs, SETTINGS.max_curves)
             model.read(decode(request.inputs, binary), request.parameters.flux_unit, SETTINGS)
 
 

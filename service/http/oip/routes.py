@@ -52,7 +52,7 @@ from service.http.oip.models import (
     metadata,
     statistics,
 )
-from service.http.oip.signature import OutputForm, Received, check_inputs, choose_outputs, most_probable
+from service.http.oip.signature import OutputForm, Received, check_inputs, check_texts, choose_outputs, most_probable
 from service.http.oip.tensors import Array, decode, encode, fault, split_body
 from service.settings import Settings
 
@@ -111,6 +111,7 @@ def _understand(
     milliseconds = _milliseconds(request.parameters, settings)
     outputs = choose_outputs(model.tensors.outputs, request.outputs, request.parameters.binary_data_output)
     check_inputs(model.tensors.inputs, request.inputs)
+    check_texts(request.inputs, settings.max_curves)
     tensors = decode(request.inputs, binary)
     stopwatch.lap("decode")
     received = model.tensors.read(tensors, request.parameters.flux_unit, settings)

@@ -117,6 +117,19 @@ def _input_fault(spec: Spec | None, described: InputTensor, pointer: str) -> Fie
     return None
 
 
+def check_texts(inputs: Sequence[InputTensor], max_curves: int) -> None:
+    """Refuse texts that nothing belongs to before they are made: sixteen million empty ones took 11 s and 0.5 GB.
+
+    Raises ProblemError (422) where an input of texts, whose description was checked, has more rows than there are
+    observations, times asked for or light curves in a request.
+    """
+    most = max(max_curves, *(each.shape[0] for each in inputs if each.name in ("mjd", "query_mjd")))
+    for place, described in enumerate(inputs):
+        if described.datatype == "BYTES" and described.shape[0] > most:
+            detail = f"{described.name} has {described.shape[0]} rows, and nothing else has more than {most}"
+            raise fault(f"/inputs/{place}/shape/0", "length_mismatch", detail)
+
+
 def choose_outputs(
     specs: Sequence[Spec], requests: Sequence[OutputRequest], binary_default: bool
 ) -> dict[str, OutputForm]:

@@ -90,6 +90,14 @@ def test_an_input_that_is_missing(edge: Live, missing: str) -> None:
     assert refusal(edge, *binary_body(arrays)) == (422, "/inputs missing")
 
 
+@pytest.mark.parametrize("name", ["band", "object_id"])
+def test_texts_that_nothing_belongs_to_are_refused_unread(edge: Live, name: str) -> None:
+    arrays = history(1.0, 2.0) | {"object_id": np.array([b"", b""], dtype=object)}
+    place = list(arrays).index(name)
+    body, length = binary_body(arrays, {name: {"shape": [51]}})  # more than are there, so that reading would tell
+    assert refusal(edge, body, length) == (422, f"/inputs/{place}/shape/0 length_mismatch")
+
+
 def test_more_light_curves_than_allowed(edge: Live) -> None:
     arrays = history(1.0) | {"offsets": np.array([0] * 51 + [8])}
     assert refusal(edge, *binary_body(arrays)) == (413, "51 light curves, at most 50 in one request")
