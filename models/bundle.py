@@ -17,6 +17,7 @@ that :meth:`models.lightcurve.RaggedBatch.padded` makes, ``metadata`` exactly wh
 
 import hashlib
 import json
+import stat
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,7 @@ from models.lightcurve import Limits
 from models.metadata import Context
 from models.photometry import BANDS, BandMap, FluxUnit
 from models.posterior import Domain, Novelty, PredictionSets
-from models.runtime import Provider, run
+from models.runtime import Provider, run_within
 from models.taxonomy import Taxonomy
 
 PRETRAINED = Path(__file__).parent / "pretrained"
@@ -45,6 +46,15 @@ CUDA_MODEL = "model.cuda.onnx"
 
 SLUG = r"^[a-z0-9][a-z0-9-]*$"
 _REDSHIFTS = {"z_final", "hostgal_zspec", "hostgal_zphot"}
+
+MAX_MANIFEST_BYTES = 4 << 20
+"""The largest of those shipped has 53 kB. A text of lists takes twenty-five times its length while it is read."""
+MAX_FILE_BYTES = 2 << 30
+"""More is no graph: protobuf, its format, ends there."""
+MAX_GOLDEN_BYTES = 256 << 20
+"""Of all golden vectors once decompressed; those shipped have 50 kB."""
+GOLDEN_SECONDS = 30.0
+"""Seconds after which a run on a few light curves is interrupted, for it might have no end."""
 
 Task = Literal["classification", "forecast"]
 CalibrationMethod = Literal["none", "temperature", "temperature_by_length"]
@@ -313,7 +323,7 @@ def load_bundle(path: Path) -> Bundle:
         When the manifest is missing or malformed, a file is missing or altered, or a name leaves the folder.
     """
     try:
-        manifest = Manifest.model_validate_json((path / MANIFEST).read_bytes())
+        manifest = Manifest.model_validate_json(read_manifest(path))
     except (OSError, ValidationError) as error:
         raise BundleError(f"{path}: no readable manifest: {error}") from error
     for required in (MODEL, GOLDEN):
@@ -324,10 +334,26 @@ def load_bundle(path: Path) -> Bundle:
     return Bundle(path, manifest, sha256_of(path / MANIFEST))
 
 
+def read_manifest(path: Path) -> bytes:
+    """Text of a bundle's manifest. Raises OSError where it is no plain file, or larger than any manifest."""
+    _check_plain(path / MANIFEST, MAX_MANIFEST_BYTES)
+    return (path / MANIFEST).read_bytes()
+
+
+def _check_plain(file: Path, most: int) -> None:
+    """Raise OSError for what need not have an end (a pipe, a device), and for more bytes than ``most``."""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"{file.name} is no plain file")
+    if status.st_size > most:
+        raise OSError(f"{file.name} has more than {most} bytes")
+
+
 def _verify_file(folder: Path, name: str, expected: str) -> None:
     if Path(name).name != name:
         raise BundleError(f"{folder}: {name!r} is not a plain file name")
     try:
+        _check_plain(folder / name, MAX_FILE_BYTES)
         actual = sha256_of(folder / name)
     except OSError as error:
         raise BundleError(f"{folder}: cannot read {name}: {error}") from error
@@ -348,6 +374,8 @@ def read_golden(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[
     """Golden inputs and outputs of a bundle, by tensor name. Raises BundleError for a file that is no such archive."""
     try:
         with (path / GOLDEN).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            if sum(member.file_size for member in arrays.zip.infolist()) > MAX_GOLDEN_BYTES:
+                raise ValueError(f"they have more than {MAX_GOLDEN_BYTES} bytes")
             inputs = {key.removeprefix("in/"): arrays[key] for key in arrays.files if key.startswith("in/")}
             outputs = {key.removeprefix("out/"): arrays[key] for key in arrays.files if key.startswith("out/")}
     except Exception as error:  # of the archive, of the compression or of an array's header: each has its own
@@ -362,6 +390,9 @@ def write_golden(path: Path, inputs: dict[str, NDArray[Any]], outputs: dict[str,
     np.savez_compressed(path / GOLDEN, allow_pickle=False, **arrays)
 
 
+_NOTHING: NDArray[Any] = np.empty(0)
+
+
 def verify_golden(bundle: Bundle, session: ort.InferenceSession) -> float:
     """Reproduce the golden outputs on the session's provider.
 
@@ -372,11 +403,14 @@ def verify_golden(bundle: Bundle, session: ort.InferenceSession) -> float:
     Raises
     ------
     BundleError
-        When an output is missing, has another shape, is not finite or differs by more than ``GOLDEN_TOLERANCE``.
+        When an output is missing, has another shape, is not finite or differs by more than ``GOLDEN_TOLERANCE``, and
+        where the vectors say nothing of an output of the graph.
     """
     inputs, expected = read_golden(bundle.path)
+    if untold := {node.name for node in session.get_outputs() if not expected.get(node.name, _NOTHING).size}:
+        raise BundleError(f"{bundle.path}: {GOLDEN} holds nothing of {', '.join(sorted(untold))}")
     try:
-        actual = run(session, inputs)
+        actual = run_within(GOLDEN_SECONDS, session, inputs)
     except Exception as error:  # onnxruntime raises a family of its own that share no base class
         raise BundleError(f"{bundle.path}: the golden inputs do not run: {error}") from error
     differences = [0.0]

@@ -28,6 +28,7 @@ import ctypes
 import hashlib
 import math
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -140,6 +141,22 @@ def run(session: ort.InferenceSession, inputs: Run, options: ort.RunOptions | No
     names = [output.name for output in session.get_outputs()]
     feeds = {node.name: inputs[node.name] for node in session.get_inputs()}
     return {name: np.asarray(value) for name, value in zip(names, session.run(names, feeds, options), strict=True)}
+
+
+def run_within(seconds: float, session: ort.InferenceSession, inputs: Run) -> dict[str, NDArray[Any]]:
+    """Run a session of which nothing is known yet; raises TimeoutError when it has to be interrupted."""
+    options = ort.RunOptions()
+    timer = threading.Timer(seconds, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        return run(session, inputs, options)
+    except Exception as error:
+        if options.terminate:
+            raise TimeoutError(f"a run took longer than {seconds:g} s") from error
+        raise
+    finally:
+        timer.cancel()
 
 
 class SessionRun:

@@ -15,9 +15,19 @@ from typing import NamedTuple
 
 import onnxruntime as ort
 
-from models.bundle import Bundle, BundleError, Task, load_bundle, verify_golden
+from models.bundle import GOLDEN_SECONDS, Bundle, BundleError, Task, load_bundle, verify_golden
 from models.native import Native, NativeError, chosen, held_by
-from models.runtime import Cudart, DeviceRun, MemoryBound, Provider, ProviderError, SessionRun, open_session, run
+from models.runtime import (
+    Cudart,
+    DeviceRun,
+    MemoryBound,
+    Provider,
+    ProviderError,
+    SessionRun,
+    open_session,
+    run,
+    run_within,
+)
 from service.engine import machine as layouts
 from service.engine.batch import Arrays, RunGraph, TaskProgram, program_of
 from service.engine.machine import (
@@ -275,7 +285,7 @@ def _check_inputs(bundle: Bundle, session: ort.InferenceSession, inputs: Arrays)
 def _check_outputs(bundle: Bundle, session: ort.InferenceSession, inputs: Arrays, program: TaskProgram) -> None:
     """Check that the graph gives the outputs of the manifest: else every reply would be wrong or fail."""
     try:
-        outputs = run(session, inputs)
+        outputs = run_within(GOLDEN_SECONDS, session, inputs)
     except Exception as error:  # onnxruntime raises a family of its own that share no base class
         raise BundleError(f"{bundle.path}: the graph does not run on what the manifest promises it: {error}") from error
     for name, row in program.rows(inputs).items():

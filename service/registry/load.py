@@ -24,7 +24,7 @@ from typing import NamedTuple
 import structlog
 from pydantic import ValidationError
 
-from models.bundle import MANIFEST, BundleError, Manifest, Task
+from models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest
 from models.runtime import ProviderError
 from service.engine.load import LoadedModel, load_model
 from service.engine.machine import CoreLayout, usual_folder
@@ -110,6 +110,9 @@ def _add(
     before: BundleOnDisk | None,
     optional: bool = False,
 ) -> None:
+    if (shown := str(path).encode(errors="backslashreplace").decode()) != str(path):
+        contents.unreadable[Path(shown)] = "the folder's name is no UTF-8"  # and no reply could repeat it
+        return
     try:
         on_disk = _read(path, before)
     except (OSError, ValidationError) as error:
@@ -128,7 +131,7 @@ def _read(path: Path, before: BundleOnDisk | None) -> BundleOnDisk:
     fingerprint = _fingerprint(path)
     if before is not None and before.fingerprint == fingerprint:
         return before
-    text = (path / MANIFEST).read_bytes()
+    text = read_manifest(path)
     manifest = Manifest.model_validate_json(text)
     sha256 = hashlib.sha256(text).hexdigest()
     return BundleOnDisk(Reference(manifest.name, manifest.version), manifest.task, path, sha256, fingerprint)

@@ -1,15 +1,24 @@
 """A bundle is trusted only when its hashes and its golden outputs hold."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 import pytest
 
 from models.bundle import (
     DEFAULT_BUNDLE,
+    GOLDEN,
+    MANIFEST,
+    MAX_FILE_BYTES,
+    MAX_GOLDEN_BYTES,
+    MAX_MANIFEST_BYTES,
+    MODEL,
     Bundle,
     BundleError,
     Manifest,
@@ -49,6 +58,11 @@ def _edit_manifest(folder: Path, change: Callable[[dict[str, object]], None]) ->
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
+def _put(folder: Path, name: str, make: Callable[[Path], object]) -> None:
+    (folder / name).unlink()
+    make(folder / name)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -56,6 +70,11 @@ def _edit_manifest(folder: Path, change: Callable[[dict[str, object]], None]) ->
         (lambda folder: (folder / "golden.npz").unlink(), "cannot read golden.npz"),
         (lambda folder: (folder / "manifest.json").unlink(), "no readable manifest"),
         (lambda folder: (folder / "manifest.json").write_text("{"), "no readable manifest"),
+        (lambda folder: (folder / "manifest.json").write_bytes(b" " * (MAX_MANIFEST_BYTES + 1)), "more than"),
+        (lambda folder: _put(folder, MANIFEST, os.mkfifo), "manifest.json is no plain file"),
+        (lambda folder: _put(folder, GOLDEN, os.mkfifo), "golden.npz is no plain file"),
+        (lambda folder: _put(folder, GOLDEN, lambda path: path.symlink_to("/dev/zero")), "golden.npz is no plain file"),
+        (lambda folder: os.truncate(folder / MODEL, MAX_FILE_BYTES + 1), "model.onnx has more than"),
         (lambda folder: _edit_manifest(folder, lambda m: m.update(surprise=1)), "no readable manifest"),
         (lambda folder: _edit_manifest(folder, lambda m: m.update(files={})), "does not list model.onnx"),
         (
@@ -114,6 +133,25 @@ def test_missing_outputs_and_inputs_are_refused(copy: Path) -> None:
     bundle = _rehash(copy)
     with pytest.raises(BundleError, match="do not run"):
         verify_golden(bundle, open_session(bundle.model))
+
+
+@pytest.mark.parametrize("spoil", [lambda value: None, lambda value: value[:0]], ids=["absent", "of no light curve"])
+def test_vectors_that_say_nothing_of_an_output_are_refused(copy: Path, spoil: Callable[[Any], Any]) -> None:
+    inputs, outputs = read_golden(copy)
+    kept = {name: value if name != "probabilities" else spoil(value) for name, value in outputs.items()}
+    write_golden(copy, inputs, {name: value for name, value in kept.items() if value is not None})
+    bundle = _rehash(copy)
+    with pytest.raises(BundleError, match="holds nothing of probabilities"):
+        verify_golden(bundle, open_session(bundle.model))
+
+
+def test_vectors_that_are_a_bomb_are_refused_before_they_are_unpacked(copy: Path) -> None:
+    with ZipFile(copy / GOLDEN, "w", ZIP_DEFLATED) as archive, archive.open("in/flux.npy", "w") as member:
+        for _ in range(MAX_GOLDEN_BYTES >> 24):
+            member.write(bytes(1 << 24))
+        member.write(b"!")
+    with pytest.raises(BundleError, match="more than"):
+        read_golden(copy)
 
 
 def test_an_absent_provider_is_an_error_not_a_fallback(tiny_bundle: Path) -> None:

@@ -8,7 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.bundle import sha256_of
-from models.runtime import GraphError, open_session, run
+from models.runtime import GraphError, open_session, run, run_within
+
+FLOAT = TensorProto.FLOAT
 
 
 def graph(folder: Path, external: str = "") -> Path:
@@ -47,3 +49,21 @@ def test_weights_beside_the_graph_are_refused(tmp_path: Path, here: bool, monkey
         monkeypatch.chdir(tmp_path)
     with pytest.raises(GraphError, match="outside the graph"):
         open_session(path)
+
+
+def test_a_run_without_end_is_interrupted(tmp_path: Path) -> None:
+    """It would keep every other bundle from being loaded, and the process from ending."""
+    value = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["going_on"], ["go_on"]), helper.make_node("Identity", ["last"], ["next"])],
+        "body",
+        [value("turn", TensorProto.INT64, []), value("going_on", TensorProto.BOOL, []), value("last", FLOAT, [1])],
+        [value("go_on", TensorProto.BOOL, []), value("next", FLOAT, [1])],
+    )
+    node = helper.make_node("Loop", ["", "", "x"], ["y"], body=body)
+    endless = helper.make_graph([node], "endless", [value("x", FLOAT, [1])], [value("y", FLOAT, [1])])
+    model = helper.make_model(endless, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(model, tmp_path / "model.onnx")
+    session, inputs = open_session(tmp_path / "model.onnx"), {"x": np.zeros(1, np.float32)}
+    with pytest.raises(TimeoutError, match=r"longer than 0\.1 s"):
+        run_within(0.1, session, inputs)

@@ -1,5 +1,6 @@
 """Finding bundles in a folder, in both layouts, and what is said about the rest."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -46,6 +47,18 @@ def test_bundles_that_cannot_be_taken_are_named(tmp_path: Path) -> None:
     assert "no readable manifest" in reasons["broken"]
     assert "the manifest says mine@1.0.0, the folders say mine@9.9.9" in reasons["9.9.9"]
     assert len(reasons) == 3
+
+
+def test_a_folder_whose_name_no_reply_can_repeat_is_named_otherwise(tmp_path: Path) -> None:
+    """With its name as it is, no probe could be answered."""
+    root = tmp_path / "bundles"
+    version(root, "1.0.0")
+    strange = root / os.fsdecode(b"\xff")
+    strange.mkdir()
+    shutil.copy(root / "mine" / "1.0.0" / MANIFEST, strange)
+    contents = scan(root)
+    assert contents.unreadable == {root / "\\udcff": "the folder's name is no UTF-8"}
+    assert list(contents.bundles) == [Reference("mine", "1.0.0")]
 
 
 def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
