@@ -411,6 +411,12 @@ class LimitedProtocol(HttpToolsProtocol):
         """Answer bytes that are not HTTP, unless the connection has ended; uvicorn's own answer would be plain text."""
         if self._ended:
             return
+        if self.cycle is not None and self.cycle.more_body and not (self.cycle.response_started or self.pipeline):
+            self.cycle.disconnected = True  # of a body that is none: no other answer than this one is written
+            self.cycle.message_event.set()
+            self._refuse(ProblemError(MALFORMED, "the body is not sent as its headers say"))
+            self._ended = True
+            return
         self._refuse_headers(ProblemError(MALFORMED, "what was sent is not a valid HTTP/1.1 request"))
 
     def _still_sending(self) -> bool:

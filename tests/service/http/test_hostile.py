@@ -114,6 +114,20 @@ def test_chunks_are_counted_as_they_come(edge: Live) -> None:
     assert (status, problem["limit"]) == (413, LIMIT)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["with the headers", "later"])
+@pytest.mark.parametrize(
+    "body", [b"-1\r\nx", b"0x5\r\n", b"f" * 17 + b"\r\n", b"2\r\n{}x", b"1\r\n{\r\n0\r\nContent-Length: 5\r\n\r\n"]
+)
+def test_a_body_that_is_wrongly_chunked(edge: Live, body: bytes, late: bool) -> None:
+    with edge.connect() as connection:
+        connection.sendall(CHUNKED if late else CHUNKED + body)
+        if late:
+            wait_until(lambda: edge.metric("nightjar_inflight_requests") == 1)
+            connection.sendall(body)
+        status, problem = answer(connection)
+    assert (status, problem["type"]) == (400, "/problems/malformed")
+
+
 def test_a_client_that_goes_on_sending_still_reads_why(edge: Live) -> None:
     """Closing at once would reset the connection and lose the reply."""
     body = b" " * (LIMIT + 6_000_000)
