@@ -1,5 +1,8 @@
-"""Sessions are opened from bytes that were hashed, and from nothing besides."""
+"""Sessions are opened from bytes that were hashed, and from nothing besides; nobody is told of them."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,18 @@ def graph(folder: Path, external: str = "") -> Path:
     path = folder / "model.onnx"
     onnx.save(model, path, save_as_external_data=bool(external), location=external or None, size_threshold=0)
     return path
+
+
+@pytest.mark.parametrize("module", ["models.runtime", "service.engine.load", "training.export.quantize"])
+def test_the_runtime_reports_to_nobody(module: str, tmp_path: Path) -> None:
+    """It would keep an identifier of the machine in its user's home, and send what it does elsewhere."""
+    mute = ("CI", "ORT_", "XDG_", "GITHUB_", "TF_BUILD")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(mute)}
+    command = [sys.executable, "-c", f"import {module}; import os; print(os.environ['ORT_DISABLE_TELEMETRY'])"]
+    environment |= {"HOME": str(tmp_path)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    assert ended.stdout == "1\n"
+    assert not list(tmp_path.rglob("*onnxruntime*"))
 
 
 def test_a_graph_is_opened_from_its_bytes(tmp_path: Path) -> None:
