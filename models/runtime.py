@@ -88,7 +88,7 @@ def open_session(
     if provider == "cuda" and hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
     if provider_name not in ort.get_available_providers():
-        raise ProviderError(f"{provider_name} is not available in this onnxruntime; install the matching extra")
+        raise ProviderError(f"{provider_name} is not available in this onnxruntime: `gpu` is the extra for cuda")
     session = _session(path, sha256, options, provider_name)
     if session.get_providers()[0] != provider_name:
         raise ProviderError(f"asked for {provider_name}, the session runs on {session.get_providers()[0]}")

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -29,15 +30,18 @@ from pydantic_settings import (
     SettingsError,
 )
 
+if find_spec("onnxruntime") is None:  # two packages bring it, so neither is required; what follows needs one
+    sys.exit("nightjar: onnxruntime is not installed: pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA")
+
 from models.bundle import DEFAULT_BUNDLE, BundleError
 from models.native import Native
 from models.runtime import Provider, ProviderError
 from service.client import SAMPLES, Answer, Client, ClientError, packets_in
 from service.engine.load import Checked, check_bundle
 from service.http.server import serve
-from service.process import TracingError
+from service.process import VERSION, TracingError
 from service.registry.cache import RedisUnavailable
-from service.settings import ENV_PREFIX, ClientSettings, Settings, StreamSettings, settings_table
+from service.settings import ClientSettings, Settings, StreamSettings, sentence_about, settings_table
 from service.stream.worker import work
 
 TOP = 3
@@ -199,10 +203,14 @@ class Demo(BaseModel):
 
     def cli_cmd(self) -> None:
         """Run the command."""
+        paths = [path.expanduser() for path in self.paths]  # of zsh and dash, `make demo ALERTS=~/x` comes with its ~
+        for path in paths:  # before anybody waits for a service
+            if not path.exists():
+                raise ClientError(f"{path} does not exist")
         started = perf_counter()
         with demo_service() as url:
             print(f"service ready at {url} after {perf_counter() - started:.1f} s\n")
-            _classify(ClientSettings(url=url, api_key=""), [SAMPLES, *self.paths])
+            _classify(ClientSettings(url=url, api_key=""), [SAMPLES, *paths])
         print("service stopped")
 
 
@@ -231,10 +239,15 @@ class ShowSettings(BaseModel):
 
 
 class Nightjar(BaseSettings):
-    """Real-time classification of astronomical alerts."""
+    """Real-time classification of astronomical alerts. ``nightjar --version`` says which one this is."""
 
     model_config = SettingsConfigDict(
-        cli_prog_name="nightjar", cli_kebab_case=True, cli_enforce_required=True, cli_implicit_flags=True
+        cli_prog_name="nightjar",
+        cli_kebab_case=True,
+        cli_enforce_required=True,
+        cli_hide_none_type=True,
+        cli_implicit_flags=True,
+        cli_use_class_docs_for_groups=True,
     )
 
     serve: CliSubCommand[Serve]
@@ -247,25 +260,30 @@ class Nightjar(BaseSettings):
 
     def cli_cmd(self) -> None:
         """Run the subcommand."""
-        CliApp.run_subcommand(self)
+        CliApp.run_subcommand(self, cli_exit_on_error=False)
 
 
 def _classify(settings: ClientSettings, paths: list[Path]) -> None:
     answers: list[Answer] = []
-    print(_heading())
     with closing(Client(settings)) as client:
-        for source, packet in packets_in(paths):
-            for answer in client.classify(source, packet):
-                print(_row(answer))
-                answers.append(answer)
-    if not answers:
-        raise ClientError(f"no packets in {', '.join(map(str, paths))}")
+        for path in paths:
+            before = len(answers)
+            for source, packet in packets_in([path]):
+                for answer in client.classify(source, packet):
+                    print(_row(answer) if answers else f"{_heading()}\n{_row(answer)}")
+                    answers.append(answer)
+            if len(answers) == before:
+                raise ClientError(f"no packets in {path}: neither *.avro nor *.tar.gz")
     print(f"\n{_summary(answers)}")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a failure that is not a bug ends with a sentence and status 1, wrong usage with 2."""
-    if any(_PASSWORD.search(argument) for argument in (sys.argv[1:] if arguments is None else arguments)):
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments == ["--version"]:
+        print(f"nightjar {VERSION}")
+        return
+    if any(_PASSWORD.search(argument) for argument in arguments):
         print(
             "nightjar: a password in an argument is shown to every user of this machine by `ps`: give the address in "
             "the environment (NIGHTJAR_SOURCE, NIGHTJAR_SINK, ...)",
@@ -276,15 +294,16 @@ def main(arguments: list[str] | None = None) -> None:
         CliApp.run(Nightjar, arguments)
     except ValidationError as error:
         for wrong in error.errors():
-            name = [step for step in wrong["loc"] if isinstance(step, str)][-1]
-            print(f"nightjar: {ENV_PREFIX}{name.upper()}: {wrong['msg']}", file=sys.stderr)
+            print(f"nightjar: {sentence_about(wrong['loc'], wrong['msg'])}", file=sys.stderr)
         sys.exit(2)
     except SettingsError as error:
-        print(f"nightjar: {error}", file=sys.stderr)
+        print(f"nightjar: {sentence_about((), str(error).removeprefix('Error: '))}", file=sys.stderr)
         sys.exit(2)
     except (BundleError, ProviderError, ClientError, TracingError, RedisUnavailable) as error:
         print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)  # as shells say it
 
 
 if __name__ == "__main__":

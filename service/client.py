@@ -55,7 +55,8 @@ def _packets_of(path: Path) -> Iterator[tuple[str, bytes]]:
         else:
             yield path.name, path.read_bytes()
     except (OSError, tarfile.TarError, EOFError) as error:
-        raise ClientError(f"{path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise ClientError(f"{path}: {reason or error}") from error
 
 
 def _members(path: Path) -> Iterator[tuple[str, bytes]]:

@@ -5,7 +5,9 @@ name (``NIGHTJAR_MAX_PACKETS=10`` or ``--max-packets 10``). ``python -m service 
 table; ``docs/settings.md`` holds the same rows (``python -m deploy.pages``).
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -344,11 +346,39 @@ class ClientSettings(BaseSettings):
     timeout: float = Field(60, gt=0, description="seconds that `nightjar classify` waits for a reply")
 
 
-def unknown_settings(environment: Mapping[str, str]) -> list[str]:
-    """Variables that carry the prefix but name no setting: most likely typing mistakes."""
-    names = {f"{ENV_PREFIX}{name.upper()}" for name in StreamSettings.model_fields | ClientSettings.model_fields}
-    names |= DEVELOPERS
-    return sorted(name for name in environment if name.upper().startswith(ENV_PREFIX) and name.upper() not in names)
+def setting_names() -> list[str]:
+    """Names of all settings in the environment, without their prefix."""
+    return [name.upper() for name in StreamSettings.model_fields | ClientSettings.model_fields]
+
+
+def unknown_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables that carry the prefix but name no setting, most likely typing mistakes, each with the name nearest."""
+    names, developers = setting_names(), [name.removeprefix(ENV_PREFIX) for name in DEVELOPERS]
+    nearest: dict[str, str] = {}
+    for variable in sorted(name for name in environment if name.upper().startswith(ENV_PREFIX)):
+        name = variable.upper().removeprefix(ENV_PREFIX)
+        if name not in names and name not in developers:
+            nearest[variable] = "".join(f"{ENV_PREFIX}{near}" for near in get_close_matches(name, names, 1))
+    return nearest
+
+
+_NO_JSON = re.compile(r'error parsing value for field "(\w+)"')
+
+
+def sentence_about(place: Sequence[str | int], message: str) -> str:
+    """Say which setting is wrong, where in its value, and what is wrong with it.
+
+    Parameters
+    ----------
+    place : steps to the value, of which a subcommand may be the first.
+    """
+    if unread := _NO_JSON.search(message):
+        return f'{ENV_PREFIX}{unread[1].upper()}: not JSON, such as ["a", "b"] or {{"a": 1}}'
+    steps, names = [str(step) for step in place], setting_names()
+    while steps and steps[0].upper() not in names:
+        steps.pop(0)
+    name, inner = [f"{ENV_PREFIX}{step.upper()}" for step in steps[:1]], [".".join(steps[1:])] if steps[1:] else []
+    return ": ".join([*name, *inner, message.removeprefix("Value error, ")])
 
 
 def settings_table(fields: Mapping[str, FieldInfo] | None = None) -> str:

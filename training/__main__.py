@@ -16,11 +16,15 @@ Commands import what they need when they run, so that ``--help`` answers at once
 import json
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand, SettingsConfigDict
+
+if missing := [name for name in ("onnxruntime", "pyarrow", "torch", "tqdm") if find_spec(name) is None]:
+    sys.exit(f"error: training needs {', '.join(missing)}: pip install 'nightjar-alerts[cpu,train]'")
 
 from training.experiments.commands import Experiments
 from training.importers.commands import Import
@@ -388,6 +392,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     try:
         CliApp.run(Training, cli_args=sys.argv[1:] if arguments is None else arguments)
+    except ValidationError as error:
+        lines = [f"error: {' '.join(map(str, wrong['loc']))}: {wrong['msg']}" for wrong in error.errors()]
+        raise SystemExit("\n".join(lines)) from error
     except (BundleError, OSError, ValueError) as error:
         raise SystemExit(f"error: {error}") from error
 

@@ -14,6 +14,7 @@ from time import monotonic, perf_counter, thread_time
 from typing import NamedTuple
 
 import onnxruntime as ort
+import structlog
 
 from models.bundle import GOLDEN_SECONDS, Bundle, BundleError, Task, load_bundle, verify_golden
 from models.native import Native, NativeError, chosen, held_by
@@ -47,6 +48,8 @@ from service.engine.machine import (
 )
 from service.engine.policy import CostModel, RunSample
 
+log = structlog.get_logger(__name__)
+
 CHECKED = (Shape(1, 32, 0), Shape(16, 64, 64))
 STILL_TRUE = 2.0
 """Ratio of measured to recalled, either way, up to which the earlier measurements hold."""
@@ -75,6 +78,7 @@ def calibrate(
     tune = tune and wish.is_open
     if stored is not None and (stored.tuned or not tune) and _holds(stored, open_graph, program, provider):
         return stored
+    log.info("measuring what runs cost on this machine, which takes some seconds")
     cores = usable_cores()
     layout, tuned = layouts.usual(wish, cores), False
     if tune:

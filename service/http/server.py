@@ -28,7 +28,6 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from uvicorn.config import STARTUP_FAILURE
 
 from service.http import openapi
 from service.http.admin import AdminServer
@@ -145,15 +144,19 @@ class Server(uvicorn.Server):
         """Begin to answer, at the service's address and at that of the admin interface."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
-            sys.exit(STARTUP_FAILURE)
+            sys.exit(1)
         try:
-            self.servers = [await self._listen()]  # type: ignore[list-item]  # as much of one as uvicorn uses
+            listener = await self._listen()
         except OSError as error:
             log.critical(
                 "this address cannot be served", host=self.config.host, port=self.config.port, reason=str(error)
             )
             await self.lifespan.shutdown()
-            sys.exit(STARTUP_FAILURE)
+            sys.exit(1)
+        self.servers = [listener]  # type: ignore[list-item]  # as much of one as uvicorn uses
+        for listening in listener.sockets:
+            host, port = listening.getsockname()[:2]
+            log.info("listening", host=host, port=port)
         self.started = True
         try:
             await self.admin.open()
@@ -203,8 +206,8 @@ def serve(settings: Settings) -> int:
         return 1
     fix_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
-    for name in unknown_settings(os.environ):
-        log.warning("unknown setting", name=name)
+    for name, nearest in unknown_settings(os.environ).items():
+        log.warning("unknown setting", name=name, perhaps=nearest)
     server = Server(Service(settings))
     gc.collect()
     gc.freeze()  # what is there now stays: looking through it again takes the interpreter for tens of milliseconds

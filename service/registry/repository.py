@@ -191,6 +191,7 @@ class ModelRepository:
             except (Refused, UnknownModel) as error:
                 raise BundleError(f"the alias {alias} cannot lead to {target}: {error}") from error
         self._check_prior()
+        self._check_folders()
         self.live.started = self._loader.quiet = True  # from here on loading yields to requests
         if self._settings.repository_poll:
             self._watch = asyncio.create_task(self._keep_watch(self._settings.repository_poll))
@@ -202,6 +203,12 @@ class ModelRepository:
         offered = {each for served in classifiers for each in Posterior(served.bundle.manifest).names}
         if name and name not in offered:
             raise BundleError(f"NIGHTJAR_PRIOR: no model has {name!r}; there are {', '.join(sorted(offered))}")
+
+    def _check_folders(self) -> None:
+        """Warn of folders that are not there: they may come later, or their names may be mistaken."""
+        for name, folder in (("repository", self._settings.repository), ("schemas", self._settings.schemas)):
+            if folder is not None and not folder.is_dir():
+                log.warning("a folder of the settings is not there", setting=name, path=str(folder))
 
     async def stop(self) -> None:
         """Finish what is queued, stop every thread, let go of everything."""

@@ -68,6 +68,14 @@ def open_connectors(
     return connectors
 
 
+def check_addresses(settings: StreamSettings) -> None:
+    """Refuse addresses that lead nowhere, as far as can be told without asking anybody. Raises AddressError."""
+    _parse_source(settings)
+    _parse(settings.sink, "sink")
+    _parse(settings.dead_letters, "dead letters")
+    kafka_properties(settings.kafka_config)
+
+
 def _check_refusals(connectors: Connectors) -> None:
     """Close everything and raise AddressError where a broker refuses us."""
     source, sink, dead_letters, _ = connectors
@@ -124,15 +132,20 @@ def open_source(settings: StreamSettings, replay: bool = False, on_rebalance: Re
     AddressError
         When the address makes no sense, or its broker's client library is not installed.
     """
-    address = _parse(settings.source, "source")
+    address = _parse_source(settings)
     if address.scheme == "file":
-        if not address.path.exists():
-            raise AddressError(f"{address.path} does not exist")
         return FileSource(address.path)
     try:
         return _broker_source(address, settings, replay, on_rebalance)
     except ImportError:
         raise _not_installed(address) from None
+
+
+def _parse_source(settings: StreamSettings) -> Address:
+    address = _parse(settings.source, "source")
+    if address.scheme == "file" and not address.path.exists():
+        raise AddressError(f"{address.path} does not exist")
+    return address
 
 
 def _broker_source(address: Address, settings: StreamSettings, replay: bool, on_rebalance: RebalanceCallback) -> Source:
@@ -268,10 +281,13 @@ def _messages(path: Path) -> Iterator[Message]:
 
 
 def _read_record(path: Path) -> Message:
-    with path.open("rb") as file:
-        document, inode = orjson.loads(file.read()), os.fstat(file.fileno()).st_ino
-    headers = tuple((name, base64.b64decode(value)) for name, value in document["headers"])
-    value = base64.b64decode(document["value"])
+    try:
+        with path.open("rb") as file:
+            document, inode = orjson.loads(file.read()), os.fstat(file.fileno()).st_ino
+        headers = tuple((name, base64.b64decode(value)) for name, value in document["headers"])
+        value = base64.b64decode(document["value"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ClientError(f"{path}: not a dead letter that can be read ({type(error).__name__})") from error
     return Message(path.parent.name, path.name, value, headers=headers, token=(path, inode))
 
 

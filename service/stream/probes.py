@@ -152,6 +152,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 4 * MAX_CONNECTIONS  # with five, a burst would wait whole seconds to be connected at all
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
 

@@ -241,9 +241,9 @@ class RedisSource:
         """Return no bound: what is done is acknowledged at once."""
 
     def acknowledge(self, messages: Sequence[Message]) -> None:
-        """Acknowledge, stream by stream. What was never read is not deleted: its dead letter has no copy."""
+        """Acknowledge, stream by stream. What was not read, or has no `value`, stays: its dead letter has no copy."""
         by_stream = _by_stream(messages)
-        read_by_stream = _by_stream([message for message in messages if not message.unread])
+        read_by_stream = _by_stream([message for message in messages if message.value])
         try:
             for stream, entries in by_stream.items():
                 self._client.xack(stream, self._group, *entries)

@@ -22,6 +22,7 @@ from models.alerts.packet import ReadLimits
 from models.alerts.schema_registry import SchemaRegistry
 from models.bundle import BundleError
 from models.runtime import ProviderError
+from service.client import ClientError
 from service.engine.batch import EngineFailure
 from service.observe.metrics import Metrics
 from service.process import SWITCH_SECONDS, configure_log, fix_thresholds, tracer_of
@@ -29,7 +30,7 @@ from service.registry.repository import LoadModels, ModelRepository
 from service.settings import StreamSettings, unknown_settings
 from service.stream.addresses import AddressError
 from service.stream.batches import Accounts, UnbalancedError
-from service.stream.connectors import Connectors, open_connectors, reads_dead_letters
+from service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
 from service.stream.messages import Message, Source, TransientError, Troubles, backoff, restore
 from service.stream.pipeline import ClassifyStage, DecodeStage, Pipeline
 from service.stream.probes import Probes, ProgressMonitor
@@ -82,9 +83,8 @@ class Worker:
 
     async def run(self) -> int:
         """Work until told to stop, or until the source has ended; returns the exit status."""
-        settings = self._settings
-        self.probes = Probes(settings.host, settings.worker_port, self.metrics, self._unhealthy, self._unready)
-        log.info("probes", port=self.probes.port)
+        self.probes = self._open_probes()
+        log.info("probes", host=self._settings.host, port=self.probes.port)
         try:
             await self._models.start()
             await self._work()
@@ -95,6 +95,14 @@ class Worker:
             for executor in self._threads:
                 executor.shutdown(wait=False, cancel_futures=True)
         return self._exit_status()
+
+    def _open_probes(self) -> Probes:
+        host, port = self._settings.host, self._settings.worker_port
+        try:
+            return Probes(host, port, self.metrics, self._unhealthy, self._unready)
+        except OSError as error:
+            place = f"{host}:{port} (NIGHTJAR_HOST, NIGHTJAR_WORKER_PORT)"
+            raise AddressError(f"metrics and probes cannot be served at {place}: {error.strerror}") from None
 
     async def _work(self) -> None:
         on_rebalance = self.metrics.stream_rebalances.observe
@@ -110,6 +118,8 @@ class Worker:
         reports = [asyncio.create_task(work) for work in (self._report(), self._observe(source))]
         try:
             await self._take(source, pipeline)
+        except ClientError as error:
+            self._fail(f"the source cannot be read: {error}")
         except Exception as error:  # what was taken must come to an end, whatever happened to the source
             log.critical("the source failed", exc_info=error)
             self._fail("the source failed")
@@ -297,9 +307,10 @@ def work(settings: StreamSettings, replay: bool = False) -> int:
     configure_log(settings)
     fix_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
-    for name in unknown_settings(os.environ):
-        log.warning("unknown setting", name=name)
+    for name, nearest in unknown_settings(os.environ).items():
+        log.warning("unknown setting", name=name, perhaps=nearest)
     try:
+        check_addresses(settings)  # before models are loaded, which takes seconds
         return asyncio.run(supervise(Worker(settings, replay)))
     except (AddressError, BundleError, ProviderError) as error:
         log.critical("the worker cannot start", reason=str(error))

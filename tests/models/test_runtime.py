@@ -30,7 +30,7 @@ def graph(folder: Path, external: str = "") -> Path:
 
 @pytest.mark.parametrize("module", ["models.runtime", "service.engine.load", "training.export.quantize"])
 def test_the_runtime_reports_to_nobody(module: str, tmp_path: Path) -> None:
-    """It would keep an identifier of the machine in its user's home, and send what it does elsewhere."""
+    """Left to itself, onnxruntime keeps an identifier of the machine in its user's home and sends reports."""
     mute = ("CI", "ORT_", "XDG_", "GITHUB_", "TF_BUILD")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(mute)}
     command = [sys.executable, "-c", f"import {module}; import os; print(os.environ['ORT_DISABLE_TELEMETRY'])"]

@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +73,7 @@ def test_one_file_is_sent_whatever_its_name(edge: Live, folder: Path, capsys: py
         (["classify", "{folder}/ztf.avro", "--url", "http://127.0.0.1:9"], "does not answer"),
         (["classify", "{folder}/ztf.avro", "--url", "ftp://x"], "not an http"),
         (["classify", "{folder}/deep/empty"], "no packets"),
+        (["demo", "{folder}/nowhere"], "does not exist"),
         (["classify", "{folder}/bad.tar.gz"], "bad.tar.gz"),
         (["check", "{folder}"], "no readable manifest"),
     ],
@@ -86,27 +89,71 @@ def test_a_failure_is_a_sentence(
     assert sentence in error
 
 
+def test_a_folder_without_packets_is_named_among_others(
+    edge: Live, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "empty").mkdir()
+    assert run("classify", str(folder), str(folder / "empty"), "--url", f"http://{HOST}:{edge.port}") == 1
+    assert f"no packets in {folder / 'empty'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("room", ["service", "training"])
+def test_a_package_that_is_not_installed_is_named(room: str) -> None:
+    program = f"import runpy, sys; sys.modules['onnxruntime'] = None; runpy.run_module('{room}', run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "onnxruntime" in ended.stderr
+    assert "pip install 'nightjar-alerts[cpu" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_an_interruption_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("service.__main__.check_bundle", interrupted)
+    assert run("check") == 130
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("nightjar ")
+
+
+def test_every_subcommand_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    assert "Verify a bundle without serving it" in capsys.readouterr().out
+
+
 def test_a_problem_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with live(loader(Network()), api_keys=("ab" * 32,)) as guarded:
         assert run("classify", str(folder), "--url", f"http://{HOST}:{guarded.port}", "--api-key", "wrong") == 1
     assert "401 API key required" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["classify"], ["nonsense"], ["serve", "--prot", "1"]])
+@pytest.mark.parametrize("arguments", [[], ["classify"], ["nonsense"], ["serve", "--prot", "1"]])
 def test_wrong_usage_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2
     assert "usage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "value"), [("PORT", "x"), ("API_KEYS", "secret"), ("API_KEYS", '["secret"]')])
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("PORT", "x", "NIGHTJAR_PORT: Input should be a valid integer"),
+        ("API_KEYS", "secret", "NIGHTJAR_API_KEYS: not JSON"),
+        ("API_KEYS", '["secret"]', "NIGHTJAR_API_KEYS: 0: "),
+        ("KEY_LIMITS", '{"*": {"curves": 1}}', "NIGHTJAR_KEY_LIMITS: *.curves: Extra inputs are not permitted"),
+        ("ADMIN_HOST", "0.0.0.0", "an admin interface on an address other than loopback needs admin_keys"),
+    ],
+)
 def test_a_wrong_setting_is_a_sentence(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, value: str, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("NIGHTJAR_ADMIN_PORT", "0")
     monkeypatch.setenv(f"NIGHTJAR_{name}", value)
     assert run("serve") == 2
-    error = capsys.readouterr().err
-    assert error.startswith("nightjar: ")
-    assert name in error.upper()
+    assert capsys.readouterr().err.startswith(f"nightjar: {sentence}")
 
 
 def test_settings(capsys: pytest.CaptureFixture[str]) -> None:

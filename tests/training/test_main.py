@@ -62,6 +62,12 @@ def test_help_names_every_command_without_loading_torch() -> None:
     assert all(command in text for command in COMMANDS)
 
 
+def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["simulate", "--out", str(tmp_path / "x.parquet"), "--per-class", "0"])
+    assert stopped.value.code == "error: simulate per_class: Input should be greater than or equal to 1"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_of_every_command_is_explained(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -14,6 +14,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from models.bundle import BundleError
 from service.http.lifecycle import Service, State
@@ -119,6 +120,15 @@ def test_a_model_that_cannot_be_served_ends_the_process(error: Exception) -> Non
     assert (server.exit_status, server.service.state) == (1, State.FAILED)
 
 
+def test_a_port_that_is_taken_ends_the_process_with_1() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        server = Server(Service(settings(host=HOST, port=taken.getsockname()[1]), loader(Network())))
+        with capture_logs() as logs, pytest.raises(SystemExit) as end:
+            server.run()
+    assert end.value.code == 1
+    assert "in use" in next(line["reason"] for line in logs if line["log_level"] == "critical")
+
+
 def test_an_inference_thread_that_dies_ends_the_process() -> None:
     network = Network()
     network.on_marker[13.0] = sys.exit
@@ -197,5 +207,6 @@ def test_a_real_process_ends_with_0_on_sigterm(tiny_bundle: Path) -> None:
         process.kill()
     assert process.returncode == 0
     events = [json.loads(line) for line in log.splitlines()]
-    assert {"unknown setting", "ready", "stopping"} <= {event["event"] for event in events}
+    assert {"unknown setting", "listening", "ready", "stopping"} <= {event["event"] for event in events}
+    assert [(line["host"], line["port"]) for line in events if line["event"] == "listening"] == [(HOST, port)]
     assert all("timestamp" in event and "level" in event for event in events)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from models.bundle import BundleError
 from service.dataplane import AskOptions
@@ -83,6 +84,15 @@ async def gone(parts: Sequence[weakref.ref[Any]]) -> None:
                 await asyncio.sleep(0.01)
     finally:
         gc.enable()
+
+
+async def test_a_repository_that_is_not_there_is_noticed(tmp_path: Path) -> None:
+    home = Home(tmp_path / "misspelt", bundle=classifier_bundle(tmp_path / "default", name="first").path)
+    with capture_logs() as logs:
+        await home.models.start()
+    await home.models.stop()
+    warnings = [(line["setting"], line["path"]) for line in logs if line["log_level"] == "warning"]
+    assert warnings == [("repository", str(tmp_path / "misspelt"))]
 
 
 async def test_nothing_is_there_before_it_has_started(root: Path) -> None:

@@ -36,6 +36,17 @@ def test_probes_answer_and_do_not_say_what_answers(probes: Probes) -> None:
     assert ask(probes, "/readyz")[::2] == (503, "still loading\n")
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_probes_listen_on_addresses_of_ipv6() -> None:
+    server = Probes("::1", 0, Metrics(), lambda: "", lambda: "")
+    try:
+        with socket.create_connection(("::1", server.port), timeout=30) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.0 200")
+    finally:
+        server.close()
+
+
 def test_connections_that_say_nothing_take_few_threads(probes: Probes) -> None:
     before = set(threading.enumerate())  # threads of earlier tests may end meanwhile
 

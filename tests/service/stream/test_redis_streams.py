@@ -207,6 +207,14 @@ def test_done_entries_may_be_deleted_and_results_trimmed(server: RedisServer, tm
     assert 50 <= client(server).xlen("results") < 200
 
 
+def test_an_entry_whose_value_has_another_name_is_not_deleted(server: RedisServer, tmp_path: Path) -> None:
+    client(server).xadd("alerts", {"packet": alert(1)})
+    with running(settings(server, tmp_path, source=address(server, "alerts", delete="yes"))) as worker:
+        wait_until(lambda: worker.totals().get("dead:empty") == 1)
+        assert worker.stop() == 0
+    assert client(server).xlen("alerts") == 1
+
+
 def test_dead_letters_in_a_stream_are_replayed_and_deleted(server: RedisServer, tmp_path: Path) -> None:
     network = Network()
     network.on_marker = {3.0: poison}

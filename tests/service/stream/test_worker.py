@@ -1,15 +1,18 @@
 """A worker from files to files: everything that does not need a broker."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from models.alerts.envelopes import TopicRule
 from models.lightcurve import LightCurve
 from service.stream.addresses import AddressError
+from service.stream.connectors import check_addresses
 from support import alerts
-from support.edge import Network, wait_until
+from support.edge import HOST, Network, wait_until
 from support.graphs import poison
 from support.stream import alert, chosen, dead_letters, results, running
 
@@ -177,9 +180,18 @@ def test_a_clock_that_jumps_changes_no_account(
 def test_a_file_that_cannot_be_read_ends_the_worker_after_those_before_it(tmp_path: Path) -> None:
     place = packets(tmp_path, *map(alert, range(4)))
     (place / "0002.tar.gz").write_bytes(b"no archive")
-    with running(chosen(tmp_path, source=f"file:{place}")) as worker:
+    with capture_logs() as logs, running(chosen(tmp_path, source=f"file:{place}")) as worker:
         assert worker.join() == 1
     assert worker.totals() == {"in": 3, "classified": 3, "pending": 0}
+    (failed,) = [line for line in logs if line["event"] == "the worker failed"]
+    assert failed["reason"].endswith("0002.tar.gz: not a gzip file")
+
+
+def test_a_dead_letter_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "odd.record.json").write_text('{"headers": 1}')
+    with capture_logs() as logs, running(chosen(tmp_path, source=f"file:{tmp_path}"), replay=True) as worker:
+        assert worker.join() == 1
+    assert any("odd.record.json: not a dead letter" in line.get("reason", "") for line in logs)
 
 
 def test_a_rule_for_a_topic_wins(tmp_path: Path) -> None:
@@ -197,6 +209,21 @@ def test_a_worker_without_a_source_does_not_start(tmp_path: Path, changes: dict[
     worker = running(chosen(tmp_path, **changes))
     with pytest.raises(AddressError), worker as started:
         started.join()
+
+
+@pytest.mark.parametrize("changes", [{"source": "file:/no/such/place"}, {"sink": ""}, {"dead_letters": "nowhere"}])
+def test_wrong_addresses_are_told_before_models_are_loaded(tmp_path: Path, changes: dict[str, str]) -> None:
+    settings = chosen(tmp_path, **({"source": f"file:{tmp_path}"} | changes))
+    with pytest.raises(AddressError):
+        check_addresses(settings)
+
+
+def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+    place = packets(tmp_path, alert(1))
+    with socket.create_server((HOST, 0)) as taken:
+        settings = chosen(tmp_path, source=f"file:{place}", worker_port=taken.getsockname()[1])
+        with pytest.raises(AddressError, match=r"NIGHTJAR_WORKER_PORT.*in use"), running(settings) as worker:
+            worker.join()
 
 
 def test_a_result_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
