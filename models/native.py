@@ -186,6 +186,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="build nothing, say whether there are kernels")
     options = parser.parse_args()
     try:
+        if not options.check:
+            sys.stderr.write(f"compiling with {' '.join(compiler())}: some seconds, or a minute with ziglang\n")
         sys.stdout.write(f"{find() if options.check else build()}\n")
     except NativeError as error:
         sys.stderr.write(f"{error}\n")

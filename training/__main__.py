@@ -132,7 +132,8 @@ class Export(TrainingCommand):
         """Export, then print what was written as JSON."""
         from training.export.bundle import release
 
-        bundle = release(self.run, self.data, self.out, name=self.name, version=self.version)
+        say = partial(print, file=sys.stderr, flush=True)
+        bundle = release(self.run, self.data, self.out, name=self.name, version=self.version, say=say)
         calibration = bundle.manifest.calibration.model_dump()
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256, "calibration": calibration})
 

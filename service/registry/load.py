@@ -110,8 +110,8 @@ def _add(
     before: BundleOnDisk | None,
     optional: bool = False,
 ) -> None:
-    if (shown := str(path).encode(errors="backslashreplace").decode()) != str(path):
-        contents.unreadable[Path(shown)] = "the folder's name is no UTF-8"  # and no reply could repeat it
+    if (escaped := str(path).encode(errors="backslashreplace").decode()) != str(path):
+        contents.unreadable[Path(escaped)] = "the folder's name is no UTF-8"  # and no reply could repeat it
         return
     try:
         on_disk = _read(path, before)

@@ -67,7 +67,7 @@ def test_weights_beside_the_graph_are_refused(tmp_path: Path, here: bool, monkey
 
 
 def test_a_run_without_end_is_interrupted(tmp_path: Path) -> None:
-    """It would keep every other bundle from being loaded, and the process from ending."""
+    """A graph without end would keep every other bundle from being loaded, and the process from ending."""
     value = helper.make_tensor_value_info
     body = helper.make_graph(
         [helper.make_node("Identity", ["going_on"], ["go_on"]), helper.make_node("Identity", ["last"], ["next"])],

@@ -19,7 +19,7 @@ leaves here: it has a card, which ``python -m training card`` rewrites once ther
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,8 +97,17 @@ class Release:
     ensemble: Ensembled | None = None
 
 
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
 def export_bundle(
-    network: nn.Module, config: RunConfig, tokens: Sequence[Tokens], out: Path, release: Release
+    network: nn.Module,
+    config: RunConfig,
+    tokens: Sequence[Tokens],
+    out: Path,
+    release: Release,
+    say: Callable[[str], None] = _silent,
 ) -> tuple[Bundle, float]:
     """Write a bundle folder and prove it equal to the network.
 
@@ -106,6 +115,7 @@ def export_bundle(
     ----------
     tokens : real light curves for the parity batches, enough to reach every expert; the shortest and longest of them
         and some between become the golden vectors.
+    say : takes a sentence at the beginning of each step, of which two take long.
 
     Returns
     -------
@@ -126,8 +136,10 @@ def export_bundle(
     batches = parity_batches(tokens)
     with torch.no_grad():
         example = served.outputs(*served.arguments(batches[0]).values())
+    say("tracing the network into a graph")
     conditions = served.answers_to_nothing(), served.works_on_rows(), served.native()
     write_graph(served, served.arguments(batches[0]), AXES, list(example), out / MODEL, *conditions)
+    say(f"comparing torch and onnxruntime on {len(batches)} batches")
     worst = check_parity(served, out / MODEL, batches)
     golden = {name: batches[-1][name] for name in served.arguments(batches[-1])}
     write_golden(out, golden, run(open_session(out / MODEL), golden))
@@ -256,12 +268,15 @@ class Confidence(NamedTuple):
     metrics: dict[str, Any]
 
 
-def release(run: Path, data: Path, out: Path, *, name: str, version: str) -> Bundle:
+def release(
+    run: Path, data: Path, out: Path, *, name: str, version: str, say: Callable[[str], None] = _silent
+) -> Bundle:
     """Export the best weights of a run as a bundle with a card; a classifier is calibrated.
 
     Parameters
     ----------
     data : the data file the run was trained on; its validation split calibrates.
+    say : takes a sentence at the beginning of each step.
 
     Raises
     ------
@@ -276,6 +291,7 @@ def release(run: Path, data: Path, out: Path, *, name: str, version: str) -> Bun
     dataset = read_dataset(data)
     if fingerprint(data, len(dataset)).sha256 != config.data.sha256:
         raise RunError(f"{run} was trained on other data than {data}")
+    say(f"asking the network about {len(dataset)} light curves")
     fit = fit_confidence(network, dataset, config.recipe) if config.recipe.task == "classify" else None
     described = Release(
         name=name,
@@ -287,7 +303,7 @@ def release(run: Path, data: Path, out: Path, *, name: str, version: str) -> Bun
         novelty=fit.novelty if fit else None,
         prediction_sets=fit.prediction_sets if fit else None,
     )
-    export_bundle(network, config, _parity_tokens(dataset, config), out, described)
+    export_bundle(network, config, _parity_tokens(dataset, config), out, described, say)
     return write_card(out)
 
 
