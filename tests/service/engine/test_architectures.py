@@ -11,7 +11,7 @@ import pytest
 from models.bundle import MODEL, Bundle, BundleError, write_golden, write_manifest
 from models.lightcurve import Limits
 from models.metadata import METADATA_COLUMNS
-from models.runtime import open_session
+from models.runtime import open_session, run
 from service.engine.batch import program_of
 from service.engine.load import check_bundle, load_model
 from service.engine.machine import LONGEST_PROBE, Shape, measure, probe, warm_up_shapes
@@ -87,9 +87,10 @@ def test_an_input_that_nobody_makes_is_refused(tmp_path: Path) -> None:
     onnx.save(graph, tmp_path / MODEL)
     program = program_of(bundle.manifest)
     inputs = program.assemble(probe(program, Shape(2, 3, 3))) | {"redshift": np.zeros(2, np.float32)}
-    names = {node.name for node in open_session(tmp_path / MODEL).get_inputs()}
+    session = open_session(tmp_path / MODEL)
+    names = {node.name for node in session.get_inputs()}
     assert "redshift" in names
-    write_golden(tmp_path, {name: inputs[name] for name in names}, {})
+    write_golden(tmp_path, {name: inputs[name] for name in names}, run(session, inputs))
     with pytest.raises(BundleError, match="takes redshift, which nobody gives it"):
         load_model(altered(bundle))
 
@@ -111,7 +112,9 @@ def test_outputs_of_another_width_are_refused(tmp_path: Path) -> None:
 def golden_of(bundle: Bundle) -> tuple[dict[str, Any], dict[str, Any]]:
     program = program_of(bundle.manifest)
     inputs = program.assemble(probe(program, Shape(2, 3, 3)))
-    return {name: value for name, value in inputs.items() if name != "metadata"}, {}
+    return {name: value for name, value in inputs.items() if name != "metadata"}, run(
+        open_session(bundle.model), inputs
+    )
 
 
 def test_long_histories_are_measured_where_a_network_takes_them(tmp_path: Path) -> None:
