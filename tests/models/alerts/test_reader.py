@@ -215,9 +215,9 @@ def test_damaged_packets_are_answered(sample: str, draw: st.DataObject) -> None:
         at = draw.draw(st.integers(0, len(data) - 1))
         data[at : at + draw.draw(st.integers(0, 4))] = draw.draw(st.binary(max_size=6))
         data = data or bytearray(1)
-    started = time.perf_counter()
+    started = time.thread_time()
     assert read_packet(bytes(data))
-    assert time.perf_counter() - started < 2.0
+    assert time.thread_time() - started < 2.0
 
 
 @settings(max_examples=300, deadline=None)
@@ -238,9 +238,9 @@ def test_the_worst_admitted_schema_stays_bounded() -> None:
     ]}  # fmt: skip
     count = (2 << 20) // 4 - 9
     data = alerts.header(top) + alerts.block(1, b"\2\2\2\2" + alerts.long(count) + b"\2\2\2\2" * count + b"\0")
-    started = time.perf_counter()
+    started = time.thread_time()
     assert refusal(read_packet(data)).reason is RejectReason.TOO_MANY_OBSERVATIONS
-    assert time.perf_counter() - started < 20.0
+    assert time.thread_time() - started < 20.0
 
 
 def real_packets() -> Iterator[tuple[str, bytes]]:
