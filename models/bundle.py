@@ -50,7 +50,7 @@ _REDSHIFTS = {"z_final", "hostgal_zspec", "hostgal_zphot"}
 MAX_MANIFEST_BYTES = 4 << 20
 """The largest of those shipped has 53 kB. A text of lists takes twenty-five times its length while it is read."""
 MAX_FILE_BYTES = 2 << 30
-"""More is no graph: protobuf, its format, ends there."""
+"""Largest size of a bundle's file: a graph cannot be larger, as protobuf messages end at 2 GiB."""
 MAX_GOLDEN_BYTES = 256 << 20
 """Of all golden vectors once decompressed; those shipped have 50 kB."""
 GOLDEN_SECONDS = 30.0

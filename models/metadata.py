@@ -53,7 +53,7 @@ KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
 _KNOWN = frozenset(KNOWN_COLUMNS)
 
 LARGEST: Final = float(np.finfo(np.float32).max)
-"""What is beyond would be infinite to a network, which sees metadata in single precision."""
+"""Largest absolute value of a metadata column: networks see metadata in single precision, which ends here."""
 
 
 def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]:

@@ -1,3 +1,3 @@
 """The serving program: HTTP in, class probabilities and embeddings out."""
 
-import models  # noqa: F401  # whatever of this package comes first: before onnxruntime is imported
+import models  # noqa: F401  # switches onnxruntime's reports off, before a module here imports onnxruntime

@@ -1,3 +1,3 @@
 """The training program: simulate, train, evaluate, export."""
 
-import models  # noqa: F401  # whatever of this package comes first: before onnxruntime is imported
+import models  # noqa: F401  # switches onnxruntime's reports off, before a module here imports onnxruntime

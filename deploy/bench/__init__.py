@@ -1,3 +1,3 @@
 """Measurements of the service, each against something bare in the same run. See ``__main__.py``."""
 
-import models  # noqa: F401  # whatever of this package comes first: before onnxruntime is imported
+import models  # noqa: F401  # switches onnxruntime's reports off, before a module here imports onnxruntime

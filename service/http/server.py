@@ -153,7 +153,7 @@ class Server(uvicorn.Server):
             )
             await self.lifespan.shutdown()
             sys.exit(1)
-        self.servers = [listener]  # type: ignore[list-item]  # as much of one as uvicorn uses
+        self.servers = [listener]  # type: ignore[list-item]  # it has the attributes of a server that uvicorn uses
         for listening in listener.sockets:
             host, port = listening.getsockname()[:2]
             log.info("listening", host=host, port=port)
