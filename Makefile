@@ -56,11 +56,11 @@ serve: $(VENV)/.cpu
 	$(BIN)/nightjar serve
 
 native: $(VENV)/.cpu
-	$(BIN)/python -m models.native
+	$(BIN)/python -m nightjar_alerts.models.native
 
 # mypy takes most of the time, on one core; the rest runs beside it.
 lint: $(VENV)/.test
-	@began=$$(date +%s); $(BIN)/python -m mypy service models training deploy tests & types=$$!; \
+	@began=$$(date +%s); $(BIN)/python -m mypy src/nightjar_alerts deploy tests & types=$$!; \
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/python -m deploy.pages --check; \
 	rest=$$?; wait $$types || rest=1; echo "make lint: $$(($$(date +%s) - began)) s"; exit $$rest
 

@@ -243,7 +243,7 @@ def serve_observed(tree: Path, report: Path) -> None:
     sys.setprofile(crossing.note)
     sys.argv = ["nightjar", "serve"]
     sys.path[0] = str(tree)
-    runpy.run_module("service", run_name="__main__")
+    runpy.run_module("nightjar_alerts.service", run_name="__main__")
 
 
 def _free_port() -> int:

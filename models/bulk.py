@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.lightcurve import (
+from nightjar_alerts.models.lightcurve import (
     Bool,
     Columns,
     Float32,
@@ -23,7 +23,7 @@ from models.lightcurve import (
     LightCurveError,
     band_column,
 )
-from models.photometry import BANDS, DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT
+from nightjar_alerts.models.photometry import BANDS, DETECTION_SNR, MAX_ABS_MJD, NJY_PER_UNIT
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,13 +28,13 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from models.alerts.surveys import SURVEYS
-from models.lightcurve import Limits
-from models.metadata import Context
-from models.photometry import BANDS, BandMap, FluxUnit
-from models.posterior import Domain, Novelty, PredictionSets
-from models.runtime import Provider, run_within
-from models.taxonomy import Taxonomy
+from nightjar_alerts.models.alerts.surveys import SURVEYS
+from nightjar_alerts.models.lightcurve import Limits
+from nightjar_alerts.models.metadata import Context
+from nightjar_alerts.models.photometry import BANDS, BandMap, FluxUnit
+from nightjar_alerts.models.posterior import Domain, Novelty, PredictionSets
+from nightjar_alerts.models.runtime import Provider, run_within
+from nightjar_alerts.models.taxonomy import Taxonomy
 
 PRETRAINED = Path(__file__).parent / "pretrained"
 DEFAULT_BUNDLE = PRETRAINED / "astro-moe-elasticc" / "2.4.0"

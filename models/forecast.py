@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.lightcurve import (
+from nightjar_alerts.models.lightcurve import (
     Float32,
     Float64,
     Int64,
@@ -27,7 +27,7 @@ from models.lightcurve import (
     check_times,
     require,
 )
-from models.photometry import BANDS, BandMap
+from nightjar_alerts.models.photometry import BANDS, BandMap
 
 MAX_QUERIES = 256  # forty nights in six bands; a decoder's attention among queries grows with their square
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.metadata import metadata_row
-from models.photometry import (
+from nightjar_alerts.models.metadata import metadata_row
+from nightjar_alerts.models.photometry import (
     BANDS,
     DETECTION_SNR,
     FILTERS,

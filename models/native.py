@@ -1,7 +1,7 @@
 """Kernels of our own for onnxruntime, in C++: optional, and faster than the standard operators they stand for.
 
-    python -m models.native            build them, with the first C++ compiler that is found
-    python -m models.native --check    say whether there are any for this machine
+    python -m nightjar_alerts.models.native            build them, with the first C++ compiler that is found
+    python -m nightjar_alerts.models.native --check    say whether there are any for this machine
 
 The library is built from the sources in ``kernels/``, found again, and refused where it is anything else. The graphs of
 bundles hold the same numbers as a function of standard operators, which runs wherever there are no kernels.
@@ -111,7 +111,9 @@ def find(folder: Path | None = None) -> Path:
     if not path.is_file() or not note.is_file():
         stale = any(folder.glob("*.so"))
         others = "; what is there was built from other sources or for another processor" if stale else ""
-        raise NativeError(f"no kernels are built for this machine{others}: run `python -m models.native`")
+        raise NativeError(
+            f"no kernels are built for this machine{others}: run `python -m nightjar_alerts.models.native`"
+        )
     for trusted in (folder, path, note):
         _check_owner(trusted)
     try:
@@ -182,7 +184,9 @@ def _digest(path: Path) -> str:
 
 def main() -> int:
     """Build the kernels, or say whether there are any; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m models.native", description="Kernels of our own in C++.")
+    parser = argparse.ArgumentParser(
+        prog="python -m nightjar_alerts.models.native", description="Kernels of our own in C++."
+    )
     parser.add_argument("--check", action="store_true", help="build nothing, say whether there are kernels")
     options = parser.parse_args()
     try:

@@ -38,10 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.lightcurve import LightCurve
-from models.metadata import Context, Evidence
-from models.photometry import UNKNOWN, BandMap, magnitude_of
-from models.taxonomy import NAMED, UNIFORM, Taxonomy, class_shares, rates
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.metadata import Context, Evidence
+from nightjar_alerts.models.photometry import UNKNOWN, BandMap, magnitude_of
+from nightjar_alerts.models.taxonomy import NAMED, UNIFORM, Taxonomy, class_shares, rates
 
 
 class _Frozen(BaseModel):

@@ -1,3 +1,1 @@
-"""The serving program: HTTP in, class probabilities and embeddings out."""
-
-import models  # noqa: F401  # switches onnxruntime's reports off, before a module here imports onnxruntime
+"""The service: HTTP and stream worker, from light curves and alert packets to class probabilities and embeddings."""

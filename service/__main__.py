@@ -1,6 +1,6 @@
 """The command line: ``nightjar serve | classify | worker | replay | check | demo | settings``.
 
-``python -m service ...`` is the same.
+``python -m nightjar_alerts.service ...`` is the same.
 """
 
 import os
@@ -33,16 +33,16 @@ from pydantic_settings import (
 if find_spec("onnxruntime") is None:  # two packages bring it, so neither is required; what follows needs one
     sys.exit("nightjar: onnxruntime is not installed: pip install 'nightjar-alerts[cpu]', or [gpu] for CUDA")
 
-from models.bundle import DEFAULT_BUNDLE, BundleError
-from models.native import Native
-from models.runtime import Provider, ProviderError
-from service.client import SAMPLES, Answer, Client, ClientError, packets_in
-from service.engine.load import Checked, check_bundle
-from service.http.server import serve
-from service.process import VERSION, TracingError
-from service.registry.cache import RedisUnavailable
-from service.settings import ClientSettings, Settings, StreamSettings, sentence_about, settings_table
-from service.stream.worker import work
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
+from nightjar_alerts.models.native import Native
+from nightjar_alerts.models.runtime import Provider, ProviderError
+from nightjar_alerts.service.client import SAMPLES, Answer, Client, ClientError, packets_in
+from nightjar_alerts.service.engine.load import Checked, check_bundle
+from nightjar_alerts.service.http.server import serve
+from nightjar_alerts.service.process import VERSION, TracingError
+from nightjar_alerts.service.registry.cache import RedisUnavailable
+from nightjar_alerts.service.settings import ClientSettings, Settings, StreamSettings, sentence_about, settings_table
+from nightjar_alerts.service.stream.worker import work
 
 TOP = 3
 OBJECT_WIDTH = 20
@@ -131,7 +131,7 @@ def demo_service() -> Iterator[str]:
         log = Path(folder) / "service.log"
         chosen = {f"NIGHTJAR_{name}": text for name, text in (SETTINGS | {"PORT": str(port)}).items()}
         with log.open("wb") as sink:
-            command = [sys.executable, "-m", "service", "serve"]
+            command = [sys.executable, "-m", "nightjar_alerts.service", "serve"]
             process = subprocess.Popen(command, env=os.environ | chosen, stdout=sink, stderr=subprocess.STDOUT)
         try:
             _wait(process, port, log)

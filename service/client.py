@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from service.settings import ClientSettings
+from nightjar_alerts.service.settings import ClientSettings
 
 SAMPLES = Path(__file__).resolve().parent / "samples"
 PACKET_SUFFIX = ".avro"

@@ -19,8 +19,8 @@ from typing import Generic, Literal, Protocol, TypeVar
 import numpy as np
 import structlog
 
-from models.lightcurve import LightCurve, LightCurveError
-from service.engine.batch import (
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
@@ -35,10 +35,10 @@ from service.engine.batch import (
     RunHung,
     Waiting,
 )
-from service.engine.engine import Engine
-from service.observe.metrics import Metrics, ModelNotes
-from service.observe.tracing import RECORDING, add_runs, stage
-from service.threads import in_thread
+from nightjar_alerts.service.engine.engine import Engine
+from nightjar_alerts.service.observe.metrics import Metrics, ModelNotes
+from nightjar_alerts.service.observe.tracing import RECORDING, add_runs, stage
+from nightjar_alerts.service.threads import in_thread
 
 log = structlog.get_logger(__name__)
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import structlog
 
-from service.observe.tracing import Tracer
-from service.settings import Settings
+from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.settings import Settings
 
 
 def _version() -> str:
@@ -105,7 +105,7 @@ def tracer_of(endpoint: str, ratio: float) -> Tracer:
     if not endpoint:
         return Tracer()
     try:  # not installed, nor worth 100 ms of start-up, where none is used
-        from service.observe.trace_exporter import Exporter
+        from nightjar_alerts.service.observe.trace_exporter import Exporter
     except ImportError as error:
         raise TracingError("sending traces needs the otel extra: pip install 'nightjar-alerts[otel]'") from error
     return Tracer(Exporter(endpoint, VERSION), ratio)

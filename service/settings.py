@@ -1,7 +1,7 @@
 """Every setting of the service, declared once.
 
 A setting is read from the environment (prefix ``NIGHTJAR_``) or given to ``nightjar serve`` as an option of the same
-name (``NIGHTJAR_MAX_PACKETS=10`` or ``--max-packets 10``). ``python -m service settings`` prints them as a Markdown
+name (``NIGHTJAR_MAX_PACKETS=10`` or ``--max-packets 10``). ``nightjar settings`` prints them as a Markdown
 table; ``docs/settings.md`` holds the same rows (``python -m deploy.pages``).
 """
 
@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints,
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from models.alerts.envelopes import TopicRule
-from models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
-from models.forecast import MAX_QUERIES
-from models.native import Native
-from models.runtime import Provider
-from service.registry.names import PATTERN
+from nightjar_alerts.models.alerts.envelopes import TopicRule
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
+from nightjar_alerts.models.forecast import MAX_QUERIES
+from nightjar_alerts.models.native import Native
+from nightjar_alerts.models.runtime import Provider
+from nightjar_alerts.service.registry.names import PATTERN
 
 ENV_PREFIX = "NIGHTJAR_"
 DEVELOPERS = frozenset(ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA", "TEST_DATA", "SOAK"))
@@ -158,8 +158,9 @@ class Settings(BaseSettings):
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
     native: Native = Field(
         "auto",
-        description="use of Nightjar's own C++ kernels (`python -m models.native` builds them): auto: where they are "
-        "built for this machine and the provider is cpu; on: the service does not start without them; off: never",
+        description="use of the native C++ kernels (built by `python -m nightjar_alerts.models.native`): auto: where "
+        "they are built for this machine and the provider is cpu; on: the service does not start without them; off: "
+        "never",
     )
     workers: int = Field(0, ge=0, description="inference runs of a model at the same time; 0: measured by `autotune`")
     threads_per_run: int = Field(

@@ -54,7 +54,7 @@ def confident_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def native_library() -> Path:
     """Library of kernels of our own, built where it is not yet."""
-    from models.native import NativeError, build, compiler, find
+    from nightjar_alerts.models.native import NativeError, build, compiler, find
     from support.native import BUILT
 
     try:

@@ -33,9 +33,9 @@ from urllib.request import Request, urlopen
 import pytest
 
 from deploy.bench.service_process import ServiceProcess, running
-from models.taxonomy import ELASTICC
-from service.answers.replies import CurveFailure, CurveResult, PacketFailure, PacketResult
-from training.simulate.packets import SAMPLES as SIMULATED
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.answers.replies import CurveFailure, CurveResult, PacketFailure, PacketResult
+from nightjar_alerts.training.simulate.packets import SAMPLES as SIMULATED
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -275,7 +275,7 @@ def digits(value: Any) -> Any:
 def test_readme_shows_what_the_demonstration_prints() -> None:
     (shown,) = (b.code for b in blocks(README.read_text()) if "most probable classes" in b.code)
     done = subprocess.run(
-        [sys.executable, "-m", "service", "demo"],
+        [sys.executable, "-m", "nightjar_alerts.service", "demo"],
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

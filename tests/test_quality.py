@@ -23,7 +23,7 @@ def python_tool(*arguments: str) -> list[str]:
 CHECKS = {
     "lint": python_tool("ruff", "check", "."),
     "format": python_tool("ruff", "format", "--check", "."),
-    "types": python_tool("mypy", *ROOMS),
+    "types": python_tool("mypy", "src/nightjar_alerts", "deploy", "tests"),
     "imports": [str(Path(sys.executable).with_name("lint-imports"))],
 }
 

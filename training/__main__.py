@@ -2,13 +2,13 @@
 
 A whole run, resumable at every step::
 
-    python -m training simulate --out build/sim.parquet --per-class 3000
-    python -m training train default --data build/sim.parquet
-    python -m training export runs/default-0 build/astro-moe --data build/sim.parquet
-    python -m training baseline --data build/sim.parquet --report build/baseline.json
-    python -m training evaluate build/astro-moe --data build/sim.parquet --report build/report.json \\
+    nightjar-train simulate --out build/sim.parquet --per-class 3000
+    nightjar-train train default --data build/sim.parquet
+    nightjar-train export runs/default-0 build/astro-moe --data build/sim.parquet
+    nightjar-train baseline --data build/sim.parquet --report build/baseline.json
+    nightjar-train evaluate build/astro-moe --data build/sim.parquet --report build/report.json \\
         --html build/report.html --baseline build/baseline.json
-    python -m training card build/astro-moe --report build/report.json --baseline build/baseline.json
+    nightjar-train card build/astro-moe --report build/report.json --baseline build/baseline.json
 
 Commands import what they need when they run, so that ``--help`` answers at once.
 """
@@ -26,9 +26,9 @@ from pydantic_settings import BaseSettings, CliApp, CliImplicitFlag, CliPosition
 if missing := [name for name in ("onnxruntime", "pyarrow", "torch", "tqdm") if find_spec(name) is None]:
     sys.exit(f"error: training needs {', '.join(missing)}: pip install 'nightjar-alerts[cpu,train]'")
 
-from training.experiments.commands import Experiments
-from training.importers.commands import Import
-from training.sky.commands import Adapt, RealSky
+from nightjar_alerts.training.experiments.commands import Experiments
+from nightjar_alerts.training.importers.commands import Import
+from nightjar_alerts.training.sky.commands import Adapt, RealSky
 
 
 class TrainingCommand(BaseModel):
@@ -52,7 +52,7 @@ class Simulate(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Run the simulator."""
-        from training.simulate.generate import simulate
+        from nightjar_alerts.training.simulate.generate import simulate
 
         options: dict[str, Any] = self.model_dump(include={"classes", "deep_fraction", "survey"})
         simulate(self.out, self.per_class, self.seed, self.workers, **options)
@@ -73,8 +73,8 @@ class Train(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Train or resume, then print the outcome as JSON; of several processes one prints."""
-        from training.fit.distributed import is_first
-        from training.fit.train import train
+        from nightjar_alerts.training.fit.distributed import is_first
+        from nightjar_alerts.training.fit.train import train
 
         named = _recipe(self.recipe)
         schedule = named.schedule.model_copy(update={"steps": self.steps or named.schedule.steps})
@@ -93,7 +93,7 @@ class Describe(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Print the description."""
-        from models.networks.zoo import build, count_parameters
+        from nightjar_alerts.models.networks.zoo import build, count_parameters
 
         recipe = _recipe(self.recipe)
         parameters = count_parameters(build(recipe.network, recipe.task))
@@ -111,7 +111,7 @@ class Throughput(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Time, then print paces and their ratio as JSON."""
-        from training.fit.train import throughput
+        from nightjar_alerts.training.fit.train import throughput
 
         named = _recipe(self.recipe)
         changes = {"threads": self.threads or named.threads, "device": self.device or named.device}
@@ -130,7 +130,7 @@ class Export(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Export, then print what was written as JSON."""
-        from training.export.bundle import release
+        from nightjar_alerts.training.export.bundle import release
 
         say = partial(print, file=sys.stderr, flush=True)
         bundle = release(self.run, self.data, self.out, name=self.name, version=self.version, say=say)
@@ -146,7 +146,7 @@ class Unpack(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Unpack, then print where to."""
-        from training.export.weights import unpack
+        from nightjar_alerts.training.export.weights import unpack
 
         _print({"run": str(unpack(self.bundle, self.out))})
 
@@ -166,8 +166,8 @@ class Evaluate(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Score, write the report and print the scores of every view."""
-        from training.score.evaluate import evaluate
-        from training.score.page import read_baselines, write_page
+        from nightjar_alerts.training.score.evaluate import evaluate
+        from nightjar_alerts.training.score.page import read_baselines, write_page
 
         beside = read_baselines(self.baseline)  # a missing file is better noticed before the hours of scoring
         report = evaluate(self.models, self.data, self.split, self.objects, left_out=self.left_out, tsne=self.tsne)
@@ -193,7 +193,7 @@ class Baseline(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Train, score, write the report and print the scores of every view."""
-        from training.score.baseline import baseline
+        from nightjar_alerts.training.score.baseline import baseline
 
         recipe = _recipe(self.recipe).model_copy(update={"seed": self.seed})
         report = baseline(
@@ -225,7 +225,7 @@ class CrossValidate(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Train what is missing, score, write the report and print its table."""
-        from training.score.folds import crossvalidate, table
+        from nightjar_alerts.training.score.folds import crossvalidate, table
 
         named = _recipe(self.recipe)
         schedule = named.schedule.model_copy(update={"steps": self.steps or named.schedule.steps})
@@ -252,7 +252,7 @@ class Card(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Write the card and print the bundle's new hash."""
-        from training.export.card import read_report, write_card
+        from nightjar_alerts.training.export.card import read_report, write_card
 
         bundle = write_card(self.bundle, read_report(self.report), read_report(self.baseline))
         _print({"bundle": str(bundle.path), "sha256": bundle.sha256})
@@ -270,8 +270,8 @@ class Profile(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Time and print nodes, microseconds and shares as JSON."""
-        from models.native import find
-        from training.export.profile import profile
+        from nightjar_alerts.models.native import find
+        from nightjar_alerts.training.export.profile import profile
 
         kernels = find() if self.native else None
         costs = profile(
@@ -288,7 +288,7 @@ class ExportAgain(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Make it; print the nodes of both graphs and the largest difference of their golden outputs."""
-        from training.export.weights import export_again
+        from nightjar_alerts.training.export.weights import export_again
 
         _print(export_again(self.bundle, self.out))
 
@@ -302,7 +302,7 @@ class QuantizeTrial(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Score and time dynamic and static 8-bit weights beside single precision; print JSON."""
-        from training.export.quantize import trial
+        from nightjar_alerts.training.export.quantize import trial
 
         _print(trial(self.bundle, self.data, self.per_class))
 
@@ -315,7 +315,7 @@ class Cuda(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Make it, unless a node has no CUDA kernel; print how many nodes it has, and which of them the CPU keeps."""
-        from training.export.cuda import add_cuda
+        from nightjar_alerts.training.export.cuda import add_cuda
 
         _print(add_cuda(self.bundle, self.out))
 
@@ -328,7 +328,7 @@ class CudaKernels(TrainingCommand):
 
     def cli_cmd(self) -> None:
         """Write the table that graphs are checked against."""
-        from training.export.cuda import write_table
+        from nightjar_alerts.training.export.cuda import write_table
 
         write_table(self.documentation, self.version)
 
@@ -337,7 +337,7 @@ class Training(BaseSettings):
     """Train light-curve classifiers and export them as bundles."""
 
     model_config = SettingsConfigDict(
-        cli_prog_name="python -m training",
+        cli_prog_name="nightjar-train",
         cli_kebab_case=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,
@@ -370,7 +370,7 @@ class Training(BaseSettings):
 
 
 def _recipe(name: str) -> Any:
-    from training.recipes.catalogue import RECIPES
+    from nightjar_alerts.training.recipes.catalogue import RECIPES
 
     if name not in RECIPES:
         raise SystemExit(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
@@ -389,7 +389,7 @@ def _print(value: dict[str, Any]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and run; problems with files are one line on stderr and exit status 1."""
-    from models.bundle import BundleError
+    from nightjar_alerts.models.bundle import BundleError
 
     try:
         CliApp.run(Training, cli_args=sys.argv[1:] if arguments is None else arguments)

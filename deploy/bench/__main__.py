@@ -29,9 +29,9 @@ from deploy.bench import (
     throughput,
     wire,
 )
-from models.bundle import DEFAULT_BUNDLE
-from models.networks.astro_moe import AstroMoEConfig
-from service.client import SAMPLES, packets_in
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.models.networks.astro_moe import AstroMoEConfig
+from nightjar_alerts.service.client import SAMPLES, packets_in
 
 Part = Literal[
     "throughput", "engine", "coldstart", "memory", "stream", "kafka", "peers", "packets", "twin", "hostile",

@@ -22,9 +22,9 @@ import numpy as np
 import onnxruntime as ort
 
 from deploy.bench.workload import Columns, graph_inputs
-from models.bundle import Manifest, load_bundle
-from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
-from models.runtime import Run, open_session, run
+from nightjar_alerts.models.bundle import Manifest, load_bundle
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.runtime import Run, open_session, run
 
 
 class BarePace(NamedTuple):

@@ -55,12 +55,12 @@ from deploy.bench.simulation.figures import Figures, figures
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.wire import patient
 from deploy.bench.workload import LONGEST, Columns, Trace, alert_mix, visits
-from models.common import markdown_table
-from models.runtime import run
-from service.engine.batch import Prediction, Question, program_of
-from service.engine.engine import Engine, EngineOptions
-from service.engine.load import LoadedModel, load_model
-from service.engine.policy import BatchLimits, most_items
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.runtime import run
+from nightjar_alerts.service.engine.batch import Prediction, Question, program_of
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.service.engine.policy import BatchLimits, most_items
 
 WITHIN: Final = 1.0  # seconds, of goodput, which is not looked at here
 FIGURES: Final = ("throughput", "p50_ms", "p99_ms")

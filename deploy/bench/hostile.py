@@ -39,7 +39,7 @@ from deploy.bench.attacks import HEAD, PATIENCE_SECONDS, Attack, AttackPace, Tar
 from deploy.bench.http_load import quantile
 from deploy.bench.report import Numbers
 from deploy.bench.service_process import HOST, ServiceDied, ServiceProcess, running, start
-from models.common import markdown_table
+from nightjar_alerts.models.common import markdown_table
 
 GOOD_ADDRESS: Final = "127.0.0.2"
 PAUSE_SECONDS: Final = 0.02  # between two requests of the good client

@@ -27,7 +27,7 @@ from deploy.bench.kafka_trial import PARTITIONS, AnswerTopic, Trial, assigned, m
 from deploy.bench.report import Numbers
 from deploy.bench.service_process import ServiceProcess
 from deploy.bench.workload import packet, visit
-from models.common import markdown_table
+from nightjar_alerts.models.common import markdown_table
 
 GOOD_PER_SECOND: Final = 50
 QUIET_SECONDS: Final = 4.0
@@ -276,7 +276,7 @@ def _sampled(worker: ServiceProcess) -> Iterator[list[int]]:
 
 def main() -> None:
     """Measure every kind and print it."""
-    from models.bundle import DEFAULT_BUNDLE
+    from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 
     print(numbers(measure(DEFAULT_BUNDLE, float(sys.argv[1]), print)))
 

@@ -31,7 +31,7 @@ from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import ServiceProcess
 from deploy.bench.wire import interval
 from deploy.bench.workload import visit
-from service.engine.machine import usable_cores
+from nightjar_alerts.service.engine.machine import usable_cores
 
 Part = Literal[
     "visits", "rebalance", "kills", "kills_loaded", "outages", "commits", "price", "steady", "drain",
@@ -406,7 +406,7 @@ def _thousand(number: int) -> list[bytes]:
 
 def main() -> None:
     """Measure one tree alone and print the numbers."""
-    from models.bundle import DEFAULT_BUNDLE
+    from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 
     say: Say = partial(print, flush=True)
     chosen: list[Part] = [name for name in PARTS if name in sys.argv[2:]]

@@ -26,11 +26,11 @@ SESSION_MS: Final = 6000
 PATIENCE_SECONDS: Final = 300.0
 SELDOM: Final = """
 import runpy, sys
-from service.stream.kafka import commits, source
+from nightjar_alerts.service.stream.kafka import commits, source
 commits.COMMIT_SECONDS, commits.MAX_UNCOMMITTED = 5.0, 1 << 40
 source.KafkaSource.commit_window = lambda self: None
 sys.argv = ["service", "worker"]
-runpy.run_module("service", run_name="__main__")
+runpy.run_module("nightjar_alerts.service", run_name="__main__")
 """
 """A worker that commits every five seconds, as clients of Kafka do by themselves, whatever is answered meanwhile."""
 _NUMBERS: Final = itertools.count(1)
@@ -91,7 +91,7 @@ class Trial:
                 environment["PYTHONPATH"] = tree
             log = Path(folder, "log")
             with log.open("wb") as sink:
-                command = [sys.executable, *(("-c", SELDOM) if seldom else ("-m", "service", "worker"))]
+                command = [sys.executable, *(("-c", SELDOM) if seldom else ("-m", "nightjar_alerts.service", "worker"))]
                 process = subprocess.Popen(command, env=environment, stderr=sink, cwd=tree)
             service = ServiceProcess(process, port, log)
             try:

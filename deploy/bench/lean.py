@@ -49,18 +49,18 @@ from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import running
 from deploy.bench.wire import BATCH, packed_request
 from deploy.bench.workload import columns
-from models.bundle import Manifest, load_bundle
-from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
-from models.native import NativeError, build
-from models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from models.networks.parts.transformer import Block, FeedForwardExperts, Routing
-from models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run
-from training.export.cuda import add_cuda, cuda_graph
-from training.export.profile import profile_graph, random_inputs
-from training.export.quantize import as_int8, cut_by_length
-from training.export.served import ServedNetwork
-from training.export.weights import read_network, read_served, trace
-from training.score.baseline import features, package_features
+from nightjar_alerts.models.bundle import Manifest, load_bundle
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.native import NativeError, build
+from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
+from nightjar_alerts.models.networks.parts.transformer import Block, FeedForwardExperts, Routing
+from nightjar_alerts.models.runtime import Cudart, DeviceRun, Provider, Run, open_session, run
+from nightjar_alerts.training.export.cuda import add_cuda, cuda_graph
+from nightjar_alerts.training.export.profile import profile_graph, random_inputs
+from nightjar_alerts.training.export.quantize import as_int8, cut_by_length
+from nightjar_alerts.training.export.served import ServedNetwork
+from nightjar_alerts.training.export.weights import read_network, read_served, trace
+from nightjar_alerts.training.score.baseline import features, package_features
 
 Arrays = dict[str, NDArray[Any]]
 REFERENCE: Final = Path("tests/assets/astro-moe-elasticc-1.2.0")  # what every later graph is measured against

@@ -30,8 +30,8 @@ from deploy.bench.service_process import free_port
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.wire import answered, patient
 from deploy.bench.workload import Columns, alert_mix
-from models.common import markdown_table
-from service.engine.machine import usable_cores
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.service.engine.machine import usable_cores
 
 COMMON: Final = ("numpy>=2.0", "onnxruntime>=1.24", "orjson>=3.10", "pydantic>=2.10")
 INSTALL_SECONDS: Final = 600

@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypedDict
 
-from models.bundle import load_bundle
-from models.common import processor_name
-from service.engine.machine import usable_cores
+from nightjar_alerts.models.bundle import load_bundle
+from nightjar_alerts.models.common import processor_name
+from nightjar_alerts.service.engine.machine import usable_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 

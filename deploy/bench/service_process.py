@@ -3,7 +3,7 @@
     with running(bundle) as service:
         urllib.request.urlopen(f"{service.url}/readyz")
 
-The process is the command a user starts (``python -m service serve``), configured by environment alone, with its log in
+The process is the command a user starts (``nightjar serve``), configured by environment alone, with its log in
 a file so that a full pipe can never block it.
 """
 
@@ -117,7 +117,7 @@ def start(folder: Path, bundle: Path | None = None, settings: Mapping[str, str] 
     log = folder / f"service-{port}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve"],
+            [sys.executable, "-m", "nightjar_alerts.service", "serve"],
             env={**os.environ, **chosen, **(settings or {})},
             stdin=subprocess.DEVNULL,
             stdout=sink,

@@ -46,9 +46,9 @@ from deploy.bench.http_load import DROPPED, HOST, HttpReply, LoadClient, Request
 from deploy.bench.service_process import ServiceProcess, free_port, running
 from deploy.bench.wire import MSGPACK, TOLERANCE, packed_request
 from deploy.bench.workload import Columns, alert_mix, broken
-from models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest
-from models.common import markdown_table
-from models.posterior import Posterior
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle, write_manifest
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.posterior import Posterior
 
 Kind = Literal["one", "batch", "bad", "cancelled", "look-up"]
 SHARES: Final[Mapping[Kind, float]] = {"one": 0.62, "batch": 0.15, "bad": 0.10, "cancelled": 0.08, "look-up": 0.05}

@@ -41,17 +41,17 @@ from deploy.bench.report import Numbers, aims_of
 from deploy.bench.service_process import HOST, ServiceProcess, free_port
 from deploy.bench.wire import ArmPace, code_of, in_turn, ratio_line, ratios_of
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
-from models.alerts import plans
-from models.alerts.envelopes import read_packet
-from models.alerts.packet import Packet
-from models.alerts.reader import CONFLUENT_HEADER_BYTES
-from models.bundle import load_bundle
-from models.common import markdown_table
-from models.runtime import run
-from service.answers.writers import ClassWriter
-from service.dataplane import Outcome
-from service.engine.batch import Classification, Prediction
-from service.engine.machine import usable_cores
+from nightjar_alerts.models.alerts import plans
+from nightjar_alerts.models.alerts.envelopes import read_packet
+from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.models.alerts.reader import CONFLUENT_HEADER_BYTES
+from nightjar_alerts.models.bundle import load_bundle
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.runtime import run
+from nightjar_alerts.service.answers.writers import ClassWriter
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.engine.batch import Classification, Prediction
+from nightjar_alerts.service.engine.machine import usable_cores
 
 STEP_SECONDS: Final = 0.05
 AT_ONCE: Final = 500  # alerts in a round trip to the server
@@ -127,7 +127,9 @@ def worker(
         environment = {**os.environ, **chosen, **(code or {})}
         log = Path(folder, "log")
         with log.open("wb") as sink:
-            process = subprocess.Popen([sys.executable, "-m", "service", "worker"], env=environment, stderr=sink)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "nightjar_alerts.service", "worker"], env=environment, stderr=sink
+            )
         service = ServiceProcess(process, port, log)
         try:
             service.wait_ready(120)

@@ -37,8 +37,8 @@ from deploy.bench.http_load import HOST, request, run_in_process, write_plan
 from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import ServiceProcess, running, start
 from deploy.bench.workload import OCTETS, Columns, columns, requests
-from service.client import packets_in
-from service.engine.machine import usable_cores
+from nightjar_alerts.service.client import packets_in
+from nightjar_alerts.service.engine.machine import usable_cores
 
 _BODY = b"{}" + b" " * 1022  # about as long as a real answer
 _REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_BODY), _BODY)

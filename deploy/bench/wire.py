@@ -28,9 +28,9 @@ from deploy.bench.report import Numbers, spread
 from deploy.bench.service_process import ServiceProcess, running
 from deploy.bench.throughput import WrongAnswer, check_answers
 from deploy.bench.workload import Columns, alert_mix
-from models.metadata import METADATA_COLUMNS
-from models.photometry import filter_index
-from service.engine.machine import usable_cores
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import filter_index
+from nightjar_alerts.service.engine.machine import usable_cores
 
 MSGPACK: Final = "application/msgpack"
 BATCH, BATCHES_IN_FLIGHT = 64, 8

@@ -31,12 +31,12 @@ import orjson
 from numpy.typing import NDArray
 
 from deploy.bench.http_load import Request, request
-from models.alerts import avro
-from models.alerts.avro import bare
-from models.bundle import Manifest
-from models.lightcurve import LightCurve, RaggedBatch, featurise
-from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS
+from nightjar_alerts.models.alerts import avro
+from nightjar_alerts.models.alerts.avro import bare
+from nightjar_alerts.models.bundle import Manifest
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import BANDS
 
 MEDIAN_LENGTH = 50
 LOG_SIGMA = 0.745  # mean 66, 95th percentile 170

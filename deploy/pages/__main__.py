@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.pages import dashboard, tables
-from models.common import markdown_table
-from service.http.edge.errors import KINDS
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.service.http.edge.errors import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -17,9 +17,9 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 
 from deploy.bench.report import AIMS
-from models.common import markdown_table
-from service.observe.metrics import Metrics
-from service.settings import ClientSettings, Settings, StreamSettings, settings_table
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.settings import ClientSettings, Settings, StreamSettings, settings_table
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 SLOT = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -520,7 +520,7 @@ SETTINGS_HEAD = """# Settings
 
 Every setting is an environment variable. The settings of the service are also options of `nightjar serve`, those of
 the service and the worker options of `nightjar worker`: `NIGHTJAR_MAX_PACKETS=10` is `--max-packets 10`. A variable
-that begins with `NIGHTJAR_` and names no setting is reported at the start. `python -m service settings` prints them.
+that begins with `NIGHTJAR_` and names no setting is reported at the start. `nightjar settings` prints them.
 """
 
 

@@ -33,9 +33,9 @@ from typing import Any, Final, NamedTuple
 
 import fastavro
 
-from models.alerts.packet import PacketError, RejectReason
-from models.alerts.surveys import SURVEY_BY_NAME, SURVEYS
-from models.limits import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES
+from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
+from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME, SURVEYS
+from nightjar_alerts.models.limits import MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_NODES
 
 AvroType = Any  # a JSON value: "long", ["null", ...] or {"type": ...}
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import cramjam
 
-from models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 
 MAGIC: Final = b"Obj\x01"
 SYNC_BYTES: Final = 16

@@ -27,8 +27,8 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from models.alerts import avro
-from models.alerts.avro import AvroType, Schema
+from nightjar_alerts.models.alerts import avro
+from nightjar_alerts.models.alerts.avro import AvroType, Schema
 
 LONGEST_TEXT: Final = 127
 LONGEST_KEPT_TEXT: Final = 63  # the length is one byte

@@ -27,11 +27,11 @@ from typing import Any, Final, Self
 import orjson
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from models.alerts import avro, containers, plans
-from models.alerts.decoder import ColumnTable, Values
-from models.alerts.packet import PacketError, ReadLimits, RejectReason
-from models.alerts.plans import DecodePlan, NewSchemas
-from models.alerts.reader import (
+from nightjar_alerts.models.alerts import avro, containers, plans
+from nightjar_alerts.models.alerts.decoder import ColumnTable, Values
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.plans import DecodePlan, NewSchemas
+from nightjar_alerts.models.alerts.reader import (
     CONFLUENT_HEADER_BYTES,
     PacketOutcome,
     build_packet,
@@ -40,8 +40,8 @@ from models.alerts.reader import (
     rejection,
     sniff_bare,
 )
-from models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
-from models.limits import LARGEST_INT64, MAX_JSON_CELLS, MAX_JSON_DEPTH, MAX_JSON_NAMES
+from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
+from nightjar_alerts.models.limits import LARGEST_INT64, MAX_JSON_CELLS, MAX_JSON_DEPTH, MAX_JSON_NAMES
 
 
 class Envelope(StrEnum):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from models.alerts.photometry import Bands, Columns, Convert
-from models.photometry import filter_index
+from nightjar_alerts.models.alerts.photometry import Bands, Columns, Convert
+from nightjar_alerts.models.photometry import filter_index
 
 Aliases = Mapping[str, tuple[str, ...]]
 Path = tuple[str, ...]

@@ -9,8 +9,8 @@ as metric labels.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from models.lightcurve import LightCurve
-from models.limits import PACKET_SECONDS
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.limits import PACKET_SECONDS
 
 
 class AbstainReason(StrEnum):

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import MAX_ABS_MJD, SECONDS_PER_DAY, UNKNOWN
+from nightjar_alerts.models.photometry import MAX_ABS_MJD, SECONDS_PER_DAY, UNKNOWN
 
 Bands = Mapping[Any, int]
 """Place in :data:`models.photometry.FILTERS` of each value that a survey has for a filter."""

@@ -12,15 +12,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from models.alerts import avro
-from models.alerts.decoder import AvroDecoder
-from models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Observations, PacketLayout, Survey
-from models.alerts.layouts import Path as FieldPath
-from models.alerts.packet import PacketError, RejectReason
-from models.alerts.photometry import Bands, Columns, Convert
-from models.alerts.surveys import SURVEYS
-from models.limits import MAX_NEW_SCHEMAS, MAX_SCHEMA_BYTES
-from models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.alerts import avro
+from nightjar_alerts.models.alerts.decoder import AvroDecoder
+from nightjar_alerts.models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Observations, PacketLayout, Survey
+from nightjar_alerts.models.alerts.layouts import Path as FieldPath
+from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
+from nightjar_alerts.models.alerts.photometry import Bands, Columns, Convert
+from nightjar_alerts.models.alerts.surveys import SURVEYS
+from nightjar_alerts.models.limits import MAX_NEW_SCHEMAS, MAX_SCHEMA_BYTES
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
 
 _WHOLE: Final = frozenset({"int", "long"})
 _REAL: Final = _WHOLE | {"float", "double"}

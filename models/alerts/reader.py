@@ -17,17 +17,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from models.alerts import containers, photometry, plans
-from models.alerts.decoder import ColumnTable
-from models.alerts.layouts import Path as FieldPath
-from models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
-from models.alerts.photometry import Columns
-from models.alerts.plans import DecodePlan
-from models.alerts.surveys import SURVEYS
-from models.lightcurve import LightCurve
-from models.limits import Allowance, TooCostly
-from models.metadata import clean_metadata
-from models.photometry import MAX_ABS_MJD
+from nightjar_alerts.models.alerts import containers, photometry, plans
+from nightjar_alerts.models.alerts.decoder import ColumnTable
+from nightjar_alerts.models.alerts.layouts import Path as FieldPath
+from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.photometry import Columns
+from nightjar_alerts.models.alerts.plans import DecodePlan
+from nightjar_alerts.models.alerts.surveys import SURVEYS
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.limits import Allowance, TooCostly
+from nightjar_alerts.models.metadata import clean_metadata
+from nightjar_alerts.models.photometry import MAX_ABS_MJD
 
 Record = Mapping[str, Any]
 

@@ -25,11 +25,11 @@ from time import monotonic
 from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from models.alerts import avro, plans
-from models.alerts.packet import PacketError, RejectReason
-from models.alerts.plans import DecodePlan
-from models.common import write_atomic
-from models.limits import MAX_SCHEMA_BYTES
+from nightjar_alerts.models.alerts import avro, plans
+from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
+from nightjar_alerts.models.alerts.plans import DecodePlan
+from nightjar_alerts.models.common import write_atomic
+from nightjar_alerts.models.limits import MAX_SCHEMA_BYTES
 
 TIMEOUT_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 5.0

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.metadata import METADATA_COLUMNS
-from models.networks.network import INPUTS, Masking, Output, Reconstruction
-from models.networks.parts.attention import AttentionConfig
-from models.networks.parts.packing import Packing
-from models.networks.parts.positional import TimeEncodingFields, TimeEncodingName, time_encoding
-from models.networks.parts.positional_content import When
-from models.networks.parts.transformer import (
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.network import INPUTS, Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig
+from nightjar_alerts.models.networks.parts.packing import Packing
+from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, TimeEncodingName, time_encoding
+from nightjar_alerts.models.networks.parts.positional_content import When
+from nightjar_alerts.models.networks.parts.transformer import (
     ACTIVATIONS,
     Activation,
     Block,
@@ -50,7 +50,7 @@ from models.networks.parts.transformer import (
     Routing,
     TabularTransformer,
 )
-from models.networks.statistics.curve_statistics import (
+from nightjar_alerts.models.networks.statistics.curve_statistics import (
     N_LAG_STATISTICS,
     Function,
     StatisticsBranch,
@@ -58,10 +58,10 @@ from models.networks.statistics.curve_statistics import (
     lag_statistics,
     statistics,
 )
-from models.networks.statistics.period_statistics import PeriodSearch, period_statistics, period_values
-from models.networks.statistics.period_statistics import count as count_of_periods
-from models.networks.statistics.points import Statistics, points
-from models.networks.statistics.shape_statistics import shape_statistics
+from nightjar_alerts.models.networks.statistics.period_statistics import PeriodSearch, period_statistics, period_values
+from nightjar_alerts.models.networks.statistics.period_statistics import count as count_of_periods
+from nightjar_alerts.models.networks.statistics.points import Statistics, points
+from nightjar_alerts.models.networks.statistics.shape_statistics import shape_statistics
 
 FluxTransform = Literal["asinh", "none", "object_z"]
 

@@ -19,7 +19,7 @@ disagree, among each other or with the text, the choice is a field of the config
 Notable: flux enters, and becomes a value inside the graph (:class:`Window`). With ``band`` set, observations
 in other bands are invisible; a row without any in the band gets the same finite answer whatever is around it.
 
-Run: ``python -m training train astromer-pretraining --data build/sim.parquet``, then ``train astromer --pretrained``.
+Run: ``nightjar-train train astromer-pretraining --data build/sim.parquet``, then ``train astromer --pretrained``.
 
 Legend: B batch, L row length, W = min(L, size) length of the windows, S places, M packed tokens, D width, H heads,
 E embedding (head width within attention), Y layers, C classes, F metadata columns.
@@ -36,13 +36,13 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from models.networks.network import Masking, Output, Reconstruction
-from models.networks.parts.attention import AttentionConfig, Position, SelfAttention
-from models.networks.parts.packing import Packing, pack_values
-from models.networks.parts.positional import TimeEncodingFields, time_encoding
-from models.networks.parts.positional_content import Lstm, When
-from models.networks.parts.transformer import DenseFeedForward
-from models.photometry import BANDS
+from nightjar_alerts.models.networks.network import Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, Position, SelfAttention
+from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
+from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, time_encoding
+from nightjar_alerts.models.networks.parts.positional_content import Lstm, When
+from nightjar_alerts.models.networks.parts.transformer import DenseFeedForward
+from nightjar_alerts.models.photometry import BANDS
 
 Value = Literal["magnitude", "asinh", "linear"]
 

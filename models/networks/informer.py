@@ -84,12 +84,18 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.networks.network import QUERIES, FluxDistribution, Forecast, Output, bounded_std
-from models.networks.parts.attention import AttentionConfig, CrossAttention, Position, SelfAttention
-from models.networks.parts.packing import Packing, pack_values
-from models.networks.parts.positional import TimeEncodingFields, time_encoding
-from models.networks.parts.positional_content import Sinusoids, When
-from models.networks.parts.transformer import ACTIVATIONS, Activation, Block, DenseFeedForward, NormOrder
+from nightjar_alerts.models.networks.network import QUERIES, FluxDistribution, Forecast, Output, bounded_std
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, CrossAttention, Position, SelfAttention
+from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
+from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, time_encoding
+from nightjar_alerts.models.networks.parts.positional_content import Sinusoids, When
+from nightjar_alerts.models.networks.parts.transformer import (
+    ACTIVATIONS,
+    Activation,
+    Block,
+    DenseFeedForward,
+    NormOrder,
+)
 
 DistillingKind = Literal["plain", "released"]
 

@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.networks.statistics.points import Statistics
+from nightjar_alerts.models.networks.statistics.points import Statistics
 
 INPUTS = ("flux", "flux_err", "time", "band", "mask", "metadata")
 QUERIES = ("query_time", "query_band", "query_mask")

@@ -56,10 +56,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from models.networks.network import Masking, Output, Reconstruction
-from models.networks.parts.attention import AttentionConfig, Position, SelfAttention
-from models.networks.parts.packing import Packing, pack_values
-from models.networks.parts.positional import AxialRotary, Keep, Rotation
+from nightjar_alerts.models.networks.network import Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, Position, SelfAttention
+from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
+from nightjar_alerts.models.networks.parts.positional import AxialRotary, Keep, Rotation
 
 NORM_EPS = 1e-12
 Pooling = Literal["mean", "cls"]

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 from torch import Tensor, nn
 
-from models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
-from models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining
-from models.networks.informer import InformerClassifier, InformerConfig, InformerForecaster
-from models.networks.parts.transformer import FeedForwardExperts, InputExperts
-from models.networks.romae import RoMAE, RoMAEConfig, RoMAEPretraining
+from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
+from nightjar_alerts.models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining
+from nightjar_alerts.models.networks.informer import InformerClassifier, InformerConfig, InformerForecaster
+from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts, InputExperts
+from nightjar_alerts.models.networks.romae import RoMAE, RoMAEConfig, RoMAEPretraining
 
 
 def count_parameters(network: nn.Module) -> dict[str, int | dict[str, int]]:

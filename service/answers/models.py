@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
-from models.bundle import Bundle, Calibration
-from models.lightcurve import Limits
-from models.photometry import FluxUnit
-from models.posterior import Domain, Novelty, Posterior, PredictionSets
-from service.answers.replies import ClassifierProvenance, Provenance, Reply
-from service.answers.writers import classifier_provenance, provenance
-from service.engine.engine import Engine
-from service.observe.metrics import STAGES
-from service.observe.model_statistics import Distribution, ModelStatistics, Period
-from service.registry.live import Served
+from nightjar_alerts.models.bundle import Bundle, Calibration
+from nightjar_alerts.models.lightcurve import Limits
+from nightjar_alerts.models.photometry import FluxUnit
+from nightjar_alerts.models.posterior import Domain, Novelty, Posterior, PredictionSets
+from nightjar_alerts.service.answers.replies import ClassifierProvenance, Provenance, Reply
+from nightjar_alerts.service.answers.writers import classifier_provenance, provenance
+from nightjar_alerts.service.engine.engine import Engine
+from nightjar_alerts.service.observe.metrics import STAGES
+from nightjar_alerts.service.observe.model_statistics import Distribution, ModelStatistics, Period
+from nightjar_alerts.service.registry.live import Served
 
 
 class ClassName(Reply):

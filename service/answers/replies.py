@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.photometry import FluxUnit
+from nightjar_alerts.models.photometry import FluxUnit
 
 MAX_FIELD_ERRORS = 20
 _SHOWN_NAME = 60

@@ -13,17 +13,17 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.bundle import Bundle
-from models.forecast import query_order
-from models.lightcurve import Float64, LightCurve
-from models.photometry import FILTERS, FluxUnit, flux_to_njy, njy_to
-from models.posterior import Conclusion, CurveSummary, Posterior, Prior, PriorError
-from models.taxonomy import Taxonomy
-from service.answers.replies import FieldError
-from service.dataplane import Outcome
-from service.engine.batch import ForecastItem, Prediction
-from service.registry.live import Lease, Served
-from service.registry.names import Role
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.forecast import query_order
+from nightjar_alerts.models.lightcurve import Float64, LightCurve
+from nightjar_alerts.models.photometry import FILTERS, FluxUnit, flux_to_njy, njy_to
+from nightjar_alerts.models.posterior import Conclusion, CurveSummary, Posterior, Prior, PriorError
+from nightjar_alerts.models.taxonomy import Taxonomy
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.engine.batch import ForecastItem, Prediction
+from nightjar_alerts.service.registry.live import Lease, Served
+from nightjar_alerts.service.registry.names import Role
 
 AskedPrior = str | Mapping[str, float] | None
 """Class shares as requests ask for them: a name, weights by class, or none."""

@@ -25,12 +25,12 @@ from typing import Any, Final, Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import Manifest
-from models.forecast import Queries, make_queries, pad_queries
-from models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise
-from models.photometry import FluxUnit
-from service.engine.policy import QueueItem
-from service.observe.tracing import SpanRef, TracedRun, traced_run
+from nightjar_alerts.models.bundle import Manifest
+from nightjar_alerts.models.forecast import Queries, make_queries, pad_queries
+from nightjar_alerts.models.lightcurve import Float64, Int64, LightCurve, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.photometry import FluxUnit
+from nightjar_alerts.service.engine.policy import QueueItem
+from nightjar_alerts.service.observe.tracing import SpanRef, TracedRun, traced_run
 
 
 class EngineFailure(Exception):

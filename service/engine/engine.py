@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
-from service.engine.batch import (
+from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
@@ -33,9 +33,9 @@ from service.engine.batch import (
     Waiting,
     answer,
 )
-from service.engine.policy import BatchLimits, CostModel, LiveCost, Policy, RunSample, choose
-from service.engine.queue import Backlog, Door, DrainRate
-from service.observe.tracing import RECORDING
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, LiveCost, Policy, RunSample, choose
+from nightjar_alerts.service.engine.queue import Backlog, Door, DrainRate
+from nightjar_alerts.service.observe.tracing import RECORDING
 
 Settled = list[tuple[Waiting, Prediction | EngineFailure]]
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import onnxruntime as ort
 import structlog
 
-from models.bundle import GOLDEN_SECONDS, Bundle, BundleError, Task, load_bundle, verify_golden
-from models.native import Native, NativeError, chosen, held_by
-from models.runtime import (
+from nightjar_alerts.models.bundle import GOLDEN_SECONDS, Bundle, BundleError, Task, load_bundle, verify_golden
+from nightjar_alerts.models.native import Native, NativeError, chosen, held_by
+from nightjar_alerts.models.runtime import (
     Cudart,
     DeviceRun,
     MemoryBound,
@@ -29,9 +29,9 @@ from models.runtime import (
     run,
     run_within,
 )
-from service.engine import machine as layouts
-from service.engine.batch import Arrays, RunGraph, TaskProgram, program_of
-from service.engine.machine import (
+from nightjar_alerts.service.engine import machine as layouts
+from nightjar_alerts.service.engine.batch import Arrays, RunGraph, TaskProgram, program_of
+from nightjar_alerts.service.engine.machine import (
     ONE_BY_ONE,
     USUAL_WIDTH,
     Circumstances,
@@ -46,7 +46,7 @@ from service.engine.machine import (
     usable_cores,
     widest,
 )
-from service.engine.policy import CostModel, RunSample
+from nightjar_alerts.service.engine.policy import CostModel, RunSample
 
 log = structlog.get_logger(__name__)
 

@@ -33,12 +33,19 @@ import onnxruntime as ort
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
-from models.common import write_atomic
-from models.lightcurve import LightCurve
-from models.photometry import FILTERS
-from models.runtime import MemoryBound
-from service.engine.batch import Arrays, Question, RunGraph, TaskProgram, is_out_of_memory, padded_length
-from service.engine.policy import RunSample
+from nightjar_alerts.models.common import write_atomic
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.photometry import FILTERS
+from nightjar_alerts.models.runtime import MemoryBound
+from nightjar_alerts.service.engine.batch import (
+    Arrays,
+    Question,
+    RunGraph,
+    TaskProgram,
+    is_out_of_memory,
+    padded_length,
+)
+from nightjar_alerts.service.engine.policy import RunSample
 
 
 class Shape(NamedTuple):

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain, islice
 
-from service.engine.batch import Overloaded, Waiting
-from service.engine.policy import BatchLimits, CostModel, Policy, choose, plan, release
+from nightjar_alerts.service.engine.batch import Overloaded, Waiting
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, Policy, choose, plan, release
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Protocol, runtime_checkable
 
-from service.engine.batch import (
+from nightjar_alerts.service.engine.batch import (
     Arrays,
     OutOfMemory,
     RunGraph,
@@ -33,9 +33,9 @@ from service.engine.batch import (
     program_of,
     staging,
 )
-from service.engine.load import LoadedModel
-from service.engine.machine import Shape, probe
-from service.engine.policy import CostModel
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.engine.machine import Shape, probe
+from nightjar_alerts.service.engine.policy import CostModel
 
 HUNG_FACTOR = 30.0  # times the predicted duration; under the heaviest load that we met runs took 10 times as long
 REOPEN_SECONDS = 300.0  # a provider lost twice within these is not worth a third session

@@ -24,9 +24,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from models.bundle import Task
-from service.answers.replies import FieldError, Reply, field_errors
-from service.http.edge.errors import (
+from nightjar_alerts.models.bundle import Task
+from nightjar_alerts.service.answers.replies import FieldError, Reply, field_errors
+from nightjar_alerts.service.http.edge.errors import (
     CONFLICT,
     INVALID,
     MALFORMED,
@@ -37,19 +37,19 @@ from service.http.edge.errors import (
     ProblemError,
     to_the_edge,
 )
-from service.http.edge.keys import KeyRing
-from service.http.edge.middleware import Edge, Gate
-from service.http.edge.protocol import EdgeConfig, end_connections
-from service.http.formats import JSON_TYPE
-from service.http.lifecycle import Service, service_of
-from service.http.routes import about
-from service.process import VERSION
-from service.registry.live import LiveModels, Served
-from service.registry.load import Refused
-from service.registry.names import MOST_CHARACTERS, PATTERN, VERSION_PATTERN, Reference, UnknownModel
-from service.registry.repository import ModelRepository
-from service.registry.shadow import Shadow
-from service.settings import is_loopback
+from nightjar_alerts.service.http.edge.keys import KeyRing
+from nightjar_alerts.service.http.edge.middleware import Edge, Gate
+from nightjar_alerts.service.http.edge.protocol import EdgeConfig, end_connections
+from nightjar_alerts.service.http.formats import JSON_TYPE
+from nightjar_alerts.service.http.lifecycle import Service, service_of
+from nightjar_alerts.service.http.routes import about
+from nightjar_alerts.service.process import VERSION
+from nightjar_alerts.service.registry.live import LiveModels, Served
+from nightjar_alerts.service.registry.load import Refused
+from nightjar_alerts.service.registry.names import MOST_CHARACTERS, PATTERN, VERSION_PATTERN, Reference, UnknownModel
+from nightjar_alerts.service.registry.repository import ModelRepository
+from nightjar_alerts.service.registry.shadow import Shadow
+from nightjar_alerts.service.settings import is_loopback
 
 Version = Annotated[str, Field(pattern=VERSION_PATTERN, max_length=MOST_CHARACTERS)]
 

@@ -35,11 +35,11 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from models.metadata import KNOWN_COLUMNS
-from models.photometry import BANDS
-from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
-from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
-from service.http.forms import Answers, embedding_bytes
+from nightjar_alerts.models.metadata import KNOWN_COLUMNS
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, pointer
+from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+from nightjar_alerts.service.http.forms import Answers, embedding_bytes
 
 _HEADER_TYPE, _HEADER, _ID, _DATA, _IS_DELTA, _COMPRESSION = 1, 2, 0, 1, 2, 3
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3

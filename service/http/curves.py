@@ -17,22 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from models.bulk import light_curves
-from models.forecast import check_queries
-from models.lightcurve import Columns, LightCurve, LightCurveError, without_median
-from models.metadata import KNOWN_COLUMNS, LARGEST, METADATA_COLUMNS, SENTINELS, clean_metadata
-from models.photometry import BandMap, FluxUnit
-from models.posterior import PriorError
-from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
-from service.answers.writers import AskedPrior, ClassWriter, class_writer, each_written, usual_writer
-from service.dataplane import Outcome
-from service.engine.batch import ForecastItem
-from service.http import forms
-from service.http.edge import errors
-from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
-from service.http.endpoint import INLINE_BYTES, INLINE_ITEMS, LARGE_BYTES, Call, check_deadline
-from service.http.formats import JSON, Format
-from service.http.forms import (
+from nightjar_alerts.models.bulk import light_curves
+from nightjar_alerts.models.forecast import check_queries
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, without_median
+from nightjar_alerts.models.metadata import KNOWN_COLUMNS, LARGEST, METADATA_COLUMNS, SENTINELS, clean_metadata
+from nightjar_alerts.models.photometry import BandMap, FluxUnit
+from nightjar_alerts.models.posterior import PriorError
+from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
+from nightjar_alerts.service.answers.writers import AskedPrior, ClassWriter, class_writer, each_written, usual_writer
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.engine.batch import ForecastItem
+from nightjar_alerts.service.http import forms
+from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
+from nightjar_alerts.service.http.endpoint import INLINE_BYTES, INLINE_ITEMS, LARGE_BYTES, Call, check_deadline
+from nightjar_alerts.service.http.formats import JSON, Format
+from nightjar_alerts.service.http.forms import (
     DTYPES,
     MAX_ID_LENGTH,
     Answers,
@@ -42,8 +42,8 @@ from service.http.forms import (
     LightCurveIn,
     Options,
 )
-from service.registry.live import Lease
-from service.settings import Settings
+from nightjar_alerts.service.registry.live import Lease
+from nightjar_alerts.service.settings import Settings
 
 _KNOWN_METADATA = frozenset(KNOWN_COLUMNS)
 _ENVELOPE = frozenset({"light_curves", "options"})

@@ -33,23 +33,23 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Receive, Scope, Send
 
-from models.lightcurve import LightCurveError
-from service.answers.replies import FieldError
-from service.dataplane import AskOptions, Outcome, Refusal
-from service.http import openapi
-from service.http.edge import errors
-from service.http.edge.errors import INVALID, Kind, ProblemError
-from service.http.edge.keys import ANYBODY
-from service.http.edge.protocol import in_one_piece
-from service.http.edge.receive import Body, content_coding, inflate, unless_gone
-from service.http.formats import JSON_TYPE
-from service.http.lifecycle import Service
-from service.observe.metrics import STAGES, Metrics, ModelNotes
-from service.observe.tracing import RECORDING, Span
-from service.registry.live import Lease, ask_each, held
-from service.registry.names import MOST_CHARACTERS
-from service.settings import Settings
-from service.threads import nothing_refused
+from nightjar_alerts.models.lightcurve import LightCurveError
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.dataplane import AskOptions, Outcome, Refusal
+from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.errors import INVALID, Kind, ProblemError
+from nightjar_alerts.service.http.edge.keys import ANYBODY
+from nightjar_alerts.service.http.edge.protocol import in_one_piece
+from nightjar_alerts.service.http.edge.receive import Body, content_coding, inflate, unless_gone
+from nightjar_alerts.service.http.formats import JSON_TYPE
+from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.observe.metrics import STAGES, Metrics, ModelNotes
+from nightjar_alerts.service.observe.tracing import RECORDING, Span
+from nightjar_alerts.service.registry.live import Lease, ask_each, held
+from nightjar_alerts.service.registry.names import MOST_CHARACTERS
+from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.threads import nothing_refused
 
 DEADLINE_HEADER = "Nightjar-Deadline-Ms"
 PROXY_HEADER = "X-Envoy-Expected-Rq-Timeout-Ms"

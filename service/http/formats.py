@@ -21,9 +21,9 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import orjson
 
-from service.http.edge.errors import MALFORMED, NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
-from service.http.forms import Answers, Options, embedding_bytes, embedding_text
-from service.settings import Settings
+from nightjar_alerts.service.http.edge.errors import MALFORMED, NOT_ACCEPTABLE, UNSUPPORTED, ProblemError
+from nightjar_alerts.service.http.forms import Answers, Options, embedding_bytes, embedding_text
+from nightjar_alerts.service.settings import Settings
 
 JSON_TYPE = "application/json"
 LINES_TYPE = "application/x-ndjson"
@@ -257,13 +257,13 @@ def _read_msgpack(body: bytes, _: Settings) -> object:
 
 
 def _read_arrow(body: bytes, settings: Settings) -> object:
-    from service.http import arrow
+    from nightjar_alerts.service.http import arrow
 
     return arrow.read_arrow(body, settings.max_curves)
 
 
 def _write_arrow(answers: Answers) -> bytes:
-    from service.http import arrow
+    from nightjar_alerts.service.http import arrow
 
     return arrow.write_arrow(answers)
 

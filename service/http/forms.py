@@ -26,9 +26,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from models.metadata import KNOWN_COLUMNS, LARGEST, METADATA_COLUMNS
-from models.photometry import NAMES, FluxUnit
-from service.registry.names import MOST_CHARACTERS
+from nightjar_alerts.models.metadata import KNOWN_COLUMNS, LARGEST, METADATA_COLUMNS
+from nightjar_alerts.models.photometry import NAMES, FluxUnit
+from nightjar_alerts.service.registry.names import MOST_CHARACTERS
 
 DTYPES: Final[Mapping[str, str]] = {
     "mjd": "<f8",

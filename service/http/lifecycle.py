@@ -14,23 +14,23 @@ from typing import Any, TypeVar
 import structlog
 from starlette.requests import Request
 
-from models.bundle import BundleError
-from models.lightcurve import LightCurve
-from models.runtime import ProviderError
-from service.engine.batch import ForecastItem
-from service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
-from service.http.edge.keys import Quotas, SharedCounts
-from service.http.edge.middleware import Places
-from service.http.edge.receive import BodyBudget
-from service.observe.metrics import Metrics
-from service.process import tracer_of
-from service.registry.cache import RedisUnavailable
-from service.registry.live import Lease, ModelChooser, Served, ServedClassifier
-from service.registry.load import LoadOne, load_one
-from service.registry.names import FORECAST, NotReady, UnknownModel
-from service.registry.repository import LoadModels, ModelRepository
-from service.settings import Settings
-from service.threads import FairThreads, Rests, nothing_refused
+from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.runtime import ProviderError
+from nightjar_alerts.service.engine.batch import ForecastItem
+from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
+from nightjar_alerts.service.http.edge.keys import Quotas, SharedCounts
+from nightjar_alerts.service.http.edge.middleware import Places
+from nightjar_alerts.service.http.edge.receive import BodyBudget
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.process import tracer_of
+from nightjar_alerts.service.registry.cache import RedisUnavailable
+from nightjar_alerts.service.registry.live import Lease, ModelChooser, Served, ServedClassifier
+from nightjar_alerts.service.registry.load import LoadOne, load_one
+from nightjar_alerts.service.registry.names import FORECAST, NotReady, UnknownModel
+from nightjar_alerts.service.registry.repository import LoadModels, ModelRepository
+from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.threads import FairThreads, Rests, nothing_refused
 
 T = TypeVar("T")
 

@@ -8,14 +8,21 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.answers.models import ModelsReply, StatsReply
-from service.answers.replies import AlertsReply, ClassifyReply, ForecastReply
-from service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
-from service.http.edge.middleware import is_guarded
-from service.http.formats import ARROW, JSON_TYPE, LINES, MSGPACK, available
-from service.http.forms import ForecastCurveIn, LightCurveIn, ManyCurves, ManyForecasts, OneCurve, OneForecast
-from service.http.oip import forms as oip
-from service.settings import Settings
+from nightjar_alerts.service.answers.models import ModelsReply, StatsReply
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, ForecastReply
+from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
+from nightjar_alerts.service.http.edge.middleware import is_guarded
+from nightjar_alerts.service.http.formats import ARROW, JSON_TYPE, LINES, MSGPACK, available
+from nightjar_alerts.service.http.forms import (
+    ForecastCurveIn,
+    LightCurveIn,
+    ManyCurves,
+    ManyForecasts,
+    OneCurve,
+    OneForecast,
+)
+from nightjar_alerts.service.http.oip import forms as oip
+from nightjar_alerts.service.settings import Settings
 
 Document = dict[str, Any]
 

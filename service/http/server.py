@@ -29,18 +29,18 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.http import openapi
-from service.http.admin import AdminServer
-from service.http.edge.errors import as_it_is, to_the_edge
-from service.http.edge.keys import KeyRing
-from service.http.edge.middleware import Direct, Edge, Gate
-from service.http.edge.protocol import EdgeConfig, end_connections
-from service.http.edge.turns import FairListener
-from service.http.lifecycle import Service
-from service.http.oip import routes as oip
-from service.http.routes import about, alerts, light_curves
-from service.process import SWITCH_SECONDS, VERSION, configure_log, fix_thresholds
-from service.settings import Settings, is_loopback, unknown_settings
+from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.admin import AdminServer
+from nightjar_alerts.service.http.edge.errors import as_it_is, to_the_edge
+from nightjar_alerts.service.http.edge.keys import KeyRing
+from nightjar_alerts.service.http.edge.middleware import Direct, Edge, Gate
+from nightjar_alerts.service.http.edge.protocol import EdgeConfig, end_connections
+from nightjar_alerts.service.http.edge.turns import FairListener
+from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.http.oip import routes as oip
+from nightjar_alerts.service.http.routes import about, alerts, light_curves
+from nightjar_alerts.service.process import SWITCH_SECONDS, VERSION, configure_log, fix_thresholds
+from nightjar_alerts.service.settings import Settings, is_loopback, unknown_settings
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
 embeddings out. With a forecasting model it also says what flux to expect. Every problem is an

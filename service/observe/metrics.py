@@ -35,13 +35,13 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from models.bundle import Bundle, Task
-from models.lightcurve import Tokens
-from models.photometry import BANDS
-from service.engine.batch import Prediction, RunReport
-from service.engine.engine import Engine
-from service.engine.supervise import Fault
-from service.observe.model_statistics import ModelStatistics
+from nightjar_alerts.models.bundle import Bundle, Task
+from nightjar_alerts.models.lightcurve import Tokens
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.service.engine.batch import Prediction, RunReport
+from nightjar_alerts.service.engine.engine import Engine
+from nightjar_alerts.service.engine.supervise import Fault
+from nightjar_alerts.service.observe.model_statistics import ModelStatistics
 
 STAGES = ("receive", "decode", "validate", "featurise", "queue", "assemble", "run", "encode")
 

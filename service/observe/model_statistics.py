@@ -20,7 +20,7 @@ from operator import mul
 
 import numpy as np
 
-from service.engine.batch import Prediction, RunReport
+from nightjar_alerts.service.engine.batch import Prediction, RunReport
 
 GROWTH = 1.1
 _STEP = log(GROWTH)

@@ -27,7 +27,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from service.observe.tracing import SAMPLED, Finished, SpanRef
+from nightjar_alerts.service.observe.tracing import SAMPLED, Finished, SpanRef
 
 NAME = "nightjar"
 _KINDS = {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}

@@ -31,10 +31,10 @@ import msgspec
 import numpy as np
 import structlog
 
-from models.bundle import Bundle
-from models.runtime import Provider
-from service.engine.batch import Question, Row
-from service.observe.metrics import MetricChildren, Metrics
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.runtime import Provider
+from nightjar_alerts.service.engine.batch import Question, Row
+from nightjar_alerts.service.observe.metrics import MetricChildren, Metrics
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis

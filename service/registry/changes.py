@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from models.bundle import BundleError, Task
-from service.engine.load import LoadedModel
-from service.observe.metrics import Metrics
-from service.registry.live import Canary, LiveModels, Served
-from service.registry.load import BundleFolders, BundleOnDisk, LoadFailed, Refused
-from service.registry.names import (
+from nightjar_alerts.models.bundle import BundleError, Task
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.live import Canary, LiveModels, Served
+from nightjar_alerts.service.registry.load import BundleFolders, BundleOnDisk, LoadFailed, Refused
+from nightjar_alerts.service.registry.names import (
     CLASSIFIERS,
     DEFAULT,
     FALLBACK,
@@ -35,7 +35,7 @@ from service.registry.names import (
     UnknownModel,
     version_key,
 )
-from service.registry.shadow import Shadow
+from nightjar_alerts.service.registry.shadow import Shadow
 
 MOST_REMEMBERED = 10
 """Earlier versions that a rollback can go back to, for each name."""

@@ -28,16 +28,25 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from models.bundle import Bundle, Manifest, Task
-from models.lightcurve import LightCurve, LightCurveError
-from models.runtime import Provider
-from service.dataplane import AskOptions, DataPlane, Outcome, Refusal
-from service.engine.batch import EngineClosed, ForecastItem, Overloaded
-from service.engine.engine import Engine
-from service.engine.load import LoadedModel
-from service.process import give_memory_back
-from service.registry.names import CLASSIFIERS, DEFAULT, FALLBACK, FORECAST, NotReady, Reference, Role, UnknownModel
-from service.registry.shadow import Shadow
+from nightjar_alerts.models.bundle import Bundle, Manifest, Task
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.models.runtime import Provider
+from nightjar_alerts.service.dataplane import AskOptions, DataPlane, Outcome, Refusal
+from nightjar_alerts.service.engine.batch import EngineClosed, ForecastItem, Overloaded
+from nightjar_alerts.service.engine.engine import Engine
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.process import give_memory_back
+from nightjar_alerts.service.registry.names import (
+    CLASSIFIERS,
+    DEFAULT,
+    FALLBACK,
+    FORECAST,
+    NotReady,
+    Reference,
+    Role,
+    UnknownModel,
+)
+from nightjar_alerts.service.registry.shadow import Shadow
 
 ItemT = TypeVar("ItemT", bound=Sized)
 ItemT_contra = TypeVar("ItemT_contra", contravariant=True)

@@ -24,13 +24,13 @@ from typing import NamedTuple
 import structlog
 from pydantic import ValidationError
 
-from models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest
-from models.runtime import ProviderError
-from service.engine.load import LoadedModel, load_model
-from service.engine.machine import CoreLayout, usual_folder
-from service.observe.metrics import Metrics
-from service.registry.names import Reference, UnknownModel, version_key
-from service.settings import Settings
+from nightjar_alerts.models.bundle import MANIFEST, BundleError, Manifest, Task, read_manifest
+from nightjar_alerts.models.runtime import ProviderError
+from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.service.engine.machine import CoreLayout, usual_folder
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.names import Reference, UnknownModel, version_key
+from nightjar_alerts.service.settings import Settings
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 """Name, size and time of change of every file in a bundle's folder."""

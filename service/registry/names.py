@@ -8,7 +8,7 @@ Versions are three numbers, as the manifest has them, and are compared as such: 
 import re
 from typing import Literal, NamedTuple, Self
 
-from models.alerts.surveys import SURVEY_BY_NAME
+from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
 
 MOST_CHARACTERS = 100
 _NAME = r"[a-z0-9][a-z0-9-]*"

@@ -18,20 +18,20 @@ from typing import Any
 
 import structlog
 
-from models.bundle import BundleError, Task
-from models.posterior import Posterior
-from service.dataplane import DataPlane
-from service.engine.batch import program_of
-from service.engine.engine import Engine, EngineOptions, RunListener
-from service.engine.load import LoadedModel
-from service.engine.policy import BatchLimits, most_items
-from service.engine.supervise import MEANINGS, Fault, fault_of, supervise
-from service.observe.metrics import Metrics
-from service.observe.tracing import Tracer
-from service.registry.cache import RedisResults, ResultCache
-from service.registry.changes import Changes, ChangeSteps, Trials
-from service.registry.live import LiveModels, Served, ServedClassifier
-from service.registry.load import (
+from nightjar_alerts.models.bundle import BundleError, Task
+from nightjar_alerts.models.posterior import Posterior
+from nightjar_alerts.service.dataplane import DataPlane
+from nightjar_alerts.service.engine.batch import program_of
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions, RunListener
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.engine.policy import BatchLimits, most_items
+from nightjar_alerts.service.engine.supervise import MEANINGS, Fault, fault_of, supervise
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.registry.cache import RedisResults, ResultCache
+from nightjar_alerts.service.registry.changes import Changes, ChangeSteps, Trials
+from nightjar_alerts.service.registry.live import LiveModels, Served, ServedClassifier
+from nightjar_alerts.service.registry.load import (
     BundleFolders,
     Failure,
     LoadOne,
@@ -41,8 +41,8 @@ from service.registry.load import (
     load_configured,
     load_one,
 )
-from service.registry.names import DEFAULT, FORECAST, NotReady, Reference, UnknownModel
-from service.settings import Settings
+from nightjar_alerts.service.registry.names import DEFAULT, FORECAST, NotReady, Reference, UnknownModel
+from nightjar_alerts.service.settings import Settings
 
 log = structlog.get_logger(__name__)
 

@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 import structlog
 
-from models.lightcurve import LightCurve, LightCurveError
-from service.dataplane import Outcome, Refusal
-from service.engine.batch import Arrays, Classification, EngineFailure, RunGraph
-from service.engine.engine import Engine, EngineOptions
-from service.engine.load import LoadedModel
-from service.observe.metrics import Metrics
-from service.registry.load import stand_back
-from service.registry.names import Reference
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.service.dataplane import Outcome, Refusal
+from nightjar_alerts.service.engine.batch import Arrays, Classification, EngineFailure, RunGraph
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.load import stand_back
+from nightjar_alerts.service.registry.names import Reference
 
 MOST_WAITING = 256
 """Light curves that may wait for the shadow."""

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from models.alerts.packet import Packet
-from service.observe.metrics import Metrics
-from service.stream.messages import LONGEST_TOPIC, DeadLetterCause, Message
+from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream.messages import LONGEST_TOPIC, DeadLetterCause, Message
 
 Ending = Literal["classified", "abstained", "dead", "returned", "lost"]
 TOPICS: Final = 256

@@ -21,15 +21,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from models.common import write_atomic
-from service.client import ClientError, packets_in
-from service.settings import StreamSettings
-from service.stream.addresses import Address, AddressError, Scheme, parse_address
-from service.stream.messages import FiniteSource, Message, PermanentError, Record, Sink, Source, TransientError
+from nightjar_alerts.models.common import write_atomic
+from nightjar_alerts.service.client import ClientError, packets_in
+from nightjar_alerts.service.settings import StreamSettings
+from nightjar_alerts.service.stream.addresses import Address, AddressError, Scheme, parse_address
+from nightjar_alerts.service.stream.messages import (
+    FiniteSource,
+    Message,
+    PermanentError,
+    Record,
+    Sink,
+    Source,
+    TransientError,
+)
 
 if TYPE_CHECKING:
-    from service.stream.kafka.sink import KafkaTransactions
-    from service.stream.kafka.source import KafkaSource
+    from nightjar_alerts.service.stream.kafka.sink import KafkaTransactions
+    from nightjar_alerts.service.stream.kafka.source import KafkaSource
 
 TEXT_FORMATS = ("nightjar", "alerce-json", "lasair")
 EXACTLY_ONCE: Final = "exactly_once"
@@ -107,8 +115,8 @@ def _open_transactional(settings: StreamSettings, replay: bool, on_rebalance: Re
     if (source.scheme, sink.scheme) != ("kafka", "kafka") or not _one_cluster(source, sink):
         raise AddressError(f"{EXACTLY_ONCE} needs a source and a sink of the same Kafka cluster, with equal hosts")
     try:
-        from service.stream.kafka.sink import DeadLetterTopic, KafkaTransactions, ResultTopic
-        from service.stream.kafka.source import KafkaSource
+        from nightjar_alerts.service.stream.kafka.sink import DeadLetterTopic, KafkaTransactions, ResultTopic
+        from nightjar_alerts.service.stream.kafka.source import KafkaSource
     except ImportError:
         raise _not_installed(sink) from None
     extra, dead = kafka_properties(settings.kafka_config), _parse(settings.dead_letters, "dead letters")
@@ -153,20 +161,20 @@ def _broker_source(address: Address, settings: StreamSettings, replay: bool, on_
     if replay:
         return _broker_range(address, extra)
     if address.scheme == "kafka":
-        from service.stream.kafka.source import KafkaSource
+        from nightjar_alerts.service.stream.kafka.source import KafkaSource
 
         return KafkaSource(address, extra, False, settings.max_deliveries, on_rebalance)
-    from service.stream.redis_streams import RedisSource
+    from nightjar_alerts.service.stream.redis_streams import RedisSource
 
     return RedisSource(address, settings.max_deliveries)
 
 
 def _broker_range(address: Address, extra: Mapping[str, Any]) -> Source:
     if address.scheme == "kafka":
-        from service.stream.kafka.source import KafkaRange
+        from nightjar_alerts.service.stream.kafka.source import KafkaRange
 
         return KafkaRange(address, extra)
-    from service.stream.redis_streams import RedisRange
+    from nightjar_alerts.service.stream.redis_streams import RedisRange
 
     return RedisRange(address)
 
@@ -198,13 +206,13 @@ def _folder_sink(address: Address, settings: StreamSettings) -> Sink:
 
 
 def _kafka_sink(address: Address, settings: StreamSettings) -> Sink:
-    from service.stream.kafka.sink import KafkaSink
+    from nightjar_alerts.service.stream.kafka.sink import KafkaSink
 
     return KafkaSink(address, kafka_properties(settings.kafka_config))
 
 
 def _redis_sink(address: Address, settings: StreamSettings) -> Sink:
-    from service.stream.redis_streams import RedisSink
+    from nightjar_alerts.service.stream.redis_streams import RedisSink
 
     return RedisSink(address)
 

@@ -17,10 +17,10 @@ import fastavro
 import numpy as np
 import orjson
 
-from service.answers.writers import usual_writer
-from service.process import VERSION
-from service.settings import SinkFormat
-from service.stream.messages import PermanentError, Record, Result
+from nightjar_alerts.service.answers.writers import usual_writer
+from nightjar_alerts.service.process import VERSION
+from nightjar_alerts.service.settings import SinkFormat
+from nightjar_alerts.service.stream.messages import PermanentError, Record, Result
 
 BROKER: Final = "Nightjar"
 RESIDUAL, NOT_CLASSIFIED = 200, 300  # of the ELAsTiCC taxonomy; no bundle has classes of these ids

@@ -21,13 +21,13 @@ from typing import Final, Protocol
 
 import structlog
 
-from models.alerts.packet import Packet
-from models.bundle import Bundle
-from models.lightcurve import LightCurve
-from models.limits import milliseconds
-from service.dataplane import Outcome
-from service.observe.metrics import Metrics
-from service.registry.live import Lease
+from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.limits import milliseconds
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.live import Lease
 
 log = structlog.get_logger(__name__)
 

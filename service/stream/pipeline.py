@@ -20,21 +20,29 @@ from typing import Final, Literal
 import numpy as np
 import structlog
 
-from models.alerts.envelopes import MessageReader, TopicRule, rule_for
-from models.alerts.packet import PacketError
-from models.alerts.reader import PacketOutcome
-from models.alerts.schema_registry import SchemaUnavailableError
-from models.lightcurve import LightCurve
-from models.limits import milliseconds
-from models.photometry import SECONDS_PER_DAY, tai_minus_utc
-from service.dataplane import AskOptions, Outcome, Refusal
-from service.engine.batch import EngineClosed, EngineDead, EngineFailure, Overloaded, RunAborted
-from service.observe.metrics import Metrics
-from service.registry.live import Item, Lease, ModelChooser, ask_each, held
-from service.registry.repository import ModelRepository
-from service.stream.batches import Accounts, Alert, Batch, UnbalancedError
-from service.stream.messages import DeadLetterCause, Message, Result, Source, TransientError, Troubles, backoff
-from service.stream.publishing import EncodedRecords, ExactlyOnce, PublishingQueue, PublishStage
+from nightjar_alerts.models.alerts.envelopes import MessageReader, TopicRule, rule_for
+from nightjar_alerts.models.alerts.packet import PacketError
+from nightjar_alerts.models.alerts.reader import PacketOutcome
+from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.limits import milliseconds
+from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
+from nightjar_alerts.service.dataplane import AskOptions, Outcome, Refusal
+from nightjar_alerts.service.engine.batch import EngineClosed, EngineDead, EngineFailure, Overloaded, RunAborted
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.live import Item, Lease, ModelChooser, ask_each, held
+from nightjar_alerts.service.registry.repository import ModelRepository
+from nightjar_alerts.service.stream.batches import Accounts, Alert, Batch, UnbalancedError
+from nightjar_alerts.service.stream.messages import (
+    DeadLetterCause,
+    Message,
+    Result,
+    Source,
+    TransientError,
+    Troubles,
+    backoff,
+)
+from nightjar_alerts.service.stream.publishing import EncodedRecords, ExactlyOnce, PublishingQueue, PublishStage
 
 log = structlog.get_logger(__name__)
 

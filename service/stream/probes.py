@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
 from typing import Any, Final
 
-from service.observe.metrics import Metrics
-from service.stream.messages import SourceStatus
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream.messages import SourceStatus
 
 
 class ProgressMonitor:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from service.observe.metrics import Metrics
-from service.settings import SinkFormat
-from service.stream.batches import Batch, DeadAlert, identity
-from service.stream.formats import record_of
-from service.stream.messages import (
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.settings import SinkFormat
+from nightjar_alerts.service.stream.batches import Batch, DeadAlert, identity
+from nightjar_alerts.service.stream.formats import record_of
+from nightjar_alerts.service.stream.messages import (
     PART_MESSAGES,
     DeadLetterCause,
     Message,
@@ -236,8 +236,8 @@ class PublishingQueue:
 
 
 if TYPE_CHECKING:  # confluent_kafka is there only where a worker needs it
-    from service.stream.kafka.sink import KafkaTransactions
-    from service.stream.kafka.source import KafkaSource, TransactionOffsets
+    from nightjar_alerts.service.stream.kafka.sink import KafkaTransactions
+    from nightjar_alerts.service.stream.kafka.source import KafkaSource, TransactionOffsets
 
 GATE_SECONDS: Final = 0.5
 MAX_TRANSACTIONAL_BATCHES: Final = 4

@@ -33,9 +33,17 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from models.limits import milliseconds
-from service.stream.addresses import Address, AddressError
-from service.stream.messages import FiniteSource, Headers, Message, PermanentError, Record, SourceStatus, TransientError
+from nightjar_alerts.models.limits import milliseconds
+from nightjar_alerts.service.stream.addresses import Address, AddressError
+from nightjar_alerts.service.stream.messages import (
+    FiniteSource,
+    Headers,
+    Message,
+    PermanentError,
+    Record,
+    SourceStatus,
+    TransientError,
+)
 
 log = structlog.get_logger(__name__)
 

@@ -17,24 +17,24 @@ from typing import Final, TypeVar
 
 import structlog
 
-from models.alerts.envelopes import MessageReader
-from models.alerts.packet import ReadLimits
-from models.alerts.schema_registry import SchemaRegistry
-from models.bundle import BundleError
-from models.runtime import ProviderError
-from service.client import ClientError
-from service.engine.batch import EngineFailure
-from service.observe.metrics import Metrics
-from service.process import SWITCH_SECONDS, configure_log, fix_thresholds, tracer_of
-from service.registry.repository import LoadModels, ModelRepository
-from service.settings import StreamSettings, unknown_settings
-from service.stream.addresses import AddressError
-from service.stream.batches import Accounts, UnbalancedError
-from service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
-from service.stream.messages import Message, Source, TransientError, Troubles, backoff, restore
-from service.stream.pipeline import ClassifyStage, DecodeStage, Pipeline
-from service.stream.probes import Probes, ProgressMonitor
-from service.stream.publishing import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce, PublishStage
+from nightjar_alerts.models.alerts.envelopes import MessageReader
+from nightjar_alerts.models.alerts.packet import ReadLimits
+from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.models.runtime import ProviderError
+from nightjar_alerts.service.client import ClientError
+from nightjar_alerts.service.engine.batch import EngineFailure
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.process import SWITCH_SECONDS, configure_log, fix_thresholds, tracer_of
+from nightjar_alerts.service.registry.repository import LoadModels, ModelRepository
+from nightjar_alerts.service.settings import StreamSettings, unknown_settings
+from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
+from nightjar_alerts.service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
+from nightjar_alerts.service.stream.messages import Message, Source, TransientError, Troubles, backoff, restore
+from nightjar_alerts.service.stream.pipeline import ClassifyStage, DecodeStage, Pipeline
+from nightjar_alerts.service.stream.probes import Probes, ProgressMonitor
+from nightjar_alerts.service.stream.publishing import MAX_TRANSACTIONAL_BATCHES, ExactlyOnce, PublishStage
 
 POLL_SECONDS: Final = 0.5
 KEEP_ALIVE_SECONDS: Final = 0.05

@@ -12,9 +12,9 @@ import pytest
 from deploy.bench import report, stream, throughput, workload
 from deploy.bench.bare import Bare
 from deploy.bench.workload import LONGEST, columns, lengths, requests
-from models.alerts.envelopes import read_packet
-from models.alerts.packet import Packet
-from models.lightcurve import LightCurve
+from nightjar_alerts.models.alerts.envelopes import read_packet
+from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.models.lightcurve import LightCurve
 from support.redis import needs_redis
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from deploy.pages import tables
-from service.observe.metrics import STAGES
+from nightjar_alerts.service.observe.metrics import STAGES
 from support.dashboard import ROOT, dashboard, declared, metric_names, panels, queries
 
 GRID_WIDTH = 24

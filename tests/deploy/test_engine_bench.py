@@ -17,10 +17,10 @@ from deploy.bench.report import Numbers
 from deploy.bench.service_process import running
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.workload import LONGEST, alert_mix
-from models.bundle import load_bundle
-from models.lightcurve import LightCurve, Limits, Tokens, featurise
-from service.engine import machine
-from service.engine.load import load_model
+from nightjar_alerts.models.bundle import load_bundle
+from nightjar_alerts.models.lightcurve import LightCurve, Limits, Tokens, featurise
+from nightjar_alerts.service.engine import machine
+from nightjar_alerts.service.engine.load import load_model
 
 
 def quiet(_: str) -> None:

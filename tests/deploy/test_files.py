@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.settings import Settings, StreamSettings
+from nightjar_alerts.service.settings import Settings, StreamSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

@@ -12,9 +12,9 @@ from deploy.bench import hostile
 from deploy.bench.attacks import AttackPace, Target, attacks
 from deploy.bench.hostile import AttackRow, numbers, table
 from deploy.pages import tables
-from models.alerts.envelopes import ANYTHING, MessageReader
-from models.alerts.packet import PacketError, ReadLimits, RejectReason
-from models.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.models.alerts.envelopes import ANYTHING, MessageReader
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from support.edge import Live, Network, live, loader, wait_until
 
 ATTACKS = {attack.name: attack for attack in attacks()}

@@ -9,10 +9,10 @@ import torch
 
 from deploy.bench import lean
 from deploy.bench.workload import columns
-from models.bundle import DEFAULT_BUNDLE, load_bundle
-from models.networks.parts.transformer import FeedForwardExperts
-from models.runtime import open_session
-from training.export.profile import random_inputs
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, load_bundle
+from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts
+from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.training.export.profile import random_inputs
 
 
 def test_a_graph_answers_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from deploy.pages import tables
 from deploy.pages.__main__ import DOCS, stale
-from service.observe.metrics import Metrics
-from service.settings import ENV_PREFIX, ClientSettings, StreamSettings
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.settings import ENV_PREFIX, ClientSettings, StreamSettings
 
 MEASUREMENTS = sorted(tables.RESULTS.glob("bench-*.json"))
 

@@ -24,7 +24,7 @@ from deploy.bench.soak import (
     prepared,
     table,
 )
-from models.bundle import load_bundle
+from nightjar_alerts.models.bundle import load_bundle
 
 GOLDEN = {"1.0.0": np.array([[0.5, 0.5], [0.1, 0.9]], np.float32)}
 

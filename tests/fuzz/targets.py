@@ -19,23 +19,32 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from models.alerts import avro, plans, schema_registry
-from models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
-from models.alerts.packet import PacketError, ReadLimits, RejectReason
-from models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
-from models.bundle import GOLDEN, MANIFEST, MODEL, Bundle, BundleError, load_bundle, read_golden, sha256_of
-from models.limits import milliseconds, whole_number
-from models.photometry import BANDS, BandMap
-from service.http import arrow, formats
-from service.http.curves import read_classify, read_curves, read_forecast
-from service.http.edge.errors import ProblemError
-from service.http.edge.receive import Lines
-from service.http.oip.forms import InferRequest
-from service.http.oip.models import ClassifierTensors, ForecasterTensors
-from service.http.oip.signature import check_inputs, check_texts, choose_outputs
-from service.http.oip.tensors import decode, split_body
-from service.http.routes.alerts import split_parts
-from service.settings import ClientSettings, StreamSettings
+from nightjar_alerts.models.alerts import avro, plans, schema_registry
+from nightjar_alerts.models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
+from nightjar_alerts.models.bundle import (
+    GOLDEN,
+    MANIFEST,
+    MODEL,
+    Bundle,
+    BundleError,
+    load_bundle,
+    read_golden,
+    sha256_of,
+)
+from nightjar_alerts.models.limits import milliseconds, whole_number
+from nightjar_alerts.models.photometry import BANDS, BandMap
+from nightjar_alerts.service.http import arrow, formats
+from nightjar_alerts.service.http.curves import read_classify, read_curves, read_forecast
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.edge.receive import Lines
+from nightjar_alerts.service.http.oip.forms import InferRequest
+from nightjar_alerts.service.http.oip.models import ClassifierTensors, ForecasterTensors
+from nightjar_alerts.service.http.oip.signature import check_inputs, check_texts, choose_outputs
+from nightjar_alerts.service.http.oip.tensors import decode, split_body
+from nightjar_alerts.service.http.routes.alerts import split_parts
+from nightjar_alerts.service.settings import ClientSettings, StreamSettings
 from support import alerts, oip, wire
 from support.edge import curve, settings
 from support.graphs import echo_manifest

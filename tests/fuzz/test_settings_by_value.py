@@ -13,9 +13,9 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from service.http.edge.keys import KeyRing
-from service.settings import ClientSettings, StreamSettings, is_loopback, unknown_settings
-from service.stream.addresses import AddressError, parse_address
+from nightjar_alerts.service.http.edge.keys import KeyRing
+from nightjar_alerts.service.settings import ClientSettings, StreamSettings, is_loopback, unknown_settings
+from nightjar_alerts.service.stream.addresses import AddressError, parse_address
 
 PASSWORD = "q7Zt2Lw9Xv4R"
 ANYTHING = st.recursive(

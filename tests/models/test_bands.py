@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.lightcurve import LightCurve, LightCurveError, Limits, featurise, without_median
-from models.photometry import BANDS, FILTERS, BandMap
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits, featurise, without_median
+from nightjar_alerts.models.photometry import BANDS, FILTERS, BandMap
 
 
 def curve(band: list[str], survey: str = "") -> LightCurve:

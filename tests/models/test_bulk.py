@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import bulk
-from models.bulk import light_curves
-from models.lightcurve import Columns, LightCurve, LightCurveError
-from models.photometry import BANDS
+from nightjar_alerts.models import bulk
+from nightjar_alerts.models.bulk import light_curves
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError
+from nightjar_alerts.models.photometry import BANDS
 
 FIELDS = ("mjd", "flux", "flux_err", "band", "detected")
 

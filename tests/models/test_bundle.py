@@ -11,7 +11,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 import numpy as np
 import pytest
 
-from models.bundle import (
+from nightjar_alerts.models.bundle import (
     DEFAULT_BUNDLE,
     GOLDEN,
     MANIFEST,
@@ -30,7 +30,7 @@ from models.bundle import (
     write_golden,
     write_manifest,
 )
-from models.runtime import ProviderError, open_session, run
+from nightjar_alerts.models.runtime import ProviderError, open_session, run
 
 
 @pytest.fixture

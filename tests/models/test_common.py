@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from models.common import write_atomic
+from nightjar_alerts.models.common import write_atomic
 
 
 @pytest.mark.parametrize("shared", [False, True])

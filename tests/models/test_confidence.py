@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.bundle import DEFAULT_BUNDLE, LARGEST_TEMPERATURE, Calibration, Manifest, load_bundle
-from models.posterior import Novelty, PredictionSets, SetThresholds
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, LARGEST_TEMPERATURE, Calibration, Manifest, load_bundle
+from nightjar_alerts.models.posterior import Novelty, PredictionSets, SetThresholds
 from support.graphs import echo_manifest
 
 SETS = PredictionSets(

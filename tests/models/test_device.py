@@ -12,7 +12,15 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from models.runtime import SHARE_OF_MEMORY, Cudart, DeviceRun, MemoryBound, SessionRun, StagedInputs, open_session
+from nightjar_alerts.models.runtime import (
+    SHARE_OF_MEMORY,
+    Cudart,
+    DeviceRun,
+    MemoryBound,
+    SessionRun,
+    StagedInputs,
+    open_session,
+)
 
 
 class Driver:
@@ -119,7 +127,7 @@ def test_inputs_that_cannot_be_staged_come_back_and_fail_as_a_run(tmp_path: Path
 
 
 def test_a_bundle_answers_the_same_through_buffers(tiny_bundle: Path) -> None:
-    from training.export.profile import random_inputs
+    from nightjar_alerts.training.export.profile import random_inputs
 
     def again() -> ort.InferenceSession:
         return open_session(tiny_bundle / "model.onnx")

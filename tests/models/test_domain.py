@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from models.lightcurve import LightCurve
-from models.photometry import BandMap
-from models.posterior import Domain
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.photometry import BandMap
+from nightjar_alerts.models.posterior import Domain
 
 BANDS = BandMap(("g", "r", "i"), groups={"atlas:o": "r"})
 

@@ -23,11 +23,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.native import FLAGS, SOURCES, compiler
-from models.networks.statistics.curve_statistics import N_LAG_STATISTICS
-from models.networks.statistics.curve_statistics import count as count_of_curves
-from models.networks.statistics.period_statistics import HATS, OCTAVES
-from models.networks.statistics.period_statistics import count as count_of_periods
+from nightjar_alerts.models.native import FLAGS, SOURCES, compiler
+from nightjar_alerts.models.networks.statistics.curve_statistics import N_LAG_STATISTICS
+from nightjar_alerts.models.networks.statistics.curve_statistics import count as count_of_curves
+from nightjar_alerts.models.networks.statistics.period_statistics import HATS, OCTAVES
+from nightjar_alerts.models.networks.statistics.period_statistics import count as count_of_periods
 from support.native import BANDS, Curves, alone, drawn, unsound, written_out
 
 CURVES = count_of_curves(BANDS)

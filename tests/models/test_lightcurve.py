@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models import lightcurve
-from models.lightcurve import LightCurve, LightCurveError, Limits, RaggedBatch, Tokens, featurise
-from models.metadata import METADATA_COLUMNS
-from models.photometry import (
+from nightjar_alerts.models import lightcurve
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import (
     BANDS,
     BandMap,
     FluxUnit,

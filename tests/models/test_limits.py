@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.limits import (
+from nightjar_alerts.models.limits import (
     LARGEST_INT64,
     LATEST_MILLISECONDS,
     Allowance,

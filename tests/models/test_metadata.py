@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from models.metadata import METADATA_COLUMNS, SENTINELS, clean_metadata, metadata_row
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, SENTINELS, clean_metadata, metadata_row
 
 
 def test_there_are_64_distinct_columns_in_the_published_order() -> None:

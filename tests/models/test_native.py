@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from models import native
-from models.native import NativeError, build, chosen, compiler, find, key
+from nightjar_alerts.models import native
+from nightjar_alerts.models.native import NativeError, build, chosen, compiler, find, key
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from models.bundle import AssumedPrior, Manifest, MeasuredPrior, load_bundle
-from models.metadata import (
+from nightjar_alerts.models.bundle import AssumedPrior, Manifest, MeasuredPrior, load_bundle
+from nightjar_alerts.models.metadata import (
     HOST_BY_CHANCE,
     WRONG_GALAXY,
     WRONG_PARALLAX,
@@ -23,7 +23,7 @@ from models.metadata import (
     host_redshift,
     spectroscopic_redshift,
 )
-from models.posterior import (
+from nightjar_alerts.models.posterior import (
     Conclusion,
     CurveSummary,
     Novelty,
@@ -33,7 +33,7 @@ from models.posterior import (
     SetThresholds,
     normalised,
 )
-from models.taxonomy import ELASTICC
+from nightjar_alerts.models.taxonomy import ELASTICC
 
 PLAIN = Path(__file__).parents[1] / "assets" / "astro-moe-elasticc-1.2.0"  # assumes equal shares, has no named priors
 CLASSES = ELASTICC.names

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.bundle import sha256_of
-from models.runtime import GraphError, open_session, run, run_within
+from nightjar_alerts.models.bundle import sha256_of
+from nightjar_alerts.models.runtime import GraphError, open_session, run, run_within
 
 FLOAT = TensorProto.FLOAT
 
@@ -28,7 +28,14 @@ def graph(folder: Path, external: str = "") -> Path:
     return path
 
 
-@pytest.mark.parametrize("module", ["models.runtime", "service.engine.load", "training.export.quantize"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "nightjar_alerts.models.runtime",
+        "nightjar_alerts.service.engine.load",
+        "nightjar_alerts.training.export.quantize",
+    ],
+)
 def test_the_runtime_reports_to_nobody(module: str, tmp_path: Path) -> None:
     """Left to itself, onnxruntime keeps an identifier of the machine in its user's home and sends reports."""
     mute = ("CI", "ORT_", "XDG_", "GITHUB_", "TF_BUILD")

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from models.taxonomy import ELASTICC, MALLORN, TAXONOMIES, ZTF_SUPERNOVAE, TaxonClass, Taxonomy, taxonomy_of
+from nightjar_alerts.models.taxonomy import (
+    ELASTICC,
+    MALLORN,
+    TAXONOMIES,
+    ZTF_SUPERNOVAE,
+    TaxonClass,
+    Taxonomy,
+    taxonomy_of,
+)
 
 
 def test_elasticc_has_the_published_ids() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from service.__main__ import main
-from service.settings import settings_table
+from nightjar_alerts.service.__main__ import main
+from nightjar_alerts.service.settings import settings_table
 from support import alerts
 from support.edge import HOST, Live, Network, live, loader
 
@@ -111,7 +111,7 @@ def test_an_interruption_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatc
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("service.__main__.check_bundle", interrupted)
+    monkeypatch.setattr("nightjar_alerts.service.__main__.check_bundle", interrupted)
     assert run("check") == 130
 
 
@@ -178,7 +178,7 @@ def test_demo(
     tiny_bundle: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NIGHTJAR_BUNDLE", str(tiny_bundle))
-    monkeypatch.setattr("service.__main__.SAMPLES", folder / "deep")
+    monkeypatch.setattr("nightjar_alerts.service.__main__.SAMPLES", folder / "deep")
     assert run("demo", str(folder / "night.tar.gz")) == 0
     out = capfd.readouterr().out
     assert "service ready" in out

@@ -10,13 +10,13 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from models.bundle import Bundle
-from models.lightcurve import LightCurve, LightCurveError, Limits
-from service.dataplane import AskOptions, DataPlane, Outcome, Refusal
-from service.engine.batch import Classification, DeadlineExceeded, EngineClosed, EngineDead, Overloaded
-from service.engine.engine import Engine, EngineOptions
-from service.engine.policy import CostModel
-from service.observe.metrics import Metrics
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits
+from nightjar_alerts.service.dataplane import AskOptions, DataPlane, Outcome, Refusal
+from nightjar_alerts.service.engine.batch import Classification, DeadlineExceeded, EngineClosed, EngineDead, Overloaded
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.observe.metrics import Metrics
 from support.graphs import EchoGraph, curve, echo_manifest, poison, question
 
 BUNDLE = Bundle(Path("echo"), echo_manifest(Limits(max_points_per_band=20)), "0" * 64)

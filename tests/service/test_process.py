@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import ctypes
-from service.process import fix_thresholds, give_memory_back
+from nightjar_alerts.service.process import fix_thresholds, give_memory_back
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from models.bundle import DEFAULT_BUNDLE, MANIFEST, SURVEY_BUNDLES
-from service.settings import ClientSettings, Settings, StreamSettings, settings_table, unknown_settings
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, MANIFEST, SURVEY_BUNDLES
+from nightjar_alerts.service.settings import ClientSettings, Settings, StreamSettings, settings_table, unknown_settings
 
 FIELDS = StreamSettings.model_fields | ClientSettings.model_fields
 

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from service.threads import REST, REST_SECONDS, FairThreads, Rests, in_thread
+from nightjar_alerts.service.threads import REST, REST_SECONDS, FairThreads, Rests, in_thread
 
 
 class Held(bytearray):
@@ -79,8 +79,8 @@ def refuse() -> None:
 
 
 async def test_a_refused_client_rests_and_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.threads.REST", 1e4)
-    monkeypatch.setattr("service.threads.REST_SECONDS", (1e-3, 60.0))
+    monkeypatch.setattr("nightjar_alerts.service.threads.REST", 1e4)
+    monkeypatch.setattr("nightjar_alerts.service.threads.REST_SECONDS", (1e-3, 60.0))
     threads = FairThreads(1, "decode")
     with pytest.raises(ValueError, match="no curve"):
         await threads.run("refused", refuse)
@@ -94,8 +94,8 @@ async def test_a_refused_client_rests_and_nobody_else_does(monkeypatch: pytest.M
 
 
 async def test_a_client_rests_whose_result_tells_of_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.threads.REST", 1e4)
-    monkeypatch.setattr("service.threads.REST_SECONDS", (1e-3, 60.0))
+    monkeypatch.setattr("nightjar_alerts.service.threads.REST", 1e4)
+    monkeypatch.setattr("nightjar_alerts.service.threads.REST_SECONDS", (1e-3, 60.0))
     threads = FairThreads(1, "decode")
     await threads.run("answered", compute)
     await threads.run("refused", compute, lambda _: 0.5)
@@ -108,8 +108,8 @@ async def test_a_client_rests_whose_result_tells_of_a_refusal(monkeypatch: pytes
 
 
 async def test_a_client_that_rests_has_no_turn_in_other_threads_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.threads.REST", 1e4)
-    monkeypatch.setattr("service.threads.REST_SECONDS", (1e-3, 60.0))
+    monkeypatch.setattr("nightjar_alerts.service.threads.REST", 1e4)
+    monkeypatch.setattr("nightjar_alerts.service.threads.REST_SECONDS", (1e-3, 60.0))
     rests = Rests()
     small, large = FairThreads(1, "small", rests), FairThreads(1, "large", rests)
     with pytest.raises(ValueError, match="no curve"):
@@ -126,7 +126,7 @@ async def test_a_client_that_rests_has_no_turn_in_other_threads_either(monkeypat
 async def test_a_rest_is_as_long_as_the_refusal_was_dear_and_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, loop = FairThreads(1, "decode"), asyncio.get_running_loop()
     for rest, seconds in ((REST, REST * 0.01), (1e6, REST_SECONDS[1])):
-        monkeypatch.setattr("service.threads.REST", rest)
+        monkeypatch.setattr("nightjar_alerts.service.threads.REST", rest)
         with pytest.raises(ValueError, match="no curve"):
             await threads.run("refused", refuse)
         refused = loop.time()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.networks.astromer import AstromerConfig
+from nightjar_alerts.models.networks.astromer import AstromerConfig
 
 SIZES = {"d_model": 16, "n_heads": 2, "d_ff": 24, "dropout": 0.0, "n_classes": 5, "lstm_width": 12, "window": 20}
 

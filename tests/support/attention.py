@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.networks.parts.attention import AttentionConfig, SelfAttention
-from models.networks.parts.packing import Packing, pack_values
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, SelfAttention
+from nightjar_alerts.models.networks.parts.packing import Packing, pack_values
 
 Array = NDArray[np.float64]
 

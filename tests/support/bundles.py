@@ -5,18 +5,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from models.bundle import Bundle, Calibration
-from models.lightcurve import LightCurve, RaggedBatch, Tokens
-from models.metadata import METADATA_COLUMNS
-from models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from models.photometry import BANDS
-from models.posterior import PredictionSets, SetThresholds
-from training.data.batches import to_tokens
-from training.export.bundle import Release, export_bundle
-from training.fit.checkpoints import DataSource, RunConfig
-from training.recipes.catalogue import RECIPES
-from training.score.calibrate import ServedSample
-from training.score.confidence import NoveltyFit, fit_novelty
+from nightjar_alerts.models.bundle import Bundle, Calibration
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.posterior import PredictionSets, SetThresholds
+from nightjar_alerts.training.data.batches import to_tokens
+from nightjar_alerts.training.export.bundle import Release, export_bundle
+from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
+from nightjar_alerts.training.recipes.catalogue import RECIPES
+from nightjar_alerts.training.score.calibrate import ServedSample
+from nightjar_alerts.training.score.confidence import NoveltyFit, fit_novelty
 
 
 def random_curve(rng: np.random.Generator, n_points: int, metadata: bool = True, span: float = 200.0) -> LightCurve:

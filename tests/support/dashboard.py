@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.metrics import Metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "deploy" / "grafana" / "dashboards" / "nightjar.json"

@@ -14,15 +14,15 @@ from typing import Any, NoReturn
 import numpy as np
 import structlog
 
-from models.bundle import Bundle
-from models.taxonomy import ELASTICC
-from service.engine.batch import Arrays
-from service.engine.load import LoadedModel
-from service.engine.policy import CostModel
-from service.http.lifecycle import Service, State
-from service.http.server import Server
-from service.registry.load import Models
-from service.settings import Settings
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.engine.batch import Arrays
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.http.lifecycle import Service, State
+from nightjar_alerts.service.http.server import Server
+from nightjar_alerts.service.registry.load import Models
+from nightjar_alerts.service.settings import Settings
 from support.graphs import EchoGraph, echo_manifest
 
 HOST = "127.0.0.1"

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from service.engine.batch import Classification, RunReport, Waiting
-from service.engine.engine import Engine, EngineOptions
-from service.engine.policy import BatchLimits, CostModel, Policy, choose
+from nightjar_alerts.service.engine.batch import Classification, RunReport, Waiting
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, Policy, choose
 from support.graphs import EchoGraph, echo_manifest, question
 
 COST = CostModel(1e-3, 1e-6, 0.0)  # merging always pays

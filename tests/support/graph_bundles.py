@@ -12,12 +12,12 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
-from models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
-from models.photometry import BANDS
-from models.runtime import open_session, run
-from models.taxonomy import ELASTICC
-from service.engine.batch import program_of
-from service.engine.machine import Shape, probe
+from nightjar_alerts.models.bundle import MODEL, Bundle, Manifest, write_golden, write_manifest
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.engine.batch import program_of
+from nightjar_alerts.service.engine.machine import Shape, probe
 from support.graphs import echo_manifest
 
 HISTORY = ("flux", "flux_err", "time", "band", "mask")

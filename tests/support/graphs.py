@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from models.bundle import Calibration, Manifest, Parameters
-from models.lightcurve import LightCurve, Limits, Tokens
-from models.metadata import METADATA_COLUMNS
-from models.taxonomy import ELASTICC
-from service.engine.batch import Arrays, Question
+from nightjar_alerts.models.bundle import Calibration, Manifest, Parameters
+from nightjar_alerts.models.lightcurve import LightCurve, Limits, Tokens
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.engine.batch import Arrays, Question
 
 
 def question(marker: float, length: int = 10) -> Question:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from training.importers.columns import RawObject
-from training.importers.commands import ImportReport, ImportRules, clean
+from nightjar_alerts.training.importers.columns import RawObject
+from nightjar_alerts.training.importers.commands import ImportReport, ImportRules, clean
 
 FORMS = {"S": "A", "i4": "J", "f4": "E", "f8": "D"}
 

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from service.settings import StreamSettings
+from nightjar_alerts.service.settings import StreamSettings
 from support.kafka_brokers import Reader, Writer, commits_of
 from support.stream import Process, Running, alert, chosen, eventually
 

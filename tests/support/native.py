@@ -16,13 +16,13 @@ import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from models.native import DOMAIN
-from models.networks.statistics.curve_statistics import lag_statistics, statistics
-from models.networks.statistics.period_statistics import period_statistics
-from models.networks.statistics.points import Statistics, points
-from models.networks.statistics.shape_statistics import shape_statistics
-from models.runtime import session_options
-from training.export.functions import STATISTICS, VERSION
+from nightjar_alerts.models.native import DOMAIN
+from nightjar_alerts.models.networks.statistics.curve_statistics import lag_statistics, statistics
+from nightjar_alerts.models.networks.statistics.period_statistics import period_statistics
+from nightjar_alerts.models.networks.statistics.points import Statistics, points
+from nightjar_alerts.models.networks.statistics.shape_statistics import shape_statistics
+from nightjar_alerts.models.runtime import session_options
+from nightjar_alerts.training.export.functions import STATISTICS, VERSION
 
 BUILT: Final = Path(__file__).resolve().parents[2] / "build" / "native"
 BANDS: Final = 6

@@ -19,8 +19,15 @@ import torch
 from astropy.timeseries import LombScargle, LombScargleMultiband
 from numpy.typing import NDArray
 
-from models.networks.statistics.period_statistics import Peaks, Scores, peaks, periodogram, scores, search
-from models.networks.statistics.points import SOFT, points
+from nightjar_alerts.models.networks.statistics.period_statistics import (
+    Peaks,
+    Scores,
+    peaks,
+    periodogram,
+    scores,
+    search,
+)
+from nightjar_alerts.models.networks.statistics.points import SOFT, points
 
 Floats = NDArray[np.float64]
 Shape = Callable[[Floats], Floats]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.__main__ import main
+from nightjar_alerts.training.__main__ import main
 
 PER_CLASS = 20
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.networks.statistics.points import Points, points
+from nightjar_alerts.models.networks.statistics.points import Points, points
 
 G = 4  # bands
 Columns = dict[str, NDArray[Any]]

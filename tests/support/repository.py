@@ -11,11 +11,11 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from models.bundle import MODEL, Bundle, load_bundle, write_golden, write_manifest
-from models.runtime import open_session, run
-from models.taxonomy import ELASTICC
-from service.engine.batch import program_of
-from service.engine.machine import Shape, probe
+from nightjar_alerts.models.bundle import MODEL, Bundle, load_bundle, write_golden, write_manifest
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.engine.batch import program_of
+from nightjar_alerts.service.engine.machine import Shape, probe
 from support.graph_bundles import classifier_bundle
 
 

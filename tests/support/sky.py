@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from models.photometry import BANDS
-from training.sky.readers import WAVELENGTH
-from training.sky.record import SkyObject
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.sky.readers import WAVELENGTH
+from nightjar_alerts.training.sky.record import SkyObject
 
 
 def bump(

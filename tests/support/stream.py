@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from service.process import configure_log
-from service.settings import ENV_PREFIX, StreamSettings
-from service.stream.addresses import AddressError
-from service.stream.pipeline import ClassifyStage
-from service.stream.worker import Worker, supervise
+from nightjar_alerts.service.process import configure_log
+from nightjar_alerts.service.settings import ENV_PREFIX, StreamSettings
+from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.pipeline import ClassifyStage
+from nightjar_alerts.service.stream.worker import Worker, supervise
 from support import alerts
 from support.edge import HOST, Network, loader, wait_until
 
@@ -204,7 +204,10 @@ class Process:
         environment = {**os.environ, **variables, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
         self.log = log
         with log.open("ab") as file:
-            command = [sys.executable, *(("-m", "service", "worker") if real else ("-m", "support.stream"))]
+            command = [
+                sys.executable,
+                *(("-m", "nightjar_alerts.service", "worker") if real else ("-m", "support.stream")),
+            ]
             self._process = subprocess.Popen(command, env=environment, stderr=file)
 
     def kill(self) -> None:

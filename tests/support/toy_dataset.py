@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from models.metadata import METADATA_COLUMNS
-from models.taxonomy import ELASTICC
-from training.data.dataset import LabelledObject, write_dataset
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
 
 TOY_CLASSES = ("AGN", "RR Lyrae", "Ia", "M-dwarf Flare")
 

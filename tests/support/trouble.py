@@ -13,11 +13,11 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from models.bundle import Bundle
-from service.engine.batch import Arrays
-from service.http import server
-from service.http.lifecycle import Service
-from service.settings import Settings
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.service.engine.batch import Arrays
+from nightjar_alerts.service.http import server
+from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.settings import Settings
 from support.edge import Network, loader
 from support.graph_bundles import Nodes, classifier_bundle
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.zoo import build
-from training.__main__ import main
-from training.data.dataset import read_dataset, split_indices
-from training.fit import loop
-from training.fit.distributed import Ranks, join_launch
-from training.fit.loop import Interval, StepLoss, Task, train_step
-from training.fit.train import TASKS, train
-from training.recipes.astro_moe import debug, debug_pretraining
-from training.recipes.catalogue import debug_informer_forecast
-from training.recipes.schema import Recipe, ScheduleConfig, ValidationConfig
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.fit import loop
+from nightjar_alerts.training.fit.distributed import Ranks, join_launch
+from nightjar_alerts.training.fit.loop import Interval, StepLoss, Task, train_step
+from nightjar_alerts.training.fit.train import TASKS, train
+from nightjar_alerts.training.recipes.astro_moe import debug, debug_pretraining
+from nightjar_alerts.training.recipes.catalogue import debug_informer_forecast
+from nightjar_alerts.training.recipes.schema import Recipe, ScheduleConfig, ValidationConfig
 
 
 def odd(recipe: Recipe) -> Recipe:

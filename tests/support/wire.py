@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from models.metadata import METADATA_COLUMNS
-from models.photometry import filter_index
-from service.http.formats import ARROW_TYPE, LINES_TYPE
-from service.http.forms import DTYPES
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import filter_index
+from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
+from nightjar_alerts.service.http.forms import DTYPES
 
 JSON_TYPE = "application/json"
 MSGPACK_TYPE = "application/msgpack"

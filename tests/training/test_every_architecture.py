@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bundle import Bundle, load_bundle, read_golden
-from models.networks.zoo import ARCHITECTURES
-from models.photometry import BANDS
-from service.registry.load import load_configured
+from nightjar_alerts.models.bundle import Bundle, load_bundle, read_golden
+from nightjar_alerts.models.networks.zoo import ARCHITECTURES
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.service.registry.load import load_configured
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.fit.checkpoints import BEST, CHECKPOINT, load_best, load_checkpoint
+from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.edge import curve, live
 from support.toy_dataset import write_toy_dataset
-from training.__main__ import main
-from training.fit.checkpoints import BEST, CHECKPOINT, load_best, load_checkpoint
-from training.recipes.catalogue import RECIPES
 
 DEBUG = {name: RECIPES[name]() for name in RECIPES if name.startswith("debug")}
 CLASSIFIERS = [name for name, recipe in DEBUG.items() if recipe.task == "classify"]

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bundle import load_bundle, verify_golden
-from models.lightcurve import LightCurve, RaggedBatch, featurise
-from models.runtime import open_session, run
+from nightjar_alerts.models.bundle import load_bundle, verify_golden
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.data.dataset import read_dataset
 from support.pipeline import PER_CLASS, Pipeline
 from support.toy_dataset import write_toy_dataset
-from training.__main__ import main
-from training.data.dataset import read_dataset
 
 COMMANDS = ("simulate", "train", "throughput", "describe", "export", "evaluate", "baseline", "card")
 

@@ -33,9 +33,9 @@ from typing import Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.lightcurve import Bool, LightCurve
-from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS
+from nightjar_alerts.models.lightcurve import Bool, LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import BANDS
 
 SATURATION: Final = 3.6e7  # nJy, 12.5 mag: nothing is made brighter than this
 FAINTEST: Final = 300.0  # nJy, 25.2 mag: of the brightest point

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.lightcurve import Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
-from models.metadata import METADATA_COLUMNS
-from models.networks.network import INPUTS
-from training.data.augment import AugmentationConfig, View, apply_view, degrade, draw_view, shake
-from training.data.dataset import Dataset
-from training.recipes.schema import DataConfig, Recipe
+from nightjar_alerts.models.lightcurve import Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.network import INPUTS
+from nightjar_alerts.training.data.augment import AugmentationConfig, View, apply_view, degrade, draw_view, shake
+from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.recipes.schema import DataConfig, Recipe
 
 T = TypeVar("T")
 

@@ -29,10 +29,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.common import replacing
-from models.lightcurve import LightCurve
-from models.metadata import METADATA_COLUMNS
-from models.taxonomy import ELASTICC
+from nightjar_alerts.models.common import replacing
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.taxonomy import ELASTICC
 
 FORMAT = b"nightjar-light-curves-1"
 SPLITS = ("train", "validation", "test")

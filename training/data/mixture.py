@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.lightcurve import Float64, Int64
-from models.metadata import METADATA_COLUMNS
-from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
-from training.data.dataset import SPLITS, Dataset, read_dataset, split_indices
-from training.importers.surveys import ZTF_CLASSES
-from training.sky.load import as_sent
-from training.sky.record import Sky, read_sky
+from nightjar_alerts.models.lightcurve import Float64, Int64
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
+from nightjar_alerts.training.data.dataset import SPLITS, Dataset, read_dataset, split_indices
+from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
+from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.record import Sky, read_sky
 
 _COLUMN: Final = {name: place for place, name in enumerate(METADATA_COLUMNS)}
 DOUBTFUL: Final = ("other", "unlabelled", "conflicting")

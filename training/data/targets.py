@@ -34,12 +34,22 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.forecast import Queries, make_queries, pad_queries, query_order
-from models.lightcurve import Bool, Float32, Float64, Int64, LightCurve, Limits, RaggedBatch, Tokens, featurise
-from models.networks.network import Masking
-from models.photometry import BANDS, FluxUnit, njy_to
-from training.data.augment import AugmentationConfig, apply_view, draw_view
-from training.data.dataset import Dataset
+from nightjar_alerts.models.forecast import Queries, make_queries, pad_queries, query_order
+from nightjar_alerts.models.lightcurve import (
+    Bool,
+    Float32,
+    Float64,
+    Int64,
+    LightCurve,
+    Limits,
+    RaggedBatch,
+    Tokens,
+    featurise,
+)
+from nightjar_alerts.models.networks.network import Masking
+from nightjar_alerts.models.photometry import BANDS, FluxUnit, njy_to
+from nightjar_alerts.training.data.augment import AugmentationConfig, apply_view, draw_view
+from nightjar_alerts.training.data.dataset import Dataset
 
 _GRAIN = 1e-9  # 0.55 * 100 is 55.00000000000001, of which the ceiling is meant to be 55
 

@@ -13,7 +13,7 @@ curves in the same views in the same number of steps:
 
 Data:
 
-- ``simulated``: the file of ``python -m training simulate``, 20 classes; the views, split and limits of the shipped
+- ``simulated``: the file of ``nightjar-train simulate``, 20 classes; the views, split and limits of the shipped
   model's recipe. The test curves are shown in full and again without metadata; pretraining sees the training curves;
 - ``mallorn``: the folder of the challenge, five classes, redshift and extinction as metadata, complete curves; one of
   five stratified folds is held out, fold ``seed % 5``. Pretraining sees the unlabelled curves. Objects that share a
@@ -26,8 +26,8 @@ all seeds.
 
 Run::
 
-    python -m training experiment astro-moe --dataset simulated --data build/sim.parquet --arm tm --seed 0
-    python -m training experiment astro-moe --dataset mallorn --data DIR --arm pretrained --seed 3
+    nightjar-train experiment astro-moe --dataset simulated --data build/sim.parquet --arm tm --seed 0
+    nightjar-train experiment astro-moe --dataset mallorn --data DIR --arm pretrained --seed 3
 """
 
 import sys
@@ -42,14 +42,14 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import StratifiedKFold, train_test_split
 from torch import Tensor
 
-from models.lightcurve import Int64, Limits
-from models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
-from models.networks.zoo import transfer
-from models.taxonomy import ELASTICC
-from training.data.augment import LSST, AugmentationConfig, View
-from training.data.batches import Example, draw_examples, view_examples
-from training.data.dataset import Dataset, read_dataset, split_indices
-from training.experiments.options import (
+from nightjar_alerts.models.lightcurve import Int64, Limits
+from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
+from nightjar_alerts.models.networks.zoo import transfer
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.augment import LSST, AugmentationConfig, View
+from nightjar_alerts.training.data.batches import Example, draw_examples, view_examples
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.experiments.options import (
     ARM_FOLDS,
     ARM_PUBLISHED_STEPS,
     ARM_STEPS,
@@ -58,16 +58,21 @@ from training.experiments.options import (
     machine,
     write_record,
 )
-from training.experiments.runs import RunIdentity, minutes
-from training.fit.checkpoints import load_best
-from training.fit.loop import fit
-from training.fit.tasks import ClassificationTask, MaskedReconstruction, predict
-from training.importers.surveys import MALLORN_CLASSES, read_mallorn, read_unlabelled_mallorn, to_dataset
-from training.recipes.astro_moe import default, pretraining
-from training.recipes.schema import BatchConfig, DataConfig, Recipe, ScheduleConfig, ValidationConfig
-from training.score.baseline import fit_trees, matrix, train_trees
-from training.score.metrics import confusion, macro_f1
-from training.score.predictions import labels
+from nightjar_alerts.training.experiments.runs import RunIdentity, minutes
+from nightjar_alerts.training.fit.checkpoints import load_best
+from nightjar_alerts.training.fit.loop import fit
+from nightjar_alerts.training.fit.tasks import ClassificationTask, MaskedReconstruction, predict
+from nightjar_alerts.training.importers.surveys import (
+    MALLORN_CLASSES,
+    read_mallorn,
+    read_unlabelled_mallorn,
+    to_dataset,
+)
+from nightjar_alerts.training.recipes.astro_moe import default, pretraining
+from nightjar_alerts.training.recipes.schema import BatchConfig, DataConfig, Recipe, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.score.baseline import fit_trees, matrix, train_trees
+from nightjar_alerts.training.score.metrics import confusion, macro_f1
+from nightjar_alerts.training.score.predictions import labels
 
 CHANGES: dict[str, dict[str, object]] = {
     "tm": {},

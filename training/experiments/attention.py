@@ -1,7 +1,7 @@
 """Costs of the kinds of attention and their distance from exact attention, by length.
 
-    python -m training experiment attention                                  # 1 thread of a CPU
-    python -m training experiment attention --device cuda --bfloat16 true    # a GPU
+    nightjar-train experiment attention                                  # 1 thread of a CPU
+    nightjar-train experiment attention --device cuda --bfloat16 true    # a GPU
 
 One layer on random, unpadded tokens, the same number of tokens at every length. Per length, all kinds are timed in
 turn, round after round, and a ratio to exact is taken within its round, so that a busy machine slows both sides.
@@ -36,11 +36,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from models.common import markdown_table
-from models.networks.parts.attention import AttentionConfig, SelfAttention
-from models.networks.parts.attention_kernels import SELF
-from models.networks.parts.packing import Packing
-from training.experiments.options import AttentionExperiment, RunRecord, machine, number, write_record
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, SelfAttention
+from nightjar_alerts.models.networks.parts.attention_kernels import SELF
+from nightjar_alerts.models.networks.parts.packing import Packing
+from nightjar_alerts.training.experiments.options import AttentionExperiment, RunRecord, machine, number, write_record
 
 COLUMNS = {  # metric -> its column
     "error_1": "error, s.d. 1",

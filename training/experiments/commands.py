@@ -1,7 +1,7 @@
-"""The sub-commands of ``python -m training experiment``: one for each reproduced experiment, and ``table``.
+"""The sub-commands of ``nightjar-train experiment``: one for each reproduced experiment, and ``table``.
 
-    python -m training experiment position --width 432 --seed 41
-    python -m training experiment table position
+    nightjar-train experiment position --width 432 --seed 41
+    nightjar-train experiment table position
 
 Each experiment is a class of options in a module without torch, so that ``--help`` answers at once; what trains is
 imported by :func:`run_experiment`, when it is chosen. So no module of options imports its runner back.
@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliPositionalArg, CliSubCommand, get_subcommand
 
-from training.experiments.interpolation import Interpolation
-from training.experiments.options import (
+from nightjar_alerts.training.experiments.interpolation import Interpolation
+from nightjar_alerts.training.experiments.options import (
     RECORDS,
     UEA,
     AstroMoEArm,
@@ -25,7 +25,7 @@ from training.experiments.options import (
     read_records,
     table,
 )
-from training.experiments.spirals import SpiralsExperiment
+from nightjar_alerts.training.experiments.spirals import SpiralsExperiment
 
 
 class RecordsTable(BaseModel):
@@ -73,40 +73,40 @@ def run_experiment(options: object) -> None:
     TypeError
         For options of no experiment.
     """
-    from training.experiments.runs import run
+    from nightjar_alerts.training.experiments.runs import run
 
     match options:
         case AstroMoEArm():
-            from training.experiments.arms import run_arm
+            from nightjar_alerts.training.experiments.arms import run_arm
 
             run_arm(options)
         case AttentionExperiment():
-            from training.experiments.attention import report
+            from nightjar_alerts.training.experiments.attention import report
 
             report(options)
         case Encodings():
-            from training.experiments.encoding_runs import classify, pretrain
+            from nightjar_alerts.training.experiments.encoding_runs import classify, pretrain
 
             if (pretrained := pretrain(options)) is not None:
                 classify(options, pretrained)
         case Interpolation():
-            from training.experiments.reconstruction import interpolation_plan
+            from nightjar_alerts.training.experiments.reconstruction import interpolation_plan
 
             run(options, interpolation_plan(options))
         case SpiralsExperiment():
-            from training.experiments.reconstruction import spirals_plan
+            from nightjar_alerts.training.experiments.reconstruction import spirals_plan
 
             run(options, spirals_plan(options))
         case Pendulum():
-            from training.experiments.regression import pendulum_plan
+            from nightjar_alerts.training.experiments.regression import pendulum_plan
 
             run(options, pendulum_plan(options))
         case Position():
-            from training.experiments.regression import position_plan
+            from nightjar_alerts.training.experiments.regression import position_plan
 
             run(options, position_plan(options))
         case UEA():
-            from training.experiments.series import series_plan
+            from nightjar_alerts.training.experiments.series import series_plan
 
             run(options, series_plan(options))
         case _:

@@ -22,8 +22,8 @@ the paper.
 
 Run::
 
-    python -m training experiment encodings --data FILE --encoding pea
-    python -m training experiment table encodings
+    nightjar-train experiment encodings --data FILE --encoding pea
+    nightjar-train experiment table encodings
 
 Legend: N objects, B windows of a batch, L observations of the longest, W observations of a window, D width, C classes.
 
@@ -53,12 +53,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from models.lightcurve import Bool, Float32, Float64, Int64
-from models.networks.astromer import AstromerConfig, AstromerPretraining, LstmHead, PoolHead, Window
-from models.networks.network import Reconstruction
-from training.data.batches import TrainingBatch, draw_indices
-from training.data.targets import MaskingConfig, draw_masking
-from training.experiments.options import (
+from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64
+from nightjar_alerts.models.networks.astromer import AstromerConfig, AstromerPretraining, LstmHead, PoolHead, Window
+from nightjar_alerts.models.networks.network import Reconstruction
+from nightjar_alerts.training.data.batches import TrainingBatch, draw_indices
+from nightjar_alerts.training.data.targets import MaskingConfig, draw_masking
+from nightjar_alerts.training.experiments.options import (
     CADENCES,
     ENCODING_FOLDS,
     ENCODING_STEPS,
@@ -68,12 +68,12 @@ from training.experiments.options import (
     machine,
     write_record,
 )
-from training.experiments.runs import RunIdentity, epochs, minutes
-from training.fit.checkpoints import load_best, read_log
-from training.fit.loop import StepLoss, Task, fit, to_device
-from training.fit.tasks import MaskedBatch, reconstruction_loss, reconstruction_scores
-from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
-from training.score.metrics import confusion, macro_f1
+from nightjar_alerts.training.experiments.runs import RunIdentity, epochs, minutes
+from nightjar_alerts.training.fit.checkpoints import load_best, read_log
+from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
+from nightjar_alerts.training.fit.tasks import MaskedBatch, reconstruction_loss, reconstruction_scores
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.score.metrics import confusion, macro_f1
 
 EARLIEST_MJD = 50_000.0  # the survey began at 53,550
 FEWEST_POINTS = 5  # ASTROMER drops shorter curves

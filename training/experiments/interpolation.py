@@ -20,7 +20,7 @@ Notable, where paper and code disagree:
 
 Run::
 
-    python -m training experiment interpolation --seed 0
+    nightjar-train experiment interpolation --seed 0
 
 Legend: N curves, L points of the grid, Z = 10 normal numbers.
 """
@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from training.experiments.options import ExperimentOptions
+from nightjar_alerts.training.experiments.options import ExperimentOptions
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]

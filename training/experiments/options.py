@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.common import markdown_table, processor_name
+from nightjar_alerts.models.common import markdown_table, processor_name
 
 RECORDS = Path("build/experiments")
 HEADER = ("variant", "metric", "seeds", "mean ± s.d.", "paper", "floor", "steps", "min a run", "machine")
@@ -154,7 +154,7 @@ class ExperimentOptions(BaseModel):
 
     def command(self) -> str:
         """Shell command that repeats the run: the options that differ from their defaults."""
-        words = ["python", "-m", "training", "experiment", self.experiment]
+        words = ["nightjar-train", "experiment", self.experiment]
         for name, value in self.model_dump(mode="json", exclude=set(PLACES), exclude_defaults=True).items():
             words += [f"--{name.replace('_', '-')}", str(value).lower() if isinstance(value, bool) else str(value)]
         return shlex.join(words)
@@ -321,4 +321,4 @@ class AttentionExperiment(BaseModel):
         if "lengths" in changed:
             changed["lengths"] = ",".join(map(str, self.lengths))
         options = [f"--{name.replace('_', '-')} {str(value).lower()}" for name, value in changed.items()]
-        return " ".join(["python -m training experiment attention", *options])
+        return " ".join(["nightjar-train experiment attention", *options])

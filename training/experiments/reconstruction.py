@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.romae import TINY, TINY_SHALLOW, MaskedAutoencoder, masked_mse
-from training.experiments import interpolation, spirals
-from training.experiments.runs import ExperimentPlan, epochs, fit_config
-from training.fit.loop import StepLoss, Task
+from nightjar_alerts.models.networks.romae import TINY, TINY_SHALLOW, MaskedAutoencoder, masked_mse
+from nightjar_alerts.training.experiments import interpolation, spirals
+from nightjar_alerts.training.experiments.runs import ExperimentPlan, epochs, fit_config
+from nightjar_alerts.training.fit.loop import StepLoss, Task
 
 Mask = NDArray[np.bool_]
 DECODERS = {"tiny": TINY, "tiny-shallow": TINY_SHALLOW}

@@ -21,8 +21,8 @@ AdamW (decay 0.01), peak 5e-4, batch 64, ten epochs of 20,000 fixed draws, 625 s
 
 Run::
 
-    python -m training experiment position --width 180 --seed 40
-    python -m training experiment position --width 180 --cls false --seed 40
+    nightjar-train experiment position --width 180 --seed 40
+    nightjar-train experiment position --width 180 --cls false --seed 40
 
 **Pendulum regression** (RKN, CRU, S5; RoMAE, table 5): the angle in irregular, noisy images.
 
@@ -43,8 +43,8 @@ RoMAE with width 60, 2 heads, 2 layers, feed-forward 30; a frame is one patch, i
 
 Run (the images are drawn first, half a minute, and kept)::
 
-    python -m training experiment pendulum --seed 42
-    python -m training experiment pendulum --seed 42 --head frames --scale measured
+    nightjar-train experiment pendulum --seed 42
+    nightjar-train experiment pendulum --seed 42 --head frames --scale measured
 
 The images:
 
@@ -74,10 +74,10 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from models.common import replacing
-from models.lightcurve import Int64
-from models.networks.romae import TINY, Readout, RoMAEEncoderConfig, SequenceModel
-from training.experiments.options import (
+from nightjar_alerts.models.common import replacing
+from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.models.networks.romae import TINY, Readout, RoMAEEncoderConfig, SequenceModel
+from nightjar_alerts.training.experiments.options import (
     PENDULUM_BATCH,
     PENDULUM_EPOCHS,
     PENDULUM_PAPER,
@@ -94,8 +94,8 @@ from training.experiments.options import (
     Scale,
     draw_positions,
 )
-from training.experiments.runs import ExperimentPlan, epochs, fit_config
-from training.fit.loop import StepLoss, Task
+from nightjar_alerts.training.experiments.runs import ExperimentPlan, epochs, fit_config
+from nightjar_alerts.training.fit.loop import StepLoss, Task
 
 N_FRAMES, N_KEPT, SIDE = 100, 50, 24
 SIZES = {"train": 2_000, "test": 1_000, "validation": 1_000}

@@ -21,11 +21,11 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import nn
 
-from models.lightcurve import Int64
-from training.experiments.options import ExperimentOptions, RunRecord, machine, write_record
-from training.fit.checkpoints import LOG, read_log
-from training.fit.loop import Task, fit
-from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.training.experiments.options import ExperimentOptions, RunRecord, machine, write_record
+from nightjar_alerts.training.fit.checkpoints import LOG, read_log
+from nightjar_alerts.training.fit.loop import Task, fit
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
 
 
 class RunIdentity(BaseModel):

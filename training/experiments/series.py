@@ -17,8 +17,8 @@ Notable:
 
 Run::
 
-    python -m training experiment uea --data DIR --name BasicMotions --seed 69
-    python -m training experiment uea --data DIR --name Epilepsy --size tiny-shallow --steps 270
+    nightjar-train experiment uea --data DIR --name BasicMotions --seed 69
+    nightjar-train experiment uea --data DIR --name Epilepsy --size tiny-shallow --steps 270
 
 **Files** hold multivariate series of the UEA archive: its ``.ts`` files, and ``.npz`` files of the same sets.
 
@@ -43,8 +43,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from models.lightcurve import Float32, Int64
-from models.networks.romae import (
+from nightjar_alerts.models.lightcurve import Float32, Int64
+from nightjar_alerts.models.networks.romae import (
     BASE,
     SMALL,
     TINY,
@@ -54,11 +54,11 @@ from models.networks.romae import (
     SequenceModel,
     masked_mse,
 )
-from models.networks.zoo import transfer
-from training.data.targets import MaskingConfig, draw_masking
-from training.experiments.options import UEA
-from training.experiments.runs import ExperimentPlan, RunIdentity, epochs, fit_config
-from training.fit.loop import StepLoss, Task, fit, to_device
+from nightjar_alerts.models.networks.zoo import transfer
+from nightjar_alerts.training.data.targets import MaskingConfig, draw_masking
+from nightjar_alerts.training.experiments.options import UEA
+from nightjar_alerts.training.experiments.runs import ExperimentPlan, RunIdentity, epochs, fit_config
+from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, to_device
 
 NPZ_TRAINING = {"Epilepsy": 137, "RacketSports": 151}
 

@@ -20,7 +20,7 @@ runs of the same authors. Encoder and decoder are RoMAE-tiny, no [CLS], 60 % of 
 
 Run::
 
-    python -m training experiment spirals --seed 0
+    nightjar-train experiment spirals --seed 0
 
 Legend: N spirals, L points, 2 coordinates.
 """
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from training.experiments.options import ExperimentOptions
+from nightjar_alerts.training.experiments.options import ExperimentOptions
 
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -10,11 +10,11 @@ Notable:
 
 Run::
 
-    python -m training export runs/default-0 build/astro-moe --data build/sim.parquet
+    nightjar-train export runs/default-0 build/astro-moe --data build/sim.parquet
 
 A run is released in this order: fit what makes it believable, export, prove parity, record where it came from.
 Calibration, prediction sets and novelty come from the validation split in views as served. A bundle is complete when it
-leaves here: it has a card, which ``python -m training card`` rewrites once there are scores.
+leaves here: it has a card, which ``nightjar-train card`` rewrites once there are scores.
 """
 
 import json
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from models.bundle import (
+from nightjar_alerts.models.bundle import (
     GOLDEN_TOLERANCE,
     MODEL,
     Bundle,
@@ -45,19 +45,19 @@ from models.bundle import (
     write_golden,
     write_manifest,
 )
-from models.lightcurve import LightCurve, Tokens
-from models.metadata import METADATA_COLUMNS
-from models.networks.parts.transformer import FeedForwardExperts, Router
-from models.networks.zoo import NetworkTask, count_parameters
-from models.photometry import BANDS
-from models.posterior import PredictionSets
-from models.runtime import open_session, run
-from models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
-from training.data.batches import draw_examples, draw_indices, usable_tokens
-from training.data.dataset import UNLABELLED, Dataset, read_dataset, read_notes, split_indices
-from training.export.card import write_card
-from training.export.graph import OPSET, write_graph
-from training.export.served import (
+from nightjar_alerts.models.lightcurve import LightCurve, Tokens
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts, Router
+from nightjar_alerts.models.networks.zoo import NetworkTask, count_parameters
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.posterior import PredictionSets
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
+from nightjar_alerts.training.data.batches import draw_examples, draw_indices, usable_tokens
+from nightjar_alerts.training.data.dataset import UNLABELLED, Dataset, read_dataset, read_notes, split_indices
+from nightjar_alerts.training.export.card import write_card
+from nightjar_alerts.training.export.graph import OPSET, write_graph
+from nightjar_alerts.training.export.served import (
     AXES,
     LOADS,
     UNCALIBRATED,
@@ -68,10 +68,10 @@ from training.export.served import (
     ServedNetwork,
     parity_batches,
 )
-from training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
-from training.recipes.schema import Recipe
-from training.score.calibrate import ask_as_served, calibrated, fit_calibration
-from training.score.confidence import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty, fit_sets
+from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, fingerprint, load_network, read_log
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.calibrate import ask_as_served, calibrated, fit_calibration
+from nightjar_alerts.training.score.confidence import REFERENCE_PER_CLASS, NoveltyFit, fit_novelty, fit_sets
 
 DTYPES = {"band": "int64", "mask": "bool", "query_band": "int64", "query_mask": "bool"}
 NEVER_TAKEN = -1e4  # what is added to the logit of an expert that no token shall take
@@ -342,7 +342,9 @@ def origin_of(data: Path) -> dict[str, Any]:
         return {"source": record["survey"], "import": entries}
     record = json.loads(notes.get("simulation", "{}"))
     names = {"version": "simulator_version", "seed": "simulator_seed", "options": "simulator_options"}
-    return {"source": "training.simulate"} | {name: record[key] for key, name in names.items() if key in record}
+    return {"source": "nightjar_alerts.training.simulate"} | {
+        name: record[key] for key, name in names.items() if key in record
+    }
 
 
 def _validation(run: Path) -> dict[str, Any]:

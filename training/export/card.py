@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from models.bundle import CARD, Bundle, Calibration, Manifest, load_bundle, write_manifest
-from models.common import markdown_table
-from models.lightcurve import Int64
-from training.score.figures import confusion_figure
+from nightjar_alerts.models.bundle import CARD, Bundle, Calibration, Manifest, load_bundle, write_manifest
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.training.score.figures import confusion_figure
 
 SHARES = """The probabilities assume the class shares that the manifest names as its prior; ask under your survey's own
 (`options.prior`), or multiply by the ratio of the shares and normalise, before adding them up over a population."""
@@ -236,7 +236,7 @@ survey is known where the scores above name that survey, and it knows no classes
   name one of its own classes with confidence
 - on images, spectra, or photometry that is not difference flux against a template"""
 
-SIMULATED = """Light curves of this project's own simulator (`python -m training simulate`{version}, seed {seed}), and
+SIMULATED = """Light curves of this project's own simulator (`nightjar-train simulate`{version}, seed {seed}), and
 nothing else: no survey data, no data of the ELAsTiCC challenge."""
 
 SIMULATED_LIMITS = """## Known limits
@@ -244,7 +244,7 @@ SIMULATED_LIMITS = """## Known limits
 - Trained and scored on simulated objects only; it has not been validated on labelled real alerts.
 - The simulator is honest but simple: analytic light curves and blackbody colours at effective wavelengths, no
   artefacts, no bad subtractions, no variable host centres.
-- Where it was compared with other sets (`python -m training.simulate.population_report`): medians of peak, duration,
+- Where it was compared with other sets (`population_report`): medians of peak, duration,
   redshift, colours and points per band of Ia, II and IIb agree with ELAsTiCC's (0.3 mag, 0.15 mag in colour, a factor
   of 1.4), with r-i of Ia and II 0.1 mag too red, no II beyond redshift 0.6 and more faint objects. At equal redshift
   tidal disruptions are 0.2 to 0.35 mag bluer, stripped-envelope supernovae 0.8 mag fainter and active nuclei 1.5 mag
@@ -338,7 +338,7 @@ def _data(manifest: Manifest) -> str:
 
 def _imported(data: Report) -> str:
     record = data["import"]
-    report, command = record["report"], f"python -m training import {record['format']}"
+    report, command = record["report"], f"nightjar-train import {record['format']}"
     left_out = ", ".join(f"{reason} ({count:,})" for reason, count in report["dropped_objects"].items()) or "none"
     text = f"""Light curves of {data["source"]} (`{command}`), terms: {record["licence"]}.
 Of {report["objects_read"]:,} objects {report["objects_written"]:,} were kept; left out: {left_out}."""

@@ -4,7 +4,7 @@ onnxruntime quietly runs on the CPU what its CUDA provider has no kernel for, wh
 such node. The table of kernels (``cuda_kernels.json``) is made from onnxruntime's own documentation::
 
     curl -LO https://raw.githubusercontent.com/microsoft/onnxruntime/v1.22.0/docs/OperatorKernels.md
-    python -m training cuda-kernels OperatorKernels.md v1.22.0
+    nightjar-train cuda-kernels OperatorKernels.md v1.22.0
 
 so that the claim that a graph runs on CUDA can fail without a GPU. It stays a claim until a GPU has run it.
 
@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 from onnxscript import optimizer
 
-from models.bundle import CUDA_MODEL, load_bundle, verify_golden, write_manifest
-from models.runtime import open_session
-from training.export.functions import inlined
-from training.export.graph import walk
+from nightjar_alerts.models.bundle import CUDA_MODEL, load_bundle, verify_golden, write_manifest
+from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.training.export.functions import inlined
+from nightjar_alerts.training.export.graph import walk
 
 Numbers = NDArray[Any]
 TABLE: Final = Path(__file__).with_name("cuda_kernels.json")

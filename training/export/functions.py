@@ -15,7 +15,7 @@ from typing import Final
 import onnx
 from onnx import AttributeProto, TensorProto, helper, inliner, shape_inference
 
-from models.native import DOMAIN
+from nightjar_alerts.models.native import DOMAIN
 
 Attributes = Mapping[str, int]
 STATISTICS: Final = "Statistics"

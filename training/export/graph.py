@@ -32,10 +32,10 @@ from onnxscript import opset20, optimizer
 from onnxscript.onnx_opset import opset_ai_onnx_ml5
 from torch import Tensor, nn
 
-from models.networks.parts import positional_content
-from models.networks.parts.trees import BoostedTrees, Forest, trees
-from models.networks.statistics import curve_statistics
-from training.export.functions import Attributes, add_statistics
+from nightjar_alerts.models.networks.parts import positional_content
+from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest, trees
+from nightjar_alerts.models.networks.statistics import curve_statistics
+from nightjar_alerts.training.export.functions import Attributes, add_statistics
 
 Node = onnx.NodeProto
 

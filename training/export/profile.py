@@ -5,7 +5,7 @@ A timing is the least of several runs, since whatever disturbs a run only ever m
 
 Run::
 
-    python -m training profile tests/assets/astro-moe-elasticc-1.2.0 --batch 32 --length 60
+    nightjar-train profile tests/assets/astro-moe-elasticc-1.2.0 --batch 32 --length 60
 """
 
 import json
@@ -20,9 +20,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.bundle import load_bundle
-from models.metadata import METADATA_COLUMNS
-from models.runtime import session_options
+from nightjar_alerts.models.bundle import load_bundle
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.runtime import session_options
 
 PRODUCTS: Final = ("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Attention", "MultiHeadAttention", "MatMulInteger")
 QUERIES: Final = 8

@@ -11,7 +11,7 @@ is what takes at most :data:`MOST_TIME` of the time at every shape, moves macro-
 a light curve the same whoever else is in its batch, to :data:`MOST_BY_MATES`: a scale that is taken in each run is that
 of all light curves in it. A change of macro-F1 means little below its standard error, hence the many light curves::
 
-    python -m training quantize-trial models/pretrained/astro-moe-elasticc/2.4.0 --per-class 300
+    nightjar-train quantize-trial models/pretrained/astro-moe-elasticc/2.4.0 --per-class 300
 """
 
 import logging
@@ -27,13 +27,13 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-from models.bundle import Bundle, load_bundle
-from models.lightcurve import RaggedBatch, Tokens, featurise
-from models.runtime import open_session, run, session_options
-from training.data.dataset import Dataset, read_dataset
-from training.export.profile import random_inputs
-from training.score.metrics import confusion, macro_f1
-from training.simulate.generate import Survey, simulate
+from nightjar_alerts.models.bundle import Bundle, load_bundle
+from nightjar_alerts.models.lightcurve import RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.runtime import open_session, run, session_options
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset
+from nightjar_alerts.training.export.profile import random_inputs
+from nightjar_alerts.training.score.metrics import confusion, macro_f1
+from nightjar_alerts.training.simulate.generate import Survey, simulate
 
 Arrays = dict[str, NDArray[Any]]
 Sessions = dict[str, ort.InferenceSession]

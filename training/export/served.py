@@ -21,15 +21,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.bundle import LARGEST_TEMPERATURE, Calibration, Ensemble
-from models.forecast import Queries, pad_queries
-from models.lightcurve import RaggedBatch, Tokens
-from models.metadata import METADATA_COLUMNS
-from models.networks.network import INPUTS, QUERIES, Forecast, Output
-from models.networks.parts.trees import BoostedTrees
-from models.photometry import BANDS
-from models.posterior import Novelty
-from training.score.confidence import EmbeddingReference, NoveltyFit
+from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, Calibration, Ensemble
+from nightjar_alerts.models.forecast import Queries, pad_queries
+from nightjar_alerts.models.lightcurve import RaggedBatch, Tokens
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.network import INPUTS, QUERIES, Forecast, Output
+from nightjar_alerts.models.networks.parts.trees import BoostedTrees
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.posterior import Novelty
+from nightjar_alerts.training.score.confidence import EmbeddingReference, NoveltyFit
 
 GOLDEN_CURVES = 12
 UNCALIBRATED = Calibration(method="none", temperature=1.0)

@@ -4,12 +4,12 @@ Notable: the exporter keeps most names; the others are told by what they are for
 which the graph holds them. Heads that do not predict are not in the graph: they stay as they were made, which costs
 nothing, since a transfer leaves heads out. That nothing is mixed up is proved on the bundle's own golden vectors.
 
-    python -m training unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
+    nightjar-train unpack tests/assets/astro-moe-elasticc-1.2.0 runs/unpacked
 
 A bundle carries the graph that its day's exporter wrote. :func:`export_again` traces the same weights, calibration,
 novelty and trees by the exporter of today, and holds the new graph to the bundle's golden vectors::
 
-    python -m training export-again models/pretrained/astro-moe-elasticc/2.4.0 build/again
+    nightjar-train export-again models/pretrained/astro-moe-elasticc/2.4.0 build/again
 """
 
 import hashlib
@@ -25,18 +25,25 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from models.bundle import CUDA_MODEL, BundleError, load_bundle, read_golden, verify_golden, write_manifest
-from models.common import write_atomic
-from models.networks.network import Output
-from models.networks.parts.trees import BoostedTrees, Forest
-from models.networks.zoo import build
-from models.runtime import open_session
-from training.export.functions import inlined
-from training.export.graph import walk, write_graph
-from training.export.profile import random_inputs
-from training.export.served import AXES, Ensembled, NoveltyScore, ServedNetwork, StrangerScore
-from training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
-from training.recipes.schema import Recipe
+from nightjar_alerts.models.bundle import (
+    CUDA_MODEL,
+    BundleError,
+    load_bundle,
+    read_golden,
+    verify_golden,
+    write_manifest,
+)
+from nightjar_alerts.models.common import write_atomic
+from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.training.export.functions import inlined
+from nightjar_alerts.training.export.graph import walk, write_graph
+from nightjar_alerts.training.export.profile import random_inputs
+from nightjar_alerts.training.export.served import AXES, Ensembled, NoveltyScore, ServedNetwork, StrangerScore
+from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, save_weights
+from nightjar_alerts.training.recipes.schema import Recipe
 
 PREFIX: Final = "network."
 NOVELTY: Final = "novelty."

@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy, log_softmax
 
-from models.bundle import Ensemble
-from models.lightcurve import Bool, Float32, Float64, Int64
-from models.networks.parts.trees import BoostedTrees, Forest
-from training.score.calibrate import softmax
+from nightjar_alerts.models.bundle import Ensemble
+from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64
+from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
+from nightjar_alerts.training.score.calibrate import softmax
 
 FOLDS: Final = 4
 ROUNDS: Final = 140

@@ -35,10 +35,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
-from models.bundle import sha256_of
-from models.common import processor_name, replacing, write_atomic
-from models.networks.zoo import build
-from training.recipes.schema import Recipe
+from nightjar_alerts.models.bundle import sha256_of
+from nightjar_alerts.models.common import processor_name, replacing, write_atomic
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.training.recipes.schema import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("nightjar-alerts", "torch", "numpy", "pydantic", "pyarrow")

@@ -1,6 +1,6 @@
 """Training on several processes: every batch shared out by rows, gradients averaged, one process that speaks.
 
-    torchrun --standalone --nproc-per-node 2 -m training train default --data build/sim.parquet
+    torchrun --standalone --nproc-per-node 2 -m nightjar_alerts.training train default --data build/sim.parquet
 
 One process per GPU, or per share of the cores (``--threads``). Launched without torchrun nothing here costs anything: a
 :class:`Ranks` that is alone passes everything through.
@@ -38,7 +38,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks import ranks
+from nightjar_alerts.models.networks import ranks
 
 T = TypeVar("T")
 

@@ -42,8 +42,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from models.networks.network import Output, Reconstruction
-from training.fit.checkpoints import (
+from nightjar_alerts.models.networks.network import Output, Reconstruction
+from nightjar_alerts.training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     Checkpoint,
@@ -54,8 +54,8 @@ from training.fit.checkpoints import (
     save_checkpoint,
     save_weights,
 )
-from training.fit.distributed import Ranks, join_launch, map_tensors
-from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig
+from nightjar_alerts.training.fit.distributed import Ranks, join_launch, map_tensors
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig
 
 
 class Interval:

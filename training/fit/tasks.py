@@ -50,12 +50,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from models.lightcurve import Bool, Float64, Int64, Tokens
-from models.networks import ranks
-from models.networks.informer import PaddedHistory, PaddedQueries
-from models.networks.network import INPUTS, QUERIES, FluxDistribution, Masking, Output, Reconstruction
-from models.photometry import BANDS
-from training.data.batches import (
+from nightjar_alerts.models.lightcurve import Bool, Float64, Int64, Tokens
+from nightjar_alerts.models.networks import ranks
+from nightjar_alerts.models.networks.informer import PaddedHistory, PaddedQueries
+from nightjar_alerts.models.networks.network import INPUTS, QUERIES, FluxDistribution, Masking, Output, Reconstruction
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.data.batches import (
     Example,
     TrainingBatch,
     collate,
@@ -65,11 +65,19 @@ from training.data.batches import (
     pooled,
     stream,
 )
-from training.data.dataset import Dataset
-from training.data.targets import ForecastQuestion, askable, draw_masking, draw_question, pad_questions
-from training.fit.loop import StarvationWatch, StepLoss, Task, expert_loads, expert_shares, load_range, to_device
-from training.recipes.schema import Recipe, ReconstructionLoss
-from training.score.metrics import confusion, log_loss, macro_f1
+from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.data.targets import ForecastQuestion, askable, draw_masking, draw_question, pad_questions
+from nightjar_alerts.training.fit.loop import (
+    StarvationWatch,
+    StepLoss,
+    Task,
+    expert_loads,
+    expert_shares,
+    load_range,
+    to_device,
+)
+from nightjar_alerts.training.recipes.schema import Recipe, ReconstructionLoss
+from nightjar_alerts.training.score.metrics import confusion, log_loss, macro_f1
 
 VALIDATION_DRAW = 2**32  # a pool number that no training step reaches
 

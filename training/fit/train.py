@@ -2,12 +2,12 @@
 
 Run, and run again to resume; with torchrun on several processes (``training.fit.distributed``)::
 
-    python -m training train default --data build/sim.parquet
-    torchrun --standalone --nproc-per-node 2 -m training train default --data build/sim.parquet --threads 1
+    nightjar-train train default --data build/sim.parquet
+    torchrun --nproc-per-node 2 -m nightjar_alerts.training train default --data build/sim.parquet --threads 1
 
 The pace is that of batches grouped by length and packed, against a plain padded loop on the same curves::
 
-    python -m training throughput default --data build/sim.parquet
+    nightjar-train throughput default --data build/sim.parquet
 
 Both sides train the recipe's network from the same start with the same optimiser, on the same draws and views of the
 same objects, prepared by a background thread each. The recipe's side sorts each pool by length and leaves padding out
@@ -31,17 +31,24 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.bundle import sha256_of
-from models.lightcurve import Int64
-from models.networks.zoo import NetworkTask, build, transfer
-from training.data.batches import TrainingBatch, batches_of_pool, collate, draw_examples, draw_pool, pooled
-from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
-from training.data.mixture import is_mixture, read_mixture
-from training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best
-from training.fit.distributed import Ranks
-from training.fit.loop import FitResult, Interval, Task, begin, fit, train_step
-from training.fit.tasks import ClassificationTask, ForecastingTask, MaskedReconstruction
-from training.recipes.schema import Recipe
+from nightjar_alerts.models.bundle import sha256_of
+from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.models.networks.zoo import NetworkTask, build, transfer
+from nightjar_alerts.training.data.batches import (
+    TrainingBatch,
+    batches_of_pool,
+    collate,
+    draw_examples,
+    draw_pool,
+    pooled,
+)
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from nightjar_alerts.training.data.mixture import is_mixture, read_mixture
+from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, RunConfig, best_path, fingerprint, load_best
+from nightjar_alerts.training.fit.distributed import Ranks
+from nightjar_alerts.training.fit.loop import FitResult, Interval, Task, begin, fit, train_step
+from nightjar_alerts.training.fit.tasks import ClassificationTask, ForecastingTask, MaskedReconstruction
+from nightjar_alerts.training.recipes.schema import Recipe
 
 SCALES_DRAW = 2**32 + 3  # a draw of its own
 SCALES_OBJECTS, SCALES_BATCH = 4_000, 64  # whose statistics are the measure of all others

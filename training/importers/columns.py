@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.lightcurve import Float64
+from nightjar_alerts.models.lightcurve import Float64
 
 
 class ImportFormatError(ValueError):

@@ -1,16 +1,16 @@
-"""The sub-commands of ``python -m training import``: one for each format, all with the same rules.
+"""The sub-commands of ``nightjar-train import``: one for each format, all with the same rules.
 
-    python -m training import snana ELASTICC_TRAIN --out build/elasticc.parquet --licence "..."
-    python -m training import plasticc training_set.csv --objects training_set_metadata.csv --out build/plasticc.parquet
-    python -m training import mallorn mallorn --out build/mallorn.parquet
-    python -m training import ztf-supernovae ztf_sn --min-detections 8 --out build/ztf_sn.parquet
-    python -m training import ztf ztf_public_20260801.tar.gz --alerts all --out build/ztf.parquet
-    python -m training import panstarrs detections.csv --out build/ps1.parquet
-    python -m training import table points.csv.gz --columns id=object_id,mjd=mjd,mag=mag,mag_err=magerr,band=band \
+    nightjar-train import snana ELASTICC_TRAIN --out build/elasticc.parquet --licence "..."
+    nightjar-train import plasticc training_set.csv --objects training_set_metadata.csv --out build/plasticc.parquet
+    nightjar-train import mallorn mallorn --out build/mallorn.parquet
+    nightjar-train import ztf-supernovae ztf_sn --min-detections 8 --out build/ztf_sn.parquet
+    nightjar-train import ztf ztf_public_20260801.tar.gz --alerts all --out build/ztf.parquet
+    nightjar-train import panstarrs detections.csv --out build/ps1.parquet
+    nightjar-train import table points.csv.gz --columns id=object_id,mjd=mjd,mag=mag,mag_err=magerr,band=band \
         --objects objects.csv --object-columns id=object_id,label=type --out build/points.parquet
-    python -m training import table objects.parquet --metadata-struct diaObject --out build/objects.parquet \
+    nightjar-train import table objects.parquet --metadata-struct diaObject --out build/objects.parquet \
         --columns id=snid,mjd=mjd,flux=flux,flux_err=fluxerr,band=band,detected=detected,label=model,redshift=z_true
-    python -m training import hats catalogue --out build/hats.parquet \
+    nightjar-train import hats catalogue --out build/hats.parquet \
         --columns id=diaObjectId,mjd=lc.midpointMjdTai,flux=lc.psfFlux,flux_err=lc.psfFluxErr,band=lc.band
 
 Each prints what it read, wrote and dropped, and why, as JSON; the same is stored in the file (`read_notes`). With
@@ -42,9 +42,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliApp, CliPositionalArg, CliSubCommand
 from tqdm import tqdm
 
-from models.lightcurve import Float64, Int64
-from models.metadata import METADATA_COLUMNS, clean_metadata, metadata_row
-from models.photometry import (
+from nightjar_alerts.models.lightcurve import Float64, Int64
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, clean_metadata, metadata_row
+from nightjar_alerts.models.photometry import (
     BANDS,
     DETECTION_SNR,
     JD_MINUS_MJD,
@@ -55,13 +55,13 @@ from models.photometry import (
     filter_index,
     njy_of_magnitude,
 )
-from models.taxonomy import MALLORN, TAXONOMIES, ZTF_SUPERNOVAE
-from training.data.dataset import LabelledObject, write_dataset
-from training.importers import surveys
-from training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
-from training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
-from training.importers.tables import About, TableLayout, read_about, read_tables
-from training.importers.ztf import read_alerts
+from nightjar_alerts.models.taxonomy import MALLORN, TAXONOMIES, ZTF_SUPERNOVAE
+from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
+from nightjar_alerts.training.importers import surveys
+from nightjar_alerts.training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
+from nightjar_alerts.training.importers.snana import COLUMNS, ELASTICC_CLASSES, read_snana
+from nightjar_alerts.training.importers.tables import About, TableLayout, read_about, read_tables
+from nightjar_alerts.training.importers.ztf import read_alerts
 
 DECADES = np.linspace(-6.0, 12.0, 18 * 20 + 1)  # bin edges of log10(flux error / nJy)
 PLAUSIBLE_DEPTH = (14.0, 29.0)  # AB magnitude at 5 sigma: from a small telescope to a deep field

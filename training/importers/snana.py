@@ -33,10 +33,10 @@ from astropy.io import fits
 from astropy.utils.exceptions import AstropyWarning
 from numpy.typing import NDArray
 
-from models.lightcurve import Int64
-from models.metadata import METADATA_COLUMNS
-from models.photometry import NJY_PER_UNIT
-from training.importers.columns import ImportFormatError, RawObject
+from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import NJY_PER_UNIT
+from nightjar_alerts.training.importers.columns import ImportFormatError, RawObject
 
 ROWS = 65_536
 COLUMN_KINDS = "LBIJKEDA"  # of FITS: fixed types

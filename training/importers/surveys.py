@@ -48,13 +48,21 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from models.lightcurve import Int64, LightCurve
-from models.metadata import METADATA_COLUMNS, metadata_row
-from models.photometry import BANDS, NJY_PER_UNIT
-from models.taxonomy import MALLORN
-from training.data.dataset import Dataset
-from training.importers.columns import ColumnMap, ImportFormatError, RawObject, as_numbers, column, header, tables_in
-from training.importers.tables import About, TableLayout, read_about, read_tables
+from nightjar_alerts.models.lightcurve import Int64, LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, metadata_row
+from nightjar_alerts.models.photometry import BANDS, NJY_PER_UNIT
+from nightjar_alerts.models.taxonomy import MALLORN
+from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.importers.columns import (
+    ColumnMap,
+    ImportFormatError,
+    RawObject,
+    as_numbers,
+    column,
+    header,
+    tables_in,
+)
+from nightjar_alerts.training.importers.tables import About, TableLayout, read_about, read_tables
 
 PLASTICC_BANDS: Final = {str(number): band for number, band in enumerate(BANDS)}
 PLASTICC_METADATA: Final = {

@@ -24,10 +24,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.lightcurve import Float64
-from models.metadata import METADATA_COLUMNS
-from models.photometry import njy_with_error
-from training.importers.columns import (
+from nightjar_alerts.models.lightcurve import Float64
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import njy_with_error
+from nightjar_alerts.training.importers.columns import (
     ColumnMap,
     ImportFormatError,
     RawObject,

@@ -21,15 +21,15 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from models.alerts import photometry
-from models.alerts.packet import PacketError, ReadLimits, RejectReason
-from models.alerts.photometry import Photometry
-from models.alerts.reader import ArchiveAlert, ObservationList
-from models.alerts.reader import read_archive_alerts as alerts_of
-from models.alerts.surveys.ztf import MISSING_FLUX, NO_WARNING, SIGN, SURVEY
-from models.photometry import FILTERS
-from training.importers.columns import ImportFormatError, RawObject
-from training.importers.tables import About
+from nightjar_alerts.models.alerts import photometry
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.photometry import Photometry
+from nightjar_alerts.models.alerts.reader import ArchiveAlert, ObservationList
+from nightjar_alerts.models.alerts.reader import read_archive_alerts as alerts_of
+from nightjar_alerts.models.alerts.surveys.ztf import MISSING_FLUX, NO_WARNING, SIGN, SURVEY
+from nightjar_alerts.models.photometry import FILTERS
+from nightjar_alerts.training.importers.columns import ImportFormatError, RawObject
+from nightjar_alerts.training.importers.tables import About
 
 TAR_END: Final = 1024  # bytes
 RANKS: Final = {place.path: rank for rank, place in enumerate(SURVEY.layouts[-1].observations)}

@@ -9,11 +9,17 @@ the first two with a mixture file (`training.data.mixture`) and ``--pretrained``
 ``default-periods`` or a bundle unpacked; ``sky-heads`` is fitted by ``sky heads`` on tables of what that body says.
 """
 
-from models.lightcurve import Limits
-from models.networks.astro_moe import AstroMoEConfig
-from training.data.augment import AugmentationConfig, DegradeConfig
-from training.data.targets import MaskingConfig
-from training.recipes.schema import BatchConfig, OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
+from nightjar_alerts.models.lightcurve import Limits
+from nightjar_alerts.models.networks.astro_moe import AstroMoEConfig
+from nightjar_alerts.training.data.augment import AugmentationConfig, DegradeConfig
+from nightjar_alerts.training.data.targets import MaskingConfig
+from nightjar_alerts.training.recipes.schema import (
+    BatchConfig,
+    OptimiserConfig,
+    Recipe,
+    ScheduleConfig,
+    ValidationConfig,
+)
 
 
 def astro_moe_tm() -> Recipe:

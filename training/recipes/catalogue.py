@@ -23,7 +23,7 @@ Notable:
 
 Print one, resolved::
 
-    python -m training describe default
+    nightjar-train describe default
 
 The recipes of Astro-MoE are in ``astro_moe``, those of the other published networks here:
 
@@ -39,8 +39,8 @@ The recipes of Astro-MoE are in ``astro_moe``, those of the other published netw
 
 Pretrain, then classify from its weights::
 
-    python -m training train astromer-pretraining --data build/sim.parquet
-    python -m training train astromer --data build/sim.parquet --pretrained runs/astromer-pretraining
+    nightjar-train train astromer-pretraining --data build/sim.parquet
+    nightjar-train train astromer --data build/sim.parquet --pretrained runs/astromer-pretraining
 
 **Informer**: classification of long histories, light-curve forecasts, and a small twin of each.
 
@@ -73,21 +73,21 @@ core), so that the architecture alone differs; it can start from ``romae-tiny-sh
 
 Run::
 
-    python -m training train romae-tiny-pretraining --data build/sim.parquet
+    nightjar-train train romae-tiny-pretraining --data build/sim.parquet
 """
 
 from collections.abc import Callable
 
-from models.lightcurve import Limits
-from models.networks.astromer import AstromerConfig
-from models.networks.informer import InformerConfig
-from models.networks.parts.attention import AttentionConfig
-from models.networks.romae import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEConfig, RoMAEEncoderConfig
-from models.photometry import BANDS
-from training.data.augment import AugmentationConfig
-from training.data.targets import ForecastingConfig, MaskingConfig
-from training.recipes import astro_moe
-from training.recipes.schema import (
+from nightjar_alerts.models.lightcurve import Limits
+from nightjar_alerts.models.networks.astromer import AstromerConfig
+from nightjar_alerts.models.networks.informer import InformerConfig
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig
+from nightjar_alerts.models.networks.romae import BASE, SMALL, TINY, TINY_SHALLOW, RoMAEConfig, RoMAEEncoderConfig
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.data.augment import AugmentationConfig
+from nightjar_alerts.training.data.targets import ForecastingConfig, MaskingConfig
+from nightjar_alerts.training.recipes import astro_moe
+from nightjar_alerts.training.recipes.schema import (
     BatchConfig,
     DataConfig,
     OptimiserConfig,

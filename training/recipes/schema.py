@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.lightcurve import Limits
-from models.networks.zoo import NetworkConfig, NetworkTask
-from models.photometry import BANDS, FluxUnit
-from training.data.augment import AugmentationConfig
-from training.data.targets import ForecastingConfig, MaskingConfig
+from nightjar_alerts.models.lightcurve import Limits
+from nightjar_alerts.models.networks.zoo import NetworkConfig, NetworkTask
+from nightjar_alerts.models.photometry import BANDS, FluxUnit
+from nightjar_alerts.training.data.augment import AugmentationConfig
+from nightjar_alerts.training.data.targets import ForecastingConfig, MaskingConfig
 
 Fraction = tuple[float, float, float]
 ReconstructionLoss = Literal["mse", "rmse"]

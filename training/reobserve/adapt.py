@@ -17,21 +17,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import Bundle, load_bundle, write_manifest
-from models.photometry import BANDS
-from models.posterior import Novelty, PredictionSets
-from models.taxonomy import ELASTICC
-from training.data.dataset import Dataset, read_dataset
-from training.reobserve.origins import read_colours
-from training.reobserve.patterns import Library, build_library
-from training.reobserve.templates import template_objects
-from training.reobserve.views import add_made_up, find_origins, make_views
-from training.score.confidence import fit_sets
-from training.simulate.generate import simulate_objects
-from training.sky.load import as_sent, load_sky
-from training.sky.readers import WAVELENGTH
-from training.sky.record import PARTS, Sky, SkyObject, collect, join
-from training.sky.scores import SkyAnswers, ask_bundle, summary
+from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.posterior import Novelty, PredictionSets
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset
+from nightjar_alerts.training.reobserve.origins import read_colours
+from nightjar_alerts.training.reobserve.patterns import Library, build_library
+from nightjar_alerts.training.reobserve.templates import template_objects
+from nightjar_alerts.training.reobserve.views import add_made_up, find_origins, make_views
+from nightjar_alerts.training.score.confidence import fit_sets
+from nightjar_alerts.training.simulate.generate import simulate_objects
+from nightjar_alerts.training.sky.load import as_sent, load_sky
+from nightjar_alerts.training.sky.readers import WAVELENGTH
+from nightjar_alerts.training.sky.record import PARTS, Sky, SkyObject, collect, join
+from nightjar_alerts.training.sky.scores import SkyAnswers, ask_bundle, summary
 
 SURVEY: Final = "yours"
 FALSE_ALARMS: Final = 0.05

@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
-from models.photometry import magnitude_of
-from models.taxonomy import ELASTICC
-from training.simulate.photometry import distance_modulus
-from training.sky.record import LABELS, Sky
+from nightjar_alerts.models.photometry import magnitude_of
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.simulate.photometry import distance_modulus
+from nightjar_alerts.training.sky.record import LABELS, Sky
 
 Float = NDArray[np.float64]
 

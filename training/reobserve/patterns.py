@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import BANDS
-from training.sky.readers import MEASURE_ONLY
-from training.sky.record import Sky
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.sky.readers import MEASURE_ONLY
+from nightjar_alerts.training.sky.record import Sky
 
 Float = NDArray[np.float64]
 

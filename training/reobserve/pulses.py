@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.photometry import BANDS, NJY_ZERO_POINT, magnitude_of
-from training.sky.record import LABELS, Sky
+from nightjar_alerts.models.photometry import BANDS, NJY_ZERO_POINT, magnitude_of
+from nightjar_alerts.training.sky.record import LABELS, Sky
 
 Float = NDArray[np.float64]
 

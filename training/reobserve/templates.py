@@ -26,11 +26,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.photometry import BANDS, NJY_ZERO_POINT, SECONDS_PER_DAY, njy_of_magnitude
-from training.simulate.photometry import distance_modulus, host_dust, planck
-from training.sky.load import part_of, plain
-from training.sky.readers import WAVELENGTH
-from training.sky.record import LABELS, Sky, SkyObject, collect
+from nightjar_alerts.models.photometry import BANDS, NJY_ZERO_POINT, SECONDS_PER_DAY, njy_of_magnitude
+from nightjar_alerts.training.simulate.photometry import distance_modulus, host_dust, planck
+from nightjar_alerts.training.sky.load import part_of, plain
+from nightjar_alerts.training.sky.readers import WAVELENGTH
+from nightjar_alerts.training.sky.record import LABELS, Sky, SkyObject, collect
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator

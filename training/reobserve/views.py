@@ -20,16 +20,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import DETECTION_SNR, njy_of_magnitude
-from models.taxonomy import ELASTICC
-from training.reobserve.origins import ACHROMATIC, Colours, Event, event_of, no_templates, read_colours
-from training.reobserve.patterns import ONE_BAND, Library, Pattern, build_library
-from training.reobserve.pulses import PERIODIC, Flare, Pulse, made_up_pulses, pulse_of, read_flares
-from training.reobserve.templates import template_objects
-from training.simulate.photometry import distance_modulus
-from training.sky.load import part_of
-from training.sky.readers import LABELS_TO_MEASURE
-from training.sky.record import PARTS, Sky, SkyObject, collect, join
+from nightjar_alerts.models.photometry import DETECTION_SNR, njy_of_magnitude
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.reobserve.origins import ACHROMATIC, Colours, Event, event_of, no_templates, read_colours
+from nightjar_alerts.training.reobserve.patterns import ONE_BAND, Library, Pattern, build_library
+from nightjar_alerts.training.reobserve.pulses import PERIODIC, Flare, Pulse, made_up_pulses, pulse_of, read_flares
+from nightjar_alerts.training.reobserve.templates import template_objects
+from nightjar_alerts.training.simulate.photometry import distance_modulus
+from nightjar_alerts.training.sky.load import part_of
+from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
+from nightjar_alerts.training.sky.record import PARTS, Sky, SkyObject, collect, join
 
 Float = NDArray[np.float64]
 Rng = np.random.Generator

@@ -12,8 +12,8 @@ are far from calibrated.
 
 Run::
 
-    python -m training baseline --data build/sim.parquet --report build/baseline.json
-    python -m training baseline --data build/sim.parquet --report build/forest.json --classifier forest \
+    nightjar-train baseline --data build/sim.parquet --report build/baseline.json
+    nightjar-train baseline --data build/sim.parquet --report build/forest.json --classifier forest \
         --features light-curve
 
 **Summary features** are computed from the same tokens that the network receives (same truncation, unit and window), so
@@ -45,15 +45,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
-from models.lightcurve import Float32, Int64, Tokens
-from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS
-from training.data.batches import Example, draw_examples, draw_indices
-from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
-from training.fit.checkpoints import fingerprint
-from training.recipes.schema import Recipe
-from training.score.evaluate import sample_split, series_of, series_scores
-from training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, labels
+from nightjar_alerts.models.lightcurve import Float32, Int64, Tokens
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.data.batches import Example, draw_examples, draw_indices
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from nightjar_alerts.training.fit.checkpoints import fingerprint
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.evaluate import sample_split, series_of, series_scores
+from nightjar_alerts.training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, labels
 
 BAND_FEATURES = (
     "points",

@@ -40,15 +40,15 @@ from scipy.optimize import minimize_scalar
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from models.bundle import LARGEST_TEMPERATURE, Calibration
-from models.lightcurve import Bool, Int64
-from models.networks.network import Output
-from training.data.augment import View
-from training.data.batches import Example, collate, draw_examples, view_examples
-from training.data.dataset import Dataset, split_indices
-from training.fit.loop import to_device
-from training.recipes.schema import Recipe
-from training.score.metrics import Float, ece, log_loss
+from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, Calibration
+from nightjar_alerts.models.lightcurve import Bool, Int64
+from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.training.data.augment import View
+from nightjar_alerts.training.data.batches import Example, collate, draw_examples, view_examples
+from nightjar_alerts.training.data.dataset import Dataset, split_indices
+from nightjar_alerts.training.fit.loop import to_device
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.metrics import Float, ece, log_loss
 
 DRAWS = (2, 8)  # random views of each object, beside the whole: at least, at most
 AT_DETECTION = 0.5  # least share of them that ends at a detection

@@ -51,10 +51,10 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.lightcurve import Bool, Float64, Int64
-from models.posterior import Novelty, PredictionSets, SetThresholds
-from training.score.calibrate import DETECTION_GROUPS, ServedSample
-from training.score.metrics import Float, area_under_roc
+from nightjar_alerts.models.lightcurve import Bool, Float64, Int64
+from nightjar_alerts.models.posterior import Novelty, PredictionSets, SetThresholds
+from nightjar_alerts.training.score.calibrate import DETECTION_GROUPS, ServedSample
+from nightjar_alerts.training.score.metrics import Float, area_under_roc
 
 Kind = Literal["lac", "aps", "raps"]
 

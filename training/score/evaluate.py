@@ -11,7 +11,7 @@ Notable:
 
 Run::
 
-    python -m training evaluate build/astro-moe runs/default-1 runs/default-2 --data build/sim.parquet \\
+    nightjar-train evaluate build/astro-moe runs/default-1 runs/default-2 --data build/sim.parquet \\
         --report build/report.json --html build/report.html
 """
 
@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from models.lightcurve import Int64
-from models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
-from training.data.augment import LSST, NO_METADATA, ZTF, View
-from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
-from training.fit.checkpoints import fingerprint
-from training.recipes.schema import DataConfig
-from training.score import sections
-from training.score.confidence import REFERENCE_PER_CLASS
-from training.score.metrics import all_scores, confusion, f1_per_class, levels, reliability
-from training.score.predictions import ModelPanel, open_model
+from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.models.taxonomy import ELASTICC, Taxonomy, taxonomy_of
+from nightjar_alerts.training.data.augment import LSST, NO_METADATA, ZTF, View
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from nightjar_alerts.training.fit.checkpoints import fingerprint
+from nightjar_alerts.training.recipes.schema import DataConfig
+from nightjar_alerts.training.score import sections
+from nightjar_alerts.training.score.confidence import REFERENCE_PER_CLASS
+from nightjar_alerts.training.score.metrics import all_scores, confusion, f1_per_class, levels, reliability
+from nightjar_alerts.training.score.predictions import ModelPanel, open_model
 
 DETECTIONS = (1, 2, 3, 5, 10, 20)
 DAYS = tuple(2**power for power in range(12))

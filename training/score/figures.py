@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
-from models.lightcurve import Int64
-from models.photometry import BANDS
+from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.models.photometry import BANDS
 
 matplotlib.use("Agg")
 

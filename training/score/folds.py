@@ -11,7 +11,7 @@ any of them.
 
 Run::
 
-    python -m training crossvalidate default-finetuning --data build/ztf.parquet --pretrained runs/default-0 \\
+    nightjar-train crossvalidate default-finetuning --data build/ztf.parquet --pretrained runs/default-0 \\
         --report build/folds.json
 """
 
@@ -24,18 +24,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
-from models.common import markdown_table
-from models.taxonomy import taxonomy_of
-from training.data.augment import View
-from training.data.batches import Example, view_examples
-from training.data.dataset import Dataset, read_dataset, require_labels, split_indices
-from training.fit.checkpoints import fingerprint
-from training.fit.train import train
-from training.recipes.schema import Recipe
-from training.score.baseline import NAMES, FeatureSet, Kind, fit_trees, matrix
-from training.score.metrics import all_scores, confusion, f1_per_class
-from training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, labels, open_model
-from training.score.sections import number, spread
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.taxonomy import taxonomy_of
+from nightjar_alerts.training.data.augment import View
+from nightjar_alerts.training.data.batches import Example, view_examples
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, require_labels, split_indices
+from nightjar_alerts.training.fit.checkpoints import fingerprint
+from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.baseline import NAMES, FeatureSet, Kind, fit_trees, matrix
+from nightjar_alerts.training.score.metrics import all_scores, confusion, f1_per_class
+from nightjar_alerts.training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, labels, open_model
+from nightjar_alerts.training.score.sections import number, spread
 
 VALIDATION = 0.1
 BOOSTING = {"max_iter": 200, "learning_rate": 0.05, "l2_regularization": 1.0, "max_leaf_nodes": 15}

@@ -43,8 +43,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from models.lightcurve import Int64
-from models.taxonomy import Taxonomy
+from nightjar_alerts.models.lightcurve import Int64
+from nightjar_alerts.models.taxonomy import Taxonomy
 
 Float = NDArray[np.floating]
 

@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
-from training.score import figures
+from nightjar_alerts.training.score import figures
 
 Report = Mapping[str, Any]
 Rows = list[list[str]]

@@ -31,16 +31,16 @@ from numpy.typing import NDArray
 from sklearn.manifold import TSNE
 from torch import Tensor, nn
 
-from models.bundle import MANIFEST, load_bundle
-from models.lightcurve import Int64, RaggedBatch
-from models.networks.parts.transformer import Router, Routing
-from models.photometry import BANDS
-from models.runtime import open_session, run
-from training.data.augment import View
-from training.data.batches import Example, collate, view_examples
-from training.data.dataset import Dataset
-from training.fit.checkpoints import load_network
-from training.score.confidence import (
+from nightjar_alerts.models.bundle import MANIFEST, load_bundle
+from nightjar_alerts.models.lightcurve import Int64, RaggedBatch
+from nightjar_alerts.models.networks.parts.transformer import Router, Routing
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.data.augment import View
+from nightjar_alerts.training.data.batches import Example, collate, view_examples
+from nightjar_alerts.training.data.dataset import Dataset
+from nightjar_alerts.training.fit.checkpoints import load_network
+from nightjar_alerts.training.score.confidence import (
     class_coverage,
     fit_conformal,
     fit_reference,
@@ -48,8 +48,16 @@ from training.score.confidence import (
     set_scores,
     strangeness,
 )
-from training.score.metrics import COVERAGES, Float, abstention, confusion, f1_per_class, reliability, stability
-from training.score.predictions import BATCH, ModelPanel, Predictions, ScoredModel, outputs_of
+from nightjar_alerts.training.score.metrics import (
+    COVERAGES,
+    Float,
+    abstention,
+    confusion,
+    f1_per_class,
+    reliability,
+    stability,
+)
+from nightjar_alerts.training.score.predictions import BATCH, ModelPanel, Predictions, ScoredModel, outputs_of
 
 PER_CLASS, PER_BAND = 50, 200
 LOADS = ("input_expert_load", "expert_load")

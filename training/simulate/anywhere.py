@@ -25,11 +25,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.metadata import METADATA_COLUMNS
-from models.photometry import magnitude_of, njy_of_magnitude
-from training.data.dataset import LabelledObject
-from training.simulate import cadence, host, photometry, transients
-from training.simulate.cadence import (
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import magnitude_of, njy_of_magnitude
+from nightjar_alerts.training.data.dataset import LabelledObject
+from nightjar_alerts.training.simulate import cadence, host, photometry, transients
+from nightjar_alerts.training.simulate.cadence import (
     MINIMUM_DETECTIONS,
     SURVEY_NIGHTS,
     SURVEY_START,
@@ -38,8 +38,8 @@ from training.simulate.cadence import (
     Visits,
     objects,
 )
-from training.simulate.photometry import Floats, Ints
-from training.simulate.transient_classes import KINDS
+from nightjar_alerts.training.simulate.photometry import Floats, Ints
+from nightjar_alerts.training.simulate.transient_classes import KINDS
 
 RUBIN_SHARE: Final = 0.3
 # bands of a survey, as indices of u g r i z Y, and how often such a survey is drawn

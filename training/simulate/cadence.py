@@ -28,9 +28,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import NJY_ZERO_POINT, njy_of_magnitude
-from training.data.dataset import LabelledObject
-from training.simulate.photometry import Floats, Ints
+from nightjar_alerts.models.photometry import NJY_ZERO_POINT, njy_of_magnitude
+from nightjar_alerts.training.data.dataset import LabelledObject
+from nightjar_alerts.training.simulate.photometry import Floats, Ints
 
 SURVEY_START = 60600.0  # MJD TAI
 SURVEY_NIGHTS = 1095

@@ -30,10 +30,17 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import njy_of_magnitude
-from training.simulate import photometry
-from training.simulate.cadence import SURVEY_NIGHTS, SURVEY_START, TEMPLATE_SPAN, Signal, Visits, subtract_template
-from training.simulate.photometry import (
+from nightjar_alerts.models.photometry import njy_of_magnitude
+from nightjar_alerts.training.simulate import photometry
+from nightjar_alerts.training.simulate.cadence import (
+    SURVEY_NIGHTS,
+    SURVEY_START,
+    TEMPLATE_SPAN,
+    Signal,
+    Visits,
+    subtract_template,
+)
+from nightjar_alerts.training.simulate.photometry import (
     MILKY_WAY_DUST,
     WAVELENGTH,
     Floats,

@@ -1,6 +1,6 @@
 """Simulated, labelled light curves of all classes of a survey: the entry point of the simulator.
 
-    from training.simulate.generate import simulate
+    from nightjar_alerts.training.simulate.generate import simulate
     simulate(Path("build/sim.parquet"), n_per_class=3000, seed=1, workers=2)
 
 ``rubin`` has the 20 classes of ELAsTiCC, ``ztf`` the six of ZTF (`training.simulate.transients`); ``any`` has the 20
@@ -24,11 +24,11 @@ from typing import Any, Literal
 import numpy as np
 from tqdm import tqdm
 
-from models.photometry import njy_of_magnitude
-from models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
-from training.data.dataset import LabelledObject, write_dataset
-from training.simulate import anywhere, cadence, galactic, host, photometry, transients
-from training.simulate.cadence import (
+from nightjar_alerts.models.photometry import njy_of_magnitude
+from nightjar_alerts.models.taxonomy import ELASTICC, ZTF_SUPERNOVAE, Taxonomy
+from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
+from nightjar_alerts.training.simulate import anywhere, cadence, galactic, host, photometry, transients
+from nightjar_alerts.training.simulate.cadence import (
     DEEP_FRACTION,
     SURVEY_NIGHTS,
     SURVEY_START,
@@ -37,8 +37,8 @@ from training.simulate.cadence import (
     Visits,
     objects,
 )
-from training.simulate.photometry import Floats
-from training.simulate.transient_classes import KINDS
+from nightjar_alerts.training.simulate.photometry import Floats
+from nightjar_alerts.training.simulate.transient_classes import KINDS
 
 VERSION = "2.1.0"  # rises when the same seed gives other objects
 CHUNK = 64
@@ -122,7 +122,7 @@ def provenance(counts: Mapping[str, int], seed: int, deep_fraction: float, surve
     """
     options = {"deep_fraction": deep_fraction} if survey == "rubin" else {"survey": survey}
     return {
-        "simulator": "training.simulate",
+        "simulator": "nightjar_alerts.training.simulate",
         "version": VERSION,
         "seed": seed,
         "objects": dict(counts),

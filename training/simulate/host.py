@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS
-from training.simulate import photometry
-from training.simulate.photometry import MILKY_WAY_DUST, WAVELENGTH, Floats
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.simulate import photometry
+from nightjar_alerts.training.simulate.photometry import MILKY_WAY_DUST, WAVELENGTH, Floats
 
 CATALOGUE_DEPTH: Floats = np.array([24.2, 25.8, 25.7, 25.1, 24.6, 23.8])  # 5 sigma for an extended source
 MAG_ERROR_FLOOR = 0.0155

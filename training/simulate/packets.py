@@ -1,6 +1,6 @@
 """Alert packets of simulated objects, and the sample alerts that ship with the service: LSST, ELAsTiCC and ZTF.
 
-    python -m training.simulate.packets --schemas models/alerts/schemas --out service/samples
+    python -m nightjar_alerts.training.simulate.packets --schemas models/alerts/schemas --out service/samples
 
 writes the samples: a dozen packets, four per survey layout, byte for byte the shipped files on one machine. The objects
 come from a seed that no training set uses; its ids also exceed 2^53, which a careless reader would round.
@@ -35,9 +35,9 @@ from typing import Any, TypeAlias
 import fastavro
 import numpy as np
 
-from models.alerts.surveys import ztf
-from models.metadata import METADATA_COLUMNS
-from models.photometry import (
+from nightjar_alerts.models.alerts.surveys import ztf
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import (
     BANDS,
     DETECTION_SNR,
     JD_MINUS_MJD,
@@ -46,10 +46,10 @@ from models.photometry import (
     njy_of_magnitude,
     tai_minus_utc,
 )
-from training.data.dataset import LabelledObject
-from training.simulate.cadence import FORCED_DELAY_DAYS
-from training.simulate.generate import simulate_class
-from training.simulate.host import sentinel
+from nightjar_alerts.training.data.dataset import LabelledObject
+from nightjar_alerts.training.simulate.cadence import FORCED_DELAY_DAYS
+from nightjar_alerts.training.simulate.generate import simulate_class
+from nightjar_alerts.training.simulate.host import sentinel
 
 Schema: TypeAlias = Any  # Avro schemas are JSON: names, unions (lists) and records (dicts), nested
 Record: TypeAlias = dict[str, Any]

@@ -1,10 +1,10 @@
 """Comparison of a simulated population with a real one, class by class: pictures, numbers, and what disagrees.
 
-    python -m training simulate --out build/sim.parquet --per-class 1000
-    python -m training.simulate.population_report build/sim.parquet --against build/elasticc.parquet --alerts
+    nightjar-train simulate --out build/sim.parquet --per-class 1000
+    python -m nightjar_alerts.training.simulate.population_report build/sim.parquet --against other.parquet --alerts
 
 writes ``build/population.png`` and ``build/population.json``. Both files are light-curve files of this project; make
-one of a survey's own format with ``python -m training import``. Classes are compared where both files have them.
+one of a survey's own format with ``nightjar-train import``. Classes are compared where both files have them.
 
 The picture has one row per class and one column per measure, simulation and real set overlaid. Histograms are shares of
 the objects, lines are medians; bars are the median number of points in a band with quartiles.
@@ -43,10 +43,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic_settings import BaseSettings, CliApp, CliPositionalArg, SettingsConfigDict
 
-from models.photometry import BANDS, magnitude_of
-from training.data.dataset import Dataset, LabelledObject, read_dataset, read_notes
-from training.simulate.cadence import FORCED_DELAY_DAYS, MINIMUM_DETECTIONS
-from training.simulate.photometry import Floats, Ints
+from nightjar_alerts.models.photometry import BANDS, magnitude_of
+from nightjar_alerts.training.data.dataset import Dataset, LabelledObject, read_dataset, read_notes
+from nightjar_alerts.training.simulate.cadence import FORCED_DELAY_DAYS, MINIMUM_DETECTIONS
+from nightjar_alerts.training.simulate.photometry import Floats, Ints
 
 
 def alerts(source: LabelledObject) -> Iterator[LabelledObject]:
@@ -343,7 +343,9 @@ class PopulationReport(BaseSettings):
     """Compare a simulated population with a real one: PNG and JSON."""
 
     model_config = SettingsConfigDict(
-        cli_prog_name="python -m training.simulate.population_report", cli_kebab_case=True, cli_implicit_flags=True
+        cli_prog_name="python -m nightjar_alerts.training.simulate.population_report",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
     )
 
     simulated: CliPositionalArg[Path] = Field(description="Parquet file of `simulate`")

@@ -24,12 +24,19 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from models.metadata import METADATA_COLUMNS
-from models.photometry import NJY_ZERO_POINT, njy_of_magnitude
-from training.data.dataset import LabelledObject
-from training.simulate import cadence, photometry, transient_classes
-from training.simulate.cadence import MOON_PERIOD, SURVEY_NIGHTS, SURVEY_START, MeasuredPoints, Visits, objects
-from training.simulate.photometry import (
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import NJY_ZERO_POINT, njy_of_magnitude
+from nightjar_alerts.training.data.dataset import LabelledObject
+from nightjar_alerts.training.simulate import cadence, photometry, transient_classes
+from nightjar_alerts.training.simulate.cadence import (
+    MOON_PERIOD,
+    SURVEY_NIGHTS,
+    SURVEY_START,
+    MeasuredPoints,
+    Visits,
+    objects,
+)
+from nightjar_alerts.training.simulate.photometry import (
     FAINTEST_PEAK,
     MILKY_WAY_DUST,
     WAVELENGTH,
@@ -38,7 +45,7 @@ from training.simulate.photometry import (
     host_dust,
     planck,
 )
-from training.simulate.transient_classes import SED_NODES, Plateau, Spread, Subtype
+from nightjar_alerts.training.simulate.transient_classes import SED_NODES, Plateau, Spread, Subtype
 
 NORMAL_WAVELENGTH = 4800.0  # rest Angstrom at which peak magnitudes are quoted
 SED_SCATTER = 0.07  # mag, per node and object

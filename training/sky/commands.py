@@ -1,14 +1,14 @@
-"""The subcommands of ``python -m training sky``: views of real objects, a bundle for the real sky, trees, the table.
+"""The subcommands of ``nightjar-train sky``: views of real objects, a bundle for the real sky, trees, the table.
 
 A bundle is made by::
 
-    python -m training train sky-body --data first.json --pretrained runs/unpacked
-    python -m training train sky-body-views --data mixture.json --pretrained runs/sky-body-0
-    python -m training sky ask runs/tables --mixture mixture.json --data DATA
-    python -m training sky tell runs/tables --body runs/sky-body-views-0
-    python -m training sky heads runs/tables --body runs/sky-body-views-0 --out runs/sky-heads-0
-    python -m training sky boost runs/tables --out runs/trees.npz
-    python -m training sky ship runs/sky-heads-0 build/astro-moe-elasticc --tables runs/tables --trees runs/trees.npz
+    nightjar-train train sky-body --data first.json --pretrained runs/unpacked
+    nightjar-train train sky-body-views --data mixture.json --pretrained runs/sky-body-0
+    nightjar-train sky ask runs/tables --mixture mixture.json --data DATA
+    nightjar-train sky tell runs/tables --body runs/sky-body-views-0
+    nightjar-train sky heads runs/tables --body runs/sky-body-views-0 --out runs/sky-heads-0
+    nightjar-train sky boost runs/tables --out runs/trees.npz
+    nightjar-train sky ship runs/sky-heads-0 build/astro-moe-elasticc --tables runs/tables --trees runs/trees.npz
 """
 
 import json
@@ -53,9 +53,9 @@ class Views(SurveyCommand):
         """Fit the origins, draw the views and say how many of each class there are."""
         import numpy as np
 
-        from models.taxonomy import ELASTICC
-        from training.reobserve.views import views_of
-        from training.sky.load import load_sky
+        from nightjar_alerts.models.taxonomy import ELASTICC
+        from nightjar_alerts.training.reobserve.views import views_of
+        from nightjar_alerts.training.sky.load import load_sky
 
         sky = load_sky(self.data, self.cache)
         views = views_of(
@@ -93,8 +93,8 @@ class Ask(SkyStep):
 
     def cli_cmd(self) -> None:
         """Draw."""
-        from training.sky.load import load_sky
-        from training.sky.tables import ask_all, shown_whole
+        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.tables import ask_all, shown_whole
 
         sky, recipe = load_sky(self.data, self.cache), _recipe(self.recipe)
         recipe = shown_whole(recipe) if self.whole else recipe
@@ -112,9 +112,9 @@ class Tell(SkyStep):
 
     def cli_cmd(self) -> None:
         """Tell."""
-        from training.recipes.astro_moe import sky_heads
-        from training.sky.heads import load_body
-        from training.sky.tables import tell_embeddings, tell_statistics
+        from nightjar_alerts.training.recipes.astro_moe import sky_heads
+        from nightjar_alerts.training.sky.heads import load_body
+        from nightjar_alerts.training.sky.tables import tell_embeddings, tell_statistics
 
         if self.what == "everything":
             tell_statistics(sky_heads(), self.tables)
@@ -139,8 +139,8 @@ class Heads(SkyStep):
 
     def cli_cmd(self) -> None:
         """Fit."""
-        from training.sky.heads import HeadsConfig
-        from training.sky.tables import fit_run
+        from nightjar_alerts.training.sky.heads import HeadsConfig
+        from nightjar_alerts.training.sky.tables import fit_run
 
         recipe, config = _recipe(self.recipe).model_copy(update={"seed": self.seed}), HeadsConfig(steps=self.steps)
         if self.go_on:
@@ -167,7 +167,7 @@ class Boost(SkyStep):
 
     def cli_cmd(self) -> None:
         """Fit."""
-        from training.sky.tables import fit_trees
+        from nightjar_alerts.training.sky.tables import fit_trees
 
         changes = {"learning_rate": self.rate, "num_leaves": self.leaves, "feature_fraction": self.share}
         changes["bagging_fraction"] = self.rows
@@ -198,7 +198,7 @@ class Ship(SkyStep):
 
     def cli_cmd(self) -> None:
         """Export."""
-        from training.sky.shipping import ship
+        from nightjar_alerts.training.sky.shipping import ship
 
         about: dict[str, Any] = {} if self.about is None else json.loads(self.about.read_text(encoding="utf-8"))
         bundle = ship(
@@ -222,7 +222,7 @@ class SkyCard(SkyStep):
 
     def cli_cmd(self) -> None:
         """Write the card and print the bundle's new hash."""
-        from training.sky.table_page import write_sky_card
+        from nightjar_alerts.training.sky.table_page import write_sky_card
 
         report = None if self.report is None else json.loads(self.report.read_text(encoding="utf-8"))
         _print({"bundle": str(self.bundle), "sha256": write_sky_card(self.bundle, report).sha256})
@@ -249,9 +249,9 @@ class Measure(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Measure, and write."""
-        from training.sky.load import load_sky
-        from training.sky.measure import measure_all
-        from training.sky.record import read_sky
+        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.measure import measure_all
+        from nightjar_alerts.training.sky.record import read_sky
 
         sky = load_sky(self.data, self.cache)
         views = read_sky(self.views) if self.views is not None else None
@@ -269,7 +269,7 @@ class Measure(SurveyCommand):
         _write(self.out, report)
 
     def _draw(self, sky: Any) -> Any:
-        from training.reobserve.views import views_of
+        from nightjar_alerts.training.reobserve.views import views_of
 
         return views_of(sky, self.part, self.view_number, data=self.data)
 
@@ -295,10 +295,10 @@ class TrainTrees(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Work out features, train, score, and write."""
-        from training.sky.left_out import TWIN, train_twin
-        from training.sky.load import load_sky
-        from training.sky.record import PARTS, join, read_sky
-        from training.sky.trees import trees_report
+        from nightjar_alerts.training.sky.left_out import TWIN, train_twin
+        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.record import PARTS, join, read_sky
+        from nightjar_alerts.training.sky.trees import trees_report
 
         sky = load_sky(self.data, self.cache)
         views = {
@@ -328,15 +328,15 @@ class TrainTrees(SurveyCommand):
 
     def _twin_features(self) -> Any:
         """Return what works out the rows of a twin, None for trees."""
-        from training.recipes.astro_moe import sky_heads
-        from training.sky.heads import load_body
-        from training.sky.left_out import TwinFeatures
+        from nightjar_alerts.training.recipes.astro_moe import sky_heads
+        from nightjar_alerts.training.sky.heads import load_body
+        from nightjar_alerts.training.sky.left_out import TwinFeatures
 
         return None if self.twin is None else TwinFeatures(load_body(self.twin)[0], sky_heads())
 
     def _rows(self, sky: Any, part: str, views: Any, features: Any) -> Any:
-        from training.sky.record import PARTS
-        from training.sky.trees import features_of, read_rows, rows_of
+        from nightjar_alerts.training.sky.record import PARTS
+        from nightjar_alerts.training.sky.trees import features_of, read_rows, rows_of
 
         path = self.rows / f"rows-{part}-{len(views)}{'-twin' if features else ''}.npz"
         if not path.exists():
@@ -360,12 +360,12 @@ class MeasureApart(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Calibrate, ask, score and write."""
-        from training.recipes.astro_moe import sky_heads
-        from training.sky.left_out import WHOLE, Fitting, Part, asker_of_left_out, shower
-        from training.sky.load import load_sky
-        from training.sky.measure import measure
-        from training.sky.record import join, read_sky
-        from training.sky.scores import rounded
+        from nightjar_alerts.training.recipes.astro_moe import sky_heads
+        from nightjar_alerts.training.sky.left_out import WHOLE, Fitting, Part, asker_of_left_out, shower
+        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.measure import measure
+        from nightjar_alerts.training.sky.record import join, read_sky
+        from nightjar_alerts.training.sky.scores import rounded
 
         sky, recipe = load_sky(self.data, self.cache), sky_heads()
         train, valid, test = (
@@ -390,10 +390,10 @@ class Fingerprint(SurveyCommand):
         """Tell, and write."""
         import numpy as np
 
-        from training.sky.load import load_sky
-        from training.sky.record import join, read_sky
-        from training.sky.scores import rounded
-        from training.sky.trees import fingerprint
+        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.record import join, read_sky
+        from nightjar_alerts.training.sky.scores import rounded
+        from nightjar_alerts.training.sky.trees import fingerprint
 
         sky = load_sky(self.data, self.cache)
         objects = sky.take(np.isin(sky.part, (0, 1)) & (sky.label >= 0))
@@ -409,9 +409,9 @@ class Six(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Train the trees, ask everybody, and write."""
-        from training.sky.load import load_sky
-        from training.sky.scores import rounded
-        from training.sky.six import six_report
+        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.scores import rounded
+        from nightjar_alerts.training.sky.six import six_report
 
         _write(self.out, rounded(six_report(load_sky(self.data, self.cache), self.bundles)))
 
@@ -426,11 +426,11 @@ class FitSix(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Draw, fit and write."""
-        from training.fit.train import with_classes
-        from training.recipes.astro_moe import sky_heads_ztf
-        from training.sky.load import load_sky
-        from training.sky.scores import rounded
-        from training.sky.six import NUMBER, draw_six, folds, prepare
+        from nightjar_alerts.training.fit.train import with_classes
+        from nightjar_alerts.training.recipes.astro_moe import sky_heads_ztf
+        from nightjar_alerts.training.sky.load import load_sky
+        from nightjar_alerts.training.sky.scores import rounded
+        from nightjar_alerts.training.sky.six import NUMBER, draw_six, folds, prepare
 
         sky, recipe = load_sky(self.data, self.cache), with_classes(sky_heads_ztf(), len(NUMBER))
         drawn = draw_six(sky, self.run, recipe, seed=self.seed)
@@ -449,10 +449,10 @@ class ComparePopulation(SurveyCommand):
 
     def cli_cmd(self) -> None:
         """Compare, draw and write."""
-        from training.sky.load import as_sent, load_sky
-        from training.sky.population import compare, compare_classes, draw, missing, read_simulated
-        from training.sky.record import join, read_sky
-        from training.sky.scores import rounded
+        from nightjar_alerts.training.sky.load import as_sent, load_sky
+        from nightjar_alerts.training.sky.population import compare, compare_classes, draw, missing, read_simulated
+        from nightjar_alerts.training.sky.record import join, read_sky
+        from nightjar_alerts.training.sky.scores import rounded
 
         sky = load_sky(self.data, self.cache)
         report: dict[str, Any] = {"inputs": missing(sky)}
@@ -478,7 +478,7 @@ class Page(SkyStep):
 
     def cli_cmd(self) -> None:
         """Read and write."""
-        from training.sky.table_page import write_page, write_sets_page
+        from nightjar_alerts.training.sky.table_page import write_page, write_sets_page
 
         report = json.loads(self.report.read_text(encoding="utf-8"))
         self.out.write_text(write_page(report, self.report.name), encoding="utf-8")
@@ -500,8 +500,8 @@ class Adapt(SkyStep):
 
     def cli_cmd(self) -> None:
         """Adapt, write and print what was measured before and after."""
-        from training.reobserve.adapt import adapt
-        from training.sky.scores import rounded
+        from nightjar_alerts.training.reobserve.adapt import adapt
+        from nightjar_alerts.training.sky.scores import rounded
 
         adapted = adapt(
             self.bundle,
@@ -548,7 +548,7 @@ def _write(path: Path, report: dict[str, Any]) -> None:
 
 
 def _recipe(name: SkyRecipe) -> Any:
-    from training.recipes.catalogue import RECIPES
+    from nightjar_alerts.training.recipes.catalogue import RECIPES
 
     return RECIPES[name]()
 

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from models.common import write_atomic
-from models.lightcurve import Bool, Float32, Int64
-from models.networks.astro_moe import AstroMoE
-from models.networks.statistics.points import Statistics
-from models.networks.zoo import build, transfer
-from training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
-from training.fit.loop import update_average
-from training.recipes.schema import Recipe
-from training.score.metrics import confusion, ece, log_loss, macro_f1
+from nightjar_alerts.models.common import write_atomic
+from nightjar_alerts.models.lightcurve import Bool, Float32, Int64
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.statistics.points import Statistics
+from nightjar_alerts.models.networks.zoo import build, transfer
+from nightjar_alerts.training.fit.checkpoints import BEST, CONFIG, DataSource, RunConfig, load_network, save_weights
+from nightjar_alerts.training.fit.loop import update_average
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.metrics import confusion, ece, log_loss, macro_f1
 
 SMOOTHING: Final = 0.01
 SURE: Final = 0.8

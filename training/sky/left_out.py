@@ -23,20 +23,20 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import Ensemble
-from models.lightcurve import Bool, Float32, Float64, Int64, RaggedBatch, featurise
-from models.metadata import METADATA_COLUMNS
-from models.networks.astro_moe import AstroMoE
-from models.networks.parts.trees import Forest
-from models.networks.zoo import build, transfer
-from models.taxonomy import ELASTICC
-from training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
-from training.recipes.schema import Recipe
-from training.score.calibrate import softmax
-from training.sky.heads import HeadInputs, HeadsConfig, answers, fit_heads, load_whole
-from training.sky.load import as_sent
-from training.sky.measure import Column
-from training.sky.novelty import (
+from nightjar_alerts.models.bundle import Ensemble
+from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, Int64, RaggedBatch, featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.parts.trees import Forest
+from nightjar_alerts.models.networks.zoo import build, transfer
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.calibrate import softmax
+from nightjar_alerts.training.sky.heads import HeadInputs, HeadsConfig, answers, fit_heads, load_whole
+from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.measure import Column
+from nightjar_alerts.training.sky.novelty import (
     THRESHOLD,
     CurveSet,
     StrangerFit,
@@ -47,11 +47,11 @@ from training.sky.novelty import (
     statistician,
     statistics_of,
 )
-from training.sky.readers import LABELS_TO_MEASURE
-from training.sky.record import PARTS, Reveal, Sky, join
-from training.sky.scores import SkyAnswers
-from training.sky.tables import real_strangers
-from training.sky.trees import GROUPS, FeatureRows, sources_of, threshold_of, weights_of
+from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
+from nightjar_alerts.training.sky.record import PARTS, Reveal, Sky, join
+from nightjar_alerts.training.sky.scores import SkyAnswers
+from nightjar_alerts.training.sky.tables import real_strangers
+from nightjar_alerts.training.sky.trees import GROUPS, FeatureRows, sources_of, threshold_of, weights_of
 
 TWIN: Final = "heads on 1.2.0's branches"
 REDSHIFTS: Final = ("z_final", "z_final_err")

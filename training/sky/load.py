@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from training.sky.readers import (
+from nightjar_alerts.training.sky.readers import (
     CONFLICTS,
     MEASURE_ONLY,
     read_catalina,
@@ -23,7 +23,7 @@ from training.sky.readers import (
     read_ztf_periodic,
     read_ztf_supernovae,
 )
-from training.sky.record import PARTS, Sky, SkyObject, collect, read_sky
+from nightjar_alerts.training.sky.record import PARTS, Sky, SkyObject, collect, read_sky
 
 VERSION: Final = 1
 """Of the record and of the rules that fill it: a cache of another one is not read."""

@@ -13,13 +13,21 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import load_bundle
-from models.taxonomy import ELASTICC, class_shares
-from training.sky.load import as_sent
-from training.sky.readers import LABELS_TO_MEASURE
-from training.sky.record import PARTS, Reveal, Sky
-from training.sky.rows import FEWEST_DETECTIONS, ROWS, AnsweredSky, ScoredParts, brightest
-from training.sky.scores import BRIGHTNESS, SkyAnswers, ask_bundle, by_detections, novelty_auroc, rounded, summary
+from nightjar_alerts.models.bundle import load_bundle
+from nightjar_alerts.models.taxonomy import ELASTICC, class_shares
+from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
+from nightjar_alerts.training.sky.record import PARTS, Reveal, Sky
+from nightjar_alerts.training.sky.rows import FEWEST_DETECTIONS, ROWS, AnsweredSky, ScoredParts, brightest
+from nightjar_alerts.training.sky.scores import (
+    BRIGHTNESS,
+    SkyAnswers,
+    ask_bundle,
+    by_detections,
+    novelty_auroc,
+    rounded,
+    summary,
+)
 
 Column = Literal["seen", "left out", "adapted"]
 Part = Literal["valid", "test"]

@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from models.lightcurve import Bool, Float32, Int64, RaggedBatch
-from models.metadata import METADATA_COLUMNS
-from models.networks.astro_moe import AstroMoE
-from models.networks.network import INPUTS
-from models.networks.zoo import build
-from models.posterior import Novelty
-from training.data.batches import draw_examples, draw_weighted
-from training.data.dataset import SPLITS, Dataset, split_indices
-from training.export.served import StrangerScore
-from training.recipes.schema import Recipe
-from training.score.confidence import fit_reference
-from training.score.metrics import area_under_roc
+from nightjar_alerts.models.lightcurve import Bool, Float32, Int64, RaggedBatch
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.network import INPUTS
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.models.posterior import Novelty
+from nightjar_alerts.training.data.batches import draw_examples, draw_weighted
+from nightjar_alerts.training.data.dataset import SPLITS, Dataset, split_indices
+from nightjar_alerts.training.export.served import StrangerScore
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.confidence import fit_reference
+from nightjar_alerts.training.score.metrics import area_under_roc
 
 CURVES_AT_ONCE: Final = 64
 _REDSHIFT: Final = METADATA_COLUMNS.index("z_final")

@@ -13,13 +13,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS, magnitude_of
-from models.taxonomy import ELASTICC
-from training.data.dataset import read_dataset
-from training.sky.load import as_sent
-from training.sky.readers import WAVELENGTH
-from training.sky.record import Sky
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import BANDS, magnitude_of
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.readers import WAVELENGTH
+from nightjar_alerts.training.sky.record import Sky
 
 Float = NDArray[np.float64]
 

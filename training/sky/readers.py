@@ -21,10 +21,10 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from models.metadata import METADATA_COLUMNS, SENTINELS
-from models.photometry import BANDS, FILTERS, NJY_ZERO_POINT
-from training.importers.snana import ELASTICC_CLASSES
-from training.sky.record import LABELS, UNLABELLED, SkyObject
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, SENTINELS
+from nightjar_alerts.models.photometry import BANDS, FILTERS, NJY_ZERO_POINT
+from nightjar_alerts.training.importers.snana import ELASTICC_CLASSES
+from nightjar_alerts.training.sky.record import LABELS, UNLABELLED, SkyObject
 
 WAVELENGTH: Final = {"u": 368.0, "g": 480.0, "r": 622.0, "i": 754.0, "z": 869.0, "Y": 971.0}
 """Effective wavelengths of the LSST filters, nm."""

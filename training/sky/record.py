@@ -19,10 +19,10 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.common import replacing
-from models.lightcurve import LightCurve
-from models.metadata import METADATA_COLUMNS
-from models.taxonomy import ELASTICC
+from nightjar_alerts.models.common import replacing
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.taxonomy import ELASTICC
 
 UNLABELLED: Final = -1
 PARTS: Final = ("train", "valid", "test")

@@ -13,10 +13,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.photometry import magnitude_of
-from models.taxonomy import ELASTICC
-from training.sky.record import LABELS, Reveal, Sky
-from training.sky.scores import (
+from nightjar_alerts.models.photometry import magnitude_of
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.sky.record import LABELS, Reveal, Sky
+from nightjar_alerts.training.sky.scores import (
     SURE,
     THREE,
     SkyAnswers,

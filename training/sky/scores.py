@@ -19,13 +19,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.bundle import Manifest, load_bundle
-from models.lightcurve import LightCurveError, RaggedBatch, Tokens, featurise
-from models.posterior import Posterior
-from models.runtime import open_session, run
-from models.taxonomy import ELASTICC
-from training.score.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
-from training.sky.record import Reveal, Sky
+from nightjar_alerts.models.bundle import Manifest, load_bundle
+from nightjar_alerts.models.lightcurve import LightCurveError, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.posterior import Posterior
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.score.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
+from nightjar_alerts.training.sky.record import Reveal, Sky
 
 BATCH: Final = 32
 COVERAGE: Final = 0.9

@@ -14,27 +14,27 @@ import numpy as np
 import torch
 from torch import nn
 
-from models.bundle import Bundle, Calibration, Ensemble, Manifest, load_bundle, write_manifest
-from models.lightcurve import Float64, RaggedBatch, Tokens
-from models.networks.astro_moe import AstroMoE
-from models.networks.parts.trees import BoostedTrees, Forest
-from models.photometry import BANDS
-from models.posterior import PredictionSets
-from models.taxonomy import ELASTICC, LSST_ALERTS, UNIFORM, ZTF_BRIGHT, taxonomy_of
-from models.taxonomy import rates as named_rates
-from training.data.batches import usable_tokens
-from training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
-from training.export.served import Ensembled
-from training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
-from training.fit.checkpoints import RunConfig, RunError, load_network
-from training.recipes.schema import Recipe
-from training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
-from training.score.confidence import Strata, coverage_and_size, fit_strata, reweighted
-from training.sky.heads import HeadInputs, answers, scores, shares
-from training.sky.novelty import CurveSet, StrangerFit, fit_strangers, joined, judge, read_curve_set
-from training.sky.readers import STAND_INS
-from training.sky.table_page import write_sky_card
-from training.sky.tables import classes_of, read_head_inputs, read_part
+from nightjar_alerts.models.bundle import Bundle, Calibration, Ensemble, Manifest, load_bundle, write_manifest
+from nightjar_alerts.models.lightcurve import Float64, RaggedBatch, Tokens
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.posterior import PredictionSets
+from nightjar_alerts.models.taxonomy import ELASTICC, LSST_ALERTS, UNIFORM, ZTF_BRIGHT, taxonomy_of
+from nightjar_alerts.models.taxonomy import rates as named_rates
+from nightjar_alerts.training.data.batches import usable_tokens
+from nightjar_alerts.training.export.bundle import PARITY_NOISE, Release, export_bundle, noise
+from nightjar_alerts.training.export.served import Ensembled
+from nightjar_alerts.training.fit.boosting import fit_ensemble, pooled, read_forest, tree_logits
+from nightjar_alerts.training.fit.checkpoints import RunConfig, RunError, load_network
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.calibrate import ServedSample, calibrated, fit_calibration, softmax
+from nightjar_alerts.training.score.confidence import Strata, coverage_and_size, fit_strata, reweighted
+from nightjar_alerts.training.sky.heads import HeadInputs, answers, scores, shares
+from nightjar_alerts.training.sky.novelty import CurveSet, StrangerFit, fit_strangers, joined, judge, read_curve_set
+from nightjar_alerts.training.sky.readers import STAND_INS
+from nightjar_alerts.training.sky.table_page import write_sky_card
+from nightjar_alerts.training.sky.tables import classes_of, read_head_inputs, read_part
 
 PARITY_CURVES: Final = 500
 DECIDED: Final = 1e-3  # spreads of a statistic
@@ -108,7 +108,7 @@ def ship(
         name=name,
         version=version,
         calibration=fitted.calibration,
-        data={"source": "training.sky", "classes": counts(folders), **about},
+        data={"source": "nightjar_alerts.training.sky", "classes": counts(folders), **about},
         metrics=fitted.metrics,
         taxonomy=taxonomy_of(classes_of(folder)),
         novelty=fitted.novelty,

@@ -30,28 +30,35 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import log_softmax, nll_loss
 
-from models.bundle import Ensemble, Manifest, load_bundle
-from models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
-from models.metadata import METADATA_COLUMNS
-from models.networks.astro_moe import AstroMoE
-from models.networks.parts.trees import Forest
-from models.networks.zoo import build
-from models.taxonomy import ZTF_SUPERNOVAE
-from training.data.batches import draw_examples
-from training.data.mixture import sky_dataset
-from training.fit.boosting import boost, fit_ensemble, fit_forest, pooled, save_forest, tree_logits
-from training.importers.surveys import ZTF_CLASSES
-from training.recipes.schema import Recipe
-from training.score.calibrate import softmax
-from training.score.metrics import confusion, macro_f1
-from training.sky.heads import HeadInputs, load_body, load_whole, save_run
-from training.sky.load import as_sent
-from training.sky.novelty import CurveSet, embeddings_of, impossible, joined, statistician, statistics_of
-from training.sky.record import PARTS, Sky
-from training.sky.scores import ask_bundle
-from training.sky.table_page import EVERY_PART
-from training.sky.tables import CLASSES, IMPOSSIBLE, real_strangers
-from training.sky.trees import features_of
+from nightjar_alerts.models.bundle import Ensemble, Manifest, load_bundle
+from nightjar_alerts.models.lightcurve import Bool, Float32, Float64, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.parts.trees import Forest
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
+from nightjar_alerts.training.data.batches import draw_examples
+from nightjar_alerts.training.data.mixture import sky_dataset
+from nightjar_alerts.training.fit.boosting import boost, fit_ensemble, fit_forest, pooled, save_forest, tree_logits
+from nightjar_alerts.training.importers.surveys import ZTF_CLASSES
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.calibrate import softmax
+from nightjar_alerts.training.score.metrics import confusion, macro_f1
+from nightjar_alerts.training.sky.heads import HeadInputs, load_body, load_whole, save_run
+from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.novelty import (
+    CurveSet,
+    embeddings_of,
+    impossible,
+    joined,
+    statistician,
+    statistics_of,
+)
+from nightjar_alerts.training.sky.record import PARTS, Sky
+from nightjar_alerts.training.sky.scores import ask_bundle
+from nightjar_alerts.training.sky.table_page import EVERY_PART
+from nightjar_alerts.training.sky.tables import CLASSES, IMPOSSIBLE, real_strangers
+from nightjar_alerts.training.sky.trees import features_of
 
 Int = NDArray[np.int64]
 

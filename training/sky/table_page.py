@@ -2,7 +2,7 @@
 
 Both are written from the stored report, and nobody edits them by hand. The card names its sources with whom to cite::
 
-    python -m training sky card build/astro-moe-elasticc --report build/sky.json
+    nightjar-train sky card build/astro-moe-elasticc --report build/sky.json
 """
 
 import re
@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
-from models.common import markdown_table
-from models.taxonomy import ZTF_SUPERNOVAE
-from training.export.card import USE, confidence_sections, identity
-from training.sky.left_out import TWIN, WHOLE
-from training.sky.measure import COLUMNS
-from training.sky.scores import SURE
+from nightjar_alerts.models.bundle import CARD, Bundle, Manifest, load_bundle, write_manifest
+from nightjar_alerts.models.common import markdown_table
+from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
+from nightjar_alerts.training.export.card import USE, confidence_sections, identity
+from nightjar_alerts.training.sky.left_out import TWIN, WHOLE
+from nightjar_alerts.training.sky.measure import COLUMNS
+from nightjar_alerts.training.sky.scores import SURE
 
 INTRODUCTION: Final = """# How right it is on the real sky
 
@@ -30,8 +30,8 @@ model is in [set by set](#set-by-set), each survey and class in [all scores](sky
 
 {contents}
 
-The page is written by `python -m training sky page` from `{source}`; the figures there come from
-`python -m training sky measure`, which asks every model through the featuriser and the prediction sets that are served.
+The page is written by `nightjar-train sky page` from `{source}`; the figures there come from
+`nightjar-train sky measure`, which asks every model through the featuriser and the prediction sets that are served.
 """
 MEASURED: Final = f"""## How it is measured
 
@@ -76,9 +76,9 @@ fewer than 80. Wanted of views: at most 0.3.
 
 <!-- test: skip needs the data of the surveys -->
 ```bash
-python -m training sky views --data DATA --classes Ia --part train --number 3600 --out build/views-ia.npz
-python -m training sky views --data DATA --classes Ia --part valid --number 900 --out build/views-ia-valid.npz
-python -m training sky fingerprint --data DATA --views build/views-ia.npz --views build/views-ia-valid.npz \\
+nightjar-train sky views --data DATA --classes Ia --part train --number 3600 --out build/views-ia.npz
+nightjar-train sky views --data DATA --classes Ia --part valid --number 900 --out build/views-ia-valid.npz
+nightjar-train sky fingerprint --data DATA --views build/views-ia.npz --views build/views-ia-valid.npz \\
     --about "views of Ia alone" --out build/fingerprint.json
 ```
 """
@@ -135,7 +135,7 @@ SETS_INTRODUCTION: Final = f"""# All scores on the real sky
 
 What each model scored on every survey, by class, number of detections and brightness: the long tables behind
 [how right it is](sky.md), which says what is measured and how, and which is the page to read first. Written by
-`python -m training sky page` from `{{source}}`.
+`nightjar-train sky page` from `{{source}}`.
 
 {{contents}}
 
@@ -400,7 +400,7 @@ SOURCES: Final[Mapping[str, str]] = {
     "ELAsTiCC (simulated)": "the DESC, Knop+ 2023, by way of Fink (Apache-2.0)",
     "MALLORN (simulated from real ones)": "arXiv:2512.04946; rules of the challenge",
     "SPCC (simulated)": "Kessler+ 2010",
-    "this project's simulator": "`python -m training simulate`, surveys `rubin` and `any`",
+    "this project's simulator": "`nightjar-train simulate`, surveys `rubin` and `any`",
 }
 
 TREES: Final = "boosted trees"
@@ -506,7 +506,7 @@ def _six_scores(report: Mapping[str, Any], manifest: Manifest) -> str:
     return f"""## Scores
 
 {score["objects"]:,} objects of the test part that nothing was fitted to or chosen by, complete light curves without a
-redshift, by `python -m training sky six`: macro-F1 over the six classes **{score["macro-F1"]:.3f}**. Boosted trees that
+redshift, by `nightjar-train sky six`: macro-F1 over the six classes **{score["macro-F1"]:.3f}**. Boosted trees that
 learned from the same training part have {score["trees"]:.3f} (mean of three seeds) on the same objects. The paired
 difference is {score["difference"]:+.3f}, from {low:+.3f} to {high:+.3f} in 95 % of bootstrap draws."""
 
@@ -537,7 +537,7 @@ and standard deviation over draws of the folds, and over seeds of the trees alon
 
 {markdown_table(["", "macro-F1", *classes], rows)}
 
-The trees alone are those of `python -m training sky six`, and more regular ones, on the same statistics and shapes and
+The trees alone are those of `nightjar-train sky six`, and more regular ones, on the same statistics and shapes and
 fitted to as many objects or more. Paired difference to them by draw, mean of their seeds, with 95 % of bootstrap draws:
 
 {pairs}"""
@@ -551,7 +551,7 @@ def _table(report: Mapping[str, Any], manifest: Manifest) -> str:
         rows.append([row["title"], row["wanted"], _cell(figures.get(name, {})), _cell(figures.get(TREES, {}))])
     return f"""## On the real sky
 
-Of objects of the test part, by `python -m training sky measure`; prior: {report["prior"]}. The test part was looked at
+Of objects of the test part, by `nightjar-train sky measure`; prior: {report["prior"]}. The test part was looked at
 {report["looks"]}. Labels of Rubin's alerts and of TDECat trained nothing: in their rows "seen" holds for the surveys
 alone. Beside it stand boosted trees trained on the same objects.
 

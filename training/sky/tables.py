@@ -17,16 +17,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from models.lightcurve import Bool, Int64
-from models.networks.astro_moe import AstroMoE
-from models.taxonomy import ELASTICC
-from training.data.augment import AugmentationConfig
-from training.data.mixture import read_mixture, sky_dataset
-from training.fit.boosting import fit_forest, out_of_fold, save_forest, tree_logits
-from training.fit.train import with_classes
-from training.recipes.schema import Recipe
-from training.score.calibrate import softmax
-from training.sky.heads import (
+from nightjar_alerts.models.lightcurve import Bool, Int64
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.augment import AugmentationConfig
+from nightjar_alerts.training.data.mixture import read_mixture, sky_dataset
+from nightjar_alerts.training.fit.boosting import fit_forest, out_of_fold, save_forest, tree_logits
+from nightjar_alerts.training.fit.train import with_classes
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.calibrate import softmax
+from nightjar_alerts.training.sky.heads import (
     HeadInputs,
     HeadsConfig,
     answers,
@@ -37,8 +37,8 @@ from training.sky.heads import (
     save_run,
     scores,
 )
-from training.sky.load import as_sent
-from training.sky.novelty import (
+from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.novelty import (
     CurveSet,
     ask,
     embeddings_of,
@@ -49,7 +49,7 @@ from training.sky.novelty import (
     statistician,
     statistics_of,
 )
-from training.sky.record import Sky
+from nightjar_alerts.training.sky.record import Sky
 
 PARTS: Final = ("train", "validation", "strangers")
 OTHER: Final = "other"  # quality of real objects that are of no known class

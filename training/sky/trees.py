@@ -31,21 +31,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from models.lightcurve import Limits, RaggedBatch, Tokens, featurise
-from models.networks.statistics import curve_statistics, period_statistics
-from models.networks.statistics.curve_statistics import lag_statistics
-from models.networks.statistics.points import points
-from models.networks.statistics.shape_statistics import shape_statistics
-from models.photometry import BANDS
-from models.taxonomy import ELASTICC
-from training.fit.boosting import boost
-from training.reobserve.patterns import family
-from training.score.confidence import conformal_quantile
-from training.sky.load import as_sent
-from training.sky.measure import Column, measure
-from training.sky.readers import LABELS_TO_MEASURE
-from training.sky.record import PARTS, Reveal, Sky, join
-from training.sky.scores import COVERAGE, SkyAnswers
+from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.networks.statistics import curve_statistics, period_statistics
+from nightjar_alerts.models.networks.statistics.curve_statistics import lag_statistics
+from nightjar_alerts.models.networks.statistics.points import points
+from nightjar_alerts.models.networks.statistics.shape_statistics import shape_statistics
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.fit.boosting import boost
+from nightjar_alerts.training.reobserve.patterns import family
+from nightjar_alerts.training.score.confidence import conformal_quantile
+from nightjar_alerts.training.sky.load import as_sent
+from nightjar_alerts.training.sky.measure import Column, measure
+from nightjar_alerts.training.sky.readers import LABELS_TO_MEASURE
+from nightjar_alerts.training.sky.record import PARTS, Reveal, Sky, join
+from nightjar_alerts.training.sky.scores import COVERAGE, SkyAnswers
 
 Float32 = NDArray[np.float32]
 FeaturesOf = Callable[[Sky, Reveal], tuple[Float32, NDArray[np.intp]]]

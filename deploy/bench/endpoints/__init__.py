@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from models.bundle import load_bundle
-from models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
-from models.runtime import open_session, run
+from nightjar_alerts.models.bundle import load_bundle
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.runtime import open_session, run
 
 PORT: Final = int(os.environ.get("ENDPOINT_PORT", "8000"))
 WORKERS: Final = int(os.environ.get("ENDPOINT_WORKERS", "1"))

@@ -6,7 +6,7 @@ from typing import Any
 import litserve
 
 from deploy.bench.endpoints import BATCH, BATCH_SECONDS, HOST, PORT, WORKERS, Network
-from models.lightcurve import Tokens
+from nightjar_alerts.models.lightcurve import Tokens
 
 
 class Api(litserve.LitAPI):  # type: ignore[misc]  # installed in an environment of its own

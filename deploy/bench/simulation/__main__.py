@@ -16,12 +16,12 @@ from deploy.bench.report import held_for
 from deploy.bench.simulation.events import Machine, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import LOADS, PolicyResult, Sweep, figures, figures_of_policies, picture, table
 from deploy.bench.workload import LONGEST, Trace, TraceError, poisson, read_trace
-from models.bundle import DEFAULT_BUNDLE, BundleError
-from models.runtime import Provider, ProviderError
-from service.engine.batch import program_of
-from service.engine.load import LoadedModel, load_model
-from service.engine.machine import usable_cores
-from service.engine.policy import BatchLimits, CostModel
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError
+from nightjar_alerts.models.runtime import Provider, ProviderError
+from nightjar_alerts.service.engine.batch import program_of
+from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.service.engine.machine import usable_cores
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
 
 OURS: Final = "nightjar"
 REPLAY_LOAD = 0.6  # of what the policy answers at saturation

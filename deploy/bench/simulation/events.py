@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.bench.workload import Trace
-from service.engine.batch import (
+from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
     Prediction,
     Question,
@@ -43,10 +43,19 @@ from service.engine.batch import (
     padded_length,
     program_of,
 )
-from service.engine.engine import Engine, EngineOptions
-from service.engine.load import LoadedModel
-from service.engine.machine import Shape, probe, warm_up_shapes
-from service.engine.policy import BatchLimits, CostModel, Policy, QueueItem, RunSample, choose, plan, release
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.engine.machine import Shape, probe, warm_up_shapes
+from nightjar_alerts.service.engine.policy import (
+    BatchLimits,
+    CostModel,
+    Policy,
+    QueueItem,
+    RunSample,
+    choose,
+    plan,
+    release,
+)
 
 PolicyName = Literal["nightjar", "one_by_one", "fifo_count_64", "fifo_token_budget", "window_5ms"]
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Final
 
-from models.alerts.layouts import Survey
+from nightjar_alerts.models.alerts.layouts import Survey
 
 SURVEYS: Final[tuple[Survey, ...]] = tuple(
     import_module(f"{__name__}.{module.name}").SURVEY for module in sorted(iter_modules(__path__))

@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from models.alerts.layouts import Survey
-from models.alerts.surveys import lsst
+from nightjar_alerts.models.alerts.layouts import Survey
+from nightjar_alerts.models.alerts.surveys import lsst
 
 SURVEY: Final = Survey(
     name="elasticc",

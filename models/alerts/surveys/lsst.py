@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from models.alerts.layouts import Aliases, Observations, PacketLayout, Survey
-from models.alerts.photometry import Bands, Columns, Photometry, filters_of, in_njy, numbers
-from models.photometry import BANDS, mjd_tai_of_jd
+from nightjar_alerts.models.alerts.layouts import Aliases, Observations, PacketLayout, Survey
+from nightjar_alerts.models.alerts.photometry import Bands, Columns, Photometry, filters_of, in_njy, numbers
+from nightjar_alerts.models.photometry import BANDS, mjd_tai_of_jd
 
 
 def rubin(columns: Columns, detection: bool, bands: Bands) -> Photometry:

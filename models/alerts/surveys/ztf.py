@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from models.alerts.layouts import Aliases, Observations, PacketLayout, Path, Survey
-from models.alerts.photometry import Bands, Columns, Float64, Photometry, filters_of, in_njy, numbers
-from models.photometry import mjd_tai_of_jd, njy_of_magnitude, njy_with_error
+from nightjar_alerts.models.alerts.layouts import Aliases, Observations, PacketLayout, Path, Survey
+from nightjar_alerts.models.alerts.photometry import Bands, Columns, Float64, Photometry, filters_of, in_njy, numbers
+from nightjar_alerts.models.photometry import mjd_tai_of_jd, njy_of_magnitude, njy_with_error
 
 EXPOSURE_SECONDS: Final = 30.0
 MISSING_FLUX: Final = -99999.0

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from models.networks.parts.attention_kernels import (
+from nightjar_alerts.models.networks.parts.attention_kernels import (
     ExactAttention,
     LinformerAttention,
     PerformerAttention,
@@ -36,7 +36,7 @@ from models.networks.parts.attention_kernels import (
     bias_where,
     shared_key,
 )
-from models.networks.parts.packing import Packing
+from nightjar_alerts.models.networks.parts.packing import Packing
 
 AttentionKind = Literal["exact", "probsparse", "linformer", "performer", "reformer", "grouped_query"]
 

@@ -79,8 +79,8 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from models.networks.parts.attention import Position
-from models.networks.parts.positional_content import (
+from nightjar_alerts.models.networks.parts.attention import Position
+from nightjar_alerts.models.networks.parts.positional_content import (
     Added,
     AddedAfter,
     Concatenated,

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.networks.parts.attention import Position
-from models.networks.parts.packing import apply_grouped, pack_values
+from nightjar_alerts.models.networks.parts.attention import Position
+from nightjar_alerts.models.networks.parts.packing import apply_grouped, pack_values
 
 
 @torch.library.custom_op("nightjar::lstm", mutates_args=())

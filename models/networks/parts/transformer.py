@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks import ranks
-from models.networks.parts.attention import AttentionConfig, Position, SelfAttention
-from models.networks.parts.packing import Packing, chosen, loads, mix_grouped, pack_values
+from nightjar_alerts.models.networks import ranks
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, Position, SelfAttention
+from nightjar_alerts.models.networks.parts.packing import Packing, chosen, loads, mix_grouped, pack_values
 
 RouterSoftmax = Literal["topk", "full"]
 Activation = Literal["gelu", "gelu_tanh", "silu", "relu"]

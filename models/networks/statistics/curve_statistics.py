@@ -38,8 +38,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from models.networks.statistics.points import FAR, FEWEST_POINTS, LEAST_SCATTER, Points, Statistics
-from models.photometry import DETECTION_SNR
+from nightjar_alerts.models.networks.statistics.points import FAR, FEWEST_POINTS, LEAST_SCATTER, Points, Statistics
+from nightjar_alerts.models.photometry import DETECTION_SNR
 
 EDGES: Final = (-100.0, -40.0, -20.0, -10.0, -4.0, 4.0, 10.0, 20.0, 40.0, 80.0, 160.0, 400.0)  # days from the maximum
 BAND_STATISTICS: Final = (

@@ -51,7 +51,7 @@ from typing import Final, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from models.networks.statistics.points import FEWEST_POINTS, LEAST_SCATTER, Points, Statistics
+from nightjar_alerts.models.networks.statistics.points import FEWEST_POINTS, LEAST_SCATTER, Points, Statistics
 
 STEP: Final = 2.0**-11  # cycles a day: two within the width of a peak of three years
 FINE: Final = 64

@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from models.networks.statistics.points import FAR, Points, Statistics
+from nightjar_alerts.models.networks.statistics.points import FAR, Points, Statistics
 
 DAYS: Final = (-40.0, -20.0, -10.0, -5.0, 0.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 70.0, 110.0)
 LONGEST_GAP: Final = 25.0

@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
-from service.engine.batch import DeadlineExceeded, EngineClosed, EngineDead, Overloaded, RunAborted
+from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
+from nightjar_alerts.service.engine.batch import DeadlineExceeded, EngineClosed, EngineDead, Overloaded, RunAborted
 
 MEDIA_TYPE = "application/problem+json"
 OPEN_INFERENCE = "/v2"

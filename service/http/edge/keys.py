@@ -24,10 +24,10 @@ from typing import Any, Final, Literal, NamedTuple
 import structlog
 from starlette.types import Scope
 
-from service.http.edge.errors import RATE_LIMITED, UNAUTHORIZED, ProblemError
-from service.observe.metrics import Metrics
-from service.registry.cache import client_of
-from service.settings import KeyLimits
+from nightjar_alerts.service.http.edge.errors import RATE_LIMITED, UNAUTHORIZED, ProblemError
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.cache import client_of
+from nightjar_alerts.service.settings import KeyLimits
 
 ANYBODY: Final = "anybody"
 EVERY_OTHER: Final = "*"

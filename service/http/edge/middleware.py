@@ -23,14 +23,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.engine.queue import wait
-from service.http.edge.errors import INTERNAL, OVERLOADED, ProblemError, problem_of, problem_response
-from service.http.edge.keys import ANYBODY, KeyRing, Quotas
-from service.http.edge.protocol import ARRIVED
-from service.http.edge.receive import RETRY_AFTER_FULL, ClientGone
-from service.http.edge.turns import neighbourhood
-from service.observe.metrics import Metrics
-from service.observe.tracing import RANDOM, Answered, Tracer
+from nightjar_alerts.service.engine.queue import wait
+from nightjar_alerts.service.http.edge.errors import INTERNAL, OVERLOADED, ProblemError, problem_of, problem_response
+from nightjar_alerts.service.http.edge.keys import ANYBODY, KeyRing, Quotas
+from nightjar_alerts.service.http.edge.protocol import ARRIVED
+from nightjar_alerts.service.http.edge.receive import RETRY_AFTER_FULL, ClientGone
+from nightjar_alerts.service.http.edge.turns import neighbourhood
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import RANDOM, Answered, Tracer
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's code; it appears in metrics only, there is nobody left to read it
 UNMATCHED = "unmatched"

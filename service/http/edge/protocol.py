@@ -31,7 +31,7 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from service.http.edge.errors import (
+from nightjar_alerts.service.http.edge.errors import (
     HEADERS_TOO_LARGE,
     MALFORMED,
     RETRY_AFTER_UNAVAILABLE,
@@ -40,9 +40,9 @@ from service.http.edge.errors import (
     ProblemError,
     problem_response,
 )
-from service.http.edge.receive import SENT
-from service.http.edge.turns import ConnectionPlaces, Turns, neighbourhood
-from service.settings import Settings
+from nightjar_alerts.service.http.edge.receive import SENT
+from nightjar_alerts.service.http.edge.turns import ConnectionPlaces, Turns, neighbourhood
+from nightjar_alerts.service.settings import Settings
 
 log = structlog.get_logger(__name__)
 

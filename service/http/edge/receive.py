@@ -26,8 +26,15 @@ from typing import Protocol, Self, TypeVar
 from starlette.requests import Request
 from starlette.types import Receive
 
-from service.http.edge.errors import MALFORMED, OVERLOADED, TIMEOUT, TOO_LARGE, UNSUPPORTED, ProblemError
-from service.settings import Settings
+from nightjar_alerts.service.http.edge.errors import (
+    MALFORMED,
+    OVERLOADED,
+    TIMEOUT,
+    TOO_LARGE,
+    UNSUPPORTED,
+    ProblemError,
+)
+from nightjar_alerts.service.settings import Settings
 
 T = TypeVar("T")
 

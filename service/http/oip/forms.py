@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-from models.photometry import FluxUnit
-from service.answers.replies import Reply
-from service.http.forms import MAX_ID_LENGTH, PRIOR_TEXT, AskedPrior
+from nightjar_alerts.models.photometry import FluxUnit
+from nightjar_alerts.service.answers.replies import Reply
+from nightjar_alerts.service.http.forms import MAX_ID_LENGTH, PRIOR_TEXT, AskedPrior
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import orjson
 
-from models.bundle import Bundle, Manifest
-from models.forecast import check_queries
-from models.lightcurve import Float32, LightCurve, LightCurveError
-from models.photometry import FluxUnit
-from service.answers.writers import as_asked, class_writer, forecast_writer
-from service.dataplane import Outcome
-from service.engine.batch import ForecastItem
-from service.http.edge.errors import NOT_FOUND, ProblemError
-from service.http.lifecycle import Service
-from service.http.oip.forms import (
+from nightjar_alerts.models.bundle import Bundle, Manifest
+from nightjar_alerts.models.forecast import check_queries
+from nightjar_alerts.models.lightcurve import Float32, LightCurve, LightCurveError
+from nightjar_alerts.models.photometry import FluxUnit
+from nightjar_alerts.service.answers.writers import as_asked, class_writer, forecast_writer
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.engine.batch import ForecastItem
+from nightjar_alerts.service.http.edge.errors import NOT_FOUND, ProblemError
+from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.http.oip.forms import (
     BatchStatistics,
     ConfigParameter,
     ConfigTensor,
@@ -28,7 +28,7 @@ from service.http.oip.forms import (
     StatisticsOfModel,
     TensorMetadata,
 )
-from service.http.oip.signature import (
+from nightjar_alerts.service.http.oip.signature import (
     ANY,
     BAND_TYPES,
     OFFSETS,
@@ -45,11 +45,11 @@ from service.http.oip.signature import (
     read_offsets,
     write_outcomes,
 )
-from service.http.oip.tensors import Array, Tensor, fault
-from service.observe.model_statistics import RunTotals, Total, Totals
-from service.registry.live import Lease
-from service.registry.names import NotReady, UnknownModel, version_key
-from service.settings import Settings
+from nightjar_alerts.service.http.oip.tensors import Array, Tensor, fault
+from nightjar_alerts.service.observe.model_statistics import RunTotals, Total, Totals
+from nightjar_alerts.service.registry.live import Lease
+from nightjar_alerts.service.registry.names import NotReady, UnknownModel, version_key
+from nightjar_alerts.service.settings import Settings
 
 
 class ClassifierTensors:

@@ -12,15 +12,15 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ValidationError
 
-from service.answers.replies import field_errors
-from service.answers.writers import ClassWriter
-from service.dataplane import Outcome
-from service.http import formats, openapi
-from service.http.curves import checked_prior, share_refused
-from service.http.edge import errors
-from service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
-from service.http.edge.receive import CODINGS, media_type
-from service.http.endpoint import (
+from nightjar_alerts.service.answers.replies import field_errors
+from nightjar_alerts.service.answers.writers import ClassWriter
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.http import formats, openapi
+from nightjar_alerts.service.http.curves import checked_prior, share_refused
+from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, TOO_LARGE, ProblemError
+from nightjar_alerts.service.http.edge.receive import CODINGS, media_type
+from nightjar_alerts.service.http.endpoint import (
     LARGE_BYTES,
     Call,
     EncodedReply,
@@ -30,9 +30,9 @@ from service.http.endpoint import (
     check_deadline,
     sticky_key,
 )
-from service.http.formats import JSON_TYPE
-from service.http.lifecycle import service_of
-from service.http.oip.forms import (
+from nightjar_alerts.service.http.formats import JSON_TYPE
+from nightjar_alerts.service.http.lifecycle import service_of
+from nightjar_alerts.service.http.oip.forms import (
     InferRequest,
     Live,
     ModelConfiguration,
@@ -43,7 +43,7 @@ from service.http.oip.forms import (
     ServerMetadata,
     StatisticsReply,
 )
-from service.http.oip.models import (
+from nightjar_alerts.service.http.oip.models import (
     EXTENSIONS,
     ModelOfTensors,
     all_models,
@@ -52,9 +52,16 @@ from service.http.oip.models import (
     metadata,
     statistics,
 )
-from service.http.oip.signature import OutputForm, Received, check_inputs, check_texts, choose_outputs, most_probable
-from service.http.oip.tensors import Array, decode, encode, fault, split_body
-from service.settings import Settings
+from nightjar_alerts.service.http.oip.signature import (
+    OutputForm,
+    Received,
+    check_inputs,
+    check_texts,
+    choose_outputs,
+    most_probable,
+)
+from nightjar_alerts.service.http.oip.tensors import Array, decode, encode, fault, split_body
+from nightjar_alerts.service.settings import Settings
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 BINARY_TYPE = "application/octet-stream"

@@ -10,18 +10,18 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from models.bulk import light_curves
-from models.bundle import Manifest
-from models.lightcurve import Columns, LightCurve, LightCurveError, require
-from models.metadata import LARGEST, clean_metadata
-from models.photometry import BANDS, FluxUnit, filter_index
-from service.answers.replies import FieldError
-from service.dataplane import Outcome
-from service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
-from service.http.forms import MAX_ID_LENGTH
-from service.http.oip.forms import Datatype, InputTensor, OutputRequest
-from service.http.oip.tensors import Array, Tensor, fault
-from service.settings import Settings
+from nightjar_alerts.models.bulk import light_curves
+from nightjar_alerts.models.bundle import Manifest
+from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, require
+from nightjar_alerts.models.metadata import LARGEST, clean_metadata
+from nightjar_alerts.models.photometry import BANDS, FluxUnit, filter_index
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
+from nightjar_alerts.service.http.forms import MAX_ID_LENGTH
+from nightjar_alerts.service.http.oip.forms import Datatype, InputTensor, OutputRequest
+from nightjar_alerts.service.http.oip.tensors import Array, Tensor, fault
+from nightjar_alerts.service.settings import Settings
 
 ANY = -1
 

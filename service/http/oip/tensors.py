@@ -16,9 +16,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.answers.replies import FieldError
-from service.http.edge.errors import INVALID, MALFORMED, ProblemError
-from service.http.oip.forms import Datatype, InputTensor
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.http.edge.errors import INVALID, MALFORMED, ProblemError
+from nightjar_alerts.service.http.oip.forms import Datatype, InputTensor
 
 Array = NDArray[Any]
 

@@ -18,13 +18,13 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from service.answers.models import ModelsReply, StatsReply, describe, stats
-from service.http import openapi
-from service.http.edge import errors
-from service.http.edge.errors import KINDS, NOT_FOUND, ProblemError
-from service.http.formats import JSON_TYPE
-from service.http.lifecycle import service_of
-from service.http.oip.models import find_model
+from nightjar_alerts.service.answers.models import ModelsReply, StatsReply, describe, stats
+from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.errors import KINDS, NOT_FOUND, ProblemError
+from nightjar_alerts.service.http.formats import JSON_TYPE
+from nightjar_alerts.service.http.lifecycle import service_of
+from nightjar_alerts.service.http.oip.models import find_model
 
 pages = APIRouter(include_in_schema=False)
 problems = APIRouter(include_in_schema=False)

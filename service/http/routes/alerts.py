@@ -16,27 +16,27 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
-from models.alerts.avro import exists, schema_names
-from models.alerts.envelopes import MessageReader, TopicRule, rule_of
-from models.alerts.packet import Packet, PacketError, ReadLimits
-from models.alerts.plans import NewSchemas
-from models.alerts.schema_registry import SchemaRegistry
-from models.alerts.surveys import SURVEY_BY_NAME
-from models.lightcurve import LightCurve, LightCurveError
-from service.answers.replies import AlertsReply, FieldError
-from service.answers.writers import each_written
-from service.dataplane import AskOptions, Outcome, Refusal
-from service.http import openapi
-from service.http.curves import class_writers
-from service.http.edge import errors
-from service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
-from service.http.edge.receive import media_type, unless_gone
-from service.http.endpoint import Call, EncodedReply, Endpoint, Inquiry, check_deadline
-from service.http.forms import PRIOR_TEXT, AskedPrior
-from service.http.lifecycle import Service, service_of
-from service.registry.live import Lease
-from service.registry.names import MOST_CHARACTERS
-from service.settings import Settings
+from nightjar_alerts.models.alerts.avro import exists, schema_names
+from nightjar_alerts.models.alerts.envelopes import MessageReader, TopicRule, rule_of
+from nightjar_alerts.models.alerts.packet import Packet, PacketError, ReadLimits
+from nightjar_alerts.models.alerts.plans import NewSchemas
+from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
+from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
+from nightjar_alerts.service.answers.replies import AlertsReply, FieldError
+from nightjar_alerts.service.answers.writers import each_written
+from nightjar_alerts.service.dataplane import AskOptions, Outcome, Refusal
+from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.curves import class_writers
+from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.errors import MALFORMED, TOO_LARGE, ProblemError
+from nightjar_alerts.service.http.edge.receive import media_type, unless_gone
+from nightjar_alerts.service.http.endpoint import Call, EncodedReply, Endpoint, Inquiry, check_deadline
+from nightjar_alerts.service.http.forms import PRIOR_TEXT, AskedPrior
+from nightjar_alerts.service.http.lifecycle import Service, service_of
+from nightjar_alerts.service.registry.live import Lease
+from nightjar_alerts.service.registry.names import MOST_CHARACTERS
+from nightjar_alerts.service.settings import Settings
 
 MAX_BOUNDARY = 70  # RFC 2046
 

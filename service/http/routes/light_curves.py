@@ -27,13 +27,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from models.lightcurve import LightCurve
-from service.answers.replies import FieldError, ForecastReply
-from service.answers.writers import forecast_writer
-from service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
-from service.engine.batch import DeadlineExceeded, ForecastItem, Overloaded
-from service.http import openapi
-from service.http.curves import (
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.answers.replies import FieldError, ForecastReply
+from nightjar_alerts.service.answers.writers import forecast_writer
+from nightjar_alerts.service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
+from nightjar_alerts.service.engine.batch import DeadlineExceeded, ForecastItem, Overloaded
+from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.curves import (
     InvalidCurve,
     ParsedBody,
     check_bare,
@@ -47,11 +47,11 @@ from service.http.curves import (
     read_forecast,
     share_refused,
 )
-from service.http.edge import errors
-from service.http.edge.errors import ProblemError, problem_document, problem_of
-from service.http.edge.middleware import Shortcut
-from service.http.edge.receive import ClientGone, LineBody, Share, media_type
-from service.http.endpoint import (
+from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.errors import ProblemError, problem_document, problem_of
+from nightjar_alerts.service.http.edge.middleware import Shortcut
+from nightjar_alerts.service.http.edge.receive import ClientGone, LineBody, Share, media_type
+from nightjar_alerts.service.http.endpoint import (
     INLINE_BYTES,
     Call,
     EncodedReply,
@@ -66,7 +66,7 @@ from service.http.endpoint import (
     sticky_key,
     terms_of,
 )
-from service.http.formats import (
+from nightjar_alerts.service.http.formats import (
     FORMATS,
     JSON_TYPE,
     LINES_TYPE,
@@ -77,9 +77,9 @@ from service.http.formats import (
     reply_format,
     write_lines,
 )
-from service.http.forms import ClassifyQuery, ForecastOptions, Options
-from service.http.lifecycle import service_of
-from service.registry.live import Lease, ModelChooser, refused_outside
+from nightjar_alerts.service.http.forms import ClassifyQuery, ForecastOptions, Options
+from nightjar_alerts.service.http.lifecycle import service_of
+from nightjar_alerts.service.registry.live import Lease, ModelChooser, refused_outside
 
 Item = LightCurve | InvalidCurve
 

@@ -11,10 +11,10 @@ from typing import cast
 import structlog
 from confluent_kafka import Message as KafkaMessage
 
-from models.limits import milliseconds
-from service.stream.kafka.commits import Commits
-from service.stream.kafka.offsets import Offsets, Partition, Token
-from service.stream.messages import Headers, Message
+from nightjar_alerts.models.limits import milliseconds
+from nightjar_alerts.service.stream.kafka.commits import Commits
+from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition, Token
+from nightjar_alerts.service.stream.messages import Headers, Message
 
 MAX_MESSAGES, MAX_BYTES = 64, 8 << 20
 """Most messages, and most bytes together, that the buffer holds."""

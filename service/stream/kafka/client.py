@@ -33,8 +33,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from service.stream.addresses import Address, AddressError
-from service.stream.kafka.offsets import Partition
+from nightjar_alerts.service.stream.addresses import Address, AddressError
+from nightjar_alerts.service.stream.kafka.offsets import Partition
 
 log = structlog.get_logger(__name__)
 

@@ -24,8 +24,8 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from models.limits import whole_number
-from service.stream.kafka.offsets import Offsets, Partition
+from nightjar_alerts.models.limits import whole_number
+from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition
 
 ALONE_AFTER_CRASHES: Final = 2
 """Crashes after which suspects are tried alone; machines that lose power twice in a row are rare."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from service.stream.messages import Message
+from nightjar_alerts.service.stream.messages import Message
 
 Partition = tuple[str, int]
 

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from service.stream.addresses import Address
-from service.stream.kafka.client import ClientErrors, is_transient, make_client, properties
-from service.stream.messages import PermanentError, Record, TransientError, is_shortened
+from nightjar_alerts.service.stream.addresses import Address
+from nightjar_alerts.service.stream.kafka.client import ClientErrors, is_transient, make_client, properties
+from nightjar_alerts.service.stream.messages import PermanentError, Record, TransientError, is_shortened
 
 Verdict = PermanentError | TransientError | None
 VerdictCallback = Callable[[int, KafkaError | None], None]

@@ -32,13 +32,20 @@ from typing import Any, Final, NamedTuple, cast
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from service.stream.addresses import Address, AddressError
-from service.stream.kafka import commits
-from service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
-from service.stream.kafka.client import GROUP, ClientErrors, ClusterMonitor, make_client, properties, query_properties
-from service.stream.kafka.commits import CommitGate, Commits
-from service.stream.kafka.offsets import Offsets, Partition, RecentAnswers, Token
-from service.stream.messages import PART_MESSAGES, FiniteSource, Message, SourceStatus, TransientError
+from nightjar_alerts.service.stream.addresses import Address, AddressError
+from nightjar_alerts.service.stream.kafka import commits
+from nightjar_alerts.service.stream.kafka.buffer import DeliveryBuffer, message_of, offset_of, partition_of
+from nightjar_alerts.service.stream.kafka.client import (
+    GROUP,
+    ClientErrors,
+    ClusterMonitor,
+    make_client,
+    properties,
+    query_properties,
+)
+from nightjar_alerts.service.stream.kafka.commits import CommitGate, Commits
+from nightjar_alerts.service.stream.kafka.offsets import Offsets, Partition, RecentAnswers, Token
+from nightjar_alerts.service.stream.messages import PART_MESSAGES, FiniteSource, Message, SourceStatus, TransientError
 
 log = structlog.get_logger(__name__)
 REVOKE_SECONDS: Final = 1.0

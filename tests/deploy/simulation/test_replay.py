@@ -10,9 +10,9 @@ import pytest
 from deploy.bench.simulation.events import Machine, SimulatedRun, contenders, fitted, occupation, replay, simulate
 from deploy.bench.simulation.figures import figures
 from deploy.bench.workload import Trace, poisson, visits
-from service.engine.batch import Arrays
-from service.engine.load import LoadedModel, load_model
-from service.engine.policy import BatchLimits, CostModel
+from nightjar_alerts.service.engine.batch import Arrays
+from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
 from support.graphs import EchoGraph
 
 SLOW = CostModel(0.05, 2e-5, 0.0)

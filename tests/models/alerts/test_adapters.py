@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.alerts import plans
-from models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
-from models.alerts.reader import build_packet
+from nightjar_alerts.models.alerts import plans
+from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.reader import build_packet
 from support import alerts
 
 LSST_NAMES = ["lsst/7.0", "lsst/7.4", "lsst/8.0", "lsst/9.0", "lsst/10.0", "lsst/11.0", "lsst/11.1"]

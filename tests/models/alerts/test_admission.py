@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.alerts import avro
-from models.alerts.packet import PacketError, RejectReason
+from nightjar_alerts.models.alerts import avro
+from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
 
 
 def field(name: str, kind: Any) -> dict[str, Any]:

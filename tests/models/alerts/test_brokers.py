@@ -9,10 +9,10 @@ import numpy as np
 import orjson
 import pytest
 
-from models.alerts.envelopes import read_document, read_packet
-from models.alerts.packet import AbstainReason, Packet, ReadLimits
-from models.alerts.reader import build_packet
-from models.photometry import FILTERS
+from nightjar_alerts.models.alerts.envelopes import read_document, read_packet
+from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, ReadLimits
+from nightjar_alerts.models.alerts.reader import build_packet
+from nightjar_alerts.models.photometry import FILTERS
 
 JD = 2_460_800.75
 MJD = 60_800.25

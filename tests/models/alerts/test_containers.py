@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.alerts import containers
-from models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts import containers
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from support import alerts
 
 KIND = {"type": "record", "name": "top", "fields": [{"name": "x", "type": "string"}]}

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.alerts import avro, containers, plans
-from models.alerts.avro import Schema, bare
-from models.alerts.decoder import AvroDecoder, ColumnTable
-from models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts import avro, containers, plans
+from nightjar_alerts.models.alerts.avro import Schema, bare
+from nightjar_alerts.models.alerts.decoder import AvroDecoder, ColumnTable
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from support import alerts
 from support.shared import needs_shared, shared
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.alerts import avro
-from models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule, read_packet, rule_for
-from models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
-from models.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.models.alerts import avro
+from nightjar_alerts.models.alerts.envelopes import ANYTHING, Envelope, MessageReader, TopicRule, read_packet, rule_for
+from nightjar_alerts.models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from support import alerts
 from support.shared import needs_shared, shared
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.alerts import plans, reader
-from models.alerts.envelopes import Envelope, MessageReader, TopicRule, read_packet
-from models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
-from models.alerts.schema_registry import SchemaRegistry
-from models.limits import Allowance, TooCostly
+from nightjar_alerts.models.alerts import plans, reader
+from nightjar_alerts.models.alerts.envelopes import Envelope, MessageReader, TopicRule, read_packet
+from nightjar_alerts.models.alerts.packet import Packet, PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
+from nightjar_alerts.models.limits import Allowance, TooCostly
 from support import alerts
 
 READER = MessageReader(SchemaRegistry(), ReadLimits())

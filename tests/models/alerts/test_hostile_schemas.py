@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.alerts import avro, decoder, plans
-from models.alerts.decoder import READS_BEFORE_COMPILING
-from models.alerts.envelopes import read_document
-from models.alerts.packet import PacketError, RejectReason
+from nightjar_alerts.models.alerts import avro, decoder, plans
+from nightjar_alerts.models.alerts.decoder import READS_BEFORE_COMPILING
+from nightjar_alerts.models.alerts.envelopes import read_document
+from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
 from support import alerts
 
 Json = Any

@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from models.alerts.packet import AbstainReason, Packet, PacketError, RejectReason
+from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, PacketError, RejectReason
 
 
 def test_reasons_are_labels_and_no_two_are_alike() -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.alerts import photometry
-from models.alerts.photometry import Photometry
-from models.alerts.surveys import lsst, ztf
-from models.photometry import SECONDS_PER_DAY, tai_minus_utc
+from nightjar_alerts.models.alerts import photometry
+from nightjar_alerts.models.alerts.photometry import Photometry
+from nightjar_alerts.models.alerts.surveys import lsst, ztf
+from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
 
 DAY = SECONDS_PER_DAY
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from models.alerts import avro, plans
-from models.alerts.packet import PacketError, RejectReason
+from nightjar_alerts.models.alerts import avro, plans
+from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
 from support import alerts
 
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.alerts.envelopes import read_packet
-from models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
-from models.alerts.reader import PacketOutcome
+from nightjar_alerts.models.alerts.envelopes import read_packet
+from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.reader import PacketOutcome
 from support import alerts
 from support.shared import needs_shared, shared
 

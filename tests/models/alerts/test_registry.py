@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from models.alerts.packet import PacketError, RejectReason
-from models.alerts.schema_registry import (
+from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
+from nightjar_alerts.models.alerts.schema_registry import (
     MAX_REMEMBERED,
     RETRY_SECONDS,
     UNKNOWN_SECONDS,

@@ -8,8 +8,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from models.alerts import avro
-from models.alerts.packet import PacketError, RejectReason
+from nightjar_alerts.models.alerts import avro
+from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
 from support import alerts
 from support.shared import needs_shared, shared
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from models.lightcurve import Limits, RaggedBatch, featurise
-from models.metadata import METADATA_COLUMNS
-from models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from models.networks.network import INPUTS, Output
-from models.networks.parts.attention import AttentionKind
-from models.networks.parts.positional import TimeEncodingName
-from models.networks.parts.positional_content import TimeModulation
-from models.networks.zoo import count_parameters
+from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
+from nightjar_alerts.models.networks.network import INPUTS, Output
+from nightjar_alerts.models.networks.parts.attention import AttentionKind
+from nightjar_alerts.models.networks.parts.positional import TimeEncodingName
+from nightjar_alerts.models.networks.parts.positional_content import TimeModulation
+from nightjar_alerts.models.networks.zoo import count_parameters
 from support.bundles import random_curves, tiny_network
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.networks.astro_moe import AstroMoEConfig, LightCurveBranch
-from models.networks.network import INPUTS
-from models.networks.parts.positional_content import When
-from models.runtime import open_session, run
+from nightjar_alerts.models.networks.astro_moe import AstroMoEConfig, LightCurveBranch
+from nightjar_alerts.models.networks.network import INPUTS
+from nightjar_alerts.models.networks.parts.positional_content import When
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.graph import write_graph
+from nightjar_alerts.training.export.served import AXES, parity_batches
 from support.bundles import random_tokens
-from training.export.graph import write_graph
-from training.export.served import AXES, parity_batches
 
 PAIRS = {
     "fourier": "probsparse",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.astro_moe import AstroMoE, AstroMoEConfig
+from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
 from support.shared import needs_shared, shared
 
 Arrays = dict[str, NDArray[Any]]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.lightcurve import Limits, RaggedBatch, featurise
-from models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
-from models.networks.network import Masking, Reconstruction
+from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
+from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig, AstroMoEPretraining
+from nightjar_alerts.models.networks.network import Masking, Reconstruction
+from nightjar_alerts.training.data.targets import MaskingConfig, draw_masking
 from support.bundles import random_curves, tiny_network
-from training.data.targets import MaskingConfig, draw_masking
 
 ASTRO_MOE = MaskingConfig(probed=0.9, hidden=0.3, random=0.3, same=0.4)
 

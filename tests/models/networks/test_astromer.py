@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import Tensor
 
-from models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining, Window, value_of
-from models.networks.network import Masking, Output, Reconstruction
-from models.networks.parts.attention import AttentionKind
-from models.networks.parts.positional import TimeEncodingName
-from models.networks.zoo import transfer
+from nightjar_alerts.models.networks.astromer import Astromer, AstromerConfig, AstromerPretraining, Window, value_of
+from nightjar_alerts.models.networks.network import Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.parts.attention import AttentionKind
+from nightjar_alerts.models.networks.parts.positional import TimeEncodingName
+from nightjar_alerts.models.networks.zoo import transfer
+from nightjar_alerts.training.data.targets import MaskingConfig, draw_masking
 from support.astromer import curves, tiny
-from training.data.targets import MaskingConfig, draw_masking
 
 HEADS = ("lstm", "pool")
 VERSIONS: tuple[dict[str, object], ...] = (

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.astromer import Astromer
-from models.runtime import open_session, run
+from nightjar_alerts.models.networks.astromer import Astromer
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.graph import write_graph
 from support.astromer import curves, tiny
-from training.export.graph import write_graph
 
 
 class Served(nn.Module):

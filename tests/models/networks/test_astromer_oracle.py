@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from models.networks.astromer import (
+from nightjar_alerts.models.networks.astromer import (
     LAYER_NORM_EPS,
     AstromerConfig,
     AstromerEncoder,

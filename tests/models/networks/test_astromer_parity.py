@@ -8,8 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.astromer import AstromerBlock, AstromerConfig, AstromerEncoder, LayerMix, reconstruction_head
-from models.networks.parts.positional_content import Fourier, Recurrent, Sinusoids
+from nightjar_alerts.models.networks.astromer import (
+    AstromerBlock,
+    AstromerConfig,
+    AstromerEncoder,
+    LayerMix,
+    reconstruction_head,
+)
+from nightjar_alerts.models.networks.parts.positional_content import Fourier, Recurrent, Sinusoids
 from support.shared import needs_shared, shared
 
 pytestmark = needs_shared

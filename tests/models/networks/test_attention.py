@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.networks.parts.attention import AttentionConfig, CrossAttention, SelfAttention
-from models.networks.parts.attention_kernels import ExactAttention, chunked, inverse, ranks, take_places
-from models.networks.parts.packing import Packing
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig, CrossAttention, SelfAttention
+from nightjar_alerts.models.networks.parts.attention_kernels import ExactAttention, chunked, inverse, ranks, take_places
+from nightjar_alerts.models.networks.parts.packing import Packing
 from support.attention import CAUSAL, FORMS, KINDS, N_HEADS, WIDTH, dense, heads, layer, on_grid, ragged
 
 

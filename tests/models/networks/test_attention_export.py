@@ -10,9 +10,9 @@ import torch
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from torch import Tensor, nn
 
-from models.networks.parts.packing import Packing
+from nightjar_alerts.models.networks.parts.packing import Packing
+from nightjar_alerts.training.export.graph import write_graph
 from support.attention import WIDTH, layer, ragged
-from training.export.graph import write_graph
 
 CASES = [
     *(("exact", False), ("grouped_query", False), ("linformer", False), ("performer", False), ("performer", True)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.parts.attention_kernels import ReformerAttention, shared_key
+from nightjar_alerts.models.networks.parts.attention_kernels import ReformerAttention, shared_key
 from support.attention import Array, dense, heads, ragged
 
 SELF = -1e5

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.parts.attention_kernels import LinformerAttention, PerformerAttention, orthogonal_features
+from nightjar_alerts.models.networks.parts.attention_kernels import (
+    LinformerAttention,
+    PerformerAttention,
+    orthogonal_features,
+)
 from support.attention import dense, heads, ragged, softmax
 
 LENGTHS = (24, 10, 1)

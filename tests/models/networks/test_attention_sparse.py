@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.parts.attention_kernels import ProbSparseAttention, Sample, Sparsity, sample_size
+from nightjar_alerts.models.networks.parts.attention_kernels import ProbSparseAttention, Sample, Sparsity, sample_size
 from support.attention import Array, dense, heads, ragged
 from support.shared import SHARED, needs_shared, shared
 

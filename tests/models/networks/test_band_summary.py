@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from models.networks.informer import summarise
+from nightjar_alerts.models.networks.informer import summarise
 
 
 def test_summary_agrees_with_a_loop_over_bands() -> None:

@@ -9,15 +9,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.statistics.curve_statistics import (
+from nightjar_alerts.models.networks.statistics.curve_statistics import (
     BAND_STATISTICS,
     CURVE_STATISTICS,
     EDGES,
     count,
     statistics,
 )
-from models.networks.statistics.points import SOFT, Statistics
-from models.photometry import DETECTION_SNR
+from nightjar_alerts.models.networks.statistics.points import SOFT, Statistics
+from nightjar_alerts.models.photometry import DETECTION_SNR
 from support.ragged_columns import Columns, G, ragged, seen
 
 

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from models.networks.network import START_STD, STD_RANGE, FluxDistribution, bounded_std
+from nightjar_alerts.models.networks.network import START_STD, STD_RANGE, FluxDistribution, bounded_std
 
 MEANS, STDS, SCALE = (-3.0, 0.0, 0.2, 4.0), (0.5, 0.01, 1.5, 0.05), 30.0
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.lightcurve import Limits, RaggedBatch, featurise
-from models.networks.informer import InformerClassifier, InformerConfig
-from models.networks.network import Output
-from models.networks.zoo import count_parameters
-from models.runtime import open_session, run
+from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
+from nightjar_alerts.models.networks.informer import InformerClassifier, InformerConfig
+from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.zoo import count_parameters
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.graph import write_graph
 from support.bundles import random_curves
-from training.export.graph import write_graph
 
 TINY: dict[str, Any] = {"n_classes": 5, "d_model": 16, "n_heads": 2, "d_ff": 24, "dropout": 0.0, "n_harmonics": 4}
 NAMES = InformerClassifier.input_names

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.informer import CausalAttention, Decoder, DecoderBlock, StartAttention
-from models.networks.parts.attention import AttentionConfig
-from models.networks.parts.transformer import DenseFeedForward, NormOrder
+from nightjar_alerts.models.networks.informer import CausalAttention, Decoder, DecoderBlock, StartAttention
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig
+from nightjar_alerts.models.networks.parts.transformer import DenseFeedForward, NormOrder
 
 Float = NDArray[np.float64]
 

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.informer import DistilledEncoder, Distilling, DistillingKind
-from models.networks.parts.attention import AttentionConfig
-from models.networks.parts.attention_kernels import ProbSparseAttention, Sample
-from models.networks.parts.packing import Packing
-from models.networks.parts.transformer import Block, DenseFeedForward
+from nightjar_alerts.models.networks.informer import DistilledEncoder, Distilling, DistillingKind
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig
+from nightjar_alerts.models.networks.parts.attention_kernels import ProbSparseAttention, Sample
+from nightjar_alerts.models.networks.parts.packing import Packing
+from nightjar_alerts.models.networks.parts.transformer import Block, DenseFeedForward
 from support.shared import needs_shared, shared
 
 Float = NDArray[np.float64]

@@ -8,20 +8,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.forecast import make_queries, pad_queries
-from models.lightcurve import Limits, RaggedBatch, featurise
-from models.networks.informer import (
+from nightjar_alerts.models.forecast import make_queries, pad_queries
+from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
+from nightjar_alerts.models.networks.informer import (
     InformerConfig,
     InformerForecaster,
     PaddedHistory,
     PaddedQueries,
     object_scale,
 )
-from models.networks.network import FluxDistribution, Forecast
-from models.photometry import BANDS
-from models.runtime import open_session, run
+from nightjar_alerts.models.networks.network import FluxDistribution, Forecast
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.graph import write_graph
 from support.bundles import random_curves
-from training.export.graph import write_graph
 
 TINY: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 24, "n_blocks": 2, "dropout": 0.0, "flux_scale": 100.0}
 TINY |= {"n_decoder_blocks": 1, "start_tokens": 8}

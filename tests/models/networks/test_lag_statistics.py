@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.statistics.curve_statistics import LAGS, N_LAG_STATISTICS, lag_statistics
-from models.networks.statistics.points import SOFT, Statistics
+from nightjar_alerts.models.networks.statistics.curve_statistics import LAGS, N_LAG_STATISTICS, lag_statistics
+from nightjar_alerts.models.networks.statistics.points import SOFT, Statistics
 from support.ragged_columns import Columns, G, ragged, retold, seen
 
 

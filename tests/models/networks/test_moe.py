@@ -5,8 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.parts.packing import apply_grouped, mix_grouped
-from models.networks.parts.transformer import FeedForwardExperts, InputExperts, Router
+from nightjar_alerts.models.networks.parts.packing import apply_grouped, mix_grouped
+from nightjar_alerts.models.networks.parts.transformer import FeedForwardExperts, InputExperts, Router
 
 Float = NDArray[np.float64]
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.astro_moe import AstroMoE
-from models.networks.network import Output
-from models.networks.parts.transformer import Router, Routing
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.models.networks.parts.transformer import Router, Routing
+from nightjar_alerts.training.export.profile import random_inputs
 from support.bundles import tiny_network
-from training.export.profile import random_inputs
 
 NEAR = 1e-5  # probabilities that count as equal
 TIE = 1e-5  # of the logits' size

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.statistics.period_statistics import STEP, Scores, Searched, peaks, periodogram, search
+from nightjar_alerts.models.networks.statistics.period_statistics import (
+    STEP,
+    Scores,
+    Searched,
+    peaks,
+    periodogram,
+    search,
+)
 from support.periods import Curve, Floats, G, astropys, drawn, eclipses, fitted, share_found, table, weighed
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.statistics.period_statistics import (
+from nightjar_alerts.models.networks.statistics.period_statistics import (
     FEWEST_SCORED,
     HATS,
     MULTIPLES,
@@ -20,7 +20,7 @@ from models.networks.statistics.period_statistics import (
     periodogram,
     scores,
 )
-from models.networks.statistics.points import SOFT, Statistics
+from nightjar_alerts.models.networks.statistics.points import SOFT, Statistics
 from support.ragged_columns import Columns, G, ragged, retold, seen
 
 PARTS = {"octaves": len(OCTAVES) - 1, "first": len(HATS), "sure": len(HATS), "other": len(HATS), "logs": 4}

@@ -5,8 +5,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.statistics import period_statistics as module
-from models.networks.statistics.period_statistics import (
+from nightjar_alerts.models.networks.statistics import period_statistics as module
+from nightjar_alerts.models.networks.statistics.period_statistics import (
     FREQUENCIES,
     OCTAVES,
     STEP,
@@ -16,7 +16,7 @@ from models.networks.statistics.period_statistics import (
     periodogram,
     scores,
 )
-from models.networks.statistics.points import SOFT
+from nightjar_alerts.models.networks.statistics.points import SOFT
 from support.ragged_columns import Columns, G, ragged, seen
 
 CYCLES = frequencies(torch.arange(FREQUENCIES)).double().numpy()

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.networks.parts.attention import SelfAttention
-from models.networks.parts.packing import Packing
-from models.networks.parts.positional import Rotary, TimeEncodingFields, UntiedPositions, time_encoding
-from models.networks.parts.positional_content import (
+from nightjar_alerts.models.networks.parts.attention import SelfAttention
+from nightjar_alerts.models.networks.parts.packing import Packing
+from nightjar_alerts.models.networks.parts.positional import Rotary, TimeEncodingFields, UntiedPositions, time_encoding
+from nightjar_alerts.models.networks.parts.positional_content import (
     Added,
     AddedAfter,
     Concatenated,

@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.parts.positional import TimeEncodingFields, time_encoding
-from models.networks.parts.positional_content import When
+from nightjar_alerts.models.networks.parts.positional import TimeEncodingFields, time_encoding
+from nightjar_alerts.models.networks.parts.positional_content import When
 from support.shared import needs_shared, shared
 
 Arrays = dict[str, NDArray[Any]]

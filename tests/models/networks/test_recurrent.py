@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.parts.positional_content import Gru, Lstm, gru, lstm
-from models.runtime import open_session, run
-from training.export.graph import write_graph
+from nightjar_alerts.models.networks.parts.positional_content import Gru, Lstm, gru, lstm
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.graph import write_graph
 
 LAYERS: tuple[tuple[type[Lstm] | type[Gru], type[nn.LSTM] | type[nn.GRU]], ...] = ((Lstm, nn.LSTM), (Gru, nn.GRU))
 OUTPUTS = ["lstm_state", "gru_state"]

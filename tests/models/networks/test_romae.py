@@ -8,9 +8,9 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from models.lightcurve import RaggedBatch
-from models.networks.network import Masking, Output, Reconstruction
-from models.networks.romae import (
+from nightjar_alerts.models.lightcurve import RaggedBatch
+from nightjar_alerts.models.networks.network import Masking, Output, Reconstruction
+from nightjar_alerts.models.networks.romae import (
     BASE,
     SMALL,
     TINY,
@@ -20,12 +20,12 @@ from models.networks.romae import (
     RoMAEEncoderConfig,
     RoMAEPretraining,
 )
-from models.networks.zoo import count_parameters, transfer
+from nightjar_alerts.models.networks.zoo import count_parameters, transfer
+from nightjar_alerts.training.data.targets import MaskingConfig, draw_masking
+from nightjar_alerts.training.export.graph import write_graph
+from nightjar_alerts.training.export.served import AXES, ServedNetwork
 from support.bundles import random_tokens
 from support.romae_oracle import autoencode, sequence, weights_of
-from training.data.targets import MaskingConfig, draw_masking
-from training.export.graph import write_graph
-from training.export.served import AXES, ServedNetwork
 
 SIZES = RoMAEEncoderConfig(d_model=24, n_heads=2, depth=2)
 HALF = MaskingConfig(probed=0.5, hidden=1.0, random=0.0, same=0.0)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.parts.packing import Packing
-from models.networks.romae import (
+from nightjar_alerts.models.networks.parts.packing import Packing
+from nightjar_alerts.models.networks.romae import (
     MaskedAutoencoder,
     Readout,
     RoMAEBlock,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.parts.positional import AxialRotary
+from nightjar_alerts.models.networks.parts.positional import AxialRotary
 from support.romae_oracle import rotate
 from support.shared import needs_shared, shared
 

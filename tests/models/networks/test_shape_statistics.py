@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from models.networks.statistics.points import Statistics
-from models.networks.statistics.shape_statistics import DAYS, count, shape_statistics
+from nightjar_alerts.models.networks.statistics.points import Statistics
+from nightjar_alerts.models.networks.statistics.shape_statistics import DAYS, count, shape_statistics
 from support.ragged_columns import Columns, G, ragged, retold, seen
 
 LONGEST_GAP = 25.0

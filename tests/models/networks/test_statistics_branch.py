@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.astro_moe import AstroMoE
-from models.networks.network import INPUTS
-from models.networks.statistics.curve_statistics import LEAST_SPREAD, StatisticsBranch, count
-from models.networks.statistics.points import Statistics
-from models.runtime import open_session, run
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.network import INPUTS
+from nightjar_alerts.models.networks.statistics.curve_statistics import LEAST_SPREAD, StatisticsBranch, count
+from nightjar_alerts.models.networks.statistics.points import Statistics
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.graph import write_graph
+from nightjar_alerts.training.export.served import AXES, parity_batches
 from support.bundles import random_tokens, tiny_network
-from training.export.graph import write_graph
-from training.export.served import AXES, parity_batches
 
 N_BANDS, WIDTH = 2, 5
 

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.preprocessing import QuantileTransformer
 
-from models.networks.parts.transformer import SCORE_LIMIT, QuantileTransform
+from nightjar_alerts.models.networks.parts.transformer import SCORE_LIMIT, QuantileTransform
 from support.bundles import tiny_network
 
 

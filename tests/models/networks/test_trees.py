@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.networks.parts.trees import BoostedTrees, Forest, trees
-from models.runtime import open_session, run
-from training.export.graph import tree_attributes, write_graph
-from training.export.weights import _forest
+from nightjar_alerts.models.networks.parts.trees import BoostedTrees, Forest, trees
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.graph import tree_attributes, write_graph
+from nightjar_alerts.training.export.weights import _forest
 
 NUMBERS, CLASSES, ROUNDS, DEPTH = 7, 3, 11, 5
 

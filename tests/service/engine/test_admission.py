@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.queue import DrainRate, time_until, wait
+from nightjar_alerts.service.engine.queue import DrainRate, time_until, wait
 
 amounts = st.floats(0, 100)
 rates = st.floats(0.5, 8)

@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from models.bundle import MODEL, Bundle, BundleError, write_golden, write_manifest
-from models.lightcurve import Limits
-from models.metadata import METADATA_COLUMNS
-from models.runtime import open_session, run
-from service.engine.batch import program_of
-from service.engine.load import check_bundle, load_model
-from service.engine.machine import LONGEST_PROBE, Shape, measure, probe, warm_up_shapes
+from nightjar_alerts.models.bundle import MODEL, Bundle, BundleError, write_golden, write_manifest
+from nightjar_alerts.models.lightcurve import Limits
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.service.engine.batch import program_of
+from nightjar_alerts.service.engine.load import check_bundle, load_model
+from nightjar_alerts.service.engine.machine import LONGEST_PROBE, Shape, measure, probe, warm_up_shapes
 from support.graph_bundles import HISTORY, classifier_bundle, forecaster_bundle
 
 CLASSIFIERS: dict[str, tuple[Sequence[str], dict[str, Any]]] = {

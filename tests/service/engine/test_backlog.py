@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batch import Waiting
-from service.engine.policy import BatchLimits, CostModel
-from service.engine.queue import Backlog
+from nightjar_alerts.service.engine.batch import Waiting
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
+from nightjar_alerts.service.engine.queue import Backlog
 from support.graphs import question
 
 COST = CostModel(1e-3, 1e-6, 0.0)

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from service.engine.batch import Arrays, Classification, Graph, InferenceFailed, Prediction, Question, Waiting, answer
-from service.engine.policy import CostModel
-from service.engine.supervise import Supervisor
+from nightjar_alerts.service.engine.batch import (
+    Arrays,
+    Classification,
+    Graph,
+    InferenceFailed,
+    Prediction,
+    Question,
+    Waiting,
+    answer,
+)
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.supervise import Supervisor
 from support.graphs import EchoGraph, echo_manifest, poison, question
 
 PROGRAM = Classification(echo_manifest())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from service.engine import load as loading
-from service.engine import machine
-from service.engine.batch import Arrays, Classification
-from service.engine.load import LoadedModel, calibrate, load_model
-from service.engine.machine import CoreLayout, Measured
-from service.engine.policy import CostModel, RunSample
+from nightjar_alerts.service.engine import load as loading
+from nightjar_alerts.service.engine import machine
+from nightjar_alerts.service.engine.batch import Arrays, Classification
+from nightjar_alerts.service.engine.load import LoadedModel, calibrate, load_model
+from nightjar_alerts.service.engine.machine import CoreLayout, Measured
+from nightjar_alerts.service.engine.policy import CostModel, RunSample
 from support.graphs import EchoGraph, echo_manifest
 
 PROGRAM = Classification(echo_manifest())

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from models.lightcurve import Limits
-from models.runtime import MemoryBound
-from service.engine.batch import Arrays, Classification
-from service.engine.machine import MIN_SAMPLES, WARM_UP_SHAPES, WIDTHS, measure, widest
-from service.engine.policy import CostModel
+from nightjar_alerts.models.lightcurve import Limits
+from nightjar_alerts.models.runtime import MemoryBound
+from nightjar_alerts.service.engine.batch import Arrays, Classification
+from nightjar_alerts.service.engine.machine import MIN_SAMPLES, WARM_UP_SHAPES, WIDTHS, measure, widest
+from nightjar_alerts.service.engine.policy import CostModel
 from support.graphs import EchoGraph, echo_manifest
 
 PROGRAM = Classification(echo_manifest())

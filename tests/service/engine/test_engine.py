@@ -9,7 +9,7 @@ from time import monotonic
 import numpy as np
 import pytest
 
-from service.engine.batch import (
+from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
@@ -19,8 +19,8 @@ from service.engine.batch import (
     Question,
     RunReport,
 )
-from service.engine.engine import Engine, EngineOptions
-from service.engine.policy import BatchLimits
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.policy import BatchLimits
 from support.engines import COST, PROGRAM, occupied, serving, settled, started
 from support.graphs import EchoGraph, poison, question
 

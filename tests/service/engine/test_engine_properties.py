@@ -7,9 +7,9 @@ from time import monotonic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batch import Arrays, Classification, DeadlineExceeded, InferenceFailed, Prediction
-from service.engine.engine import Engine, EngineOptions
-from service.engine.policy import BatchLimits, CostModel
+from nightjar_alerts.service.engine.batch import Arrays, Classification, DeadlineExceeded, InferenceFailed, Prediction
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
 from support.graphs import EchoGraph, echo_manifest, poison, question
 
 PROGRAM = Classification(echo_manifest())

@@ -6,9 +6,9 @@ from time import monotonic, sleep
 import pytest
 
 from deploy.bench.simulation.events import fifo, one_by_one
-from service.engine.batch import Arrays, Overloaded, Waiting
-from service.engine.engine import Engine, EngineOptions
-from service.engine.policy import BatchLimits, CostModel
+from nightjar_alerts.service.engine.batch import Arrays, Overloaded, Waiting
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
 from support.engines import COST, PROGRAM, occupied, serving, settled
 from support.graphs import EchoGraph, question
 

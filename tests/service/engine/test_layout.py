@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine import machine as layouts
-from service.engine.batch import Arrays, Classification, RunGraph
-from service.engine.machine import CoreLayout, Shape, candidates, probe, throughput, tune, usual
+from nightjar_alerts.service.engine import machine as layouts
+from nightjar_alerts.service.engine.batch import Arrays, Classification, RunGraph
+from nightjar_alerts.service.engine.machine import CoreLayout, Shape, candidates, probe, throughput, tune, usual
 from support.graphs import EchoGraph, echo_manifest
 
 PROGRAM = Classification(echo_manifest())

@@ -8,15 +8,15 @@ from shutil import copytree
 import numpy as np
 import pytest
 
-from models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
-from models.lightcurve import RaggedBatch, featurise
-from models.runtime import SessionRun
-from service.dataplane import DataPlane
-from service.engine.batch import Classification
-from service.engine.engine import Engine, EngineOptions
-from service.engine.load import LoadedModel, load_model
-from service.engine.machine import Shape, probe
-from service.observe.metrics import Metrics
+from nightjar_alerts.models.bundle import GOLDEN_TOLERANCE, BundleError, load_bundle, write_manifest
+from nightjar_alerts.models.lightcurve import RaggedBatch, featurise
+from nightjar_alerts.models.runtime import SessionRun
+from nightjar_alerts.service.dataplane import DataPlane
+from nightjar_alerts.service.engine.batch import Classification
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.service.engine.machine import Shape, probe
+from nightjar_alerts.service.observe.metrics import Metrics
 from support.bundles import random_curve
 
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233) * 4

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from service.engine.machine import (
+from nightjar_alerts.service.engine.machine import (
     Circumstances,
     CoreLayout,
     Measured,
@@ -14,7 +14,7 @@ from service.engine.machine import (
     usable_cores,
     usual_folder,
 )
-from service.engine.policy import RunSample
+from nightjar_alerts.service.engine.policy import RunSample
 
 CIRCUMSTANCES = Circumstances(processor="x", cores=2, provider="cpu", bundle="0" * 64, wish=CoreLayout())
 MEASURED = Measured(runs=((1, 4, 4, 1e-3), (8, 64, 500, 2.5e-2)), max_tokens=512, layout=(2, 1, 4), tuned=True)

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("onnx", reason="setting a graph's statistics apart needs the [train] extra")
 
-from models import native
-from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, MODEL, load_bundle, write_manifest
-from models.runtime import ProviderError
-from service.engine.batch import program_of
-from service.engine.load import LoadedModel, check_bundle, load_model
-from service.engine.machine import CoreLayout, Shape, probe
-from training.export.functions import STATISTICS, add_statistics, inlined
+from nightjar_alerts.models import native
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, MODEL, load_bundle, write_manifest
+from nightjar_alerts.models.runtime import ProviderError
+from nightjar_alerts.service.engine.batch import program_of
+from nightjar_alerts.service.engine.load import LoadedModel, check_bundle, load_model
+from nightjar_alerts.service.engine.machine import CoreLayout, Shape, probe
+from nightjar_alerts.training.export.functions import STATISTICS, add_statistics, inlined
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.bundle import Manifest
-from models.forecast import query_order
-from models.lightcurve import LightCurveError, Limits
-from service.engine.batch import Arrays, Classification, Forecasting, ForecastItem, program_of
+from nightjar_alerts.models.bundle import Manifest
+from nightjar_alerts.models.forecast import query_order
+from nightjar_alerts.models.lightcurve import LightCurveError, Limits
+from nightjar_alerts.service.engine.batch import Arrays, Classification, Forecasting, ForecastItem, program_of
 from support.graphs import curve, echo_manifest
 
 

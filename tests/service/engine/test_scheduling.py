@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.policy import BatchLimits, CostModel, QueueItem, RunSample, choose, expired, plan, release
+from nightjar_alerts.service.engine.policy import (
+    BatchLimits,
+    CostModel,
+    QueueItem,
+    RunSample,
+    choose,
+    expired,
+    plan,
+    release,
+)
 
 unhurried = settings(deadline=None)  # other processes may share the cores
 coefficients = st.one_of(st.just(0.0), st.floats(1e-8, 1e-1))

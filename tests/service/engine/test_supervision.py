@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bundle import Bundle
-from models.lightcurve import LightCurve
-from models.runtime import SessionRun, open_session
-from service.engine import engine as engine_module
-from service.engine.batch import (
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.runtime import SessionRun, open_session
+from nightjar_alerts.service.engine import engine as engine_module
+from nightjar_alerts.service.engine.batch import (
     Arrays,
     Classification,
     EngineDead,
@@ -26,10 +26,10 @@ from service.engine.batch import (
     is_out_of_memory,
     program_of,
 )
-from service.engine.engine import Engine, EngineOptions
-from service.engine.load import LoadedModel, load_model
-from service.engine.policy import CostModel
-from service.engine.supervise import (
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.load import LoadedModel, load_model
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.engine.supervise import (
     HUNG_FACTOR,
     EngineBroken,
     Fault,

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from service.answers.models import ClassifierDescription, ModelsReply
-from service.http import openapi
-from service.http.edge.errors import KINDS, MEDIA_TYPE, Problem
-from service.http.lifecycle import Service
-from service.http.server import create_app
+from nightjar_alerts.service.answers.models import ClassifierDescription, ModelsReply
+from nightjar_alerts.service.http import openapi
+from nightjar_alerts.service.http.edge.errors import KINDS, MEDIA_TYPE, Problem
+from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.http.server import create_app
 from support.edge import Live, Network, live, loader, settings
 
 

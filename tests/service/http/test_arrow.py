@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.lightcurve import LightCurve
-from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS
-from service.answers.replies import CurveFailure, CurveResult
-from service.http import arrow
-from service.http.arrow import is_compressed
-from service.http.curves import InvalidCurve, read_classify
-from service.http.edge.errors import ProblemError
-from service.http.forms import Answers, Options
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.service.answers.replies import CurveFailure, CurveResult
+from nightjar_alerts.service.http import arrow
+from nightjar_alerts.service.http.arrow import is_compressed
+from nightjar_alerts.service.http.curves import InvalidCurve, read_classify
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.forms import Answers, Options
 from support.edge import curve, settings
 from support.wire import arrow_stream, arrow_table
 

@@ -9,13 +9,13 @@ import numpy as np
 import orjson
 import pytest
 
-from models.bundle import Bundle, load_bundle, write_manifest
-from models.lightcurve import LightCurve, RaggedBatch, featurise
-from models.runtime import open_session, run
-from service.answers.replies import AlertsReply, ClassifyReply
-from service.engine.batch import Classification, program_of
-from service.engine.load import load_model
-from service.registry.load import Models
+from nightjar_alerts.models.bundle import Bundle, load_bundle, write_manifest
+from nightjar_alerts.models.lightcurve import LightCurve, RaggedBatch, featurise
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
+from nightjar_alerts.service.engine.batch import Classification, program_of
+from nightjar_alerts.service.engine.load import load_model
+from nightjar_alerts.service.registry.load import Models
 from support.edge import Live, Network, curve, live, loader
 from support.wire import results_of
 

@@ -24,9 +24,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from service.http.curves import classified
-from service.http.edge import protocol
-from service.http.edge.protocol import (
+from nightjar_alerts.service.http.curves import classified
+from nightjar_alerts.service.http.edge import protocol
+from nightjar_alerts.service.http.edge.protocol import (
     MAX_AHEAD,
     MAX_HEADER_BYTES,
     MAX_HEADERS,
@@ -34,9 +34,9 @@ from service.http.edge.protocol import (
     LimitedProtocol,
     LingeringTransport,
 )
-from service.http.edge.turns import MOST_TURNS, Turns
-from service.http.endpoint import INLINE_ITEMS
-from service.http.forms import Answers
+from nightjar_alerts.service.http.edge.turns import MOST_TURNS, Turns
+from nightjar_alerts.service.http.endpoint import INLINE_ITEMS
+from nightjar_alerts.service.http.forms import Answers
 from support.edge import HOST, Live, Network, curve, live, loader, raw_post, receive_all, wait_until
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -328,7 +328,7 @@ def test_only_a_small_reply_is_written_on_the_event_loop(edge: Live, monkeypatch
         threads.append(threading.current_thread().name)
         return classified(*items)
 
-    monkeypatch.setattr("service.http.routes.light_curves.classified", noted)
+    monkeypatch.setattr("nightjar_alerts.service.http.routes.light_curves.classified", noted)
     for count in (1, INLINE_ITEMS, INLINE_ITEMS + 1):
         status, reply = edge.classify({"light_curves": [curve() for _ in range(count)]})
         assert (status, len(reply["results"])) == (200, count)

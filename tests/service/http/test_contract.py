@@ -15,14 +15,14 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 
-from service.engine.load import load_model
-from service.http import formats
-from service.http.formats import ARROW_TYPE, LINES_TYPE
-from service.http.lifecycle import Service
-from service.http.openapi import PACKET_TYPES
-from service.http.server import create_app
-from service.registry.load import Models
-from service.settings import Settings
+from nightjar_alerts.service.engine.load import load_model
+from nightjar_alerts.service.http import formats
+from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
+from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.http.openapi import PACKET_TYPES
+from nightjar_alerts.service.http.server import create_app
+from nightjar_alerts.service.registry.load import Models
+from nightjar_alerts.service.settings import Settings
 from support.edge import HOST, Network, curve, live, loader, settings
 from support.graph_bundles import forecaster_bundle
 from support.wire import arrow_stream, arrow_table, lines_body, msgpack_body, packed

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from service.http import formats
+from nightjar_alerts.service.http import formats
 from support.edge import Network, curve, live, loader
 
 JSON = {"Content-Type": formats.JSON.media_type}
@@ -18,7 +18,7 @@ BODIES = [
 
 
 def test_requests_with_and_without_parameters_get_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.http.edge.middleware._request_id", lambda _: "same")
+    monkeypatch.setattr("nightjar_alerts.service.http.edge.middleware._request_id", lambda _: "same")
     with live(loader(Network())) as edge:
         for body in BODIES:
             short, routed = (edge.ask("POST", f"/v1/classify{query}", body, JSON) for query in ("", "?model=default"))

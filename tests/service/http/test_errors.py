@@ -7,8 +7,8 @@ import pytest
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
-from service.engine.batch import (
+from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_errors
+from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
@@ -17,8 +17,17 @@ from service.engine.batch import (
     Overloaded,
     RunHung,
 )
-from service.http.edge.errors import DEADLINE, INTERNAL, INVALID, KINDS, UNAUTHORIZED, Problem, ProblemError, problem_of
-from service.http.edge.errors import problem_response as respond
+from nightjar_alerts.service.http.edge.errors import (
+    DEADLINE,
+    INTERNAL,
+    INVALID,
+    KINDS,
+    UNAUTHORIZED,
+    Problem,
+    ProblemError,
+    problem_of,
+)
+from nightjar_alerts.service.http.edge.errors import problem_response as respond
 
 
 def test_kinds_are_told_apart() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from models.bundle import Bundle, Manifest
-from models.taxonomy import Taxonomy
-from service.engine.load import LoadedModel
-from service.engine.policy import CostModel
-from service.http.endpoint import ROLE_HEADER
-from service.http.lifecycle import Service, State
-from service.http.server import Server
-from service.registry.load import Models
-from service.settings import Settings
+from nightjar_alerts.models.bundle import Bundle, Manifest
+from nightjar_alerts.models.taxonomy import Taxonomy
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.http.endpoint import ROLE_HEADER
+from nightjar_alerts.service.http.lifecycle import Service, State
+from nightjar_alerts.service.http.server import Server
+from nightjar_alerts.service.registry.load import Models
+from nightjar_alerts.service.settings import Settings
 from support.edge import Live, Load, Network, curve, live, settings, wait_until
 from support.graphs import echo_manifest
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from service.http import curves
-from service.threads import FairThreads, nothing_refused
+from nightjar_alerts.service.http import curves
+from nightjar_alerts.service.threads import FairThreads, nothing_refused
 from support import alerts
 from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
 

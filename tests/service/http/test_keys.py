@@ -14,14 +14,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from service.__main__ import main
-from service.http.edge.errors import ProblemError
-from service.http.edge.keys import ANYBODY, DAY_SECONDS, Counts, Limit, Quotas, SharedCounts, limits_of
-from service.http.edge.middleware import Places
-from service.http.edge.turns import neighbourhood
-from service.http.server import serve
-from service.observe.metrics import Metrics
-from service.settings import KeyLimits
+from nightjar_alerts.service.__main__ import main
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.edge.keys import ANYBODY, DAY_SECONDS, Counts, Limit, Quotas, SharedCounts, limits_of
+from nightjar_alerts.service.http.edge.middleware import Places
+from nightjar_alerts.service.http.edge.turns import neighbourhood
+from nightjar_alerts.service.http.server import serve
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.settings import KeyLimits
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 from support.redis import needs_redis, redis_server
 from support.wire import lines_body
@@ -185,7 +185,7 @@ def test_a_stream_waits_for_its_limit() -> None:
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for Redis on a busy machine, too, where a request would be counted by the process after 50 ms."""
-    monkeypatch.setattr("service.http.edge.keys.REDIS_SECONDS", 10.0)
+    monkeypatch.setattr("nightjar_alerts.service.http.edge.keys.REDIS_SECONDS", 10.0)
 
 
 @needs_redis
@@ -287,7 +287,7 @@ def test_streams_leave_places_for_requests() -> None:
 
 def test_a_stream_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty bytes every twenty seconds kept a place for ever, as the time allowed was for each line."""
-    monkeypatch.setattr("service.http.edge.receive.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("nightjar_alerts.service.http.edge.receive.PATIENCE_SECONDS", 0.5)
     with live(loader(Network()), stream_rate=1000, body_timeout=5) as edge, edge.connect() as stream:
         stream.sendall(STREAM)
         started = time.monotonic()
@@ -300,7 +300,7 @@ def test_a_stream_of_a_byte_now_and_then_ends(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_address_that_others_reach_is_not_served_without_keys() -> None:
     with capture_logs() as logged, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.http.server.configure_log", lambda _: None)
+        patch.setattr("nightjar_alerts.service.http.server.configure_log", lambda _: None)
         assert serve(settings(host="0.0.0.0")) == 1
     (line,) = [line for line in logged if line["event"] == "this address is not served"]
     assert line["log_level"] == "critical"
@@ -319,9 +319,9 @@ def test_a_service_runs_with_keys_or_where_it_may_be_open(
     changes: dict[str, Any], warned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[bool] = []
-    monkeypatch.setattr("service.http.server.configure_log", lambda _: None)
-    monkeypatch.setattr("service.http.server.Server.run", lambda self: ran.append(True))
-    monkeypatch.setattr("service.http.server.gc.freeze", lambda: None)
+    monkeypatch.setattr("nightjar_alerts.service.http.server.configure_log", lambda _: None)
+    monkeypatch.setattr("nightjar_alerts.service.http.server.Server.run", lambda self: ran.append(True))
+    monkeypatch.setattr("nightjar_alerts.service.http.server.gc.freeze", lambda: None)
     with capture_logs() as logged:
         assert serve(settings(**changes)) == 0
     assert ran == [True]

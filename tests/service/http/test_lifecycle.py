@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from models.bundle import BundleError
-from service.http.lifecycle import Service, State
-from service.http.server import Server
-from service.registry.load import Models
-from service.settings import Settings
+from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.service.http.lifecycle import Service, State
+from nightjar_alerts.service.http.server import Server
+from nightjar_alerts.service.registry.load import Models
+from nightjar_alerts.service.settings import Settings
 from support.edge import HOST, Live, Load, Network, curve, loader, raw_post, settings, wait_until
 
 
@@ -198,7 +198,9 @@ def test_a_real_process_ends_with_0_on_sigterm(tiny_bundle: Path) -> None:
     port = free_port()
     chosen = {"HOST": HOST, "PORT": str(port), "BUNDLE": str(tiny_bundle), "DRAIN_DELAY": "0", "PROT": "1"}
     environment = {**os.environ, **{f"NIGHTJAR_{name}": value for name, value in chosen.items()}}
-    process = subprocess.Popen([sys.executable, "-m", "service", "serve"], env=environment, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nightjar_alerts.service", "serve"], env=environment, stderr=subprocess.PIPE
+    )
     try:
         wait_until(lambda: answers(port), 60)
         process.send_signal(signal.SIGTERM)

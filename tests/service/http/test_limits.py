@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from service.http import curves as curves_of_bodies
-from service.http.edge import errors
-from service.http.edge.errors import ProblemError
-from service.http.endpoint import LARGE_BYTES
-from service.http.formats import ARROW_TYPE, LINES_TYPE
-from service.http.forms import MAX_ID_LENGTH
-from service.http.oip import routes as oip
+from nightjar_alerts.service.http import curves as curves_of_bodies
+from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.endpoint import LARGE_BYTES
+from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
+from nightjar_alerts.service.http.forms import MAX_ID_LENGTH
+from nightjar_alerts.service.http.oip import routes as oip
 from support.edge import Live, Network, curve, live, loader, wait_until
 
 pytest.importorskip("pyarrow", reason="the [arrow] extra")

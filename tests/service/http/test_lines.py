@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.edge.errors import ProblemError
-from service.http.edge.receive import STEP_BYTES, LineBody, Lines
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.edge.receive import STEP_BYTES, LineBody, Lines
 from support.edge import settings
 
 

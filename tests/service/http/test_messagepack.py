@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.lightcurve import LightCurve
-from models.metadata import METADATA_COLUMNS
-from service.http import formats
-from service.http.curves import InvalidCurve, read_classify
-from service.http.edge.errors import ProblemError
-from service.http.forms import LightCurveIn
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.service.http import formats
+from nightjar_alerts.service.http.curves import InvalidCurve, read_classify
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.forms import LightCurveIn
 from support.edge import curve, settings
 from support.wire import msgpack_body, packed
 

@@ -10,10 +10,10 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from service.http.edge import errors
-from service.http.edge.errors import Problem, ProblemError
-from service.http.edge.middleware import Edge
-from service.observe.metrics import Metrics
+from nightjar_alerts.service.http.edge import errors
+from nightjar_alerts.service.http.edge.errors import Problem, ProblemError
+from nightjar_alerts.service.http.edge.middleware import Edge
+from nightjar_alerts.service.observe.metrics import Metrics
 from support.edge import Network, curve, live, loader, raw_post, wait_until
 
 KEYS = ("correct horse", "battery staple")
@@ -95,7 +95,7 @@ def test_a_bug_is_logged_under_the_request_id_and_told_to_nobody(monkeypatch: py
     def buggy(*_: object) -> Any:
         raise ZeroDivisionError("the secret of the house")
 
-    monkeypatch.setattr("service.http.routes.about.describe", buggy)
+    monkeypatch.setattr("nightjar_alerts.service.http.routes.about.describe", buggy)
     with capture_logs() as logged, live(loader(Network())) as edge:
         status, headers, body = edge.ask("GET", "/v1/models")
     assert (status, json.loads(body)["type"]) == (500, "/problems/internal")

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from service.answers.replies import AlertsReply
-from service.client import SAMPLES
-from service.http.formats import LINES_TYPE
-from service.registry.names import Reference
+from nightjar_alerts.service.answers.replies import AlertsReply
+from nightjar_alerts.service.client import SAMPLES
+from nightjar_alerts.service.http.formats import LINES_TYPE
+from nightjar_alerts.service.registry.names import Reference
 from support import oip
 from support.edge import Live, Network, curve, live, loader
 from support.graph_bundles import classifier_bundle

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.edge.errors import ProblemError
-from service.http.routes.alerts import split_parts
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.routes.alerts import split_parts
 
 TYPE = "multipart/mixed; boundary=b"
 

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.http.edge.turns import ConnectionPlaces, Crowd
+from nightjar_alerts.service.http.edge.turns import ConnectionPlaces, Crowd
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "discard", "pop"]), st.integers(0, 12)), max_size=60))

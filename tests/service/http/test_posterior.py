@@ -11,13 +11,13 @@ import numpy as np
 import orjson
 import pytest
 
-from models.bundle import AssumedPrior, Bundle, load_bundle, write_manifest
-from models.metadata import Context
-from models.posterior import Domain, Posterior
-from models.taxonomy import ELASTICC
-from service.answers.replies import AlertsReply, ClassifyReply
-from service.engine.load import load_model
-from service.registry.load import Models
+from nightjar_alerts.models.bundle import AssumedPrior, Bundle, load_bundle, write_manifest
+from nightjar_alerts.models.metadata import Context
+from nightjar_alerts.models.posterior import Domain, Posterior
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
+from nightjar_alerts.service.engine.load import load_model
+from nightjar_alerts.service.registry.load import Models
 from support.edge import Live, curve, live
 from support.wire import results_of
 

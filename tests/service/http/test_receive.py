@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from service.http.edge.errors import ProblemError
-from service.http.edge.receive import Body, BodyBudget, ClientGone, media_type, unless_gone
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.edge.receive import Body, BodyBudget, ClientGone, media_type, unless_gone
 
 Messages = list[dict[str, Any]]
 

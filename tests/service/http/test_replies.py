@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.bundle import Bundle
-from models.taxonomy import ELASTICC
-from service.answers.models import ClassifierDescription, describe
-from service.answers.replies import AlertsReply, ClassifyReply, FieldError
-from service.answers.writers import ClassWriter
-from service.dataplane import Outcome, Status
-from service.engine.batch import Prediction
-from service.http.endpoint import Stopwatch
-from service.observe.metrics import Metrics
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.answers.models import ClassifierDescription, describe
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, FieldError
+from nightjar_alerts.service.answers.writers import ClassWriter
+from nightjar_alerts.service.dataplane import Outcome, Status
+from nightjar_alerts.service.engine.batch import Prediction
+from nightjar_alerts.service.http.endpoint import Stopwatch
+from nightjar_alerts.service.observe.metrics import Metrics
 from support.edge import CLASSES
 from support.graphs import echo_manifest
 

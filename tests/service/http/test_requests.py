@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.lightcurve import LightCurve
-from models.metadata import METADATA_COLUMNS
-from service.answers.replies import FieldError
-from service.http import curves, formats
-from service.http.curves import InvalidCurve, ParsedBody, read_classify
-from service.http.edge.errors import ProblemError
-from service.http.formats import read_json as parse_json
-from service.http.forms import LightCurveIn, Options
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.service.answers.replies import FieldError
+from nightjar_alerts.service.http import curves, formats
+from nightjar_alerts.service.http.curves import InvalidCurve, ParsedBody, read_classify
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.formats import read_json as parse_json
+from nightjar_alerts.service.http.forms import LightCurveIn, Options
 from support.edge import curve, settings
 
 SETTINGS = settings(max_points=100, max_curves=5)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from models.limits import MAX_NEW_SCHEMAS
-from service.answers.replies import AlertsReply
-from service.http.routes.alerts import CHUNK_BYTES, _chunks
+from nightjar_alerts.models.limits import MAX_NEW_SCHEMAS
+from nightjar_alerts.service.answers.replies import AlertsReply
+from nightjar_alerts.service.http.routes.alerts import CHUNK_BYTES, _chunks
 from support import alerts
 from support.edge import Live, Network, live, loader
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from models.taxonomy import ELASTICC
-from service.answers.replies import ClassifyReply
-from service.engine.policy import CostModel
-from service.observe.metrics import STAGES
-from service.registry.load import load_configured
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.answers.replies import ClassifyReply
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.observe.metrics import STAGES
+from nightjar_alerts.service.registry.load import load_configured
 from support.edge import CLASSES, Live, Network, curve, live, loader, raw_post, wait_until
 from support.graphs import poison
 

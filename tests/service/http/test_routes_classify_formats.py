@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from service.http.formats import ARROW_TYPE, LINES_TYPE
-from service.http.forms import Options
-from service.registry.load import load_configured
+from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
+from nightjar_alerts.service.http.forms import Options
+from nightjar_alerts.service.registry.load import load_configured
 from support.edge import Live, Network, curve, live, loader, wait_until
 from support.wire import (
     JSON_TYPE,

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.forecast import MAX_QUERIES
-from models.photometry import BANDS, NJY_PER_UNIT, FluxUnit
-from service.answers.models import ForecasterDescription, ModelsReply
-from service.answers.replies import ForecastReply
-from service.engine.batch import Arrays
-from service.http.lifecycle import Service, State
-from service.http.server import Server
-from service.observe.metrics import STAGES
-from service.registry.load import Models, load_configured
-from service.settings import Settings
+from nightjar_alerts.models.forecast import MAX_QUERIES
+from nightjar_alerts.models.photometry import BANDS, NJY_PER_UNIT, FluxUnit
+from nightjar_alerts.service.answers.models import ForecasterDescription, ModelsReply
+from nightjar_alerts.service.answers.replies import ForecastReply
+from nightjar_alerts.service.engine.batch import Arrays
+from nightjar_alerts.service.http.lifecycle import Service, State
+from nightjar_alerts.service.http.server import Server
+from nightjar_alerts.service.observe.metrics import STAGES
+from nightjar_alerts.service.registry.load import Models, load_configured
+from nightjar_alerts.service.settings import Settings
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 from support.graph_bundles import classifier_bundle, forecaster_bundle
 

@@ -14,13 +14,13 @@ import tritonclient.http.aio as triton_aio
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from models.metadata import METADATA_COLUMNS
-from models.taxonomy import ELASTICC
-from service.engine.policy import CostModel
-from service.http.edge.errors import Problem
-from service.http.oip import forms
-from service.observe.metrics import STAGES
-from service.registry.load import load_configured
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.http.edge.errors import Problem
+from nightjar_alerts.service.http.oip import forms
+from nightjar_alerts.service.observe.metrics import STAGES
+from nightjar_alerts.service.registry.load import load_configured
 from support.edge import CLASSES, HOST, Live, Network, curve, live, loader, wait_until
 from support.graph_bundles import HISTORY, classifier_bundle
 from support.graphs import poison

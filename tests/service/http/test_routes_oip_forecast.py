@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from service.registry.load import load_configured
+from nightjar_alerts.service.registry.load import load_configured
 from support.edge import Live, curve, live
 from support.graph_bundles import classifier_bundle, forecaster_bundle
 from support.oip import client, history, inputs, outputs

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from service.http.edge.errors import Problem
+from nightjar_alerts.service.http.edge.errors import Problem
 from support.edge import Live, Network, live, loader, receive_all, wait_until
 from support.oip import JSON_LENGTH, Arrays, binary_body, history, json_body, post
 

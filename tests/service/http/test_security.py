@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from service.http.edge.protocol import FRAMING, MAX_HEADER_BYTES
+from nightjar_alerts.service.http.edge.protocol import FRAMING, MAX_HEADER_BYTES
 from support.edge import Live, Network, curve, live, loader, raw_post, receive_all, wait_until
 
 KEYS = ("correct horse", "battery staple", "tower of babel")
@@ -159,7 +159,7 @@ def test_every_key_is_compared_and_none_in_the_clear(monkeypatch: pytest.MonkeyP
         compared.append((sent, known))
         return hmac.compare_digest(sent, known)
 
-    monkeypatch.setattr("service.http.edge.keys.hmac", SimpleNamespace(compare_digest=compare))
+    monkeypatch.setattr("nightjar_alerts.service.http.edge.keys.hmac", SimpleNamespace(compare_digest=compare))
     with live(loader(Network()), api_keys=DIGESTS) as guarded:
         for key in (KEYS[0], KEYS[2], "wrong", ""):
             compared.clear()

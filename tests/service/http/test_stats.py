@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from models.taxonomy import ELASTICC
-from service.answers.models import StatsReply
-from service.observe.metrics import STAGES
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.answers.models import StatsReply
+from nightjar_alerts.service.observe.metrics import STAGES
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from models.taxonomy import ELASTICC
-from service.engine.policy import CostModel
-from service.http.edge import protocol
-from service.http.formats import LINES_TYPE
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.http.edge import protocol
+from nightjar_alerts.service.http.formats import LINES_TYPE
 from support.edge import CLASSES, Live, Network, curve, live, loader, wait_until
 from support.graphs import poison
 from support.wire import lines_body

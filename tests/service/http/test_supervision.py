@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from deploy.bench.service_process import free_port
-from models.bundle import MANIFEST, MODEL, Bundle, Manifest, write_manifest
-from service.engine.load import load_model
-from service.registry.load import Models
+from nightjar_alerts.models.bundle import MANIFEST, MODEL, Bundle, Manifest, write_manifest
+from nightjar_alerts.service.engine.load import load_model
+from nightjar_alerts.service.registry.load import Models
 from support.edge import HOST, Live, Network, curve, live, loader, wait_until
 from support.trouble import ENDLESS, FATAL, GREEDY, STUCK, trouble_bundle
 

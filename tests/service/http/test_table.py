@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.http import formats
-from service.http.edge.errors import ProblemError
-from service.http.formats import ARROW, FORMATS, JSON, LINES, MSGPACK, body_format, reply_format
+from nightjar_alerts.service.http import formats
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.formats import ARROW, FORMATS, JSON, LINES, MSGPACK, body_format, reply_format
 
 PACK, VENDOR_PACK = MSGPACK
 

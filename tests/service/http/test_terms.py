@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from service.engine.policy import CostModel
-from service.http.edge.errors import ProblemError
-from service.http.endpoint import DEADLINE_HEADER, PRIORITY_HEADER, PROXY_HEADER, terms_of
-from service.http.oip.forms import RequestParameters
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.endpoint import DEADLINE_HEADER, PRIORITY_HEADER, PROXY_HEADER, terms_of
+from nightjar_alerts.service.http.oip.forms import RequestParameters
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 
 SETTINGS = settings(default_deadline_ms=5000, max_deadline_ms=20_000)

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 
-from service.observe.metrics import STAGES
+from nightjar_alerts.service.observe.metrics import STAGES
 from support.edge import Network, curve, live, loader, raw_post
 
 PAUSE = 0.25

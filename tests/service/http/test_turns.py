@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from service.http.edge import turns
-from service.http.edge.turns import MOST_TURNS, FairListener, Turns
+from nightjar_alerts.service.http.edge import turns
+from nightjar_alerts.service.http.edge.turns import MOST_TURNS, FairListener, Turns
 
 HOST, ANOTHER = "127.0.0.1", "127.0.0.2"
 
@@ -102,7 +102,7 @@ class Exhausted(socket.socket):
 
 
 def test_a_process_without_descriptors_lets_them_in_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.http.edge.turns.socket.socket", Exhausted)
+    monkeypatch.setattr("nightjar_alerts.service.http.edge.turns.socket.socket", Exhausted)
 
     async def use(listener: FairListener, seen: list[str]) -> None:
         with knock(listener):

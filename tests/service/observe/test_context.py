@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from service.observe.tracing import RANDOM, SAMPLED, TraceContext, continued
+from nightjar_alerts.service.observe.tracing import RANDOM, SAMPLED, TraceContext, continued
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from service.observe.model_statistics import Distribution
+from nightjar_alerts.service.observe.model_statistics import Distribution
 
 SHARES = (0.1, 0.5, 0.9, 0.99, 1.0)
 

@@ -10,12 +10,12 @@ import pytest
 from prometheus_client import Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from models.bundle import Bundle, Task
-from models.taxonomy import ELASTICC
-from service.engine.batch import Classification, InferenceFailed, Prediction, RunReport
-from service.engine.engine import Engine, EngineOptions
-from service.engine.policy import CostModel
-from service.observe.metrics import MOST_NOTED, MOST_RUNS, SECONDS, STAGES, Metrics
+from nightjar_alerts.models.bundle import Bundle, Task
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.service.engine.batch import Classification, InferenceFailed, Prediction, RunReport
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.observe.metrics import MOST_NOTED, MOST_RUNS, SECONDS, STAGES, Metrics
 from support.graphs import EchoGraph, echo_manifest, question
 
 TASK: Task = "classification"

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
-from service.engine.batch import InferenceFailed, Prediction, RunReport
-from service.observe import model_statistics as statistics_module
-from service.observe.model_statistics import ModelStatistics
+from nightjar_alerts.service.engine.batch import InferenceFailed, Prediction, RunReport
+from nightjar_alerts.service.observe import model_statistics as statistics_module
+from nightjar_alerts.service.observe.model_statistics import ModelStatistics
 from support.graphs import question
 
 

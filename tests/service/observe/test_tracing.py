@@ -13,9 +13,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from service.observe import tracing
-from service.observe.metrics import STAGES
-from service.observe.tracing import (
+from nightjar_alerts.service.observe import tracing
+from nightjar_alerts.service.observe.metrics import STAGES
+from nightjar_alerts.service.observe.tracing import (
     RECORDING,
     SpanRef,
     add_runs,
@@ -24,7 +24,7 @@ from service.observe.tracing import (
     stage,
     traced_run,
 )
-from service.process import TracingError, tracer_of
+from nightjar_alerts.service.process import TracingError, tracer_of
 from support.edge import Live, Network, curve, live, loader, wait_until
 
 pytest.importorskip("opentelemetry.proto", reason="the [otel] extra")
@@ -211,9 +211,9 @@ def test_nothing_is_imported_when_nothing_is_sent() -> None:
     """The service loads no exporter; FastAPI itself imports the interface, without anything behind it."""
     program = """
 import sys
-from service.http.server import create_app
-from service.http.lifecycle import Service
-from service.settings import Settings
+from nightjar_alerts.service.http.server import create_app
+from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.settings import Settings
 create_app(Service(Settings()))
 behind = ("opentelemetry.sdk", "opentelemetry.exporter", "google.protobuf")
 print([name for name in sys.modules if name.startswith(behind)])
@@ -223,7 +223,7 @@ print([name for name in sys.modules if name.startswith(behind)])
 
 
 def test_an_installation_that_cannot_send_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "service.observe.trace_exporter", raising=False)
+    monkeypatch.delitem(sys.modules, "nightjar_alerts.service.observe.trace_exporter", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(TracingError, match=r"pip install 'nightjar-alerts\[otel\]'"):
         tracer_of("http://localhost:4318/v1/traces", 1.0)

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.bundle import Bundle
-from models.forecast import Queries
-from service.engine.batch import Question, Row
-from service.observe.metrics import Metrics
-from service.registry.cache import OVERHEAD_BYTES, ResultCache
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.forecast import Queries
+from nightjar_alerts.service.engine.batch import Question, Row
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.cache import OVERHEAD_BYTES, ResultCache
 from support.graphs import echo_manifest, question
 
 BUNDLE = Bundle(Path("echo"), echo_manifest(), "ab" * 32)

@@ -4,9 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
-from models.bundle import MANIFEST
-from service.registry.load import scan
-from service.registry.names import Reference
+from nightjar_alerts.models.bundle import MANIFEST
+from nightjar_alerts.service.registry.load import scan
+from nightjar_alerts.service.registry.names import Reference
 from support.repository import version
 
 

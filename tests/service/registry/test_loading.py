@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from models.bundle import Task
-from service.registry.load import LOW_PRIORITY, QuietLoader, stand_back
-from service.settings import Settings
+from nightjar_alerts.models.bundle import Task
+from nightjar_alerts.service.registry.load import LOW_PRIORITY, QuietLoader, stand_back
+from nightjar_alerts.service.settings import Settings
 from support.edge import settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")

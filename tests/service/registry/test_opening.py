@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from models.bundle import Bundle
-from service.engine.engine import Engine, EngineOptions
-from service.engine.load import LoadedModel
-from service.engine.machine import CoreLayout
-from service.engine.policy import BatchLimits, CostModel, RunSample
-from service.observe.metrics import Metrics
-from service.observe.tracing import Tracer
-from service.registry import repository
-from service.registry.repository import ModelOpener
-from service.settings import Settings
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.service.engine.engine import Engine, EngineOptions
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.engine.machine import CoreLayout
+from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, RunSample
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.registry import repository
+from nightjar_alerts.service.registry.repository import ModelOpener
+from nightjar_alerts.service.settings import Settings
 from support.graphs import EchoGraph, echo_manifest, question
 
 COST = CostModel(1e-3, 1e-6, 0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.registry.names import Reference, version_key
+from nightjar_alerts.service.registry.names import Reference, version_key
 
 
 @pytest.mark.parametrize("text", ["mine", "mine@1.2.3", "a-1@10.0.20"])

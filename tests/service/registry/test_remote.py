@@ -12,9 +12,17 @@ pytest.importorskip("redis", reason="needs the [redis] extra")
 
 from redis import Redis
 
-from service.engine.batch import Row
-from service.observe.metrics import Metrics
-from service.registry.cache import FIRST_PAUSE, KEEP_SECONDS, PREFIX, RedisResults, RedisUnavailable, pack, unpack
+from nightjar_alerts.service.engine.batch import Row
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.registry.cache import (
+    FIRST_PAUSE,
+    KEEP_SECONDS,
+    PREFIX,
+    RedisResults,
+    RedisUnavailable,
+    pack,
+    unpack,
+)
 from support.edge import Live, Network, curve, live, loader
 from support.redis import RedisServer, needs_redis, redis_server
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from models.bundle import BundleError
-from service.dataplane import AskOptions
-from service.observe.metrics import Metrics
-from service.observe.tracing import Tracer
-from service.registry.live import Lease, ask_each, held
-from service.registry.load import LoadFailed, Refused
-from service.registry.names import NotReady, Reference, UnknownModel
-from service.registry.repository import ModelRepository
+from nightjar_alerts.models.bundle import BundleError
+from nightjar_alerts.service.dataplane import AskOptions
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.registry.live import Lease, ask_each, held
+from nightjar_alerts.service.registry.load import LoadFailed, Refused
+from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel
+from nightjar_alerts.service.registry.repository import ModelRepository
 from support.edge import settings, wait_until
 from support.graph_bundles import classifier_bundle, forecaster_bundle
 from support.graphs import curve

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.registry.live import Canary, Routes
-from service.registry.names import Reference, UnknownModel
+from nightjar_alerts.service.registry.live import Canary, Routes
+from nightjar_alerts.service.registry.names import Reference, UnknownModel
 
 
 def routes(percent: float = 0.0) -> Routes:

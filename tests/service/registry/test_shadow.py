@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bundle import Bundle, Task
-from service.dataplane import AskOptions
-from service.engine.batch import Arrays
-from service.engine.load import LoadedModel
-from service.observe.metrics import Metrics
-from service.observe.tracing import Tracer
-from service.registry.load import Refused, load_one
-from service.registry.names import Reference
-from service.registry.repository import ModelRepository
-from service.registry.shadow import MOST_WAITING, Shadow
-from service.settings import Settings
+from nightjar_alerts.models.bundle import Bundle, Task
+from nightjar_alerts.service.dataplane import AskOptions
+from nightjar_alerts.service.engine.batch import Arrays
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.observe.tracing import Tracer
+from nightjar_alerts.service.registry.load import Refused, load_one
+from nightjar_alerts.service.registry.names import Reference
+from nightjar_alerts.service.registry.repository import ModelRepository
+from nightjar_alerts.service.registry.shadow import MOST_WAITING, Shadow
+from nightjar_alerts.service.settings import Settings
 from support.edge import QUICK, Network, loader, settings
 from support.graph_bundles import forecaster_bundle
 from support.graphs import curve, echo_manifest, poison

@@ -14,12 +14,12 @@ import pytest
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from service.observe.metrics import Metrics
-from service.stream import redis_streams
-from service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
-from service.stream.messages import DeadLetterCause, Message
-from service.stream.pipeline import ClassifyStage, DecodeStage
-from service.stream.publishing import PublishStage
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream import redis_streams
+from nightjar_alerts.service.stream.batches import OTHER, TOPICS, Accounts, Batch, LostAlertError
+from nightjar_alerts.service.stream.messages import DeadLetterCause, Message
+from nightjar_alerts.service.stream.pipeline import ClassifyStage, DecodeStage
+from nightjar_alerts.service.stream.publishing import PublishStage
 from support.kafka_cluster import kafka_cluster
 from support.redis import needs_redis, redis_server
 from support.stream import FAST_GROUP, alert, chosen, running

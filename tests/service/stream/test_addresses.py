@@ -3,9 +3,16 @@ from typing import Any
 
 import pytest
 
-from service.settings import StreamSettings
-from service.stream.addresses import Address, AddressError, parse_address
-from service.stream.connectors import FolderSink, LinesSink, kafka_properties, open_dead_letters, open_sink, open_source
+from nightjar_alerts.service.settings import StreamSettings
+from nightjar_alerts.service.stream.addresses import Address, AddressError, parse_address
+from nightjar_alerts.service.stream.connectors import (
+    FolderSink,
+    LinesSink,
+    kafka_properties,
+    open_dead_letters,
+    open_sink,
+    open_source,
+)
 
 
 def test_an_address_in_parts() -> None:
@@ -83,7 +90,7 @@ def test_kafka_properties_come_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("scheme", "tls"), [("redis", False), ("rediss", True)])
 def test_redis_is_reached_by_tls_where_the_address_says_so(scheme: str, tls: bool) -> None:
     redis = pytest.importorskip("redis", reason="needs the [stream] extra")
-    from service.stream.redis_streams import connect
+    from nightjar_alerts.service.stream.redis_streams import connect
 
     address = parse_address(f"{scheme}://user:secret@redis:6380/alerts")
     assert (address.scheme, address.tls) == ("redis", tls)

@@ -7,8 +7,8 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from confluent_kafka import KafkaError
 
-from service.stream.kafka import client as module
-from service.stream.kafka.client import REFUSED_SECONDS, ClientErrors
+from nightjar_alerts.service.stream.kafka import client as module
+from nightjar_alerts.service.stream.kafka.client import REFUSED_SECONDS, ClientErrors
 
 REFUSED, AWAY = KafkaError(KafkaError._AUTHENTICATION, "no"), KafkaError(KafkaError._ALL_BROKERS_DOWN, "none")
 

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.limits import LATEST_MILLISECONDS
-from service.observe.metrics import Metrics
-from service.stream.batches import Accounts, UnbalancedError
-from service.stream.messages import PREFIX, DeadLetterCause, Message, dead_letter, restore
+from nightjar_alerts.models.limits import LATEST_MILLISECONDS
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
+from nightjar_alerts.service.stream.messages import PREFIX, DeadLetterCause, Message, dead_letter, restore
 
 MESSAGES = st.builds(
     Message,

@@ -19,17 +19,17 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from confluent_kafka import Consumer, KafkaError
 
-from service.observe.metrics import Metrics
-from service.stream import messages as messages_module
-from service.stream.addresses import AddressError, parse_address
-from service.stream.batches import Accounts, Batch
-from service.stream.connectors import open_connectors
-from service.stream.kafka import sink as kafka_sink
-from service.stream.kafka import source
-from service.stream.kafka.offsets import Offsets, Token
-from service.stream.kafka.source import KafkaSource, TransactionOffsets
-from service.stream.messages import DeadLetterCause, Message, TransientError, Troubles
-from service.stream.publishing import ExactlyOnce
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream import messages as messages_module
+from nightjar_alerts.service.stream.addresses import AddressError, parse_address
+from nightjar_alerts.service.stream.batches import Accounts, Batch
+from nightjar_alerts.service.stream.connectors import open_connectors
+from nightjar_alerts.service.stream.kafka import sink as kafka_sink
+from nightjar_alerts.service.stream.kafka import source
+from nightjar_alerts.service.stream.kafka.offsets import Offsets, Token
+from nightjar_alerts.service.stream.kafka.source import KafkaSource, TransactionOffsets
+from nightjar_alerts.service.stream.messages import DeadLetterCause, Message, TransientError, Troubles
+from nightjar_alerts.service.stream.publishing import ExactlyOnce
 from support import kafka_cluster as kafka
 from support.edge import wait_until
 from support.kafka_cluster import KafkaCluster

@@ -276,7 +276,7 @@ def framed_as(schema_id: int) -> bytes:
 
 @pytest.mark.parametrize("policy", ["wait", "dead"])
 def test_an_outage_of_the_registry(registry: Registry, tmp_path: Path, policy: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr("models.alerts.schema_registry.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("nightjar_alerts.models.alerts.schema_registry.RETRY_SECONDS", 0.2)
     place = tmp_path / "alerts"
     place.mkdir()
     (place / "1.avro").write_bytes(framed_as(77_001))

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.alerts.envelopes import read_packet
-from models.alerts.packet import AbstainReason, Packet
-from models.bundle import Bundle
-from models.taxonomy import ELASTICC, MALLORN
-from service.dataplane import Outcome
-from service.engine.batch import Prediction
-from service.engine.load import LoadedModel
-from service.engine.policy import CostModel
-from service.registry.live import Lease, Served
-from service.settings import SinkFormat
-from service.stream.formats import ALERCE_OUTPUT, ELASTICC_REPLY, NOT_CLASSIFIED, RESIDUAL, record_of
-from service.stream.messages import Message, PermanentError, Record, Result
+from nightjar_alerts.models.alerts.envelopes import read_packet
+from nightjar_alerts.models.alerts.packet import AbstainReason, Packet
+from nightjar_alerts.models.bundle import Bundle
+from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN
+from nightjar_alerts.service.dataplane import Outcome
+from nightjar_alerts.service.engine.batch import Prediction
+from nightjar_alerts.service.engine.load import LoadedModel
+from nightjar_alerts.service.engine.policy import CostModel
+from nightjar_alerts.service.registry.live import Lease, Served
+from nightjar_alerts.service.settings import SinkFormat
+from nightjar_alerts.service.stream.formats import ALERCE_OUTPUT, ELASTICC_REPLY, NOT_CLASSIFIED, RESIDUAL, record_of
+from nightjar_alerts.service.stream.messages import Message, PermanentError, Record, Result
 from support import alerts
 from support.graphs import EchoGraph, echo_manifest
 from support.shared import needs_shared, shared

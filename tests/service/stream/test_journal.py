@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.stream.kafka.commits import (
+from nightjar_alerts.service.stream.kafka.commits import (
     ALONE_AFTER_CRASHES,
     UNRECORDED_MESSAGES,
     CommitGate,
@@ -20,7 +20,7 @@ from service.stream.kafka.commits import (
     Journal,
     JournalEntry,
 )
-from service.stream.kafka.offsets import Offsets
+from nightjar_alerts.service.stream.kafka.offsets import Offsets
 
 MAX = 5
 NUMBERS = st.integers(0, 2**63 - 1)

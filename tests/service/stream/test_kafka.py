@@ -15,12 +15,12 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 
 from confluent_kafka import KafkaError, Producer
 
-from service.stream import publishing
-from service.stream.addresses import AddressError, parse_address
-from service.stream.kafka.commits import MAX_UNCOMMITTED
-from service.stream.kafka.sink import DefunctError, KafkaSink, produce_and_wait
-from service.stream.kafka.source import MAX_UNANSWERED_CHECKS, KafkaSource
-from service.stream.messages import PermanentError, Record
+from nightjar_alerts.service.stream import publishing
+from nightjar_alerts.service.stream.addresses import AddressError, parse_address
+from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED
+from nightjar_alerts.service.stream.kafka.sink import DefunctError, KafkaSink, produce_and_wait
+from nightjar_alerts.service.stream.kafka.source import MAX_UNANSWERED_CHECKS, KafkaSource
+from nightjar_alerts.service.stream.messages import PermanentError, Record
 from support.edge import Network, wait_until
 from support.graphs import poison
 from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, LostClient, kafka_cluster
@@ -310,7 +310,7 @@ def test_a_sink_that_nothing_is_written_to_learns_that_its_brokers_are_back(clus
 
 
 def member_of(cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaSource:
-    monkeypatch.setattr("service.stream.kafka.source.CLIENT_CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("nightjar_alerts.service.stream.kafka.source.CLIENT_CHECK_SECONDS", 0.2)
     return KafkaSource(parse_address(source(cluster)), {})
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.stream.kafka.offsets import RECENT_ANSWERS, Offsets, RecentAnswers, Token
-from service.stream.messages import Message
+from nightjar_alerts.service.stream.kafka.offsets import RECENT_ANSWERS, Offsets, RecentAnswers, Token
+from nightjar_alerts.service.stream.messages import Message
 
 HERE = ("alerts", 0)
 

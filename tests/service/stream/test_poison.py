@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 pytest.importorskip("confluent_kafka", reason="the [stream] extra is not installed")
 
-from service.observe.metrics import Metrics
-from service.stream import worker as worker_room
-from service.stream.batches import Accounts, Batch
-from service.stream.connectors import Connectors, reads_dead_letters
-from service.stream.kafka.buffer import message_of as of_kafka
-from service.stream.kafka.sink import DeadLetterTopic
-from service.stream.messages import (
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream import worker as worker_room
+from nightjar_alerts.service.stream.batches import Accounts, Batch
+from nightjar_alerts.service.stream.connectors import Connectors, reads_dead_letters
+from nightjar_alerts.service.stream.kafka.buffer import message_of as of_kafka
+from nightjar_alerts.service.stream.kafka.sink import DeadLetterTopic
+from nightjar_alerts.service.stream.messages import (
     PREFIX,
     SHORT_BYTES,
     DeadLetterCause,
@@ -35,8 +35,8 @@ from service.stream.messages import (
     restore,
     shorten,
 )
-from service.stream.publishing import PublishStage
-from service.stream.redis_streams import message_of as of_redis
+from nightjar_alerts.service.stream.publishing import PublishStage
+from nightjar_alerts.service.stream.redis_streams import message_of as of_redis
 from support.redis import needs_redis, redis_server
 from support.stream import alert, chosen, dead_letters, eventually, results, running
 
@@ -326,8 +326,8 @@ def server(tmp_path: Path) -> Iterator[Any]:
 
 @needs_redis
 def test_messages_that_two_workers_died_with_are_delivered_alone(server: Any) -> None:
-    from service.stream.addresses import parse_address
-    from service.stream.redis_streams import RedisSource
+    from nightjar_alerts.service.stream.addresses import parse_address
+    from nightjar_alerts.service.stream.redis_streams import RedisSource
 
     client = redis.Redis(port=server.port, protocol=2)
     for number in range(4):

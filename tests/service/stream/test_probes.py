@@ -8,9 +8,9 @@ from http.client import HTTPConnection
 
 import pytest
 
-from service.observe.metrics import Metrics
-from service.stream.messages import SourceStatus
-from service.stream.probes import MAX_CONNECTIONS, Probes, ProgressMonitor
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream.messages import SourceStatus
+from nightjar_alerts.service.stream.probes import MAX_CONNECTIONS, Probes, ProgressMonitor
 from support.edge import HOST, wait_until
 
 
@@ -66,7 +66,7 @@ def test_connections_that_say_nothing_take_few_threads(probes: Probes) -> None:
 
 def test_connections_that_drip_are_hung_up_on(probes: Probes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte in time would keep a place for ever."""
-    monkeypatch.setattr("service.stream.probes.TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("nightjar_alerts.service.stream.probes.TIMEOUT_SECONDS", 0.5)
     dripping = [socket.create_connection((HOST, probes.port)) for _ in range(MAX_CONNECTIONS)]
     open_connections = set(dripping)
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import pytest
 
-from service.observe.metrics import Metrics
-from service.stream import publishing
-from service.stream.batches import Accounts, Batch, LostAlertError
-from service.stream.messages import FiniteSource, Message
-from service.stream.publishing import PublishingQueue
+from nightjar_alerts.service.observe.metrics import Metrics
+from nightjar_alerts.service.stream import publishing
+from nightjar_alerts.service.stream.batches import Accounts, Batch, LostAlertError
+from nightjar_alerts.service.stream.messages import FiniteSource, Message
+from nightjar_alerts.service.stream.publishing import PublishingQueue
 
 ROOM = 20
 

@@ -12,9 +12,9 @@ import pytest
 # ruff: noqa: E402
 redis = pytest.importorskip("redis", reason="the [stream] extra is not installed")
 
-from service.stream.addresses import parse_address
-from service.stream.messages import Record, TransientError
-from service.stream.redis_streams import (
+from nightjar_alerts.service.stream.addresses import parse_address
+from nightjar_alerts.service.stream.messages import Record, TransientError
+from nightjar_alerts.service.stream.redis_streams import (
     FIRST_ENTRIES,
     READ_FOR_DEAD_LETTER,
     REPLY_BYTES,

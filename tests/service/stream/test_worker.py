@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from models.alerts.envelopes import TopicRule
-from models.lightcurve import LightCurve
-from service.stream.addresses import AddressError
-from service.stream.connectors import check_addresses
+from nightjar_alerts.models.alerts.envelopes import TopicRule
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.connectors import check_addresses
 from support import alerts
 from support.edge import HOST, Network, wait_until
 from support.graphs import poison
@@ -89,7 +89,7 @@ def test_a_light_curve_that_breaks_the_network_dies_alone(tmp_path: Path) -> Non
 
 
 def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from service.engine import batch
+    from nightjar_alerts.service.engine import batch
 
     prepare = batch.Classification.prepare
 
@@ -170,7 +170,7 @@ def test_a_clock_that_jumps_changes_no_account(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, then: int
 ) -> None:
     clock = iter([first, *[then] * 1000])
-    monkeypatch.setattr("service.stream.pipeline.now_ms", lambda: next(clock))
+    monkeypatch.setattr("nightjar_alerts.service.stream.pipeline.now_ms", lambda: next(clock))
     place = packets(tmp_path, *map(alert, range(20)))
     with running(chosen(tmp_path, source=f"file:{place}", batch_messages=5)) as worker:
         assert worker.join() == 0

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from support import alerts
 
 Curve = dict[str, Any]

@@ -81,7 +81,7 @@ def server(name: str, tree: Path, folder: Path) -> Iterator[dict[str, int]]:
     chosen |= {"PORT": str(ports["http"])} | ({"ADMIN_PORT": str(ports["admin"])} if "admin" in ports else {})
     log = folder / "log"
     with log.open("wb") as sink:
-        command = [sys.executable, "-m", "service", "serve"]
+        command = [sys.executable, "-m", "nightjar_alerts.service", "serve"]
         process = subprocess.Popen(command, env=environment(tree, folder, chosen), cwd=tree, stdout=sink, stderr=sink)
     try:
         _wait(process, ports["http"], log)

@@ -43,7 +43,7 @@ def _work(command: str, tree: Path, folder: Path, **settings: str) -> None:
     """Run a worker until it has read everything."""
     chosen = {"WORKER_PORT": "0", "DEAD_LETTERS": f"file:{folder}/letters/"} | settings
     done = subprocess.run(
-        [sys.executable, "-m", "service", command],
+        [sys.executable, "-m", "nightjar_alerts.service", command],
         env=environment(tree, folder, chosen),
         cwd=tree,
         capture_output=True,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.lightcurve import LightCurve
-from models.metadata import METADATA_COLUMNS
-from models.photometry import BANDS
-from training.data.augment import (
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.data.augment import (
     LSST,
     METADATA_BLOCKS,
     NO_METADATA,

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.lightcurve import featurise
-from models.metadata import METADATA_COLUMNS
-from support.toy_dataset import TOY_CLASSES, TOY_LABELS, write_toy_dataset
-from training.data.augment import View
-from training.data.batches import (
+from nightjar_alerts.models.lightcurve import featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.training.data.augment import View
+from nightjar_alerts.training.data.batches import (
     Example,
     TrainingBatch,
     batches_of_pool,
@@ -20,9 +19,10 @@ from training.data.batches import (
     stream,
     view_examples,
 )
-from training.data.dataset import Dataset, read_dataset, split_indices
-from training.recipes.astro_moe import debug
-from training.recipes.schema import Recipe
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.recipes.astro_moe import debug
+from nightjar_alerts.training.recipes.schema import Recipe
+from support.toy_dataset import TOY_CLASSES, TOY_LABELS, write_toy_dataset
 
 
 @pytest.fixture(scope="module")

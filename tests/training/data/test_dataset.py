@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.metadata import METADATA_COLUMNS
-from models.taxonomy import ELASTICC
-from training.data.dataset import (
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.dataset import (
     Dataset,
     DatasetError,
     LabelledObject,
@@ -91,7 +91,7 @@ def test_photometry_is_read_without_a_copy(tmp_path: Path) -> None:
 
 
 def test_objects_in_several_row_groups_stay_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.data.dataset.ROWS_PER_GROUP", 7)
+    monkeypatch.setattr("nightjar_alerts.training.data.dataset.ROWS_PER_GROUP", 7)
     path = tmp_path / "data.parquet"
     data = written(path, many())
     assert pq.ParquetFile(path).num_row_groups == 9

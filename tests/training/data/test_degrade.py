@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.lightcurve import LightCurve
-from training.data.augment import DegradeConfig, degrade, shake
+from nightjar_alerts.models.lightcurve import LightCurve
+from nightjar_alerts.training.data.augment import DegradeConfig, degrade, shake
 
 NOTHING = {name: 0.0 for name in DegradeConfig.model_fields if name != "magnitudes"}
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.lightcurve import LightCurve, Limits, featurise
-from support.toy_dataset import write_toy_dataset
-from training.data.augment import AugmentationConfig
-from training.data.dataset import Dataset, read_dataset
-from training.data.targets import (
+from nightjar_alerts.models.lightcurve import LightCurve, Limits, featurise
+from nightjar_alerts.training.data.augment import AugmentationConfig
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset
+from nightjar_alerts.training.data.targets import (
     ForecastingConfig,
     ForecastQuestion,
     ask,
@@ -19,6 +18,7 @@ from training.data.targets import (
     pad_questions,
     seen_at,
 )
+from support.toy_dataset import write_toy_dataset
 
 LIMITS, WHOLE = Limits(max_points_per_band=20), AugmentationConfig(mta_days=())
 

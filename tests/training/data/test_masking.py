@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from models.lightcurve import Bool
-from models.networks.network import Masking
-from training.data.targets import MaskingConfig, count_masking, draw_masking
+from nightjar_alerts.models.lightcurve import Bool
+from nightjar_alerts.models.networks.network import Masking
+from nightjar_alerts.training.data.targets import MaskingConfig, count_masking, draw_masking
 
 ROMAE = MaskingConfig(probed=0.75, hidden=1.0, random=0.0, same=0.0)
 ASTRO_MOE = MaskingConfig(probed=0.9, hidden=0.3, random=0.3, same=0.4)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.taxonomy import ELASTICC
-from training.data.batches import stream
-from training.data.dataset import split_indices
-from training.data.mixture import is_mixture, read_mixture, weights
-from training.fit.train import train
-from training.recipes.astro_moe import debug
-from training.simulate.generate import simulate
-from training.sky.record import LABELS, SkyObject, collect
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.batches import stream
+from nightjar_alerts.training.data.dataset import split_indices
+from nightjar_alerts.training.data.mixture import is_mixture, read_mixture, weights
+from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.recipes.astro_moe import debug
+from nightjar_alerts.training.simulate.generate import simulate
+from nightjar_alerts.training.sky.record import LABELS, SkyObject, collect
 
 IA, II = LABELS["Ia"], LABELS["II"]
 

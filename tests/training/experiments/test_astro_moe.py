@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nightjar_alerts.training.experiments import arms
+from nightjar_alerts.training.experiments.arms import CHANGES, mallorn, recipe_of, run_arm
+from nightjar_alerts.training.experiments.options import AstroMoEArm, RunRecord
+from nightjar_alerts.training.fit.tasks import ClassificationTask
+from nightjar_alerts.training.importers.surveys import MALLORN_CLASSES, read_mallorn, to_dataset
 from support.mallorn import write_mallorn
 from support.toy_dataset import write_toy_dataset
-from training.experiments import arms
-from training.experiments.arms import CHANGES, mallorn, recipe_of, run_arm
-from training.experiments.options import AstroMoEArm, RunRecord
-from training.fit.tasks import ClassificationTask
-from training.importers.surveys import MALLORN_CLASSES, read_mallorn, to_dataset
 
 
 def options(folder: Path, **changes: object) -> AstroMoEArm:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.networks.parts.attention import AttentionConfig
-from training.experiments import attention
-from training.experiments.attention import COLUMNS, KINDS, LiveTensors
-from training.experiments.commands import run_experiment
-from training.experiments.options import AttentionExperiment, read_records
+from nightjar_alerts.models.networks.parts.attention import AttentionConfig
+from nightjar_alerts.training.experiments import attention
+from nightjar_alerts.training.experiments.attention import COLUMNS, KINDS, LiveTensors
+from nightjar_alerts.training.experiments.commands import run_experiment
+from nightjar_alerts.training.experiments.options import AttentionExperiment, read_records
 
 TINY = {"tokens": 60, "width": 16, "rounds": 1}
 

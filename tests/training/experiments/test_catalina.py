@@ -8,9 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from support.catalina import days, write_catalina
-from support.shared import needs_shared, shared
-from training.experiments.encoding_runs import (
+from nightjar_alerts.training.experiments.encoding_runs import (
     Catalina,
     CatalinaError,
     draw_sample,
@@ -18,6 +16,8 @@ from training.experiments.encoding_runs import (
     thinned_windows,
     training_windows,
 )
+from support.catalina import days, write_catalina
+from support.shared import needs_shared, shared
 
 NO_DATE = -2_409_998.5
 

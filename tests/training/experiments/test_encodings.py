@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.astromer import Astromer, AstromerPretraining
-from models.networks.parts.positional import TimeEncodingName
-from models.networks.zoo import transfer
-from support.catalina import days, write_catalina
-from training.experiments.encoding_runs import (
+from nightjar_alerts.models.networks.astromer import Astromer, AstromerPretraining
+from nightjar_alerts.models.networks.parts.positional import TimeEncodingName
+from nightjar_alerts.models.networks.zoo import transfer
+from nightjar_alerts.training.experiments.encoding_runs import (
     Catalina,
     MagnitudeReconstruction,
     Parts,
@@ -27,7 +26,8 @@ from training.experiments.encoding_runs import (
     thinned_windows,
     to_batch,
 )
-from training.experiments.options import EncodingName, Encodings, read_records
+from nightjar_alerts.training.experiments.options import EncodingName, Encodings, read_records
+from support.catalina import days, write_catalina
 
 
 def write_curves(folder: Path, per_class: int = 40) -> Path:

@@ -3,8 +3,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from support.shared import needs_shared, shared
-from training.experiments.interpolation import (
+from nightjar_alerts.training.experiments.interpolation import (
     GRIDS,
     Grid,
     GridName,
@@ -18,6 +17,7 @@ from training.experiments.interpolation import (
     posterior_mean,
     train_curves,
 )
+from support.shared import needs_shared, shared
 
 Float64 = NDArray[np.float64]
 
@@ -129,7 +129,7 @@ def test_the_optimum_has_ratio_one_and_zero_is_far_from_it() -> None:
 
 
 def test_the_plan_is_the_published_run() -> None:
-    from training.experiments.reconstruction import interpolation_plan
+    from nightjar_alerts.training.experiments.reconstruction import interpolation_plan
 
     plan = interpolation_plan(Interpolation(seed=3))
     assert (plan.variant, plan.published_steps, plan.fit.seed) == ("romae-x50", 10_000, 3)
@@ -146,7 +146,7 @@ def test_variants_name_what_was_changed() -> None:
 
 
 def test_batches_are_a_function_of_the_step() -> None:
-    from training.experiments.reconstruction import interpolation_plan
+    from nightjar_alerts.training.experiments.reconstruction import interpolation_plan
 
     task = interpolation_plan(Interpolation()).task
     batches = task.batches(198)

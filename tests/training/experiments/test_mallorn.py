@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.mallorn import write_mallorn
-from support.shared import needs_shared, shared
-from training.importers.surveys import (
+from nightjar_alerts.training.importers.surveys import (
     MALLORN_CLASSES,
     MallornError,
     mallorn_class,
     read_mallorn,
     read_unlabelled_mallorn,
 )
+from support.mallorn import write_mallorn
+from support.shared import needs_shared, shared
 
 
 def test_labelled_objects_are_in_njy_with_redshift_and_extinction(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from support.shared import needs_shared, shared
-from training.experiments import regression
-from training.experiments.options import Pendulum, PendulumHead, Scale
-from training.experiments.regression import (
+from nightjar_alerts.training.experiments import regression
+from nightjar_alerts.training.experiments.options import Pendulum, PendulumHead, Scale
+from nightjar_alerts.training.experiments.regression import (
     advance,
     draw,
     kept_frames,
@@ -18,6 +17,7 @@ from training.experiments.regression import (
     swing,
     visibility,
 )
+from support.shared import needs_shared, shared
 
 Float64 = NDArray[np.float64]
 
@@ -131,7 +131,7 @@ def test_the_cache_is_written_once(few: Path) -> None:
 
 @pytest.mark.parametrize(("head", "parameters"), [("cls", 77_080), ("frames", 71_102)])
 def test_networks_train_and_have_the_published_size(head: PendulumHead, parameters: int, few: Path) -> None:
-    from training.experiments.regression import pendulum_plan
+    from nightjar_alerts.training.experiments.regression import pendulum_plan
 
     plan = pendulum_plan(Pendulum(head=head, cache=few))
     assert sum(p.numel() for p in plan.network.parameters()) == parameters
@@ -144,7 +144,7 @@ def test_networks_train_and_have_the_published_size(head: PendulumHead, paramete
 
 @pytest.mark.parametrize(("scale", "largest"), [("published", 476.0), ("measured", 4.0)])
 def test_inputs_are_standardised_as_asked(scale: Scale, largest: float, few: Path) -> None:
-    from training.experiments.regression import Regression, pendulum_plan
+    from nightjar_alerts.training.experiments.regression import Regression, pendulum_plan
 
     task = pendulum_plan(Pendulum(scale=scale, cache=few)).task
     assert isinstance(task, Regression)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.networks.romae import RoMAEEncoderConfig, SequenceModel
-from training.experiments.options import VARIANCE, Position, draw_positions, read_records
-from training.experiments.regression import Examples, Regression, position_plan
-from training.experiments.runs import ExperimentPlan, epochs, fit_config, run
+from nightjar_alerts.models.networks.romae import RoMAEEncoderConfig, SequenceModel
+from nightjar_alerts.training.experiments.options import VARIANCE, Position, draw_positions, read_records
+from nightjar_alerts.training.experiments.regression import Examples, Regression, position_plan
+from nightjar_alerts.training.experiments.runs import ExperimentPlan, epochs, fit_config, run
 
 SMALL = RoMAEEncoderConfig(d_model=24, n_heads=2, depth=2, d_ff=24)
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from training.__main__ import main
-from training.experiments.options import (
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.experiments.options import (
     ExperimentOptions,
     Position,
     RunRecord,
@@ -25,7 +25,7 @@ def record(seed: int, mse: float, variant: str = "cls-180", steps: int = 3130) -
         paper={"MSE": "0.062"},
         floor={"MSE": 0.0},
         settings={"width": 180},
-        command="python -m training experiment position",
+        command="nightjar-train experiment position",
         steps=steps,
         published_steps=3130,
         minutes=20.0,
@@ -79,7 +79,7 @@ def test_numbers_are_short(value: float, text: str) -> None:
 
 def test_the_command_names_what_differs_from_the_defaults() -> None:
     options = Position(width=432, cls=False, seed=41, max_minutes=5.0, records=Path("elsewhere"))
-    assert options.command() == "python -m training experiment position --seed 41 --width 432 --cls false"
+    assert options.command() == "nightjar-train experiment position --seed 41 --width 432 --cls false"
     assert isinstance(options, ExperimentOptions)
     assert options.settings()["width"] == 432
     assert "records" not in options.settings()

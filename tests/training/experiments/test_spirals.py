@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from support.shared import needs_shared, shared
-from training.experiments.spirals import (
+from nightjar_alerts.training.experiments.spirals import (
     N_TEST,
     THETA_L,
     Protocol,
@@ -13,6 +12,7 @@ from training.experiments.spirals import (
     draw_spirals,
     errors,
 )
+from support.shared import needs_shared, shared
 
 
 def test_curves_are_the_definition_point_by_point() -> None:
@@ -89,7 +89,7 @@ def test_contiformers_unit_is_a_distance_in_hundredths_of_the_range() -> None:
 
 
 def test_the_plan_is_the_published_table() -> None:
-    from training.experiments.reconstruction import spirals_plan
+    from nightjar_alerts.training.experiments.reconstruction import spirals_plan
 
     plan = spirals_plan(SpiralsExperiment(steps=70))
     assert (plan.variant, plan.published_steps, plan.fit.schedule.steps) == ("romae-tiny", 3_500, 70)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.romae import RoMAEEncoderConfig
-from training.experiments import series
-from training.experiments.commands import run_experiment
-from training.experiments.options import SETS, UEA, Setting, read_records
-from training.experiments.series import (
+from nightjar_alerts.models.networks.romae import RoMAEEncoderConfig
+from nightjar_alerts.training.experiments import series
+from nightjar_alerts.training.experiments.commands import run_experiment
+from nightjar_alerts.training.experiments.options import SETS, UEA, Setting, read_records
+from nightjar_alerts.training.experiments.series import (
     ObservedSteps,
     SeriesReconstruction,
     accuracy,

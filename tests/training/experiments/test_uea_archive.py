@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.shared import needs_shared, shared
-from training.experiments.series import (
+from nightjar_alerts.training.experiments.series import (
     NPZ_TRAINING,
     ArchiveError,
     drop_steps,
     read_set,
     standardise,
 )
+from support.shared import needs_shared, shared
 
 HEADER = "#a comment: with a colon\n@problemName Toy\n@dimensions 2\n@classLabel true up down\n@DATA\n"
 

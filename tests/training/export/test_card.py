@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.bundle import CARD, BundleError, load_bundle, write_manifest
+from nightjar_alerts.models.bundle import CARD, BundleError, load_bundle, write_manifest
+from nightjar_alerts.training.export.card import PICTURE, draw_confusion, read_report, write_card
 from support.pipeline import PER_CLASS, Pipeline
-from training.export.card import PICTURE, draw_confusion, read_report, write_card
 
 
 def card_of(bundle: Path) -> str:
@@ -60,7 +60,7 @@ def test_a_bundle_trained_on_an_import_says_where_the_curves_came_from(tiny_bund
     write_manifest(copy, manifest.model_copy(update={"data": data}))
     write_card(copy)
     card = " ".join(card_of(copy).split())
-    assert "Light curves of ZTF (`python -m training import ztf-supernovae`), terms: CC0. Of 1,200 objects" in card
+    assert "Light curves of ZTF (`nightjar-train import ztf-supernovae`), terms: CC0. Of 1,200 objects" in card
     assert "too few detections (100)" in card
     assert "started from the weights of the run `runs/default-0`" in card
     assert "imulat" not in card

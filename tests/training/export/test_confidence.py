@@ -9,17 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from models.bundle import Bundle, Calibration, load_bundle, verify_golden
-from models.lightcurve import RaggedBatch
-from models.posterior import PredictionSets
-from models.runtime import open_session, run
-from service.engine.load import load_model
+from nightjar_alerts.models.bundle import Bundle, Calibration, load_bundle, verify_golden
+from nightjar_alerts.models.lightcurve import RaggedBatch
+from nightjar_alerts.models.posterior import PredictionSets
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.service.engine.load import load_model
+from nightjar_alerts.training.export.graph import write_graph
+from nightjar_alerts.training.export.served import Calibrated, NoveltyScore
+from nightjar_alerts.training.score.calibrate import ServedSample
+from nightjar_alerts.training.score.confidence import NoveltyFit, fit_novelty
 from support.bundles import random_tokens, tiny_network
 from support.pipeline import Pipeline
-from training.export.graph import write_graph
-from training.export.served import Calibrated, NoveltyScore
-from training.score.calibrate import ServedSample
-from training.score.confidence import NoveltyFit, fit_novelty
 
 BY_LENGTH = Calibration(
     method="temperature_by_length", temperature=1.1, coefficients=(0.5, -0.3, 0.06), lengths=(3, 90)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from models.bundle import Calibration, Manifest, load_bundle
-from training.export.card import confidence_sections
+from nightjar_alerts.models.bundle import Calibration, Manifest, load_bundle
+from nightjar_alerts.training.export.card import confidence_sections
 
 SCORES = {"rows": 90.0, "log_loss": 1.0, "ece": 0.0123, "ece_by_chance": 0.0111}
 

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, load_bundle, read_golden
-from models.runtime import open_session, run
-from training.export.cuda import (
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, load_bundle, read_golden
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.cuda import (
     add_cuda,
     cuda_graph,
     kernels,
@@ -20,7 +20,7 @@ from training.export.cuda import (
     without_kernel,
     write_cuda,
 )
-from training.export.graph import walk
+from nightjar_alerts.training.export.graph import walk
 
 SHIPPED = sorted(path.parent for path in DEFAULT_BUNDLE.parents[1].glob("*/*/manifest.json"))
 DOCUMENTATION = """

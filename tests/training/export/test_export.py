@@ -7,15 +7,15 @@ import onnx
 import pytest
 import torch
 
-from models.bundle import Calibration, load_bundle
-from models.lightcurve import RaggedBatch
-from models.runtime import open_session, run
+from nightjar_alerts.models.bundle import Calibration, load_bundle
+from nightjar_alerts.models.lightcurve import RaggedBatch
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.bundle import ExportError, Release, check_parity, export_bundle
+from nightjar_alerts.training.export.graph import write_graph
+from nightjar_alerts.training.export.served import AXES, ServedNetwork, parity_batches
+from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
+from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.bundles import random_tokens, tiny_network, untrained_bundle
-from training.export.bundle import ExportError, Release, check_parity, export_bundle
-from training.export.graph import write_graph
-from training.export.served import AXES, ServedNetwork, parity_batches
-from training.fit.checkpoints import DataSource, RunConfig
-from training.recipes.catalogue import RECIPES
 
 SOURCE = DataSource(name="none", sha256="0" * 64, objects=0)
 

@@ -7,14 +7,21 @@ import onnx
 import pytest
 
 from deploy.bench.lean import ragged
-from models.bundle import DEFAULT_BUNDLE, GOLDEN_TOLERANCE, SURVEY_BUNDLES, load_bundle, verify_golden, write_manifest
-from models.native import held_by
-from models.runtime import open_session, run
-from training.export.cuda import cuda_graph, without_kernel
-from training.export.functions import STATISTICS, add_statistics, inlined
-from training.export.graph import walk
-from training.export.profile import profile_graph, random_inputs
-from training.export.quantize import as_int8
+from nightjar_alerts.models.bundle import (
+    DEFAULT_BUNDLE,
+    GOLDEN_TOLERANCE,
+    SURVEY_BUNDLES,
+    load_bundle,
+    verify_golden,
+    write_manifest,
+)
+from nightjar_alerts.models.native import held_by
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export.cuda import cuda_graph, without_kernel
+from nightjar_alerts.training.export.functions import STATISTICS, add_statistics, inlined
+from nightjar_alerts.training.export.graph import walk
+from nightjar_alerts.training.export.profile import profile_graph, random_inputs
+from nightjar_alerts.training.export.quantize import as_int8
 
 MODULE = "network.told"
 ATTRIBUTES = {"bands": 6, "lags": 1, "periods": 2, "shapes": 1}

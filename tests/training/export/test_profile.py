@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from models.bundle import DEFAULT_BUNDLE
-from training.export.profile import profile, summary
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
+from nightjar_alerts.training.export.profile import profile, summary
 
 
 def event(name: str, operator: str, microseconds: int) -> dict[str, Any]:

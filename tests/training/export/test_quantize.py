@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
-from models.bundle import load_bundle
-from models.runtime import open_session, run
-from training.export import quantize
-from training.export.profile import random_inputs
+from nightjar_alerts.models.bundle import load_bundle
+from nightjar_alerts.models.runtime import open_session, run
+from nightjar_alerts.training.export import quantize
+from nightjar_alerts.training.export.profile import random_inputs
 
 
 @pytest.mark.parametrize("budget", [1, 100, 10_000])

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from training.export.graph import only_where_present, square_by_product, take_one, walk
+from nightjar_alerts.training.export.graph import only_where_present, square_by_product, take_one, walk
 
 Floats = NDArray[np.float32]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.bundle import DEFAULT_BUNDLE, BundleError, load_bundle, read_golden
-from training.__main__ import main
-from training.export import weights
-from training.fit.checkpoints import load_network
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, BundleError, load_bundle, read_golden
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.export import weights
+from nightjar_alerts.training.fit.checkpoints import load_network
 
 ASSETS = Path(__file__).parents[2] / "assets"
 

@@ -6,8 +6,8 @@ import lightgbm
 import numpy as np
 import pytest
 
-from models.lightcurve import Float32, Int64
-from training.fit.boosting import (
+from nightjar_alerts.models.lightcurve import Float32, Int64
+from nightjar_alerts.training.fit.boosting import (
     PARAMETERS,
     fit_ensemble,
     fit_forest,
@@ -18,8 +18,8 @@ from training.fit.boosting import (
     save_forest,
     tree_logits,
 )
-from training.score.calibrate import softmax
-from training.score.metrics import log_loss
+from nightjar_alerts.training.score.calibrate import softmax
+from nightjar_alerts.training.score.metrics import log_loss
 
 CLASSES = 4
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.networks.zoo import build
-from training.fit.checkpoints import (
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     CONFIG,
@@ -28,7 +28,7 @@ from training.fit.checkpoints import (
     save_checkpoint,
     save_weights,
 )
-from training.recipes.astro_moe import debug
+from nightjar_alerts.training.recipes.astro_moe import debug
 
 RUN = RunConfig(recipe=debug(), data=DataSource(name="x.parquet", sha256="0" * 64, objects=3))
 

@@ -15,11 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from models.networks import ranks as batch_means
+from nightjar_alerts.models.networks import ranks as batch_means
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, STARTS, load_checkpoint, read_log
+from nightjar_alerts.training.fit.distributed import Ranks, is_first, join_launch
 from support.toy_dataset import write_toy_dataset
-from training.__main__ import main
-from training.fit.checkpoints import CHECKPOINT, STARTS, load_checkpoint, read_log
-from training.fit.distributed import Ranks, is_first, join_launch
 
 ROOT = Path(__file__).parents[3]
 # Float32 sums in another order, seen through ten steps of AdamW, which divides small gradients by themselves: measured

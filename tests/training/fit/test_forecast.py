@@ -8,12 +8,11 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from models.networks.informer import InformerForecaster
-from models.networks.network import FluxDistribution
-from models.networks.zoo import build
-from support.toy_dataset import write_toy_dataset
-from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.tasks import (
+from nightjar_alerts.models.networks.informer import InformerForecaster
+from nightjar_alerts.models.networks.network import FluxDistribution
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.fit.tasks import (
     ForecastBatch,
     ForecastingTask,
     answer,
@@ -24,9 +23,10 @@ from training.fit.tasks import (
     last_flux,
     mean_flux,
 )
-from training.fit.train import train
-from training.recipes.catalogue import debug_informer_forecast
-from training.recipes.schema import BatchConfig, Recipe, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.recipes.catalogue import debug_informer_forecast
+from nightjar_alerts.training.recipes.schema import BatchConfig, Recipe, ScheduleConfig, ValidationConfig
+from support.toy_dataset import write_toy_dataset
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from training.fit.checkpoints import CHECKPOINT, RunError, load_best, load_checkpoint, read_log
-from training.fit.loop import StepLoss, Task, fit, lr_factor, to_device, update_average
-from training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, RunError, load_best, load_checkpoint, read_log
+from nightjar_alerts.training.fit.loop import StepLoss, Task, fit, lr_factor, to_device, update_average
+from nightjar_alerts.training.recipes.schema import FitConfig, OptimiserConfig, ScheduleConfig, ValidationConfig
 
 
 class Pair(NamedTuple):

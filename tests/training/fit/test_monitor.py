@@ -7,14 +7,14 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from models.networks.astro_moe import AstroMoEConfig
+from nightjar_alerts.models.networks.astro_moe import AstroMoEConfig
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig, read_log
+from nightjar_alerts.training.fit.loop import INTERVALS, STARVED, StarvationWatch, expert_shares, fit, load_range
+from nightjar_alerts.training.fit.train import TASKS, start
+from nightjar_alerts.training.recipes.astro_moe import debug, debug_pretraining
+from nightjar_alerts.training.recipes.schema import OptimiserConfig, ScheduleConfig, ValidationConfig
 from support.toy_dataset import write_toy_dataset
-from training.data.dataset import read_dataset, split_indices
-from training.fit.checkpoints import DataSource, RunConfig, read_log
-from training.fit.loop import INTERVALS, STARVED, StarvationWatch, expert_shares, fit, load_range
-from training.fit.train import TASKS, start
-from training.recipes.astro_moe import debug, debug_pretraining
-from training.recipes.schema import OptimiserConfig, ScheduleConfig, ValidationConfig
 
 FAIR, FALLEN = np.array([1.0, 1.0, 1.0]), np.array([1.6, STARVED / 2, 1.35])
 

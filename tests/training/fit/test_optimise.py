@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from training.fit.loop import make_optimiser, set_lr
-from training.recipes.schema import OptimiserConfig
+from nightjar_alerts.training.fit.loop import make_optimiser, set_lr
+from nightjar_alerts.training.recipes.schema import OptimiserConfig
 
 
 class WithStatistics(nn.ModuleDict):

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from models.bundle import sha256_of
-from support.toy_dataset import write_toy_dataset
-from training.data.dataset import read_dataset
-from training.fit import checkpoints
-from training.fit.checkpoints import (
+from nightjar_alerts.models.bundle import sha256_of
+from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.fit import checkpoints
+from nightjar_alerts.training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     CONFIG,
@@ -24,9 +23,10 @@ from training.fit.checkpoints import (
     open_run,
     read_config,
 )
-from training.fit.train import train
-from training.recipes.astro_moe import debug, debug_pretraining
-from training.recipes.schema import Recipe, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.recipes.astro_moe import debug, debug_pretraining
+from nightjar_alerts.training.recipes.schema import Recipe, ScheduleConfig, ValidationConfig
+from support.toy_dataset import write_toy_dataset
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.network import Reconstruction
+from nightjar_alerts.models.networks.network import Reconstruction
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.fit.checkpoints import read_log
+from nightjar_alerts.training.fit.tasks import MaskedReconstruction, reconstruction_loss
+from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.recipes.astro_moe import debug_pretraining
+from nightjar_alerts.training.recipes.schema import ScheduleConfig, ValidationConfig
 from support.toy_dataset import write_toy_dataset
-from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.checkpoints import read_log
-from training.fit.tasks import MaskedReconstruction, reconstruction_loss
-from training.fit.train import train
-from training.recipes.astro_moe import debug_pretraining
-from training.recipes.schema import ScheduleConfig, ValidationConfig
 
 
 @pytest.fixture(scope="module")

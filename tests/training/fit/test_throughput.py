@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.fit.train import TrainingPace, grouped_pool, plain_pool, summarise, throughput
+from nightjar_alerts.training.recipes.astro_moe import debug, debug_pretraining
 from support.toy_dataset import write_toy_dataset
-from training.data.dataset import Dataset, read_dataset, split_indices
-from training.fit.train import TrainingPace, grouped_pool, plain_pool, summarise, throughput
-from training.recipes.astro_moe import debug, debug_pretraining
 
 
 @pytest.fixture(scope="module")

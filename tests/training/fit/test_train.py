@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-import training.fit.loop
-from models.networks.zoo import build
-from support.toy_dataset import write_toy_dataset
-from training.data.batches import batches_of_pool
-from training.data.dataset import read_dataset, split_indices
-from training.fit.checkpoints import (
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.training.data.batches import batches_of_pool
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.fit import loop
+from nightjar_alerts.training.fit.checkpoints import (
     BEST,
     CHECKPOINT,
     RunError,
@@ -23,11 +22,12 @@ from training.fit.checkpoints import (
     load_network,
     read_log,
 )
-from training.fit.loop import Task, TrainingRun
-from training.fit.tasks import draw_validation, loss_of, predict
-from training.fit.train import train
-from training.recipes.astro_moe import debug
-from training.recipes.schema import OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
+from nightjar_alerts.training.fit.loop import Task, TrainingRun
+from nightjar_alerts.training.fit.tasks import draw_validation, loss_of, predict
+from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.recipes.astro_moe import debug
+from nightjar_alerts.training.recipes.schema import OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
+from support.toy_dataset import write_toy_dataset
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +92,15 @@ def _train_until_killed(recipe: Recipe, data: Path, folder: Path) -> None:
 
 def _train_slowly(recipe: Recipe, data: Path, folder: Path) -> None:
     """Train, but fall asleep in step 5 so that the kill lands between two checkpoints."""
-    step = training.fit.loop.train_step
+    step = loop.train_step
 
-    def sleepy(run: TrainingRun, task: Task, batch: Any, interval: training.fit.loop.Interval) -> None:
+    def sleepy(run: TrainingRun, task: Task, batch: Any, interval: loop.Interval) -> None:
         step(run, task, batch, interval)
         if run.step == 5:
             (folder / "slow").touch()
             time.sleep(600)
 
-    training.fit.loop.train_step = sleepy
+    loop.train_step = sleepy
     train(recipe, data, folder, progress=False)
 
 

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.photometry import NJY_PER_UNIT
-from models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
+from nightjar_alerts.models.photometry import NJY_PER_UNIT
+from nightjar_alerts.models.taxonomy import ELASTICC, MALLORN, ZTF_SUPERNOVAE
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.data.dataset import Dataset, DatasetError, read_dataset, read_notes, split_indices
+from nightjar_alerts.training.export.bundle import origin_of
+from nightjar_alerts.training.fit.checkpoints import load_network
+from nightjar_alerts.training.fit.train import train
+from nightjar_alerts.training.recipes.astro_moe import debug
+from nightjar_alerts.training.recipes.schema import ScheduleConfig
 from support.importers import write_alerts, write_hats, write_snana, write_text, ztf_alert
 from support.mallorn import write_mallorn
 from support.shared import needs_shared, shared
-from training.__main__ import main
-from training.data.dataset import Dataset, DatasetError, read_dataset, read_notes, split_indices
-from training.export.bundle import origin_of
-from training.fit.checkpoints import load_network
-from training.fit.train import train
-from training.recipes.astro_moe import debug
-from training.recipes.schema import ScheduleConfig
 
 Capture = pytest.CaptureFixture[str]
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.metadata import METADATA_COLUMNS
-from models.photometry import njy_of_magnitude, njy_with_error
-from models.taxonomy import ELASTICC
-from support.importers import cleaned, raw_object
-from training.data.dataset import (
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.photometry import njy_of_magnitude, njy_with_error
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.dataset import (
     DatasetError,
     LabelledObject,
     read_dataset,
@@ -20,8 +19,9 @@ from training.data.dataset import (
     require_labels,
     write_dataset,
 )
-from training.importers.columns import ImportFormatError, RawObject
-from training.importers.commands import ImportRules, import_objects
+from nightjar_alerts.training.importers.columns import ImportFormatError, RawObject
+from nightjar_alerts.training.importers.commands import ImportRules, import_objects
+from support.importers import cleaned, raw_object
 
 
 def test_good_points_pass_untouched() -> None:

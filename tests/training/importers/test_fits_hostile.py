@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from training.importers.columns import ImportFormatError
-from training.importers.snana import open_table
+from nightjar_alerts.training.importers.columns import ImportFormatError
+from nightjar_alerts.training.importers.snana import open_table
 
 
 def header(*cards: str) -> bytes:

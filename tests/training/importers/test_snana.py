@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.taxonomy import ELASTICC
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.importers import snana
+from nightjar_alerts.training.importers.columns import ImportFormatError
+from nightjar_alerts.training.importers.commands import ImportRules, import_objects
+from nightjar_alerts.training.importers.snana import open_table
 from support.importers import fits_table, write_snana
-from training.importers import snana
-from training.importers.columns import ImportFormatError
-from training.importers.commands import ImportRules, import_objects
-from training.importers.snana import open_table
 
 FLUXCAL = 10 ** (0.4 * 3.9)
 
@@ -89,7 +89,7 @@ def test_a_label_can_come_from_a_column(tmp_path: Path) -> None:
 def test_points_are_read_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_snana(tmp_path / "m", objects=9)
     whole = [raw.flux.tolist() for raw in snana.read_snana(folder)]
-    monkeypatch.setattr("training.importers.snana.BinaryTable.blocks.__defaults__", (4,))
+    monkeypatch.setattr("nightjar_alerts.training.importers.snana.BinaryTable.blocks.__defaults__", (4,))
     assert [raw.flux.tolist() for raw in snana.read_snana(folder)] == whole
 
 

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar_alerts.training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
+from nightjar_alerts.training.importers.surveys import hats_partitions
+from nightjar_alerts.training.importers.tables import TableLayout, read_about, read_tables
 from support.importers import cleaned, nested_table, write_hats, write_text
-from training.importers.columns import ColumnMap, ImportFormatError, RawObject, tables_in
-from training.importers.surveys import hats_partitions
-from training.importers.tables import TableLayout, read_about, read_tables
 
 FLUXES = ColumnMap(id="id", mjd="t", band="b", flux="f", flux_err="e")
 NESTED = ColumnMap(id="id", mjd="lc.t", band="lc.b", flux="lc.f", flux_err="lc.e")
@@ -35,7 +35,7 @@ def test_rows_become_objects(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_an_object_may_reach_over_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("training.importers.columns.BATCH_ROWS", rows)
+    monkeypatch.setattr("nightjar_alerts.training.importers.columns.BATCH_ROWS", rows)
     table = {"id": ["a"] * 4 + ["b"], "t": np.arange(5.0), "b": ["g"] * 5, "f": np.ones(5), "e": np.ones(5)}
     pq.write_table(pa.table(table), tmp_path / "x.parquet")
     raws = read(tmp_path / "x.parquet")
@@ -53,7 +53,7 @@ def test_scattered_rows_stop_the_import_or_are_sorted_first(tmp_path: Path) -> N
 
 def test_a_large_csv_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow reads 32 blocks ahead: what it holds must not grow with the file."""
-    monkeypatch.setattr("training.importers.columns.BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr("nightjar_alerts.training.importers.columns.BLOCK_BYTES", 1 << 12)
     row = "{},60000.125,g,12345.678901,0.125\n"
     path = write_text(tmp_path / "x.csv", "id,t,b,f,e\n" + "".join(row.format(n // 100) for n in range(60_000)))
     before = pa.total_allocated_bytes()

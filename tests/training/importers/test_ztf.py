@@ -9,12 +9,12 @@ import fastavro
 import numpy as np
 import pytest
 
-from models.alerts.envelopes import read_packet
-from models.alerts.packet import Packet
+from nightjar_alerts.models.alerts.envelopes import read_packet
+from nightjar_alerts.models.alerts.packet import Packet
+from nightjar_alerts.training.importers.columns import ImportFormatError
+from nightjar_alerts.training.importers.tables import About
+from nightjar_alerts.training.importers.ztf import read_alerts
 from support.importers import avro, cleaned, write_alerts, ztf_alert
-from training.importers.columns import ImportFormatError
-from training.importers.tables import About
-from training.importers.ztf import read_alerts
 
 JD = 2_459_000.5
 SAMPLES = Path(__file__).resolve().parents[3] / "service" / "samples"

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from models.networks.zoo import build
-from models.photometry import BANDS
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.fit.tasks import MaskedReconstruction
+from nightjar_alerts.training.recipes import catalogue
+from nightjar_alerts.training.recipes.schema import Recipe
 from support.toy_dataset import write_toy_dataset
-from training.data.dataset import read_dataset, split_indices
-from training.fit.tasks import MaskedReconstruction
-from training.recipes import catalogue
-from training.recipes.schema import Recipe
 
 CLASSIFIERS = (catalogue.astromer, catalogue.astromer_v2, catalogue.debug_astromer)
 PRETRAININGS = (

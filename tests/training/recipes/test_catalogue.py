@@ -3,11 +3,11 @@
 import pytest
 from pydantic import ValidationError
 
-from models.networks.astro_moe import AstroMoEConfig
-from models.networks.zoo import build, count_parameters
-from training.recipes.astro_moe import debug, default
-from training.recipes.catalogue import RECIPES
-from training.recipes.schema import Recipe
+from nightjar_alerts.models.networks.astro_moe import AstroMoEConfig
+from nightjar_alerts.models.networks.zoo import build, count_parameters
+from nightjar_alerts.training.recipes.astro_moe import debug, default
+from nightjar_alerts.training.recipes.catalogue import RECIPES
+from nightjar_alerts.training.recipes.schema import Recipe
 
 PAPER = {"astro-moe-pe": 4_640_422, "astro-moe-tm": 4_935_334, "multiband-astromer": 1_525_372}
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from models.networks.zoo import build, count_parameters
-from training.recipes import catalogue
-from training.recipes.astro_moe import default
-from training.recipes.schema import Recipe
+from nightjar_alerts.models.networks.zoo import build, count_parameters
+from nightjar_alerts.training.recipes import catalogue
+from nightjar_alerts.training.recipes.astro_moe import default
+from nightjar_alerts.training.recipes.schema import Recipe
 
 ENCODERS: dict[Callable[[], Recipe], int] = {
     catalogue.romae_tiny_shallow: 778_320,

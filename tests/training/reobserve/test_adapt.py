@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle, read_golden
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle, read_golden
+from nightjar_alerts.training.data.dataset import read_dataset, write_dataset
+from nightjar_alerts.training.reobserve import adapt as module
+from nightjar_alerts.training.reobserve.adapt import SURVEY, adapt, library_of
+from nightjar_alerts.training.reobserve.pulses import PERIODIC, made_up_pulses
+from nightjar_alerts.training.reobserve.views import add_made_up, find_origins
+from nightjar_alerts.training.sky.record import LABELS, Sky, collect
 from support.sky import bump, pulsator
 from support.toy_dataset import toy_object
-from training.data.dataset import read_dataset, write_dataset
-from training.reobserve import adapt as module
-from training.reobserve.adapt import SURVEY, adapt, library_of
-from training.reobserve.pulses import PERIODIC, made_up_pulses
-from training.reobserve.views import add_made_up, find_origins
-from training.sky.record import LABELS, Sky, collect
 
 GOOD = 24
 

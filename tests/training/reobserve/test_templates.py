@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.photometry import BANDS
-from models.taxonomy import ELASTICC
-from training.reobserve.origins import event_of
-from training.reobserve.templates import (
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.reobserve.origins import event_of
+from nightjar_alerts.training.reobserve.templates import (
     STEFAN,
     _diffused,
     _nickel,
@@ -19,7 +19,7 @@ from training.reobserve.templates import (
     magnetar,
     template_objects,
 )
-from training.simulate.photometry import distance_modulus
+from nightjar_alerts.training.simulate.photometry import distance_modulus
 
 FIT = {
     "redshift": 0.2, "Pspin": 2.4, "log(Bfield)": 14.2, "Mns": 1.7, "thetaPB": 1.57, "mejecta": 9.0, "kappa": 0.1,

@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.sky import bump, pulsator
-from training.reobserve.origins import (
+from nightjar_alerts.training.reobserve.origins import (
     Colours,
     SpectralSeries,
     event_of,
@@ -16,10 +15,18 @@ from training.reobserve.origins import (
     no_templates,
     read_colours,
 )
-from training.reobserve.patterns import build_library
-from training.reobserve.pulses import pulse_of
-from training.reobserve.views import ViewRules, find_origins, make_views, survey_weights, view, view_of_event
-from training.sky.record import LABELS, Sky, collect
+from nightjar_alerts.training.reobserve.patterns import build_library
+from nightjar_alerts.training.reobserve.pulses import pulse_of
+from nightjar_alerts.training.reobserve.views import (
+    ViewRules,
+    find_origins,
+    make_views,
+    survey_weights,
+    view,
+    view_of_event,
+)
+from nightjar_alerts.training.sky.record import LABELS, Sky, collect
+from support.sky import bump, pulsator
 
 HONEST = ViewRules(understated=(0.0, 1e-9), of_flux=0.0, wild=0.0)
 

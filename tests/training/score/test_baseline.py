@@ -6,15 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.lightcurve import LightCurve, Limits, featurise
-from models.metadata import METADATA_COLUMNS
-from support.pipeline import Pipeline
-from support.toy_dataset import TOY_CLASSES, toy_objects, write_toy_dataset
-from training.data.augment import View
-from training.data.batches import Example, view_examples
-from training.data.dataset import read_dataset, split_indices, write_dataset
-from training.recipes.astro_moe import debug
-from training.score.baseline import (
+from nightjar_alerts.models.lightcurve import LightCurve, Limits, featurise
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.training.data.augment import View
+from nightjar_alerts.training.data.batches import Example, view_examples
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices, write_dataset
+from nightjar_alerts.training.recipes.astro_moe import debug
+from nightjar_alerts.training.score.baseline import (
     FEATURE_SETS,
     FEATURES,
     FOREST_TREES,
@@ -24,6 +22,8 @@ from training.score.baseline import (
     matrix,
     train_trees,
 )
+from support.pipeline import Pipeline
+from support.toy_dataset import TOY_CLASSES, toy_objects, write_toy_dataset
 
 
 def named(curve: LightCurve) -> dict[str, float]:

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.bundle import LARGEST_TEMPERATURE, load_bundle
-from support.pipeline import Pipeline
-from training.data.dataset import read_dataset
-from training.fit.checkpoints import load_network
-from training.score.calibrate import (
+from nightjar_alerts.models.bundle import LARGEST_TEMPERATURE, load_bundle
+from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.fit.checkpoints import load_network
+from nightjar_alerts.training.score.calibrate import (
     ServedSample,
     calibrate,
     calibrated,
@@ -19,7 +18,8 @@ from training.score.calibrate import (
     scores_by_detections,
     softmax,
 )
-from training.score.metrics import ece
+from nightjar_alerts.training.score.metrics import ece
+from support.pipeline import Pipeline
 
 Logits = NDArray[np.float64]
 

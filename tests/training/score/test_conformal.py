@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from training.score.confidence import Kind, class_coverage, fit_conformal, nonconformity, set_scores
+from nightjar_alerts.training.score.confidence import Kind, class_coverage, fit_conformal, nonconformity, set_scores
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from models.taxonomy import ELASTICC
-from training.score.figures import (
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.score.figures import (
     STYLES,
     confusion_figure,
     family_order,

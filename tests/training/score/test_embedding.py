@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from training.score.sections import neighbour_map, principal_components
+from nightjar_alerts.training.score.sections import neighbour_map, principal_components
 
 
 def test_principal_components_agree_with_scikit_learn() -> None:

@@ -8,17 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.taxonomy import ELASTICC
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.augment import View
+from nightjar_alerts.training.data.batches import Example, view_examples
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices, write_dataset
+from nightjar_alerts.training.recipes.schema import DataConfig
+from nightjar_alerts.training.score.evaluate import DAYS, DETECTIONS, VIEWS, evaluate, sample_split, series_of
+from nightjar_alerts.training.score.metrics import levels
+from nightjar_alerts.training.score.predictions import (
+    ModelAnswers,
+    ModelPanel,
+    ScoredModel,
+    open_model,
+    predict_in_order,
+)
+from nightjar_alerts.training.score.sections import number, numbers, spread
 from support.pipeline import Pipeline
 from support.toy_dataset import TOY_CLASSES, toy_objects, write_toy_dataset
-from training.data.augment import View
-from training.data.batches import Example, view_examples
-from training.data.dataset import read_dataset, split_indices, write_dataset
-from training.recipes.schema import DataConfig
-from training.score.evaluate import DAYS, DETECTIONS, VIEWS, evaluate, sample_split, series_of
-from training.score.metrics import levels
-from training.score.predictions import ModelAnswers, ModelPanel, ScoredModel, open_model, predict_in_order
-from training.score.sections import number, numbers, spread
 
 
 def test_the_report_is_complete(pipeline: Pipeline) -> None:

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.astro_moe import AstroMoE, AstroMoEConfig
-from models.photometry import BANDS
+from nightjar_alerts.models.networks.astro_moe import AstroMoE, AstroMoEConfig
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.data.augment import View
+from nightjar_alerts.training.data.batches import Example, collate, view_examples
+from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.recipes.schema import DataConfig
+from nightjar_alerts.training.score.predictions import open_model, outputs_of
+from nightjar_alerts.training.score.sections import shares_by_batch, shares_by_token, specialisation
 from support.pipeline import Pipeline
 from support.toy_dataset import write_toy_dataset
-from training.data.augment import View
-from training.data.batches import Example, collate, view_examples
-from training.data.dataset import read_dataset
-from training.recipes.schema import DataConfig
-from training.score.predictions import open_model, outputs_of
-from training.score.sections import shares_by_batch, shares_by_token, specialisation
 
 SMALL = {"d_model": 16, "n_heads": 2, "n_blocks": 2, "d_ff": 16, "n_experts": 4, "n_input_experts": 3, "tab_blocks": 1}
 

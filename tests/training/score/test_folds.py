@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from nightjar_alerts.training.__main__ import main
+from nightjar_alerts.training.data.dataset import read_dataset, split_indices
+from nightjar_alerts.training.recipes.astro_moe import debug
+from nightjar_alerts.training.score.folds import crossvalidate, of_fold, table
 from support.toy_dataset import TOY_CLASSES, write_toy_dataset
-from training.__main__ import main
-from training.data.dataset import read_dataset, split_indices
-from training.recipes.astro_moe import debug
-from training.score.folds import crossvalidate, of_fold, table
 
 
 def test_folds_share_out_the_objects(tmp_path: Path) -> None:

@@ -4,8 +4,16 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 
-from models.taxonomy import ELASTICC, TaxonClass, Taxonomy
-from training.score.metrics import SCORES, all_scores, ancestry, hierarchical_f1, level_f1, levels, roll_up
+from nightjar_alerts.models.taxonomy import ELASTICC, TaxonClass, Taxonomy
+from nightjar_alerts.training.score.metrics import (
+    SCORES,
+    all_scores,
+    ancestry,
+    hierarchical_f1,
+    level_f1,
+    levels,
+    roll_up,
+)
 
 CLASSES = len(ELASTICC.names)
 UNEVEN = Taxonomy(

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
-from training.score.calibrate import ServedSample
-from training.score.confidence import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, strangeness
+from nightjar_alerts.training.score.calibrate import ServedSample
+from nightjar_alerts.training.score.confidence import SHRINKAGE, fit_novelty, fit_reference, novelty_scores, strangeness
 
 Drawn = tuple[NDArray[np.float64], NDArray[np.int64]]
 

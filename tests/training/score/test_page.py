@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from nightjar_alerts.training.score.page import page, read_baselines, value, write_page
 from support.pipeline import Pipeline
-from training.score.page import page, read_baselines, value, write_page
 
 VOID = {"meta", "img", "br"}
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightjar_alerts.training.fit.tasks import ReconstructionScore
 from support.shared import needs_shared, shared
-from training.fit.tasks import ReconstructionScore
 
 
 def scored(*batches: tuple[np.ndarray, np.ndarray, np.ndarray]) -> ReconstructionScore:

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from models.networks.network import Output
+from nightjar_alerts.models.networks.network import Output
+from nightjar_alerts.training.data.batches import Example, collate, to_tokens
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, split_indices
+from nightjar_alerts.training.recipes.catalogue import RECIPES
+from nightjar_alerts.training.score.calibrate import DRAWS, LARGEST_SAMPLE, ask_as_served, draws_of_each
 from support.bundles import tiny_network
 from support.toy_dataset import write_toy_dataset
-from training.data.batches import Example, collate, to_tokens
-from training.data.dataset import Dataset, read_dataset, split_indices
-from training.recipes.catalogue import RECIPES
-from training.score.calibrate import DRAWS, LARGEST_SAMPLE, ask_as_served, draws_of_each
 
 RECIPE = RECIPES["debug"]()
 NETWORK = tiny_network()

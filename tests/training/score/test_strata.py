@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from models.lightcurve import Float64, Int64
-from models.posterior import PredictionSets
-from training.score.confidence import FLOOR, Strata, coverage_and_size, fit_strata, reweighted
+from nightjar_alerts.models.lightcurve import Float64, Int64
+from nightjar_alerts.models.posterior import PredictionSets
+from nightjar_alerts.training.score.confidence import FLOOR, Strata, coverage_and_size, fit_strata, reweighted
 
 CLASSES = 6
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from training.data.dataset import LabelledObject
-from training.simulate.population_report import alert, alert_rows, alerts
+from nightjar_alerts.training.data.dataset import LabelledObject
+from nightjar_alerts.training.simulate.population_report import alert, alert_rows, alerts
 
 
 def source() -> LabelledObject:

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.taxonomy import ELASTICC
-from training.data.dataset import Dataset, read_dataset
-from training.simulate import anywhere, transients
-from training.simulate.anywhere import BRIGHTEST, moved
-from training.simulate.generate import simulate
-from training.simulate.transient_classes import KINDS
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset
+from nightjar_alerts.training.simulate import anywhere, transients
+from nightjar_alerts.training.simulate.anywhere import BRIGHTEST, moved
+from nightjar_alerts.training.simulate.generate import simulate
+from nightjar_alerts.training.simulate.transient_classes import KINDS
 
 PER_CLASS = 40
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.photometry import BANDS
-from models.taxonomy import ZTF_SUPERNOVAE
-from training.data.dataset import Dataset, read_dataset, read_notes
-from training.simulate.cadence import SURVEY_START
-from training.simulate.generate import simulate
-from training.simulate.transients import MIN_DETECTIONS, ZTF_KINDS, G, R, ztf_visits
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.models.taxonomy import ZTF_SUPERNOVAE
+from nightjar_alerts.training.data.dataset import Dataset, read_dataset, read_notes
+from nightjar_alerts.training.simulate.cadence import SURVEY_START
+from nightjar_alerts.training.simulate.generate import simulate
+from nightjar_alerts.training.simulate.transients import MIN_DETECTIONS, ZTF_KINDS, G, R, ztf_visits
 
 PER_CLASS = 40
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.photometry import magnitude_of
-from models.taxonomy import ELASTICC
-from training.simulate import galactic, photometry, transients
-from training.simulate.cadence import Visits
-from training.simulate.generate import VARIABLES, simulate_class
-from training.simulate.photometry import WAVELENGTH
-from training.simulate.transient_classes import KINDS, SED_NODES
-from training.simulate.transients import Events
+from nightjar_alerts.models.photometry import magnitude_of
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.simulate import galactic, photometry, transients
+from nightjar_alerts.training.simulate.cadence import Visits
+from nightjar_alerts.training.simulate.generate import VARIABLES, simulate_class
+from nightjar_alerts.training.simulate.photometry import WAVELENGTH
+from nightjar_alerts.training.simulate.transient_classes import KINDS, SED_NODES
+from nightjar_alerts.training.simulate.transients import Events
 
 N = 400
 Floats = NDArray[np.float64]

@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.metadata import METADATA_COLUMNS
-from models.taxonomy import ELASTICC
-from training.data.dataset import LabelledObject, read_dataset, read_notes
-from training.simulate import host
-from training.simulate.cadence import PRE_TRIGGER_DAYS
-from training.simulate.generate import CHUNK, SATURATION, VERSION, simulate, simulate_class, simulate_objects
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.dataset import LabelledObject, read_dataset, read_notes
+from nightjar_alerts.training.simulate import host
+from nightjar_alerts.training.simulate.cadence import PRE_TRIGGER_DAYS
+from nightjar_alerts.training.simulate.generate import (
+    CHUNK,
+    SATURATION,
+    VERSION,
+    simulate,
+    simulate_class,
+    simulate_objects,
+)
 
 PER_CLASS = 12
 
@@ -69,7 +76,7 @@ def test_a_file_says_how_it_was_made(tmp_path: Path) -> None:
     path = simulate(tmp_path / "some.parquet", 3, seed=5, progress=False, **options)
     assert len(read_dataset(path)) == 6
     assert json.loads(read_notes(path)["simulation"]) == {
-        "simulator": "training.simulate",
+        "simulator": "nightjar_alerts.training.simulate",
         "version": VERSION,
         "seed": 5,
         "objects": {"Ia": 3, "uLens": 3},

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from models.metadata import METADATA_COLUMNS, clean_metadata
-from training.simulate import host
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, clean_metadata
+from nightjar_alerts.training.simulate import host
 
 N = 2000
 COLUMN = {name: position for position, name in enumerate(METADATA_COLUMNS)}

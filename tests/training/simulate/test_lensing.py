@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from training.simulate import galactic
-from training.simulate.cadence import Visits
+from nightjar_alerts.training.simulate import galactic
+from nightjar_alerts.training.simulate.cadence import Visits
 
 Floats = NDArray[np.float64]
 

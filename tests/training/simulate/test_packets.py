@@ -11,11 +11,11 @@ import fastavro
 import numpy as np
 import pytest
 
-from models.metadata import METADATA_COLUMNS, clean_metadata
-from models.photometry import BANDS
-from training.data.dataset import LabelledObject
-from training.simulate.generate import simulate_class
-from training.simulate.packets import (
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, clean_metadata
+from nightjar_alerts.models.photometry import BANDS
+from nightjar_alerts.training.data.dataset import LabelledObject
+from nightjar_alerts.training.simulate.generate import simulate_class
+from nightjar_alerts.training.simulate.packets import (
     SAMPLES,
     at_ztf_depth,
     elasticc_packet,

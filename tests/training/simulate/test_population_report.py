@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from training.data.dataset import LabelledObject, write_dataset
-from training.simulate.generate import simulate
-from training.simulate.population_report import (
+from nightjar_alerts.training.data.dataset import LabelledObject, write_dataset
+from nightjar_alerts.training.simulate.generate import simulate
+from nightjar_alerts.training.simulate.population_report import (
     PointSample,
     PopulationReport,
     at_redshifts_of,

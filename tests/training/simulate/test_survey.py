@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from models.photometry import njy_of_magnitude
-from training.simulate import cadence, photometry
-from training.simulate.cadence import Visits
+from nightjar_alerts.models.photometry import njy_of_magnitude
+from nightjar_alerts.training.simulate import cadence, photometry
+from nightjar_alerts.training.simulate.cadence import Visits
 
 
 @pytest.fixture(scope="module")

@@ -8,21 +8,21 @@ import onnx
 import pytest
 import torch
 
-from models.bundle import verify_golden
-from models.networks.astro_moe import AstroMoE
-from models.networks.zoo import build
-from models.runtime import open_session
-from models.taxonomy import ELASTICC
-from training.data.dataset import read_dataset
-from training.export.profile import profile
-from training.export.served import StrangerScore
-from training.fit.boosting import read_forest
-from training.fit.checkpoints import DataSource, load_network
-from training.recipes.astro_moe import debug, sky_heads, with_network
-from training.recipes.schema import Recipe
-from training.score.confidence import fit_reference
-from training.simulate.generate import simulate
-from training.sky.heads import (
+from nightjar_alerts.models.bundle import verify_golden
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.data.dataset import read_dataset
+from nightjar_alerts.training.export.profile import profile
+from nightjar_alerts.training.export.served import StrangerScore
+from nightjar_alerts.training.fit.boosting import read_forest
+from nightjar_alerts.training.fit.checkpoints import DataSource, load_network
+from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads, with_network
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.score.confidence import fit_reference
+from nightjar_alerts.training.simulate.generate import simulate
+from nightjar_alerts.training.sky.heads import (
     HeadInputs,
     HeadsConfig,
     answers,
@@ -33,7 +33,7 @@ from training.sky.heads import (
     scores,
     shares,
 )
-from training.sky.novelty import (
+from nightjar_alerts.training.sky.novelty import (
     CurveSet,
     ask,
     embeddings_of,
@@ -44,8 +44,14 @@ from training.sky.novelty import (
     read_curve_set,
     statistics_of,
 )
-from training.sky.shipping import ship
-from training.sky.tables import fit_trees, read_head_inputs, shown_whole, tell_embeddings, tell_statistics
+from nightjar_alerts.training.sky.shipping import ship
+from nightjar_alerts.training.sky.tables import (
+    fit_trees,
+    read_head_inputs,
+    shown_whole,
+    tell_embeddings,
+    tell_statistics,
+)
 
 
 @pytest.fixture(scope="module")

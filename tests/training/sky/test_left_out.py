@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.astro_moe import AstroMoE
-from models.networks.zoo import build
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.training.fit.boosting import fit_forest, save_forest
+from nightjar_alerts.training.fit.checkpoints import DataSource
+from nightjar_alerts.training.recipes.astro_moe import debug, with_network
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.sky.heads import HeadInputs, HeadsConfig, fit_heads, save_run
+from nightjar_alerts.training.sky.left_out import Fitting, LeftOutModel, Part, Show, allowed, asker_of_left_out, shower
+from nightjar_alerts.training.sky.measure import Column
+from nightjar_alerts.training.sky.novelty import embeddings_of
+from nightjar_alerts.training.sky.record import PARTS, Sky, collect
 from support.sky import bump, pulsator
-from training.fit.boosting import fit_forest, save_forest
-from training.fit.checkpoints import DataSource
-from training.recipes.astro_moe import debug, with_network
-from training.recipes.schema import Recipe
-from training.sky.heads import HeadInputs, HeadsConfig, fit_heads, save_run
-from training.sky.left_out import Fitting, LeftOutModel, Part, Show, allowed, asker_of_left_out, shower
-from training.sky.measure import Column
-from training.sky.novelty import embeddings_of
-from training.sky.record import PARTS, Sky, collect
 
 
 def recipe() -> Recipe:

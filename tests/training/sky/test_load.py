@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from models.taxonomy import ELASTICC
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.sky.load import as_sent, assemble, group_names, load_sky, merge_duplicates, part_of, plain
+from nightjar_alerts.training.sky.readers import assign, read_real, read_ztf_supernovae
+from nightjar_alerts.training.sky.record import PARTS, collect
 from support.shared import needs_shared, shared
 from support.sky import bump
-from training.sky.load import as_sent, assemble, group_names, load_sky, merge_duplicates, part_of, plain
-from training.sky.readers import assign, read_real, read_ztf_supernovae
-from training.sky.record import PARTS, collect
 
 
 def test_native_filters_win_over_stand_ins() -> None:

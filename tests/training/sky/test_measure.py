@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
-from models.taxonomy import ELASTICC
-from support.sky import bump, pulsator
-from training.sky.measure import measure, measure_all, measure_bundle, scored_part, spread
-from training.sky.record import PARTS, Reveal, Sky, collect
-from training.sky.rows import ROWS
-from training.sky.scores import (
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.sky.measure import measure, measure_all, measure_bundle, scored_part, spread
+from nightjar_alerts.training.sky.record import PARTS, Reveal, Sky, collect
+from nightjar_alerts.training.sky.rows import ROWS
+from nightjar_alerts.training.sky.scores import (
     BROAD,
     SkyAnswers,
     ask_bundle,
@@ -23,7 +22,8 @@ from training.sky.scores import (
     summary,
     to_broad,
 )
-from training.sky.table_page import write_page, write_sets_page
+from nightjar_alerts.training.sky.table_page import write_page, write_sets_page
+from support.sky import bump, pulsator
 
 IA, II, IBC, RRL = (ELASTICC.names.index(name) for name in ("Ia", "II", "Ib/c", "RR Lyrae"))
 C = len(ELASTICC.names)

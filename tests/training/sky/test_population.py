@@ -5,10 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nightjar_alerts.training.simulate.generate import simulate
+from nightjar_alerts.training.sky.population import (
+    MEASURES,
+    compare,
+    compare_classes,
+    draw,
+    measures,
+    missing,
+    read_simulated,
+)
+from nightjar_alerts.training.sky.record import collect
 from support.sky import bump, pulsator
-from training.simulate.generate import simulate
-from training.sky.population import MEASURES, compare, compare_classes, draw, measures, missing, read_simulated
-from training.sky.record import collect
 
 
 def of(name: str, values: np.ndarray) -> np.ndarray:

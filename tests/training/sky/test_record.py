@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nightjar_alerts.training.sky.record import collect, join, read_sky
 from support.sky import bump, pulsator
-from training.sky.record import collect, join, read_sky
 
 
 def test_points_stay_with_their_objects_whatever_is_taken() -> None:

@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle, verify_golden, write_manifest
-from models.networks.zoo import build
-from models.runtime import open_session
-from support.sky import bump, pulsator
-from training.fit.checkpoints import DataSource
-from training.recipes.astro_moe import debug, sky_heads_ztf, with_network
-from training.recipes.schema import Recipe
-from training.sky.heads import answers, load_whole, save_run
-from training.sky.record import PARTS, Sky, collect
-from training.sky.shipping import ship
-from training.sky.six import (
+from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES, load_bundle, verify_golden, write_manifest
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.models.runtime import open_session
+from nightjar_alerts.training.fit.checkpoints import DataSource
+from nightjar_alerts.training.recipes.astro_moe import debug, sky_heads_ztf, with_network
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.sky.heads import answers, load_whole, save_run
+from nightjar_alerts.training.sky.record import PARTS, Sky, collect
+from nightjar_alerts.training.sky.shipping import ship
+from nightjar_alerts.training.sky.six import (
     NUMBER,
     SupernovaDraws,
     draw_six,
@@ -31,7 +30,8 @@ from training.sky.six import (
     six_report,
     with_six_heads,
 )
-from training.sky.table_page import write_page, write_sky_card
+from nightjar_alerts.training.sky.table_page import write_page, write_sky_card
+from support.sky import bump, pulsator
 
 
 def ztf() -> Sky:

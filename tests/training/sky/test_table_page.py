@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from models.bundle import CARD, DEFAULT_BUNDLE, MANIFEST
-from training.sky.table_page import write_page, write_sets_page, write_sky_card
+from nightjar_alerts.models.bundle import CARD, DEFAULT_BUNDLE, MANIFEST
+from nightjar_alerts.training.sky.table_page import write_page, write_sets_page, write_sky_card
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "docs" / "results" / "sky.json"

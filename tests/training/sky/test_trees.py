@@ -5,11 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.networks.statistics.shape_statistics import count
-from models.taxonomy import ELASTICC
-from support.sky import bump, pulsator
-from training.sky.record import PARTS, Sky, collect
-from training.sky.trees import (
+from nightjar_alerts.models.networks.statistics.shape_statistics import count
+from nightjar_alerts.models.taxonomy import ELASTICC
+from nightjar_alerts.training.sky.record import PARTS, Sky, collect
+from nightjar_alerts.training.sky.trees import (
     GROUPS,
     FeatureCache,
     FeatureRows,
@@ -21,6 +20,7 @@ from training.sky.trees import (
     trees_report,
     weights_of,
 )
+from support.sky import bump, pulsator
 
 IA, RRL = ELASTICC.names.index("Ia"), ELASTICC.names.index("RR Lyrae")
 
@@ -119,7 +119,7 @@ def test_the_source_of_supernovae_is_told_before_and_after() -> None:
             row.raw_label = origin
         return collect(rows, [row.object_id for row in rows], [i % 2 for i in range(90)])
 
-    from training.sky.record import join
+    from nightjar_alerts.training.sky.record import join
 
     raw = join([many("spcc", 8.0, "spcc"), many("snls", 25.0, "snls")])
     accuracies = fingerprint(raw, as_views(raw, "spcc"))

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from models.networks.astro_moe import AstroMoE
-from models.networks.zoo import build
+from nightjar_alerts.models.networks.astro_moe import AstroMoE
+from nightjar_alerts.models.networks.zoo import build
+from nightjar_alerts.training.recipes.astro_moe import debug, with_network
+from nightjar_alerts.training.recipes.schema import Recipe
+from nightjar_alerts.training.sky.heads import HeadsConfig
+from nightjar_alerts.training.sky.left_out import TwinFeatures, head_inputs_of, train_twin
+from nightjar_alerts.training.sky.record import Sky, collect
+from nightjar_alerts.training.sky.trees import FeatureRows, rows_of
 from support.sky import bump, pulsator
-from training.recipes.astro_moe import debug, with_network
-from training.recipes.schema import Recipe
-from training.sky.heads import HeadsConfig
-from training.sky.left_out import TwinFeatures, head_inputs_of, train_twin
-from training.sky.record import Sky, collect
-from training.sky.trees import FeatureRows, rows_of
 
 
 @pytest.fixture(scope="module")

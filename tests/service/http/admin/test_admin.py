@@ -15,10 +15,10 @@ import tritonclient.http as triton
 from pydantic import ValidationError
 from tritonclient.utils import InferenceServerException
 
-from service.http.admin import Listing
-from service.http.lifecycle import Service
-from service.http.server import Server
-from service.settings import Settings
+from nightjar_alerts.service.http.admin import Listing
+from nightjar_alerts.service.http.lifecycle import Service
+from nightjar_alerts.service.http.server import Server
+from nightjar_alerts.service.settings import Settings
 from support import oip
 from support.edge import HOST, Live, Network, curve, live, loader, settings, wait_until
 from support.graph_bundles import classifier_bundle

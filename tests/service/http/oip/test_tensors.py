@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from tritonclient.http import InferResult
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from service.http.edge.errors import ProblemError
-from service.http.oip.forms import InferRequest, InputTensor
-from service.http.oip.tensors import DTYPES, datatype_of, decode, encode, split_body
+from nightjar_alerts.service.http.edge.errors import ProblemError
+from nightjar_alerts.service.http.oip.forms import InferRequest, InputTensor
+from nightjar_alerts.service.http.oip.tensors import DTYPES, datatype_of, decode, encode, split_body
 
 NUMERIC = [name for name in DTYPES if name != "BYTES"]
 

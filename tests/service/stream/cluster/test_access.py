@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.stream.addresses import AddressError
+from nightjar_alerts.service.stream.addresses import AddressError
 from support.kafka_brokers import PASSWORD, USER, Brokers, brokers, make_certificate, needs_brokers
 from support.kafka_trial import Trial, begins_well, ends_well, trial
 from support.stream import eventually, running

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from service.stream.addresses import parse_address
-from service.stream.kafka.sink import KafkaTransactions
-from service.stream.messages import Record, TransientError
+from nightjar_alerts.service.stream.addresses import parse_address
+from nightjar_alerts.service.stream.kafka.sink import KafkaTransactions
+from nightjar_alerts.service.stream.messages import Record, TransientError
 from support.kafka_brokers import Brokers, Reader, brokers, needs_brokers
 from support.kafka_trial import (
     PROMISED_SECONDS,

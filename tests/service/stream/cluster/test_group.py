@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.stream.kafka.commits import MAX_UNCOMMITTED, CommitGate
-from service.stream.kafka.sink import KafkaTransactions
+from nightjar_alerts.service.stream.kafka.commits import MAX_UNCOMMITTED, CommitGate
+from nightjar_alerts.service.stream.kafka.sink import KafkaTransactions
 from support.kafka_brokers import Brokers
 from support.kafka_trial import SESSION_MS, START_SECONDS, STEADY, Trial, begins_well, ends_well, repeats, trial
 from support.stream import Running, alert, eventually, forget_in_classifying, running
