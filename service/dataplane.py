@@ -24,19 +24,19 @@ from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
-    EngineFailure,
+    EngineError,
     InferenceFailed,
+    ModelInput,
     OutOfMemory,
     Prediction,
     Program,
-    Question,
+    QueueEntry,
     Row,
     RunAborted,
     RunHung,
-    Waiting,
 )
 from nightjar_alerts.service.engine.engine import Engine
-from nightjar_alerts.service.observe.metrics import Metrics, ModelNotes
+from nightjar_alerts.service.observe.metrics import Metrics, ModelMetrics
 from nightjar_alerts.service.observe.tracing import RECORDING, add_runs, stage
 from nightjar_alerts.service.threads import in_thread
 
@@ -48,7 +48,7 @@ Status = Literal["classified", "forecast", "abstained", "rejected", "failed"]
 INLINE_CURVES, INLINE_POINTS = 8, 5_000
 """Most that is featurised on the event loop, about half a millisecond of work; anything larger goes to a thread."""
 
-FAILURE_REASONS: dict[type[EngineFailure], str] = {
+FAILURE_REASONS: dict[type[EngineError], str] = {
     DeadlineExceeded: "deadline_exceeded",
     InferenceFailed: "inference_failed",
     OutOfMemory: "out_of_memory",
@@ -58,7 +58,7 @@ FAILURE_REASONS: dict[type[EngineFailure], str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Skipped:
     """An item that no network is asked about: ``abstained`` (nothing wrong with it) or ``rejected`` (unreadable)."""
 
     status: Literal["abstained", "rejected"]
@@ -66,11 +66,11 @@ class Refusal:
     detail: str = ""
 
 
-_REFUSED = (LightCurveError, Refusal)
+_REFUSED = (LightCurveError, Skipped)
 
 
 @dataclass(frozen=True, slots=True)
-class AskOptions:
+class InferOptions:
     """Options that apply to a whole request.
 
     ``deadline`` (``time.monotonic()`` seconds), ``priority`` and ``client`` are those of
@@ -119,7 +119,7 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class _Prepared:
-    question: Question
+    question: ModelInput
     curve: LightCurve
     missing_metadata: int
     key: bytes
@@ -129,7 +129,7 @@ class _Prepared:
 class Results(Protocol):
     """Answers that a network gave before, by a digest of all that they depend on."""
 
-    def key(self, question: Question) -> bytes:
+    def key(self, question: ModelInput) -> bytes:
         """Compute the digest; called in a thread."""
 
     async def find(self, keys: Sequence[bytes]) -> list[Row | None]:
@@ -154,7 +154,7 @@ class DataPlane(Generic[ItemT]):
         engine: Engine,
         program: Program[ItemT],
         metrics: Metrics,
-        notes: ModelNotes | None = None,
+        notes: ModelMetrics | None = None,
         results: Results | None = None,
     ) -> None:
         self._engine = engine
@@ -165,8 +165,8 @@ class DataPlane(Generic[ItemT]):
         # One thread: a second would only fight for the interpreter. It ends with the plane.
         self._featurising = ThreadPoolExecutor(1, "featurise")
 
-    async def ask(
-        self, items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions | None = None
+    async def infer(
+        self, items: Sequence[ItemT | LightCurveError | Skipped], options: InferOptions | None = None
     ) -> list[Outcome]:
         """One outcome per item, in order. When the caller is cancelled, what still waits is withdrawn.
 
@@ -177,25 +177,25 @@ class DataPlane(Generic[ItemT]):
         DeadlineExceeded, OutOfMemory, RunHung
             When that is what kept every light curve from being answered; if some were, the others are ``failed``.
         """
-        options = options or AskOptions()
+        options = options or InferOptions()
         sound = [item for item in items if not isinstance(item, _REFUSED)]
         answered = iter(await self._timed(sound, options) if sound else ())
         outcomes = [_refused(item) if isinstance(item, _REFUSED) else next(answered) for item in items]
         self._count(outcomes, options.surveys)
         return outcomes
 
-    async def _timed(self, items: Sequence[ItemT], options: AskOptions) -> list[Outcome]:
+    async def _timed(self, items: Sequence[ItemT], options: InferOptions) -> list[Outcome]:
         started = monotonic()
         try:
             outcomes = await self._answer(items, options)
-        except (EngineFailure, asyncio.CancelledError):
-            self.notes.note_request(0, len(items), monotonic() - started)
+        except (EngineError, asyncio.CancelledError):
+            self.notes.record_request(0, len(items), monotonic() - started)
             raise
         from_network = [
             outcome for outcome in outcomes if outcome.status != "abstained"
         ]  # those never reach the network
         answered = sum(outcome.prediction is not None for outcome in from_network)
-        self.notes.note_request(answered, len(from_network) - answered, monotonic() - started)
+        self.notes.record_request(answered, len(from_network) - answered, monotonic() - started)
         return outcomes
 
     def _count(self, outcomes: Sequence[Outcome], surveys: str | Sequence[str]) -> None:
@@ -208,37 +208,37 @@ class DataPlane(Generic[ItemT]):
         for labels, count in kinds.items():
             self._metrics.outcome(*labels, count)
 
-    async def _answer(self, items: Sequence[ItemT], options: AskOptions) -> list[Outcome]:
+    async def _answer(self, items: Sequence[ItemT], options: InferOptions) -> list[Outcome]:
         # Before any work is spent; enqueueing asks again, with the lengths known and others possibly ahead by then.
         if self._engine.depth or not self._engine.accepting:
             lengths = map(self._program.longest, items)
-            self._engine.check_room(lengths, priority=options.priority, client=options.client)
+            self._engine.check_capacity(lengths, priority=options.priority, client=options.client)
         traced = RECORDING.get() is not None
         with stage("featurise") if traced else nullcontext():
             prepared = await self._prepare(items)
         usable = [item for item in prepared if isinstance(item, _Prepared)]
-        self.notes.note_stages({"featurise": sum(item.seconds for item in usable)})
+        self.notes.record_stages({"featurise": sum(item.seconds for item in usable)})
         results = await self._look_up(usable, options) if usable else []
         if traced:
             add_runs(result for result in results if isinstance(result, Prediction))
         explained = iter(self._explain(usable, results))
         return [next(explained) if isinstance(item, _Prepared) else item for item in prepared]
 
-    async def _look_up(self, prepared: Sequence[_Prepared], options: AskOptions) -> list[Prediction | EngineFailure]:
+    async def _look_up(self, prepared: Sequence[_Prepared], options: InferOptions) -> list[Prediction | EngineError]:
         """Look results up in the cache; run the network for the rest."""
         if self._results is None:
             return await self._wait([item.question for item in prepared], options)
         started, keys = monotonic(), [item.key for item in prepared]
         rows = await self._results.find(keys)
         places = [place for place, row in enumerate(rows) if row is None]
-        self.notes.note_lookup(len(rows) - len(places), len(places), monotonic() - started)
+        self.notes.record_lookup(len(rows) - len(places), len(places), monotonic() - started)
         fresh = await self._wait([prepared[place].question for place in places], options) if places else []
         new = zip(places, fresh, strict=True)
         self._results.keep([(keys[place], answer.outputs) for place, answer in new if isinstance(answer, Prediction)])
         rest = iter(fresh)
         return [next(rest) if row is None else Prediction(row, 0, 0.0, 0.0, 0.0) for row in rows]
 
-    async def _wait(self, questions: Sequence[Question], options: AskOptions) -> list[Prediction | EngineFailure]:
+    async def _wait(self, questions: Sequence[ModelInput], options: InferOptions) -> list[Prediction | EngineError]:
         entries = self._engine.enqueue(questions, options.deadline, priority=options.priority, client=options.client)
         late = None
         if options.deadline is not None:
@@ -247,7 +247,7 @@ class DataPlane(Generic[ItemT]):
         try:
             for entry in entries:
                 if not entry.future.done():
-                    with suppress(EngineFailure):
+                    with suppress(EngineError):
                         await entry.future
         finally:
             if late is not None:
@@ -257,7 +257,7 @@ class DataPlane(Generic[ItemT]):
         _log_failures(results)
         return results
 
-    def _withdraw(self, entries: Sequence[Waiting], why: type[EngineFailure] | None = None) -> None:
+    def _withdraw(self, entries: Sequence[QueueEntry], why: type[EngineError] | None = None) -> None:
         if withdrawn := self._engine.withdraw(entries, why):
             self._metrics.withdrawn.inc(withdrawn)
 
@@ -285,7 +285,7 @@ class DataPlane(Generic[ItemT]):
         key = b"" if self._results is None else self._results.key(question)
         return _Prepared(question, self._program.curve(item), missing, key)
 
-    def _explain(self, prepared: Sequence[_Prepared], results: Sequence[Prediction | EngineFailure]) -> list[Outcome]:
+    def _explain(self, prepared: Sequence[_Prepared], results: Sequence[Prediction | EngineError]) -> list[Outcome]:
         for result in results:
             if isinstance(result, EngineClosed | EngineDead):
                 raise result
@@ -293,7 +293,7 @@ class DataPlane(Generic[ItemT]):
             raise results[0]  # type: ignore[misc]  # an exception, as has just been established
         return [self._outcome(item, result) for item, result in zip(prepared, results, strict=True)]
 
-    def _outcome(self, item: _Prepared, result: Prediction | EngineFailure) -> Outcome:
+    def _outcome(self, item: _Prepared, result: Prediction | EngineError) -> Outcome:
         tokens, prediction = item.question.tokens, result if isinstance(result, Prediction) else None
         return Outcome(
             status="failed" if prediction is None else self._program.answered,
@@ -311,23 +311,23 @@ class DataPlane(Generic[ItemT]):
         )
 
 
-def _refused(item: LightCurveError | Refusal) -> Outcome:
-    if isinstance(item, Refusal):
+def _refused(item: LightCurveError | Skipped) -> Outcome:
+    if isinstance(item, Skipped):
         return Outcome(item.status, reason=item.reason, detail=item.detail)
     return Outcome("rejected", reason=item.reason, detail=str(item), pointer=item.pointer)
 
 
-def _result(entry: Waiting) -> Prediction | EngineFailure:
+def _result(entry: QueueEntry) -> Prediction | EngineError:
     """Return the result of a light curve; one without an answer was cancelled, hence ran out of time."""
     if entry.future.cancelled():
         return DeadlineExceeded()
     error = entry.future.exception()
     if error is None:
         return entry.future.result()
-    return error if isinstance(error, EngineFailure) else InferenceFailed()
+    return error if isinstance(error, EngineError) else InferenceFailed()
 
 
-def _log_failures(results: Sequence[Prediction | EngineFailure]) -> None:
+def _log_failures(results: Sequence[Prediction | EngineError]) -> None:
     """One line per request, with the first cause: the client only learns that the network failed."""
     failures = [result for result in results if isinstance(result, InferenceFailed)]
     if failures:

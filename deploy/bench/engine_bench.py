@@ -57,7 +57,7 @@ from deploy.bench.wire import patient
 from deploy.bench.workload import LONGEST, Columns, Trace, alert_mix, visits
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.models.runtime import run
-from nightjar_alerts.service.engine.batch import Prediction, Question, program_of
+from nightjar_alerts.service.engine.batch import ModelInput, Prediction, program_of
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.engine.policy import BatchLimits, most_items
@@ -278,13 +278,13 @@ class EngineBench:
     """A network, what it is asked, and the policies that are compared."""
 
     model: LoadedModel
-    questions: Sequence[Question]
+    questions: Sequence[ModelInput]
     contenders: Mapping[PolicyName, Contender]
 
     @classmethod
     def of(cls, model: LoadedModel, curves: Sequence[Columns]) -> "EngineBench":
         """Featurise the curves: the engine takes them from there."""
-        questions = [Question(tokens_of(curve, model.bundle.manifest)) for curve in curves]
+        questions = [ModelInput(tokens_of(curve, model.bundle.manifest)) for curve in curves]
         return cls(model, questions, contenders(limits_of(model)))
 
     @asynccontextmanager

@@ -215,7 +215,7 @@ BATCHES = PanelRow(
             "Light curves waiting for a worker.", width=4,
         ),
         Panel(
-            "Backlog and longest run", "s",
+            "RequestQueue and longest run", "s",
             (
                 Query("max(nightjar_queue_work_seconds)", "predicted backlog"),
                 Query("max(nightjar_oldest_run_seconds)", "longest run"),

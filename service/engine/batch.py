@@ -33,11 +33,11 @@ from nightjar_alerts.service.engine.policy import QueueItem
 from nightjar_alerts.service.observe.tracing import SpanRef, TracedRun, traced_run
 
 
-class EngineFailure(Exception):
+class EngineError(Exception):
     """Base of every refusal and every failure of the engine."""
 
 
-class Overloaded(EngineFailure):
+class Overloaded(EngineError):
     """The backlog is too long to take this request; ``retry_after`` predicts how many seconds until it fits."""
 
     def __init__(self, retry_after: float) -> None:
@@ -45,21 +45,21 @@ class Overloaded(EngineFailure):
         self.retry_after = retry_after
 
 
-class DeadlineExceeded(EngineFailure):
+class DeadlineExceeded(EngineError):
     """The deadline passed, or would have passed before the run could end."""
 
     def __init__(self) -> None:
         super().__init__("the deadline passed before an answer could be computed")
 
 
-class InferenceFailed(EngineFailure):
+class InferenceFailed(EngineError):
     """The network failed on this one light curve, alone; ``__cause__`` holds the reason, for the log only."""
 
     def __init__(self) -> None:
         super().__init__("the network failed on this light curve")
 
 
-class RunAborted(EngineFailure):
+class RunAborted(EngineError):
     """Base of failures that are no fault of the light curve: a later try may succeed."""
 
 
@@ -77,14 +77,14 @@ class RunHung(RunAborted):
         super().__init__("the run took far too long and was given up")
 
 
-class EngineClosed(EngineFailure):
+class EngineClosed(EngineError):
     """The engine is starting, draining or stopped and takes no work."""
 
     def __init__(self) -> None:
         super().__init__("the engine is not accepting work")
 
 
-class EngineDead(EngineFailure):
+class EngineDead(EngineError):
     """A worker thread died; the process has to be replaced."""
 
     def __init__(self) -> None:
@@ -99,9 +99,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
-def failure_of(error: Exception) -> EngineFailure:
+def failure_of(error: Exception) -> EngineError:
     """Map an exception of a single-curve run to the failure that its client gets."""
-    if isinstance(error, EngineFailure):
+    if isinstance(error, EngineError):
         return error
     failure = OutOfMemory() if isinstance(error, MemoryError) else InferenceFailed()
     failure.__cause__ = error
@@ -139,7 +139,7 @@ Item_contra = TypeVar("Item_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class ModelInput:
     """One light curve as the network sees it; ``queries`` is None unless the network forecasts."""
 
     tokens: Tokens
@@ -169,13 +169,13 @@ class Program(Protocol[Item_contra]):
     def longest(self, item: Item_contra) -> int:
         """Upper bound on the length of the question that :meth:`prepare` makes of an item, without preparing it."""
 
-    def prepare(self, item: Item_contra) -> Question:
+    def prepare(self, item: Item_contra) -> ModelInput:
         """Featurise an item. Raises LightCurveError when the network can say nothing about it."""
 
-    def assemble(self, questions: Sequence[Question]) -> Arrays:
+    def assemble(self, questions: Sequence[ModelInput]) -> Arrays:
         """Graph inputs of one batch, padded."""
 
-    def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
+    def split(self, outputs: Arrays, questions: Sequence[ModelInput]) -> list[Row | None]:
         """Row of every question, copied so that none keeps the whole batch in memory; None for an invalid answer.
 
         Raises
@@ -206,7 +206,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting(QueueItem):
+class QueueEntry(QueueItem):
     """A light curve in the engine.
 
     Attributes
@@ -217,7 +217,7 @@ class Waiting(QueueItem):
     span : of the request, None when it is not traced.
     """
 
-    question: Question
+    question: ModelInput
     future: asyncio.Future[Prediction]
     seconds: float
     client: str = field(default="", kw_only=True)
@@ -234,7 +234,7 @@ class RunReport:
     run by the clock of the warm-up, which leaves other processes out where it counts processor time.
     """
 
-    questions: Sequence[Question]
+    questions: Sequence[ModelInput]
     answers: Sequence["Answer"]
     tokens: int
     length: int
@@ -251,7 +251,7 @@ class RunReport:
         return len(self.questions)
 
 
-Answer = Prediction | EngineFailure
+Answer = Prediction | EngineError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,7 +277,7 @@ class Graph:
         object.__setattr__(self, "stage", staging(self.run))
 
 
-def answer(graph: Graph, program: Program[Any], batch: Sequence[Waiting]) -> tuple[list[Answer], list[RunReport]]:
+def answer(graph: Graph, program: Program[Any], batch: Sequence[QueueEntry]) -> tuple[list[Answer], list[RunReport]]:
     """Answers in the order of ``batch``, and a report of every run that succeeded."""
     try:
         report = _run_once(graph, program, batch)
@@ -293,7 +293,7 @@ def answer(graph: Graph, program: Program[Any], batch: Sequence[Waiting]) -> tup
     return first + second, first_reports + second_reports
 
 
-def _run_once(graph: Graph, program: Program[Any], batch: Sequence[Waiting]) -> RunReport:
+def _run_once(graph: Graph, program: Program[Any], batch: Sequence[QueueEntry]) -> RunReport:
     started = monotonic()
     questions = [entry.question for entry in batch]
     inputs = program.assemble(questions)
@@ -384,15 +384,15 @@ class Classification(_Program):
         """Points of the light curve, as far as the network's limits allow."""
         return min(len(item), self.most_points)
 
-    def prepare(self, item: LightCurve) -> Question:
+    def prepare(self, item: LightCurve) -> ModelInput:
         """Featurise. Raises LightCurveError when no point is in a band of the network."""
-        return Question(self._history(item))
+        return ModelInput(self._history(item))
 
-    def made_up(self, curve: LightCurve) -> Question:
+    def made_up(self, curve: LightCurve) -> ModelInput:
         """Make a question for the warm-up."""
         return self.prepare(curve)
 
-    def assemble(self, questions: Sequence[Question]) -> Arrays:
+    def assemble(self, questions: Sequence[ModelInput]) -> Arrays:
         """Return the inputs of :meth:`models.lightcurve.RaggedBatch.padded`."""
         return RaggedBatch.collate([question.tokens for question in questions]).padded()
 
@@ -404,7 +404,7 @@ class Classification(_Program):
         }
         return rows if self.manifest.novelty is None else rows | {"novelty": ()}
 
-    def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
+    def split(self, outputs: Arrays, questions: Sequence[ModelInput]) -> list[Row | None]:
         """``probabilities`` (classes,), ``embedding`` (dim,) and perhaps ``novelty`` (), all float32 and finite."""
         names = ("probabilities", "embedding") + (() if self.manifest.novelty is None else ("novelty",))
         _check_rows(len(questions), *(outputs[name] for name in names))
@@ -435,20 +435,22 @@ class Forecasting(_Program):
         """Points of the light curve, as far as the network's limits allow, and its queries."""
         return min(len(item.curve), self.most_points) + len(item.mjd)
 
-    def prepare(self, item: ForecastItem) -> Question:
+    def prepare(self, item: ForecastItem) -> ModelInput:
         """Featurise. Raises LightCurveError when no point is in a band of the network."""
         tokens = self._history(item.curve)
-        return Question(tokens, make_queries(tokens, item.mjd, item.band, self.manifest.band_map, limit=len(item.mjd)))
+        return ModelInput(
+            tokens, make_queries(tokens, item.mjd, item.band, self.manifest.band_map, limit=len(item.mjd))
+        )
 
-    def made_up(self, curve: LightCurve) -> Question:
+    def made_up(self, curve: LightCurve) -> ModelInput:
         """Make a question for the warm-up, a quarter of it queries in the days after the history."""
         tokens = self._history(curve)
         ahead = np.arange(1 + len(tokens) // 3)  # days; at least one query, however short the history
-        return Question(
+        return ModelInput(
             tokens, Queries((tokens.time[-1] + 1 + ahead).astype(np.float32), np.resize(tokens.band, len(ahead)))
         )
 
-    def assemble(self, questions: Sequence[Question]) -> Arrays:
+    def assemble(self, questions: Sequence[ModelInput]) -> Arrays:
         """Return the inputs of the history and those of :func:`models.forecast.pad_queries`."""
         inputs = RaggedBatch.collate([question.tokens for question in questions]).padded()
         return inputs | pad_queries([question.forecast_queries for question in questions])
@@ -458,7 +460,7 @@ class Forecasting(_Program):
         queries = inputs["query_mask"].shape[1]
         return {"forecast_flux": (queries,), "forecast_flux_err": (queries,)}
 
-    def split(self, outputs: Arrays, questions: Sequence[Question]) -> list[Row | None]:
+    def split(self, outputs: Arrays, questions: Sequence[ModelInput]) -> list[Row | None]:
         """``forecast_flux``, ``forecast_flux_err`` (queries,), finite and no error negative, in the network's unit."""
         flux, flux_err = outputs["forecast_flux"], outputs["forecast_flux_err"]
         _check_rows(len(questions), flux, flux_err)

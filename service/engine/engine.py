@@ -23,21 +23,21 @@ from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
     EngineClosed,
     EngineDead,
-    EngineFailure,
+    EngineError,
     Graph,
+    ModelInput,
     Prediction,
     Program,
-    Question,
+    QueueEntry,
     RunGraph,
     RunReport,
-    Waiting,
     answer,
 )
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, LiveCost, Policy, RunSample, choose
-from nightjar_alerts.service.engine.queue import Backlog, Door, DrainRate
+from nightjar_alerts.service.engine.queue import Door, RequestQueue, ThroughputEstimate
 from nightjar_alerts.service.observe.tracing import RECORDING
 
-Settled = list[tuple[Waiting, Prediction | EngineFailure]]
+Settled = list[tuple[QueueEntry, Prediction | EngineError]]
 
 SHORTEST_WAIT = 1e-4  # seconds, of a worker that holds a batch back
 REPLY_SECONDS = 5e-4
@@ -126,11 +126,11 @@ class Engine:
         self._cost = LiveCost(cost, samples)
         self._listeners, self._on_death, self._guard = tuple(listeners), on_death, guard
         self._watching: asyncio.Task[None] | None = None
-        self._backlog = Backlog(options.policy)
-        self._drain_rate = DrainRate(workers)
+        self._backlog = RequestQueue(options.policy)
+        self._drain_rate = ThroughputEstimate(workers)
         self._door = Door(self._backlog, self._drain_rate, options.max_queued_seconds, options.max_queued_items)
         self._changed = threading.Condition()  # guards the backlog, its drain rate and what follows
-        self._running: dict[threading.Thread, tuple[float, list[Waiting]]] = {}
+        self._running: dict[threading.Thread, tuple[float, list[QueueEntry]]] = {}
         self._unlearned: set[threading.Thread] = set()  # workers that have still to learn from their last runs
         self._idle = 0
         self._stopping = False
@@ -190,11 +190,11 @@ class Engine:
         # No lock, for probes must not wait for anything: list() of a dict's values is one step of the interpreter.
         return max((monotonic() - started for started, _ in list(self._running.values())), default=0.0)
 
-    def check_room(self, lengths: Iterable[int], *, priority: float = 0.0, client: str = "") -> None:
+    def check_capacity(self, lengths: Iterable[int], *, priority: float = 0.0, client: str = "") -> None:
         """Raise what :meth:`enqueue` would raise for light curves of these lengths, before work is spent on them."""
-        self._check_room([self._cost.model.seconds(1, length) for length in lengths], priority, client)
+        self._check_capacity([self._cost.model.seconds(1, length) for length in lengths], priority, client)
 
-    def _check_room(self, seconds: Sequence[float], priority: float, client: str) -> None:
+    def _check_capacity(self, seconds: Sequence[float], priority: float, client: str) -> None:
         if self._dead:
             raise EngineDead
         if not self._accepting:
@@ -202,8 +202,8 @@ class Engine:
         self._door.check(seconds, priority, client)
 
     def enqueue(
-        self, questions: Sequence[Question], deadline: float | None = None, *, priority: float = 0.0, client: str = ""
-    ) -> list[Waiting]:
+        self, questions: Sequence[ModelInput], deadline: float | None = None, *, priority: float = 0.0, client: str = ""
+    ) -> list[QueueEntry]:
         """Queue light curves, all of them or none; the answers arrive in their futures.
 
         Parameters
@@ -220,11 +220,11 @@ class Engine:
         """
         lengths = [len(question) for question in questions]
         seconds = [self._cost.model.seconds(1, length) for length in lengths]
-        self._check_room(seconds, priority, client)
+        self._check_capacity(seconds, priority, client)
         now, recording = monotonic(), RECORDING.get()
         span = None if recording is None else recording.ref
         entries = [
-            Waiting(
+            QueueEntry(
                 length,
                 now,
                 deadline,
@@ -245,7 +245,7 @@ class Engine:
                 self._changed.notify(min(len(entries), self._worth_waking))
         return entries
 
-    def withdraw(self, entries: Iterable[Waiting], why: type[EngineFailure] | None = None) -> int:
+    def withdraw(self, entries: Iterable[QueueEntry], why: type[EngineError] | None = None) -> int:
         """Forget light curves whose caller has gone; those not yet running cost nothing more. Returns how many.
 
         Parameters
@@ -270,7 +270,7 @@ class Engine:
                 entry.future.set_exception(why())
         return len(abandoned)
 
-    async def submit(self, question: Question, deadline: float | None = None) -> Prediction:
+    async def submit(self, question: ModelInput, deadline: float | None = None) -> Prediction:
         """Answer one light curve; raises what :meth:`enqueue` and its future raise."""
         entries = self.enqueue([question], deadline)
         try:
@@ -329,7 +329,7 @@ class Engine:
         except BaseException as error:  # a SystemExit or a bug alike: this thread ends, and nobody else would notice
             self._die(error)
 
-    def _next_batch(self, settled: Settled, reports: Sequence[RunReport]) -> list[Waiting] | None:
+    def _next_batch(self, settled: Settled, reports: Sequence[RunReport]) -> list[QueueEntry] | None:
         """Deliver the last batch, wait for work and bind the next; returns None when the engine stops.
 
         Returns an empty batch where nothing comes at once and there are reports to learn from meanwhile.
@@ -348,7 +348,7 @@ class Engine:
                         continue
                     self._drain_rate.idle()
                     pause = self._backlog.held_for(now, self._limits)
-                # Waiting lets go of the lock. Without a time limit a worker sleeps until something arrives; with one it
+                # wait() releases the lock. Without a time limit a worker sleeps until something arrives; with one it
                 # wakes to bind a batch that was held back.
                 self._idle += 1
                 quiet = REPLY_SECONDS if reports else None
@@ -372,7 +372,7 @@ class Engine:
         """Workers that could run something at once, the caller included."""
         return max(1, min(self._idle + 1, self._workers - len(self._running)))
 
-    def _bind(self, now: float, batch: list[Waiting]) -> list[Waiting]:
+    def _bind(self, now: float, batch: list[QueueEntry]) -> list[QueueEntry]:
         # Still in the hold of the lock in which the batch left the backlog: drain(), stop() and _die() find every light
         # curve in one of the two.
         self._running[threading.current_thread()] = (now, batch)
@@ -424,7 +424,7 @@ def _settle(settled: Settled) -> None:
         # Withdrawn by its caller, or failed by _die() or stop() while a sound worker went on with its run.
         if entry.future.done():
             continue
-        if isinstance(result, EngineFailure):
+        if isinstance(result, EngineError):
             entry.future.set_exception(result)
         else:
             entry.future.set_result(result)

@@ -39,7 +39,7 @@ from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.models.runtime import MemoryBound
 from nightjar_alerts.service.engine.batch import (
     Arrays,
-    Question,
+    ModelInput,
     RunGraph,
     TaskProgram,
     is_out_of_memory,
@@ -182,7 +182,7 @@ def warm_up_shapes(most_points: int) -> tuple[Shape, ...]:
     return (*WARM_UP_SHAPES[:2], Shape(1, min(most_points, LONGEST_PROBE), 0), *WARM_UP_SHAPES[2:])
 
 
-def probe(program: TaskProgram, shape: Shape) -> list[Question]:
+def probe(program: TaskProgram, shape: Shape) -> list[ModelInput]:
     """Questions of a shape, about made-up light curves as long as the network's limits allow."""
     lengths = [shape.length] + [shape.others] * (shape.batch - 1)
     bands = np.flatnonzero(program.manifest.band_map.table() >= 0).tolist()
@@ -292,7 +292,7 @@ def _least_gain(rates: Sequence[float], simplest: Sequence[float]) -> float:
 
 
 def throughput(
-    layout: CoreLayout, run: RunGraph, program: TaskProgram, batches: Sequence[Sequence[Question]], seconds: float
+    layout: CoreLayout, run: RunGraph, program: TaskProgram, batches: Sequence[Sequence[ModelInput]], seconds: float
 ) -> float:
     """Points per second of a layout that never runs out of work."""
     slot = threading.Semaphore(layout.runs) if layout.batches > layout.runs else nullcontext()

@@ -155,7 +155,7 @@ class BatchLimits:
 
     @property
     def ample(self) -> int:
-        """Waiting light curves from which on a batch may as well be chosen before a worker is free."""
+        """QueueEntry light curves from which on a batch may as well be chosen before a worker is free."""
         return min(self.window, AMPLE)
 
     def shared(self, waiting: int, workers: int) -> "BatchLimits":

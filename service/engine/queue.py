@@ -13,7 +13,7 @@ Work is counted as if every light curve ran alone. Merging only ever saves time,
 needs no re-planning of the queue when something arrives or leaves.
 
 Predicted wait: how long a request that comes now would wait, and, when it is refused, when to come back. Workers clear
-work at a rate that is measured while the queue never runs empty (:class:`DrainRate`). Treat the queue as a fluid: every
+work at a rate that is measured while the queue never runs empty (:class:`ThroughputEstimate`). As in a fluid, every
 client is served at the same speed until nothing of it is left. So a client with ``mine`` waiting is done when each of
 the others has been served as much, or all it has:
 
@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace, merge
 from itertools import chain, islice
 
-from nightjar_alerts.service.engine.batch import Overloaded, Waiting
+from nightjar_alerts.service.engine.batch import Overloaded, QueueEntry
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, Policy, choose, plan, release
 
 
@@ -38,16 +38,16 @@ class _Client:
 
     clock: float
     # OrderedDict rather than dict: a dict whose first keys were deleted takes ever longer to find its first key.
-    lanes: dict[float, OrderedDict[int, Waiting]] = field(default_factory=dict)
+    lanes: dict[float, OrderedDict[int, QueueEntry]] = field(default_factory=dict)
     size: int = 0
     seconds: float = 0.0
 
-    def in_order(self) -> Iterator[Waiting]:
+    def in_order(self) -> Iterator[QueueEntry]:
         lanes = [lane.values() for lane in self.lanes.values()]
         return iter(merge(*lanes, key=lambda entry: entry.rank) if len(lanes) > 1 else chain(*lanes))
 
 
-class Backlog:
+class RequestQueue:
     """An ordered set of waiting light curves; adding, withdrawing and taking a batch do not depend on its length."""
 
     def __init__(self, policy: Policy = choose) -> None:
@@ -81,7 +81,7 @@ class Backlog:
         mine = self._clients.get(client)
         return mine.size if mine else 0, others
 
-    def add(self, entries: Iterable[Waiting]) -> None:
+    def add(self, entries: Iterable[QueueEntry]) -> None:
         """Append in order of arrival."""
         for entry in entries:
             client = self._clients.get(entry.client) or self._welcome(entry.client)
@@ -90,7 +90,7 @@ class Backlog:
             client.seconds += entry.seconds
             self._size += 1
 
-    def remove(self, entry: Waiting) -> bool:
+    def remove(self, entry: QueueEntry) -> bool:
         """Remove an entry; return True if it was still waiting."""
         client = self._clients.get(entry.client)
         lane = client.lanes.get(entry.priority) if client else None
@@ -107,7 +107,7 @@ class Backlog:
             self._away.clear()
         return True
 
-    def clear(self) -> list[Waiting]:
+    def clear(self) -> list[QueueEntry]:
         """Remove and return everything."""
         entries = self._front(self._size)
         self._clients.clear()
@@ -117,7 +117,7 @@ class Backlog:
 
     def take(
         self, now: float, cost: CostModel, limits: BatchLimits, idle_workers: int
-    ) -> tuple[list[Waiting], list[Waiting]]:
+    ) -> tuple[list[QueueEntry], list[QueueEntry]]:
         """Remove and return the next batch, and the entries found expired on the way (both may be empty)."""
         if not self._size:
             return [], []
@@ -136,11 +136,11 @@ class Backlog:
         window = self._front(limits.window)
         return max(0.0, release(window, limits) - now) if window else None
 
-    def _front(self, count: int) -> list[Waiting]:
+    def _front(self, count: int) -> list[QueueEntry]:
         """Return the first ``count`` entries in the order they are due."""
         if len(self._clients) < 2:
             return list(islice(chain(*(client.in_order() for client in self._clients.values())), count))
-        front: list[Waiting] = []
+        front: list[QueueEntry] = []
         due = []
         for number, client in enumerate(self._clients.values()):
             entries = client.in_order()
@@ -193,7 +193,7 @@ def time_until(limit: float, own: float, mine: float, others: Sequence[float], r
     return (min(mine, high) + sum(min(other, high) for other in others)) / rate
 
 
-class DrainRate:
+class ThroughputEstimate:
     """Predicted seconds of work that the workers clear in a second, while all of them are busy.
 
     Merged runs clear more than one second of work in a second, runs that slow each other down less. Until enough has
@@ -240,7 +240,7 @@ class Door:
     max_items : the same bound as a number of light curves.
     """
 
-    def __init__(self, backlog: Backlog, rate: DrainRate, max_seconds: float, max_items: int) -> None:
+    def __init__(self, backlog: RequestQueue, rate: ThroughputEstimate, max_seconds: float, max_items: int) -> None:
         self._backlog, self._rate = backlog, rate
         self._max_seconds, self._max_items = max_seconds, max_items
 

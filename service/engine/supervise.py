@@ -11,7 +11,7 @@ A :class:`Supervisor` takes the place of the graph that it watches. Usually it o
 - a run wants more memory than there is: a batch is tried again in halves, as every batch that fails; the caller of a
   light curve alone is told to try again.
 
-:class:`EngineBroken` stands for what is fatal. It ends the worker thread that raises it, and with it the engine: all
+:class:`FatalEngineError` ends the worker thread that raises it, and with it the engine: all
 that wait are answered at once, and the process is replaced.
 """
 
@@ -58,7 +58,7 @@ MEANINGS = {
 }
 
 
-class EngineBroken(BaseException):
+class FatalEngineError(BaseException):
     """The engine cannot go on. Not an ``Exception``: it must not pass for a failed batch and be tried in halves."""
 
     def __init__(self, fault: Fault) -> None:
@@ -68,7 +68,7 @@ class EngineBroken(BaseException):
 
 def fault_of(error: BaseException) -> Fault:
     """Return the fault that an engine died of."""
-    return error.fault if isinstance(error, EngineBroken) else Fault.THREAD_DIED
+    return error.fault if isinstance(error, FatalEngineError) else Fault.THREAD_DIED
 
 
 @runtime_checkable
@@ -136,7 +136,7 @@ class Supervisor:
             When the run was interrupted.
         OutOfMemory
             When there was no memory for a light curve alone.
-        EngineBroken
+        FatalEngineError
             When no run can succeed any more.
         """
         opened = self._reopened_at
@@ -160,7 +160,7 @@ class Supervisor:
         hangs = any(run.interrupted for run in list(self._under_way.values()))
         return MEANINGS[Fault.RUN_HUNG] if hangs else ""
 
-    def watch(self, elapsed: float) -> EngineBroken | None:
+    def watch(self, elapsed: float) -> FatalEngineError | None:
         """Interrupt runs that hang; return what is fatal, None if nothing is. Called at short intervals.
 
         Parameters
@@ -171,7 +171,7 @@ class Supervisor:
         for run in list(self._under_way.values()):  # one step of the interpreter, hence no lock
             run.seconds += elapsed
             if run.seconds > 2 * run.limit:
-                return EngineBroken(Fault.RUN_HUNG)
+                return FatalEngineError(Fault.RUN_HUNG)
             if run.seconds > run.limit:
                 run.interrupted = True  # first: the run's thread looks at it as soon as its call raises
                 if isinstance(self._graph, Recoverable):
@@ -221,17 +221,17 @@ class Supervisor:
         return None
 
     def _recover(self, fault: Fault) -> None:
-        """Open another session. Raises EngineBroken when that is impossible, useless, or was done lately."""
+        """Open another session. Raises FatalEngineError when that is impossible, useless, or was done lately."""
         now = monotonic()
         if not isinstance(self._graph, Recoverable) or now < self._reopened_at + REOPEN_SECONDS:
-            raise EngineBroken(fault)
+            raise FatalEngineError(fault)
         self._reopening, self._reopened_at = True, now
         try:
             self._graph.reopen()
         except Exception as error:
-            raise EngineBroken(fault) from error
+            raise FatalEngineError(fault) from error
         finally:
             self._reopening = False
         if (still := self._fault()) is not None:
-            raise EngineBroken(still)
+            raise FatalEngineError(still)
         self._on_fault(fault, True)

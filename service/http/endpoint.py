@@ -35,7 +35,7 @@ from starlette.types import Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurveError
 from nightjar_alerts.service.answers.replies import FieldError
-from nightjar_alerts.service.dataplane import AskOptions, Outcome, Refusal
+from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INVALID, Kind, ProblemError
@@ -44,9 +44,9 @@ from nightjar_alerts.service.http.edge.protocol import in_one_piece
 from nightjar_alerts.service.http.edge.receive import Body, content_coding, inflate, unless_gone
 from nightjar_alerts.service.http.formats import JSON_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
-from nightjar_alerts.service.observe.metrics import STAGES, Metrics, ModelNotes
+from nightjar_alerts.service.observe.metrics import STAGES, Metrics, ModelMetrics
 from nightjar_alerts.service.observe.tracing import RECORDING, Span
-from nightjar_alerts.service.registry.live import Lease, ask_each, held
+from nightjar_alerts.service.registry.live import Lease, held, infer_many
 from nightjar_alerts.service.registry.names import MOST_CHARACTERS
 from nightjar_alerts.service.settings import Settings
 from nightjar_alerts.service.threads import nothing_refused
@@ -71,7 +71,7 @@ def terms_of(
     surveys: str | Sequence[str] = "none",
     urgency: int | None = None,
     fall_back: bool = False,
-) -> AskOptions:
+) -> InferOptions:
     """Terms of a request.
 
     Parameters
@@ -93,7 +93,7 @@ def terms_of(
         allowed = min(allowed, int(proxy))
     steps = USUAL_URGENCY - (_header_urgency(request) if urgency is None else urgency)
     deadline = arrived + allowed / 1000
-    return AskOptions(deadline, surveys, steps * SECONDS_OF_A_STEP, client_of(request), fall_back)
+    return InferOptions(deadline, surveys, steps * SECONDS_OF_A_STEP, client_of(request), fall_back)
 
 
 def client_of(request: Request) -> str:
@@ -171,9 +171,9 @@ class Stopwatch:
         self._metrics.stage(stage, now - self._mark)
         self._mark = now
 
-    def tell(self, notes: ModelNotes) -> None:
+    def tell(self, notes: ModelMetrics) -> None:
         """Tell a model how long the stages took of a request that it has answered; no stage comes after that."""
-        notes.note_stages(self._seconds)
+        notes.record_stages(self._seconds)
 
     def header(self, outcomes: Sequence[Outcome]) -> str:
         """Server-Timing of a request: milliseconds of each stage, of the slowest item where items went side by side.
@@ -278,8 +278,8 @@ class Inquiry(NamedTuple, Generic[ItemT]):
     """
 
     leases: Sequence[Lease[ItemT]]
-    items: Sequence[ItemT | LightCurveError | Refusal]
-    terms: AskOptions
+    items: Sequence[ItemT | LightCurveError | Skipped]
+    terms: InferOptions
     write: Callable[[Sequence[Outcome]], EncodedReply]
     slow: bool = False
 
@@ -294,7 +294,7 @@ class Call:
         self.settings = self.service.settings
         self.stopwatch = Stopwatch(self.service.metrics)
 
-    def terms(self, milliseconds: float | None = None, **more: Any) -> AskOptions:
+    def terms(self, milliseconds: float | None = None, **more: Any) -> InferOptions:
         """Terms of the request: until when to answer, and how urgently."""
         return terms_of(self.request, self.settings, self.arrived, milliseconds, **more)
 
@@ -372,7 +372,7 @@ class Endpoint:
             del data  # what was made of it stays charged, and is smaller
             await charge(request, service, len(inquiry.items))
             with held(dict.fromkeys(inquiry.leases)):
-                outcomes = await unless_gone(request, ask_each(inquiry.leases, inquiry.items, inquiry.terms))
+                outcomes = await unless_gone(request, infer_many(inquiry.leases, inquiry.items, inquiry.terms))
         stopwatch.restart()
         slow = inquiry.slow or len(outcomes) > INLINE_ITEMS
         reply = await call.here_or_there(partial(inquiry.write, outcomes), slow)

@@ -6,7 +6,7 @@ of labelled metrics on the path of a light curve are looked up once and kept: ``
 observation it leads to. What belongs to one engine carries its task as a label.
 
 What a request takes and what a model does is noted while clients wait, and counted when somebody reads it or a few
-hundred notes have come together (:class:`DeferredHistogram`, :class:`ModelNotes`): all that changes is the time.
+hundred notes have come together (:class:`DeferredHistogram`, :class:`ModelMetrics`): all that changes is the time.
 """
 
 import asyncio
@@ -137,7 +137,7 @@ class DeferredCounter(_Deferred, Counter):
         super().inc(sum(amounts))
 
 
-class ModelNotes:
+class ModelMetrics:
     """Notes of a model's work, taken while clients wait and counted when somebody asks or much is noted.
 
     They are counted twice: in the metrics of the process and in the statistics of the model. Safe to use from any
@@ -165,21 +165,21 @@ class ModelNotes:
         self.count()
         return self._statistics
 
-    def note_run(self, report: RunReport, predicted_seconds: float) -> None:
+    def record_run(self, report: RunReport, predicted_seconds: float) -> None:
         """Note a run and its predicted seconds; called in worker threads."""
         self._runs.append((monotonic(), report, predicted_seconds))
         if len(self._runs) >= MOST_RUNS:
             self.count()
 
-    def note_request(self, answered: int, failed: int, seconds: float) -> None:
+    def record_request(self, answered: int, failed: int, seconds: float) -> None:
         """Note what became of the light curves of a request."""
         self._note(self._statistics.record_request, answered, failed, seconds)
 
-    def note_lookup(self, hits: int, misses: int, seconds: float) -> None:
+    def record_lookup(self, hits: int, misses: int, seconds: float) -> None:
         """Note light curves that were looked up among the results that are kept."""
         self._note(self._statistics.record_lookup, hits, misses, seconds)
 
-    def note_stages(self, stages: Mapping[str, float]) -> None:
+    def record_stages(self, stages: Mapping[str, float]) -> None:
         """Note the seconds of a request in stages outside of the engine; the mapping must not change afterwards."""
         self._note(self._statistics.record_stages, stages)
 
@@ -260,7 +260,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._notes: list[ModelNotes] = []
+        self._notes: list[ModelMetrics] = []
         self.registry.register(_NotesCollector(self._count_notes))
         self.in_progress = 0
         ProcessCollector(registry=self.registry)
@@ -477,13 +477,13 @@ class Metrics:
         """Stop reading the gauges from an engine."""
         self._engines[task].remove(engine)
 
-    def notes(self, task: Task, classes: Sequence[str] = (), bands: Sequence[str] = BANDS) -> ModelNotes:
+    def notes(self, task: Task, classes: Sequence[str] = (), bands: Sequence[str] = BANDS) -> ModelMetrics:
         """Return the notes of a new model's work; they are counted whenever metrics are read."""
-        notes = ModelNotes(self, task, classes, bands)
+        notes = ModelMetrics(self, task, classes, bands)
         self._notes.append(notes)
         return notes
 
-    def end_notes(self, notes: ModelNotes) -> None:
+    def end_notes(self, notes: ModelMetrics) -> None:
         """Count the last notes of a model that is served no more."""
         notes.count()
         self._notes.remove(notes)

@@ -230,7 +230,7 @@ class Period:
 class ModelStatistics:
     """Totals of one model. Safe to use from any thread.
 
-    Events may be recorded a while after they happened: :class:`service.observe.metrics.ModelNotes` records in batches.
+    Events may be recorded late: :class:`service.observe.metrics.ModelMetrics` records in batches.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ import structlog
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.runtime import Provider
-from nightjar_alerts.service.engine.batch import Question, Row
+from nightjar_alerts.service.engine.batch import ModelInput, Row
 from nightjar_alerts.service.observe.metrics import MetricChildren, Metrics
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class ModelResults:
             # With its length, or "ab" and "c" would make the same bytes as "a" and "bc".
             self._base.update(struct.pack("<q", len(text)) + text.encode())
 
-    def key(self, question: Question) -> bytes:
+    def key(self, question: ModelInput) -> bytes:
         """Digest of a question to this model."""
         tokens, queries = question.tokens, question.queries
         query_count = 0 if queries is None else len(queries)

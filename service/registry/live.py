@@ -31,7 +31,7 @@ import structlog
 from nightjar_alerts.models.bundle import Bundle, Manifest, Task
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.models.runtime import Provider
-from nightjar_alerts.service.dataplane import AskOptions, DataPlane, Outcome, Refusal
+from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Outcome, Skipped
 from nightjar_alerts.service.engine.batch import EngineClosed, ForecastItem, Overloaded
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import LoadedModel
@@ -115,7 +115,7 @@ class Copies(Protocol[ItemT_contra]):
     """Receiver of copies of requests with their answers; must not raise, wait, or take long."""
 
     def offer(
-        self, items: Sequence[ItemT_contra | LightCurveError | Refusal], outcomes: Sequence[Outcome], live: Engine
+        self, items: Sequence[ItemT_contra | LightCurveError | Skipped], outcomes: Sequence[Outcome], live: Engine
     ) -> None:
         """Take a copy of a request, or ignore it."""
 
@@ -160,12 +160,12 @@ class Lease(Generic[ItemT]):
         """Bundle that answers."""
         return self.served.bundle
 
-    async def ask(
-        self, items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions | None = None
+    async def infer(
+        self, items: Sequence[ItemT | LightCurveError | Skipped], options: InferOptions | None = None
     ) -> list[Outcome]:
-        """Ask, as :meth:`service.dataplane.DataPlane.ask` does; where the model has a shadow, it gets a copy."""
+        """Ask, as :meth:`service.dataplane.DataPlane.infer` does; where the model has a shadow, it gets a copy."""
         try:
-            outcomes = await self.served.plane.ask(items, options)
+            outcomes = await self.served.plane.infer(items, options)
         except Overloaded as full:
             if self._fallback is None or options is None or not options.fall_back:
                 raise
@@ -179,13 +179,13 @@ class Lease(Generic[ItemT]):
         self,
         other: Served[ItemT],
         full: Overloaded,
-        items: Sequence[ItemT | LightCurveError | Refusal],
-        options: AskOptions,
+        items: Sequence[ItemT | LightCurveError | Skipped],
+        options: InferOptions,
     ) -> list[Outcome]:
         """Ask the other one and, if it answers, hold that one instead. Raises Overloaded when both are full."""
         other.take()  # while it is asked no change may free it
         try:
-            outcomes = await other.plane.ask(items, options)
+            outcomes = await other.plane.infer(items, options)
         except Overloaded as too:
             raise Overloaded(min(full.retry_after, too.retry_after)) from full
         except EngineClosed:  # replaced since the lease began
@@ -450,7 +450,7 @@ class LiveModels:
 
 OUTSIDE_DOMAIN: Final = "outside_domain"
 
-Item = LightCurve | LightCurveError | Refusal
+Item = LightCurve | LightCurveError | Skipped
 
 
 class LeaseOf(Protocol):
@@ -519,13 +519,13 @@ class ModelChooser:
         return self._lease_by_request[request]
 
 
-def refused_outside(curve: LightCurve, manifest: Manifest) -> Refusal | None:
+def refused_outside(curve: LightCurve, manifest: Manifest) -> Skipped | None:
     """Return why a light curve outside a bundle's domain is not answered; None within, or where none is stated."""
     why = "" if manifest.domain is None else manifest.domain.outside(curve, manifest.band_map)
     if not why:
         return None
     detail = f"{manifest.name}: {why}; name the model {manifest.name} to ask it all the same"
-    return Refusal("abstained", OUTSIDE_DOMAIN, detail)
+    return Skipped("abstained", OUTSIDE_DOMAIN, detail)
 
 
 class held(Generic[ItemT]):  # in place of an ExitStack, which costs as much as the rest of a lease
@@ -545,25 +545,25 @@ class held(Generic[ItemT]):  # in place of an ExitStack, which costs as much as 
             lease.__exit__()
 
 
-async def ask_each(
+async def infer_many(
     leases: Sequence[Lease[ItemT]],
-    items: Sequence[ItemT | LightCurveError | Refusal],
-    options: AskOptions,
+    items: Sequence[ItemT | LightCurveError | Skipped],
+    options: InferOptions,
 ) -> list[Outcome]:
     """Ask a model for each item, in order; all of them are answered or, where one model refuses, none.
 
-    Raises what :meth:`service.dataplane.DataPlane.ask` does.
+    Raises what :meth:`service.dataplane.DataPlane.infer` does.
 
     Parameters
     ----------
     leases : one for each item; the same object for all items of a model.
     """
     if len(set(leases)) == 1:
-        return await leases[0].ask(items, options)
+        return await leases[0].infer(items, options)
     places: dict[Lease[ItemT], list[int]] = {}
     for place, lease in enumerate(leases):
         places.setdefault(lease, []).append(place)
-    tasks = [asyncio.create_task(lease.ask(*_part(items, options, mine))) for lease, mine in places.items()]
+    tasks = [asyncio.create_task(lease.infer(*_part(items, options, mine))) for lease, mine in places.items()]
     try:
         answers = await asyncio.gather(*tasks)
     finally:  # after a refusal the others are asked for nothing: their light curves leave the queues
@@ -577,7 +577,7 @@ async def ask_each(
 
 
 def _part(
-    items: Sequence[ItemT | LightCurveError | Refusal], options: AskOptions, places: Sequence[int]
-) -> tuple[list[ItemT | LightCurveError | Refusal], AskOptions]:
+    items: Sequence[ItemT | LightCurveError | Skipped], options: InferOptions, places: Sequence[int]
+) -> tuple[list[ItemT | LightCurveError | Skipped], InferOptions]:
     surveys = options.surveys if isinstance(options.surveys, str) else [options.surveys[place] for place in places]
     return [items[place] for place in places], replace(options, surveys=surveys)

@@ -5,7 +5,7 @@ A route of the HTTP interface asks it, and so does a worker of a stream:
     repository = ModelRepository(settings, metrics, tracer, on_failure)
     await repository.start()
     with repository.classifier(survey="ztf", key=object_id) as lease:
-        outcomes = await lease.ask(curves, AskOptions(deadline))
+        outcomes = await lease.infer(curves, InferOptions(deadline))
     await repository.stop()
 
 What is served is changed by its ``changes`` and ``trials`` and, where the settings say so, by a watch over the folder.
@@ -73,7 +73,7 @@ class ModelOpener:
         program, task, taxonomy = program_of(bundle.manifest), bundle.manifest.task, bundle.manifest.taxonomy
         bands = bundle.manifest.band_map.labels
         notes = self._metrics.notes(task, () if taxonomy is None else taxonomy.names, bands)
-        listeners: list[RunListener] = [notes.note_run]
+        listeners: list[RunListener] = [notes.record_run]
         if self._tracer.exports:
             listeners.append(partial(self._tracer.run, task))
         supervisor = supervise(loaded, self._settings.hung_run_seconds, partial(self._fault, task))

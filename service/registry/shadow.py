@@ -22,8 +22,8 @@ import numpy as np
 import structlog
 
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
-from nightjar_alerts.service.dataplane import Outcome, Refusal
-from nightjar_alerts.service.engine.batch import Arrays, Classification, EngineFailure, RunGraph
+from nightjar_alerts.service.dataplane import Outcome, Skipped
+from nightjar_alerts.service.engine.batch import Arrays, Classification, EngineError, RunGraph
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.metrics import Metrics
@@ -109,7 +109,7 @@ class Shadow:
         await self._engine.stop()
 
     def offer(
-        self, items: Sequence[LightCurve | LightCurveError | Refusal], outcomes: Sequence[Outcome], live: Engine
+        self, items: Sequence[LightCurve | LightCurveError | Skipped], outcomes: Sequence[Outcome], live: Engine
     ) -> None:
         """Take a copy of a request that was answered, or let it pass."""
         if self._random.random() >= self.share:
@@ -140,7 +140,7 @@ class Shadow:
         started = monotonic()
         try:
             prediction = await self._engine.submit(self._program.prepare(curve), started + DEADLINE_SECONDS)
-        except (EngineFailure, LightCurveError):
+        except (EngineError, LightCurveError):
             self._count("failed", 1)
             return
         except Exception as error:  # of a model on trial nothing is taken for granted

@@ -27,10 +27,10 @@ from nightjar_alerts.models.alerts.schema_registry import SchemaUnavailableError
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.limits import milliseconds
 from nightjar_alerts.models.photometry import SECONDS_PER_DAY, tai_minus_utc
-from nightjar_alerts.service.dataplane import AskOptions, Outcome, Refusal
-from nightjar_alerts.service.engine.batch import EngineClosed, EngineDead, EngineFailure, Overloaded, RunAborted
+from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
+from nightjar_alerts.service.engine.batch import EngineClosed, EngineDead, EngineError, Overloaded, RunAborted
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.registry.live import Item, Lease, ModelChooser, ask_each, held
+from nightjar_alerts.service.registry.live import Item, Lease, ModelChooser, held, infer_many
 from nightjar_alerts.service.registry.repository import ModelRepository
 from nightjar_alerts.service.stream.batches import Accounts, Alert, Batch, UnbalancedError
 from nightjar_alerts.service.stream.messages import (
@@ -122,10 +122,10 @@ class ClassifyStage:
         self, batch: Batch, alerts: Sequence[Alert], leases: Sequence[Lease[LightCurve]], items: Sequence[Item]
     ) -> list[Outcome]:
         """Ask until there is room; back-pressure, not failure."""
-        options = AskOptions(surveys=[alert.packet.survey for alert in alerts])
+        options = InferOptions(surveys=[alert.packet.survey for alert in alerts])
         for pause in backoff():
             try:
-                return await ask_each(leases, items, options)
+                return await infer_many(leases, items, options)
             except Overloaded as error:
                 await asyncio.sleep(min(error.retry_after, 1.0))
             except RunAborted as error:
@@ -142,9 +142,9 @@ class ClassifyStage:
         return [lease for lease, _ in choices], [item for _, item in choices]
 
 
-def _item(alert: Alert) -> LightCurve | Refusal:
+def _item(alert: Alert) -> LightCurve | Skipped:
     packet = alert.packet
-    return packet.curve if packet.curve is not None else Refusal("abstained", packet.reason or "", packet.detail)
+    return packet.curve if packet.curve is not None else Skipped("abstained", packet.reason or "", packet.detail)
 
 
 def now_ms() -> int:
@@ -289,7 +289,7 @@ class Pipeline:
         """Read and classify; a message that breaks a stage in a way that nobody foresaw is given up."""
         try:
             return await self._read_and_classify(batch, batch.messages)
-        except (EngineFailure, UnbalancedError):
+        except (EngineError, UnbalancedError):
             raise  # faults of this process: no message is to blame, and none may be given up for them
         except Exception as error:
             log.exception("a batch broke a stage", messages=len(batch.messages), error=type(error).__name__)
@@ -298,7 +298,7 @@ class Pipeline:
         for message in batch.messages:
             try:
                 results += await self._read_and_classify(batch, [message])
-            except (EngineFailure, UnbalancedError):
+            except (EngineError, UnbalancedError):
                 raise
             except Exception as error:
                 batch.give_up(

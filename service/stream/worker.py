@@ -23,7 +23,7 @@ from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.client import ClientError
-from nightjar_alerts.service.engine.batch import EngineFailure
+from nightjar_alerts.service.engine.batch import EngineError
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.process import SWITCH_SECONDS, configure_log, fix_thresholds, tracer_of
 from nightjar_alerts.service.registry.repository import LoadModels, ModelRepository
@@ -203,7 +203,7 @@ class Worker:
     async def _handle(self, pipeline: Pipeline, messages: list[Message]) -> None:
         try:
             await pipeline.handle(messages)
-        except (EngineFailure, UnbalancedError) as error:
+        except (EngineError, UnbalancedError) as error:
             self._fail(str(error))
         except Exception as error:  # whatever it is, these messages are not done: another process shall try
             log.critical("a batch failed", exc_info=error)

@@ -12,7 +12,7 @@ import pytest
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError, Limits
-from nightjar_alerts.service.dataplane import AskOptions, DataPlane, Outcome, Refusal
+from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Outcome, Skipped
 from nightjar_alerts.service.engine.batch import Classification, DeadlineExceeded, EngineClosed, EngineDead, Overloaded
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.policy import CostModel
@@ -47,7 +47,7 @@ class Service:
 async def service() -> AsyncIterator[Service]:
     graph, metrics, program = EchoGraph(), Metrics(), Classification(BUNDLE.manifest)
     metrics.set_model(BUNDLE, "cpu", 0.0)
-    count, cost = metrics.notes("classification").note_run, CostModel(1e-3, 1e-6, 0.0)
+    count, cost = metrics.notes("classification").record_run, CostModel(1e-3, 1e-6, 0.0)
     engine = Engine(graph, program, cost, EngineOptions(workers=1, max_queued_seconds=0.05), listeners=(count,))
     await engine.start()
     yield Service(graph, engine, DataPlane(engine, program, metrics), metrics)
@@ -61,15 +61,15 @@ def markers(outcomes: list[Outcome]) -> list[float | None]:
 
 
 async def test_each_item_gets_one_outcome_in_order(service: Service) -> None:
-    items: list[LightCurve | LightCurveError | Refusal] = [
+    items: list[LightCurve | LightCurveError | Skipped] = [
         curve(1),
         LightCurveError("/flux/3", "not_finite", "flux must be finite"),
         curve(2, length=15, metadata={"mwebv": 0.1}),
-        Refusal("abstained", "solar_system_object", "a moving object has no light curve"),
-        Refusal("rejected", "unknown_schema"),
+        Skipped("abstained", "solar_system_object", "a moving object has no light curve"),
+        Skipped("rejected", "unknown_schema"),
         curve(3),
     ]
-    outcomes = await service.plane.ask(items, AskOptions(surveys="lsst"))
+    outcomes = await service.plane.infer(items, InferOptions(surveys="lsst"))
     assert markers(outcomes) == [1, None, 2, None, None, 3]
     assert [(item.status, item.reason) for item in outcomes] == [
         ("classified", ""),
@@ -90,13 +90,13 @@ async def test_each_item_gets_one_outcome_in_order(service: Service) -> None:
 
 async def test_nothing_to_classify_asks_nothing_of_the_engine(service: Service) -> None:
     await service.engine.drain(1)
-    assert await service.plane.ask([]) == []
-    [outcome] = await service.plane.ask([Refusal("abstained", "no_points")])
+    assert await service.plane.infer([]) == []
+    [outcome] = await service.plane.infer([Skipped("abstained", "no_points")])
     assert outcome.status == "abstained"
 
 
 async def test_long_histories_are_cut_and_say_so(service: Service) -> None:
-    [outcome] = await service.plane.ask([curve(1, length=50)])
+    [outcome] = await service.plane.infer([curve(1, length=50)])
     assert outcome.truncated
     assert outcome.points_per_band[2] == 20
     await service.engine.drain(5)  # what a worker counts, it counts once the answers are out
@@ -104,7 +104,7 @@ async def test_long_histories_are_cut_and_say_so(service: Service) -> None:
 
 
 async def test_surveys_are_counted_apart(service: Service) -> None:
-    await service.plane.ask([curve(1), curve(2)], AskOptions(surveys=["ztf", "lsst"]))
+    await service.plane.infer([curve(1), curve(2)], InferOptions(surveys=["ztf", "lsst"]))
     assert service.outcomes("ztf", "classified") == service.outcomes("lsst", "classified") == 1
 
 
@@ -125,7 +125,7 @@ async def test_large_requests_are_featurised_off_the_event_loop(service: Service
             ticks += 1
 
     ticker = asyncio.create_task(tick())
-    outcomes = await service.plane.ask(curves)
+    outcomes = await service.plane.infer(curves)
     ticker.cancel()
     assert markers(outcomes) == list(range(200))
     assert ticks > 5
@@ -133,10 +133,10 @@ async def test_large_requests_are_featurised_off_the_event_loop(service: Service
 
 async def test_an_overload_refuses_the_whole_request_before_any_work(service: Service) -> None:
     await service.occupied()
-    waiting = asyncio.create_task(service.plane.ask([curve(1)]))
+    waiting = asyncio.create_task(service.plane.infer([curve(1)]))
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
-        await service.plane.ask([curve(marker) for marker in range(100)])
+        await service.plane.infer([curve(marker) for marker in range(100)])
     assert (
         service.metrics.registry.get_sample_value("nightjar_stage_duration_seconds_count", {"stage": "featurise"}) == 1
     )
@@ -148,17 +148,17 @@ async def test_a_deadline_that_nothing_met_is_raised(service: Service) -> None:
     await service.occupied()
     started = monotonic()
     with pytest.raises(DeadlineExceeded):
-        await service.plane.ask([curve(1), curve(2)], AskOptions(deadline=monotonic() + 0.03))
+        await service.plane.infer([curve(1), curve(2)], InferOptions(deadline=monotonic() + 0.03))
     assert monotonic() - started < 1  # although the worker is still held
     assert service.engine.depth == 0
 
 
 async def test_a_deadline_that_some_met_fails_the_others(service: Service) -> None:
-    [first] = await service.plane.ask([curve(1)])
+    [first] = await service.plane.infer([curve(1)])
     assert first.status == "classified"
     service.graph.on_marker[2.0] = service.graph.hold  # the run after the one that holds marker 2 does not end
     curves = [curve(2)] + [curve(marker, length=20) for marker in range(3, 40)]
-    outcomes = await service.plane.ask(curves, AskOptions(deadline=monotonic() + 0.2))
+    outcomes = await service.plane.infer(curves, InferOptions(deadline=monotonic() + 0.2))
     statuses = {item.status for item in outcomes}
     assert outcomes[0].status == "classified"
     assert statuses == {"classified", "failed"}
@@ -167,13 +167,13 @@ async def test_a_deadline_that_some_met_fails_the_others(service: Service) -> No
 
 async def test_a_deadline_in_the_past_is_not_even_run(service: Service) -> None:
     with pytest.raises(DeadlineExceeded):
-        await service.plane.ask([curve(1)], AskOptions(deadline=monotonic() - 1))
+        await service.plane.infer([curve(1)], InferOptions(deadline=monotonic() - 1))
     assert service.graph.seen == []
 
 
 async def test_a_light_curve_the_network_fails_on_fails_alone(service: Service) -> None:
     service.graph.on_marker[2.0] = poison
-    outcomes = await service.plane.ask([curve(marker) for marker in (1, 2, 3)])
+    outcomes = await service.plane.infer([curve(marker) for marker in (1, 2, 3)])
     assert markers(outcomes) == [1, None, 3]
     assert (outcomes[1].status, outcomes[1].reason) == ("failed", "inference_failed")
     assert service.outcomes("none", "failed", "inference_failed") == 1
@@ -181,8 +181,8 @@ async def test_a_light_curve_the_network_fails_on_fails_alone(service: Service) 
 
 async def test_a_cancelled_request_leaves_nothing_in_the_queue(service: Service) -> None:
     await service.occupied()
-    gone = asyncio.create_task(service.plane.ask([curve(marker) for marker in range(5)]))
-    stays = asyncio.create_task(service.plane.ask([curve(9)]))
+    gone = asyncio.create_task(service.plane.infer([curve(marker) for marker in range(5)]))
+    stays = asyncio.create_task(service.plane.infer([curve(9)]))
     await asyncio.sleep(0)
     assert service.engine.depth == 6
     gone.cancel()
@@ -198,12 +198,12 @@ async def test_a_cancelled_request_leaves_nothing_in_the_queue(service: Service)
 async def test_a_dead_engine_is_the_whole_requests_problem(service: Service) -> None:
     service.graph.on_marker[2.0] = sys.exit
     with pytest.raises(EngineDead):
-        await service.plane.ask([curve(1), curve(2)])
+        await service.plane.infer([curve(1), curve(2)])
     with pytest.raises(EngineDead):
-        await service.plane.ask([curve(3)])
+        await service.plane.infer([curve(3)])
 
 
 async def test_a_draining_engine_takes_nothing_new(service: Service) -> None:
     await service.engine.drain(1)
     with pytest.raises(EngineClosed):
-        await service.plane.ask([curve(1)])
+        await service.plane.infer([curve(1)])

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from nightjar_alerts.service.engine.batch import Classification, RunReport, Waiting
+from nightjar_alerts.service.engine.batch import Classification, QueueEntry, RunReport
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel, Policy, choose
 from support.graphs import EchoGraph, echo_manifest, question
@@ -54,7 +54,7 @@ async def started(graph: EchoGraph) -> None:
     assert await asyncio.to_thread(graph.started.acquire, True, 20)
 
 
-async def occupied(engine: Engine, graph: EchoGraph, workers: int = 1) -> list[Waiting]:
+async def occupied(engine: Engine, graph: EchoGraph, workers: int = 1) -> list[QueueEntry]:
     """Hold every worker inside a run, so that what comes next stays queued."""
     graph.hold()
     entries = []
@@ -64,5 +64,5 @@ async def occupied(engine: Engine, graph: EchoGraph, workers: int = 1) -> list[W
     return entries
 
 
-async def settled(entries: list[Waiting]) -> list[object]:
+async def settled(entries: list[QueueEntry]) -> list[object]:
     return await asyncio.gather(*(entry.future for entry in entries), return_exceptions=True)

@@ -9,10 +9,10 @@ from nightjar_alerts.models.bundle import Calibration, Manifest, Parameters
 from nightjar_alerts.models.lightcurve import LightCurve, Limits, Tokens
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
-from nightjar_alerts.service.engine.batch import Arrays, Question
+from nightjar_alerts.service.engine.batch import Arrays, ModelInput
 
 
-def question(marker: float, length: int = 10) -> Question:
+def question(marker: float, length: int = 10) -> ModelInput:
     """One that :class:`EchoGraph` can tell from others by its flux."""
     tokens = Tokens(
         time=np.arange(length, dtype=np.float32),
@@ -25,7 +25,7 @@ def question(marker: float, length: int = 10) -> Question:
         points_per_band=(length, 0, 0, 0, 0, 0),
         origin_mjd=60_000.0,
     )
-    return Question(tokens)
+    return ModelInput(tokens)
 
 
 def poison() -> None:

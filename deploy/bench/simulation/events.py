@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from deploy.bench.workload import Trace
 from nightjar_alerts.service.engine.batch import (
     DeadlineExceeded,
+    ModelInput,
     Prediction,
-    Question,
     RunReport,
     TaskProgram,
     padded_length,
@@ -249,7 +249,9 @@ def occupation(model: LoadedModel, workers: int, repeats: int = REPEATS) -> Cost
     return CostModel.fit(samples)
 
 
-def _busy_seconds(model: LoadedModel, program: TaskProgram, questions: Sequence[Question], repeats: int) -> list[float]:
+def _busy_seconds(
+    model: LoadedModel, program: TaskProgram, questions: Sequence[ModelInput], repeats: int
+) -> list[float]:
     seconds = []
     for _ in range(1 + repeats):
         started = perf_counter()
@@ -298,7 +300,7 @@ async def replay(
 
 
 async def _drive(
-    engine: Engine, trace: Trace, questions: Sequence[Question], deadline: float | None, runs: list[SimulatedRun]
+    engine: Engine, trace: Trace, questions: Sequence[ModelInput], deadline: float | None, runs: list[SimulatedRun]
 ) -> TraceOutcome:
     loop = asyncio.get_running_loop()
     answered = np.full(len(questions), np.nan)
@@ -344,6 +346,6 @@ def _as_run(report: RunReport) -> SimulatedRun:
     return SimulatedRun(tuple(range(report.size)), report.length, report.tokens, 0.0, seconds)
 
 
-def _questions(program: TaskProgram, trace: Trace) -> list[Question]:
+def _questions(program: TaskProgram, trace: Trace) -> list[ModelInput]:
     question_by_length = {length: probe(program, Shape(1, length, 0))[0] for length in set(trace.length.tolist())}
     return [question_by_length[length] for length in trace.length.tolist()]

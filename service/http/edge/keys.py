@@ -105,7 +105,7 @@ def limits_of(limits: KeyLimits | None) -> tuple[Limit, ...]:
 
 
 class Wait(NamedTuple):
-    """Refusal of a request: the limit that it met, and after how many seconds it will be let in."""
+    """Skipped of a request: the limit that it met, and after how many seconds it will be let in."""
 
     limit: Limit
     seconds: float

@@ -25,7 +25,7 @@ from nightjar_alerts.models.alerts.surveys import SURVEY_BY_NAME
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.service.answers.replies import AlertsReply, FieldError
 from nightjar_alerts.service.answers.writers import each_written
-from nightjar_alerts.service.dataplane import AskOptions, Outcome, Refusal
+from nightjar_alerts.service.dataplane import InferOptions, Outcome, Skipped
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.curves import class_writers
 from nightjar_alerts.service.http.edge import errors
@@ -178,7 +178,7 @@ def _check(query: AlertQuery, settings: Settings) -> None:
         raise ProblemError(errors.INVALID, errors=[fault])
 
 
-async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, terms: AskOptions) -> list[Read]:
+async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, terms: InferOptions) -> list[Read]:
     """Read packets in threads, chunk by chunk. Raises ProblemError: 504 past the deadline, 413 for too many records."""
     settings = call.settings
     limits = ReadLimits(max_decompressed_bytes=settings.max_decompressed_bytes, max_records=settings.max_packets)
@@ -195,7 +195,7 @@ async def _decode(packets: Sequence[bytes], schema: str | None, call: Call, term
 
 
 def _read_all(
-    packets: Sequence[bytes], reader: MessageReader, rule: TopicRule, new: NewSchemas, terms: AskOptions
+    packets: Sequence[bytes], reader: MessageReader, rule: TopicRule, new: NewSchemas, terms: InferOptions
 ) -> list[Read]:
     read: list[Read] = []
     for data in packets:
@@ -222,11 +222,11 @@ def _chunks(packets: Sequence[bytes]) -> list[list[bytes]]:
     return chunks
 
 
-def _item(read: Read) -> LightCurve | Refusal:
+def _item(read: Read) -> LightCurve | Skipped:
     if isinstance(read, PacketError):
-        return Refusal("rejected", read.reason, read.detail)
+        return Skipped("rejected", read.reason, read.detail)
     if read.curve is None:
-        return Refusal("abstained", read.reason or "", read.detail)
+        return Skipped("abstained", read.reason or "", read.detail)
     return read.curve
 
 
@@ -236,7 +236,7 @@ def _survey(read: Read) -> str:
 
 def _choose(
     service: Service, query: AlertQuery, read: Sequence[Read]
-) -> tuple[list[Lease[LightCurve]], list[LightCurve | LightCurveError | Refusal]]:
+) -> tuple[list[Lease[LightCurve]], list[LightCurve | LightCurveError | Skipped]]:
     """Choose the model for each packet, by its survey and, where a canary has a share, its object; and the item."""
     chooser = service.chooser(query.model)
     choices = [chooser.choose(_item(item), survey=_survey(item), key=_key(item)) for item in read]

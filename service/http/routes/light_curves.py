@@ -30,7 +30,7 @@ from starlette.types import Message, Receive, Scope, Send
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.service.answers.replies import FieldError, ForecastReply
 from nightjar_alerts.service.answers.writers import forecast_writer
-from nightjar_alerts.service.dataplane import FAILURE_REASONS, AskOptions, Outcome, Refusal
+from nightjar_alerts.service.dataplane import FAILURE_REASONS, InferOptions, Outcome, Skipped
 from nightjar_alerts.service.engine.batch import DeadlineExceeded, ForecastItem, Overloaded
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.curves import (
@@ -121,7 +121,7 @@ class LineAnswerer:
         stopwatch.tell(self._lease.served.plane.notes)
         return written
 
-    def _terms(self) -> AskOptions:
+    def _terms(self) -> InferOptions:
         """Terms of light curves that come now."""
         return terms_of(self._request, self._service.settings, monotonic(), self._options.deadline_ms)
 
@@ -134,10 +134,10 @@ class LineAnswerer:
         stopwatch.lap("validate")
         return items
 
-    async def _ask(self, items: Sequence[Item], terms: AskOptions, patient: bool) -> list[Outcome]:
+    async def _ask(self, items: Sequence[Item], terms: InferOptions, patient: bool) -> list[Outcome]:
         while True:
             try:
-                return await self._lease.ask([self._item_or_refusal(item) for item in items], terms)
+                return await self._lease.infer([self._item_or_refusal(item) for item in items], terms)
             except DeadlineExceeded as late:
                 return await self._too_late(items, late)
             except Overloaded as full:
@@ -147,7 +147,7 @@ class LineAnswerer:
                     return await self._too_late(items, DeadlineExceeded())
                 await asyncio.sleep(min(full.retry_after, seconds))
 
-    def _item_or_refusal(self, item: Item) -> Item | Refusal:
+    def _item_or_refusal(self, item: Item) -> Item | Skipped:
         """Refuse what lies outside the model's domain: a stream has one model, and nothing is led to another."""
         if self._options.model or not isinstance(item, LightCurve):
             return item
@@ -156,7 +156,7 @@ class LineAnswerer:
     async def _too_late(self, items: Sequence[Item], late: DeadlineExceeded) -> list[Outcome]:
         """Answer light curves whose time has passed; bad ones are told what is wrong all the same."""
         failed = Outcome("failed", reason=FAILURE_REASONS[DeadlineExceeded], detail=str(late))
-        bad = iter(await self._lease.ask([item for item in items if isinstance(item, InvalidCurve)]))
+        bad = iter(await self._lease.infer([item for item in items if isinstance(item, InvalidCurve)]))
         return [next(bad) if isinstance(item, InvalidCurve) else failed for item in items]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar_alerts.service.engine.queue import DrainRate, time_until, wait
+from nightjar_alerts.service.engine.queue import ThroughputEstimate, time_until, wait
 
 amounts = st.floats(0, 100)
 rates = st.floats(0.5, 8)
@@ -66,7 +66,7 @@ def test_there_is_always_a_time_to_come_back(
 
 def test_the_rate_is_what_workers_clear_while_they_are_busy() -> None:
     """Merged runs: two seconds of work a second, of each of two workers; pauses in between do not count."""
-    rate, now = DrainRate(workers=2), 0.0
+    rate, now = ThroughputEstimate(workers=2), 0.0
     assert rate.value == 2.0
     for _ in range(60):
         rate.busy(now)
@@ -79,14 +79,14 @@ def test_the_rate_is_what_workers_clear_while_they_are_busy() -> None:
 
 
 def test_work_that_is_done_while_others_idle_says_nothing() -> None:
-    rate = DrainRate(workers=2)
+    rate = ThroughputEstimate(workers=2)
     for second in range(100):
         rate.cleared(float(second), 1.0)
     assert rate.value == 2.0
 
 
 def test_the_rate_follows_the_machine() -> None:
-    rate, now = DrainRate(workers=1), 0.0
+    rate, now = ThroughputEstimate(workers=1), 0.0
     rate.busy(now)
     for cost in (0.1, 0.4):
         for _ in range(300):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nightjar_alerts.service.engine.batch import Waiting
+from nightjar_alerts.service.engine.batch import QueueEntry
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
-from nightjar_alerts.service.engine.queue import Backlog
+from nightjar_alerts.service.engine.queue import RequestQueue
 from support.graphs import question
 
 COST = CostModel(1e-3, 1e-6, 0.0)
@@ -31,18 +31,20 @@ def entry(
     enqueued: float = 0.0,
     priority: float = 0.0,
     client: str = "",
-) -> Waiting:
+) -> QueueEntry:
     asked, seconds = question(0, length), COST.seconds(1, length)
-    return Waiting(length, enqueued, deadline, asked, loop.create_future(), seconds, priority=priority, client=client)
+    return QueueEntry(
+        length, enqueued, deadline, asked, loop.create_future(), seconds, priority=priority, client=client
+    )
 
 
-def one_by_one(backlog: Backlog, count: int) -> list[Waiting]:
+def one_by_one(backlog: RequestQueue, count: int) -> list[QueueEntry]:
     """The next ones in the order they are due."""
     return [backlog.take(9e9, COST, BatchLimits(max_items=1), 1)[0][0] for _ in range(count)]
 
 
 def test_a_batch_is_removed_and_the_rest_keeps_its_order(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, entries = Backlog(), [entry(loop) for _ in range(5)]
+    backlog, entries = RequestQueue(), [entry(loop) for _ in range(5)]
     backlog.add(entries)
     batch, late = backlog.take(0.0, COST, BatchLimits(max_items=2), 1)
     assert (batch, late) == (entries[:2], [])
@@ -50,7 +52,7 @@ def test_a_batch_is_removed_and_the_rest_keeps_its_order(loop: asyncio.AbstractE
 
 
 def test_expired_entries_are_handed_back_and_make_room_in_the_batch(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, entries = Backlog(), [entry(loop, deadline=1.0 if number % 2 else None) for number in range(6)]
+    backlog, entries = RequestQueue(), [entry(loop, deadline=1.0 if number % 2 else None) for number in range(6)]
     backlog.add(entries)
     batch, late = backlog.take(2.0, COST, BatchLimits(), 1)
     assert (batch, late) == (entries[::2], entries[1::2])
@@ -58,20 +60,20 @@ def test_expired_entries_are_handed_back_and_make_room_in_the_batch(loop: asynci
 
 
 def test_a_window_of_expired_entries_leaves_the_rest_waiting(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, entries = Backlog(), [entry(loop, deadline=1.0) for _ in range(4)] + [entry(loop)]
+    backlog, entries = RequestQueue(), [entry(loop, deadline=1.0) for _ in range(4)] + [entry(loop)]
     backlog.add(entries)
     assert backlog.take(2.0, COST, BatchLimits(window=4), 1) == ([], entries[:4])
     assert backlog.take(2.0, COST, BatchLimits(window=4), 1) == ([entries[4]], [])
 
 
 def test_an_entry_is_removed_once(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, waiting = Backlog(), entry(loop)
+    backlog, waiting = RequestQueue(), entry(loop)
     backlog.add([waiting])
     assert [backlog.remove(waiting), backlog.remove(waiting)] == [True, False]
 
 
 def test_seconds_follow_the_entries_and_end_at_zero(loop: asyncio.AbstractEventLoop) -> None:
-    rng, backlog, inside = random.Random(0), Backlog(), list[Waiting]()
+    rng, backlog, inside = random.Random(0), RequestQueue(), list[QueueEntry]()
     for _ in range(2000):
         if inside and rng.random() < 0.5:
             backlog.remove(inside.pop(rng.randrange(len(inside))))
@@ -86,7 +88,7 @@ def test_seconds_follow_the_entries_and_end_at_zero(loop: asyncio.AbstractEventL
 
 def test_taking_from_a_long_backlog_costs_no_more_than_from_a_short_one(loop: asyncio.AbstractEventLoop) -> None:
     """Ten thousand withdrawn entries leave nothing behind that a batch would have to step over."""
-    backlog, entries = Backlog(), [entry(loop) for _ in range(10_001)]
+    backlog, entries = RequestQueue(), [entry(loop) for _ in range(10_001)]
     backlog.add(entries)
     for waiting in entries[:-1]:
         backlog.remove(waiting)
@@ -94,7 +96,7 @@ def test_taking_from_a_long_backlog_costs_no_more_than_from_a_short_one(loop: as
 
 
 def test_priority_is_a_head_start_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
-    backlog = Backlog()
+    backlog = RequestQueue()
     plain = [entry(loop, enqueued=float(second)) for second in range(6)]
     urgent = [entry(loop, enqueued=float(second), priority=3.5) for second in (4, 5)]
     backlog.add([*plain[:5], urgent[0], plain[5], urgent[1]])
@@ -104,13 +106,13 @@ def test_priority_is_a_head_start_and_no_more(loop: asyncio.AbstractEventLoop) -
 
 
 def test_priority_is_found_behind_a_deep_queue(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, urgent = Backlog(), entry(loop, enqueued=1.0, priority=60.0)
+    backlog, urgent = RequestQueue(), entry(loop, enqueued=1.0, priority=60.0)
     backlog.add([*(entry(loop) for _ in range(1000)), urgent])
     assert backlog.take(1.0, COST, BatchLimits(), 1)[0][0] is urgent
 
 
 def test_a_burst_of_one_client_keeps_no_other_waiting(loop: asyncio.AbstractEventLoop) -> None:
-    backlog = Backlog()
+    backlog = RequestQueue()
     backlog.add([entry(loop, client="burst") for _ in range(10_000)])
     one_by_one(backlog, 100)
     late = [entry(loop, enqueued=1.0, client="late") for _ in range(5)]
@@ -120,7 +122,7 @@ def test_a_burst_of_one_client_keeps_no_other_waiting(loop: asyncio.AbstractEven
 
 
 def test_clients_get_equal_work_whatever_the_lengths(loop: asyncio.AbstractEventLoop) -> None:
-    backlog = Backlog()
+    backlog = RequestQueue()
     lengths = {"long": 400, "short": 4, "middle": 60}
     backlog.add([entry(loop, length, client=name) for name, length in lengths.items() for _ in range(2000)])
     given = dict.fromkeys(lengths, 0.0)
@@ -131,7 +133,7 @@ def test_clients_get_equal_work_whatever_the_lengths(loop: asyncio.AbstractEvent
 
 
 def test_a_client_that_was_away_has_saved_nothing_up(loop: asyncio.AbstractEventLoop) -> None:
-    backlog = Backlog()
+    backlog = RequestQueue()
     backlog.add([entry(loop, client="a") for _ in range(300)] + [entry(loop, client="b")])
     one_by_one(backlog, 200)
     backlog.add([entry(loop, client="b") for _ in range(100)])
@@ -140,7 +142,7 @@ def test_a_client_that_was_away_has_saved_nothing_up(loop: asyncio.AbstractEvent
 
 def test_a_client_that_comes_and_goes_gains_nothing(loop: asyncio.AbstractEventLoop) -> None:
     """A client that never has more than one waiting gets its share, and not more than that."""
-    backlog = Backlog()
+    backlog = RequestQueue()
     backlog.add([entry(loop, client="steady") for _ in range(300)])
     served = []
     for _ in range(200):
@@ -151,7 +153,7 @@ def test_a_client_that_comes_and_goes_gains_nothing(loop: asyncio.AbstractEventL
 
 
 def test_a_withdrawn_burst_is_not_held_against_its_client(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, burst = Backlog(), [entry(loop, client="a") for _ in range(1000)]
+    backlog, burst = RequestQueue(), [entry(loop, client="a") for _ in range(1000)]
     backlog.add([*burst, *(entry(loop, client="b") for _ in range(100))])
     for item in burst:
         backlog.remove(item)
@@ -161,7 +163,7 @@ def test_a_withdrawn_burst_is_not_held_against_its_client(loop: asyncio.Abstract
 
 
 def test_priority_moves_a_client_ahead_by_so_much_work_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, seconds = Backlog(), COST.seconds(1, 10)
+    backlog, seconds = RequestQueue(), COST.seconds(1, 10)
     backlog.add([entry(loop, client="plain") for _ in range(100)])
     backlog.add([entry(loop, client="urgent", priority=10 * seconds) for _ in range(100)])
     order = [item.client for item in one_by_one(backlog, 60)]
@@ -170,7 +172,7 @@ def test_priority_moves_a_client_ahead_by_so_much_work_and_no_more(loop: asyncio
 
 
 def test_waiting_work_is_told_by_client(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, seconds = Backlog(), COST.seconds(1, 10)
+    backlog, seconds = RequestQueue(), COST.seconds(1, 10)
     backlog.add([entry(loop, client=name) for name in "aab"])
     assert backlog.counts("a") == (2, [1])
     assert backlog.counts("nobody") == (0, [2, 1])
@@ -180,7 +182,7 @@ def test_waiting_work_is_told_by_client(loop: asyncio.AbstractEventLoop) -> None
 
 
 def test_a_hold_ends_when_the_one_that_waits_longest_has_waited_enough(loop: asyncio.AbstractEventLoop) -> None:
-    backlog, limits = Backlog(), BatchLimits(max_delay=0.5)
+    backlog, limits = RequestQueue(), BatchLimits(max_delay=0.5)
     assert backlog.held_for(0.0, limits) is None
     backlog.add([entry(loop, enqueued=2.0, priority=60.0), entry(loop, enqueued=1.8, client="other")])
     assert backlog.held_for(2.1, limits) == pytest.approx(0.2)
@@ -206,8 +208,8 @@ def test_each_entry_leaves_once_whatever_happens(
 ) -> None:
     """Arrivals, withdrawals, deadlines that pass and batches, in any order: one fate each, nothing kept."""
     with closing(asyncio.new_event_loop()) as loop:
-        backlog, now = Backlog(), 0.0
-        came, left = list[Waiting](), list[Waiting]()
+        backlog, now = RequestQueue(), 0.0
+        came, left = list[QueueEntry](), list[QueueEntry]()
         for event, length, patience, priority, client in [*events, *[("take", 1, None, 0.0, "")] * len(events)]:
             now += 0.001
             if event == "arrive":
@@ -229,7 +231,7 @@ def test_each_entry_leaves_once_whatever_happens(
 @given(st.lists(st.tuples(st.integers(1, 400), st.sampled_from([0.0, 2.0, 5.0])), min_size=1, max_size=60))
 def test_nobody_waits_for_more_batches_than_had_a_better_rank(arriving: list[tuple[int, float]]) -> None:
     with closing(asyncio.new_event_loop()) as loop:
-        backlog = Backlog()
+        backlog = RequestQueue()
         entries = [entry(loop, length, None, float(n), priority) for n, (length, priority) in enumerate(arriving)]
         backlog.add(entries)
         taken: dict[int, int] = {}
@@ -251,7 +253,7 @@ def test_nobody_waits_longer_than_for_a_fair_share(
 ) -> None:
     """Whatever others send: by the time a light curve runs, no other client got much more work than its own did."""
     with closing(asyncio.new_event_loop()) as loop:
-        backlog = Backlog()
+        backlog = RequestQueue()
         backlog.add([entry(loop, length, client=name, priority=priority * (name == "a")) for length, name in arriving])
         given = dict.fromkeys("abc", 0.0)
         longest = COST.seconds(1, 400)

@@ -11,9 +11,9 @@ from nightjar_alerts.service.engine.batch import (
     Classification,
     Graph,
     InferenceFailed,
+    ModelInput,
     Prediction,
-    Question,
-    Waiting,
+    QueueEntry,
     answer,
 )
 from nightjar_alerts.service.engine.policy import CostModel
@@ -30,8 +30,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-def group(loop: asyncio.AbstractEventLoop, *questions: Question) -> list[Waiting]:
-    return [Waiting(len(asked), 0.0, None, asked, loop.create_future(), 1e-3) for asked in questions]
+def group(loop: asyncio.AbstractEventLoop, *questions: ModelInput) -> list[QueueEntry]:
+    return [QueueEntry(len(asked), 0.0, None, asked, loop.create_future(), 1e-3) for asked in questions]
 
 
 def test_rows_are_matched_to_their_light_curves(loop: asyncio.AbstractEventLoop) -> None:

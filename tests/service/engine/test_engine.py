@@ -14,9 +14,9 @@ from nightjar_alerts.service.engine.batch import (
     EngineClosed,
     EngineDead,
     InferenceFailed,
+    ModelInput,
     Overloaded,
     Prediction,
-    Question,
     RunReport,
 )
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
@@ -306,7 +306,7 @@ async def test_under_chaos_nothing_is_lost_or_answered_twice(seed: int, layout: 
     poisonous = {float(marker) for marker in rng.sample(range(400), 20)}
     graph.on_marker = dict.fromkeys(poisonous, poison)
 
-    async def ask(engine: Engine, asked: Question, deadline: float | None) -> Prediction:
+    async def ask(engine: Engine, asked: ModelInput, deadline: float | None) -> Prediction:
         priority, client = rng.choice([-4.0, 0.0, 3.0]), rng.choice(["", "a", "b"])
         entries = engine.enqueue([asked], deadline, priority=priority, client=client)
         try:

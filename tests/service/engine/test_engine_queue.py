@@ -6,7 +6,7 @@ from time import monotonic, sleep
 import pytest
 
 from deploy.bench.simulation.events import fifo, one_by_one
-from nightjar_alerts.service.engine.batch import Arrays, Overloaded, Waiting
+from nightjar_alerts.service.engine.batch import Arrays, Overloaded, QueueEntry
 from nightjar_alerts.service.engine.engine import Engine, EngineOptions
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
 from support.engines import COST, PROGRAM, occupied, serving, settled
@@ -124,7 +124,7 @@ async def test_the_time_to_come_back_is_when_there_is_room() -> None:
             return full.retry_after
         return 0.0
 
-    wanted, entries = [question(marker) for marker in range(10)], list[Waiting]()
+    wanted, entries = [question(marker) for marker in range(10)], list[QueueEntry]()
     engine = Engine(
         Slow(),
         PROGRAM,

@@ -71,13 +71,13 @@ async def test_an_answer_does_not_depend_on_batch_mates(model: LoadedModel) -> N
         program,
         model.cost,
         EngineOptions(workers=2),
-        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).note_run,),
+        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).record_run,),
     )
     await engine.start()
     plane = DataPlane(engine, program, metrics)
-    together = await plane.ask(curves)
-    one_by_one = [outcome for curve in curves for outcome in await plane.ask([curve])]
-    at_once = await asyncio.gather(*(plane.ask([curve]) for curve in curves))
+    together = await plane.infer(curves)
+    one_by_one = [outcome for curve in curves for outcome in await plane.infer([curve])]
+    at_once = await asyncio.gather(*(plane.infer([curve]) for curve in curves))
     await engine.stop()
     assert max(o.prediction.batch_size for o in together if o.prediction) > 1
     for curve, outcomes in zip(curves, zip(together, one_by_one, (o for [o] in at_once), strict=True), strict=True):
@@ -100,10 +100,10 @@ async def test_expert_loads_of_the_graph_reach_the_metrics(model: LoadedModel) -
         program,
         model.cost,
         EngineOptions(workers=1),
-        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).note_run,),
+        listeners=(metrics.notes("classification", model.bundle.manifest.classes.names).record_run,),
     )
     await engine.start()
-    outcomes = await DataPlane(engine, program, metrics).ask([random_curve(rng, 40) for _ in range(5)])
+    outcomes = await DataPlane(engine, program, metrics).infer([random_curve(rng, 40) for _ in range(5)])
     await engine.stop()
     loads: dict[str, float] = {}
     for family in metrics.registry.collect():

@@ -19,8 +19,8 @@ from nightjar_alerts.service.engine.batch import (
     Arrays,
     Classification,
     EngineDead,
+    ModelInput,
     OutOfMemory,
-    Question,
     RunGraph,
     RunHung,
     is_out_of_memory,
@@ -31,7 +31,7 @@ from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.engine.supervise import (
     HUNG_FACTOR,
-    EngineBroken,
+    FatalEngineError,
     Fault,
     Supervisor,
     fault_of,
@@ -68,15 +68,15 @@ def session_run(bundle: Bundle) -> SessionRun:
     return SessionRun(open_session(bundle.model), partial(open_session, bundle.model))
 
 
-def asked(bundle: Bundle, **columns: float) -> Question:
+def asked(bundle: Bundle, **columns: float) -> ModelInput:
     values = {"flux": 100.0, "flux_err": 1.0} | columns
     made = {name: np.full(10, value) for name, value in values.items()}
     curve = LightCurve.from_columns(60_000 + np.arange(10), made["flux"], made["flux_err"], ["r"] * 10)
-    prepared: Question = program_of(bundle.manifest).prepare(curve)  # type: ignore[arg-type]  # it classifies
+    prepared: ModelInput = program_of(bundle.manifest).prepare(curve)  # type: ignore[arg-type]  # it classifies
     return prepared
 
 
-def of(bundle: Bundle, *questions: Question) -> Arrays:
+def of(bundle: Bundle, *questions: ModelInput) -> Arrays:
     return program_of(bundle.manifest).assemble(questions)
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_cannot_be_interrupted_is_fatal() -> None:
     assert graph.started.acquire(timeout=10)
     assert supervisor.watch(1.5 * FLOOR) is None
     broken = supervisor.watch(1.5 * FLOOR)
-    assert isinstance(broken, EngineBroken)
+    assert isinstance(broken, FatalEngineError)
     assert (broken.fault, str(broken)) == (Fault.RUN_HUNG, "an inference run hangs")
     graph.release()
     thread.join(10)
@@ -261,7 +261,7 @@ def test_a_provider_that_is_lost_twice_is_fatal() -> None:
     for again in (False, True):
         device.lost = True
         if again:
-            with pytest.raises(EngineBroken, match="the execution provider fails every run"):
+            with pytest.raises(FatalEngineError, match="the execution provider fails every run"):
                 supervisor(inputs(5.0))
         else:
             supervisor(inputs(5.0))
@@ -271,7 +271,7 @@ def test_a_provider_that_is_lost_twice_is_fatal() -> None:
 def test_a_provider_that_does_not_come_back_is_fatal() -> None:
     device = Device(comes_back=False)
     device.lost = True
-    with pytest.raises(EngineBroken) as caught:
+    with pytest.raises(FatalEngineError) as caught:
         supervised(device)(inputs(5.0))
     assert fault_of(caught.value) is Fault.PROVIDER_LOST
 
@@ -298,7 +298,7 @@ def test_memory_that_is_gone_for_everybody_is_not_the_fault_of_a_curve() -> None
     def full(_: Arrays) -> Arrays:
         raise MemoryError
 
-    with pytest.raises(EngineBroken, match="no memory left"):
+    with pytest.raises(FatalEngineError, match="no memory left"):
         supervised(full)(inputs(5.0))
 
 

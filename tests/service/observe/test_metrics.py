@@ -53,7 +53,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_a_run_is_counted_in_full(metrics: Metrics) -> None:
-    metrics.notes(TASK, CLASSES.names).note_run(report(), 2e-3)
+    metrics.notes(TASK, CLASSES.names).record_run(report(), 2e-3)
     expected = {
         ("nightjar_batch_size_sum", "task", TASK): 2,
         ("nightjar_batch_tokens_sum", "task", TASK): 20,
@@ -98,7 +98,7 @@ def test_values_are_counted_once_however_many_threads_note_and_read_them(metrics
 def test_work_of_a_model_is_counted_without_being_asked_for_when_there_is_much(metrics: Metrics) -> None:
     notes = metrics.notes(TASK, CLASSES.names)
     for _ in range(MOST_RUNS):
-        notes.note_run(report(), 2e-3)
+        notes.record_run(report(), 2e-3)
     assert notes._runs == []
     assert value(metrics, "nightjar_batch_size_count", task=TASK) == MOST_RUNS
     assert notes.statistics.totals().ran.count == MOST_RUNS
@@ -107,7 +107,7 @@ def test_work_of_a_model_is_counted_without_being_asked_for_when_there_is_much(m
 @pytest.mark.parametrize(("layer", "expert", "load"), [("input", "1", 6), ("0", "1", 12), ("1", "0", 16)])
 def test_expert_load_is_counted_by_layer(metrics: Metrics, layer: str, expert: str, load: float) -> None:
     for _ in range(2):
-        metrics.notes(TASK, CLASSES.names).note_run(report(), 2e-3)
+        metrics.notes(TASK, CLASSES.names).record_run(report(), 2e-3)
     assert value(metrics, "nightjar_expert_load_total", layer=layer, expert=expert) == 2 * load
 
 
@@ -144,7 +144,7 @@ def test_models_are_named_while_they_are_served(metrics: Metrics) -> None:
 
 
 def test_scraped_metrics_parse_and_keep_to_the_naming_rules(metrics: Metrics) -> None:
-    metrics.notes(TASK, CLASSES.names).note_run(report(), 2e-3)
+    metrics.notes(TASK, CLASSES.names).record_run(report(), 2e-3)
     families = list(text_string_to_metric_families(metrics.render().decode()))
     ours = [family for family in families if family.name.startswith("nightjar_")]
     assert len(ours) > 20

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import Bundle
 from nightjar_alerts.models.forecast import Queries
-from nightjar_alerts.service.engine.batch import Question, Row
+from nightjar_alerts.service.engine.batch import ModelInput, Row
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.cache import OVERHEAD_BYTES, ResultCache
 from support.graphs import echo_manifest, question
@@ -30,10 +30,10 @@ def cache(max_bytes: int = 1_000_000) -> ResultCache:
     return ResultCache(max_bytes, Metrics())
 
 
-def changed(name: str, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Question:
+def changed(name: str, change: Callable[[NDArray[Any]], NDArray[Any]]) -> ModelInput:
     tokens = question(1.0).tokens
     new: dict[str, Any] = {name: change(getattr(tokens, name).copy())}
-    return Question(replace(tokens, **new))
+    return ModelInput(replace(tokens, **new))
 
 
 def bump(values: NDArray[Any]) -> NDArray[Any]:
@@ -62,8 +62,8 @@ def test_so_does_everything_else_that_an_answer_depends_on() -> None:
         shared.of(BUNDLE, "cuda").key(asked),
         shared.of(replace(BUNDLE, sha256="cd" * 32), "cpu").key(asked),
         shared.of(replace(BUNDLE, manifest=echo_manifest().model_copy(update={"task": "forecast"})), "cpu").key(asked),
-        shared.of(BUNDLE, "cpu").key(Question(asked.tokens, QUERIES)),
-        shared.of(BUNDLE, "cpu").key(Question(asked.tokens, replace_band(QUERIES))),
+        shared.of(BUNDLE, "cpu").key(ModelInput(asked.tokens, QUERIES)),
+        shared.of(BUNDLE, "cpu").key(ModelInput(asked.tokens, replace_band(QUERIES))),
         shared.of(BUNDLE, "cpu").key(question(1.0, length=11)),
     }
     assert len(keys) == 7

@@ -12,10 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from nightjar_alerts.models.bundle import BundleError
-from nightjar_alerts.service.dataplane import AskOptions
+from nightjar_alerts.service.dataplane import InferOptions
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import Tracer
-from nightjar_alerts.service.registry.live import Lease, ask_each, held
+from nightjar_alerts.service.registry.live import Lease, held, infer_many
 from nightjar_alerts.service.registry.load import LoadFailed, Refused
 from nightjar_alerts.service.registry.names import NotReady, Reference, UnknownModel
 from nightjar_alerts.service.registry.repository import ModelRepository
@@ -56,7 +56,7 @@ class Home:
 
 async def top(lease: Lease[Any]) -> float:
     with lease:
-        [outcome] = await lease.ask([curve(1.0)], AskOptions())
+        [outcome] = await lease.infer([curve(1.0)], InferOptions())
     assert outcome.prediction is not None
     return float(outcome.prediction.outputs["probabilities"][0])
 
@@ -321,12 +321,12 @@ async def test_several_models_answer_one_list_of_items(home: Home) -> None:
     first, mine = home.models.classifier(), home.models.classifier("mine")
     leases = [mine, first, mine]
     with held(leases):
-        outcomes = await ask_each(leases, [curve(1.0), curve(1.0, length=5), curve(1.0)], AskOptions())
+        outcomes = await infer_many(leases, [curve(1.0), curve(1.0, length=5), curve(1.0)], InferOptions())
         assert (first.served.leases, mine.served.leases) == (1, 2)
     assert [outcome.status for outcome in outcomes] == ["classified"] * 3
     assert [outcome.points_per_band[2] for outcome in outcomes] == [10, 5, 10]
     assert (first.served.leases, mine.served.leases) == (0, 0)
-    assert await ask_each([], [], AskOptions()) == []
+    assert await infer_many([], [], InferOptions()) == []
 
 
 async def test_an_alias_of_the_settings_has_to_lead_somewhere(root: Path, tmp_path: Path) -> None:

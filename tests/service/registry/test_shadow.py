@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nightjar_alerts.models.bundle import Bundle, Task
-from nightjar_alerts.service.dataplane import AskOptions
+from nightjar_alerts.service.dataplane import InferOptions
 from nightjar_alerts.service.engine.batch import Arrays
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.metrics import Metrics
@@ -62,7 +62,7 @@ class Both:
 
     async def ask(self, *markers: float) -> None:
         with self.models.classifier("echo@0.0.1") as lease:
-            outcomes = await lease.ask([curve(marker) for marker in markers], AskOptions())
+            outcomes = await lease.infer([curve(marker) for marker in markers], InferOptions())
         assert [outcome.status for outcome in outcomes] == ["classified"] * len(markers)
 
     async def until(self, holds: Callable[[], bool]) -> None:

@@ -93,7 +93,7 @@ def test_an_alert_that_breaks_the_data_plane_dies_alone(tmp_path: Path, monkeypa
 
     prepare = batch.Classification.prepare
 
-    def broken(self: batch.Classification, item: LightCurve) -> batch.Question:
+    def broken(self: batch.Classification, item: LightCurve) -> batch.ModelInput:
         if item.object_id == "507":
             raise RuntimeError("a bug")
         return prepare(self, item)
