@@ -1,9 +1,14 @@
-"""A contract of the whole service: requests to real processes, their replies recorded once and compared ever after.
+"""Recorded contract of the whole service: real processes get the same input, and their output is compared.
 
-    PYTHONPATH=tests python -m support.contract --record             write tests/contract/recorded.jsonl
-    PYTHONPATH=tests python -m support.contract --tree OLD           compare the service of another checkout
-    PYTHONPATH=tests python -m support.contract --only bundled       one server or stream, compared
+    PYTHONPATH=tests python -m support.contract                    compare this checkout with the recording
+    PYTHONPATH=tests python -m support.contract --exact            ... with numbers equal to the last digit
+    PYTHONPATH=tests python -m support.contract --native on        ... with native kernels
+    PYTHONPATH=tests python -m support.contract --only formats     ... one part alone
+    PYTHONPATH=tests python -m support.contract --tree OTHER       compare another checkout, by OTHER/.venv/bin/nightjar
+    PYTHONPATH=tests python -m support.contract --record           write tests/contract/recorded.jsonl
 
-The processes are those a user starts; what differs from run to run (ids, times, places, versions of the bundled models)
-is masked (:mod:`support.contract.masks`), and numbers agree to 1e-5.
+The parts are HTTP servers (:mod:`support.contract.servers`, with the requests in :mod:`support.contract.cases`), stream
+workers (:mod:`support.contract.streams`) and the command line (:mod:`support.contract.commands`). Status, problem type,
+reasons, pointers, field names, headers and numbers are compared. Wording, times, identifiers, paths and versions of the
+bundled models are masked (:mod:`support.contract.masks`).
 """

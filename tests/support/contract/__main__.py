@@ -4,54 +4,72 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from support.contract.masks import differences
-from support.contract.servers import ROOT, SERVERS, replies
-from support.contract.streams import STREAMS, runs
+from support.contract.commands import run_commands
+from support.contract.masks import TOLERANCE, differences
+from support.contract.processes import ROOT, Tree
+from support.contract.servers import SERVERS, run_server
+from support.contract.streams import STREAMS, run_stream
 
 RECORDED = ROOT / "tests" / "contract" / "recorded.jsonl"
 
+Run = Callable[[str, Tree, Path], Mapping[str, Any]]
 
-def found(name: str, tree: Path = ROOT) -> dict[str, Any]:
-    """Replies that one server or stream of a checkout gives now."""
+PARTS: dict[str, Run] = {
+    **dict.fromkeys(SERVERS, run_server),
+    **dict.fromkeys(STREAMS, run_stream),
+    "commands": run_commands,
+}
+
+
+def observed(part: str, tree: Tree) -> Mapping[str, Any]:
+    """Output of one part of a checkout, by the name of the case."""
     with tempfile.TemporaryDirectory(prefix="contract-") as folder:
-        told = replies if name in SERVERS else runs
-        return told(name, tree, Path(folder))
+        return PARTS[part](part, tree, Path(folder))
 
 
-def recorded(name: str) -> dict[str, Any]:
-    """Replies that it gave when the contract was recorded."""
-    lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
-    return {line["ask"]: line["reply"] for line in lines if line["of"] == name}
-
-
-def _line(name: str, ask: str, reply: Any) -> str:
-    return json.dumps({"of": name, "ask": ask, "reply": reply}, ensure_ascii=False, separators=(",", ":"))
+def recorded(part: str) -> dict[str, Any]:
+    """Output of one part when the contract was recorded."""
+    lines = map(json.loads, RECORDED.read_text().splitlines())
+    return {line["case"]: line["output"] for line in lines if line["part"] == part}
 
 
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true", help="write what is answered now")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="checkout whose service is asked")
-    parser.add_argument("--only", choices=[*SERVERS, *STREAMS], action="append", help="one server or stream")
+    parser.add_argument("--record", action="store_true", help="write the output to the recording")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to run, with an environment in .venv")
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part")
+    parser.add_argument("--exact", action="store_true", help="compare numbers without tolerance")
+    parser.add_argument("--native", choices=("on", "off", "auto"), default="off", help="use of native kernels")
     options = parser.parse_args()
-    names = options.only or [*SERVERS, *STREAMS]
-    now = {name: found(name, options.tree.resolve()) for name in names}
+    tree = Tree(options.tree.resolve(), options.native)
+    parts = options.only or list(PARTS)
     if options.record:
-        kept = [line for line in _kept() if json.loads(line)["of"] not in names]
-        made = [_line(name, ask, reply) for name in names for ask, reply in now[name].items()]
-        RECORDED.write_text("".join(f"{line}\n" for line in [*kept, *made]))
+        _record({part: observed(part, tree) for part in parts})
         return 0
-    wrong = [f"{name} {line}" for name in names for line in differences(recorded(name), now[name])]
-    sys.stdout.write("".join(f"{line}\n" for line in wrong))
-    return int(bool(wrong))
+    tolerance = 0.0 if options.exact else TOLERANCE
+    found = 0
+    for part in parts:
+        for line in differences(recorded(part), observed(part, tree), tolerance):
+            found += 1
+            sys.stdout.write(f"{part} {line}\n")
+    return int(found > 0)
 
 
-def _kept() -> list[str]:
-    return RECORDED.read_text().splitlines() if RECORDED.exists() else []
+def _record(outputs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Replace the recorded lines of these parts."""
+    lines = RECORDED.read_text().splitlines() if RECORDED.exists() else []
+    kept = [line for line in lines if json.loads(line)["part"] not in outputs]
+    made = [
+        json.dumps({"part": part, "case": case, "output": output}, ensure_ascii=False, separators=(",", ":"))
+        for part, cases in outputs.items()
+        for case, output in cases.items()
+    ]
+    RECORDED.write_text("".join(f"{line}\n" for line in [*kept, *made]))
 
 
 if __name__ == "__main__":

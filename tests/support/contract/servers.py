@@ -1,101 +1,117 @@
-"""The service processes of the contract: which bundles and settings each has, and how requests are put to it."""
+"""HTTP servers of the contract: their bundles and settings, and how they are started and asked."""
 
 import hashlib
 import json
-import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from support.contract.masks import Masks, reply
-from support.contract.requests import KEY, REQUESTS, Ask
-from support.graph_bundles import classifier_bundle, forecaster_bundle
+from support.contract.cases import ADMIN_KEY, CASES, FEW_CURVES_KEY, KEY, METERED_KEY, OLD_KEY, Case
+from support.contract.masks import Masks, response
+from support.contract.processes import HOST, Tree, free_port
+from support.graph_bundles import classifier_bundle
 from support.repository import lie, version
 
-HOST = "127.0.0.1"
-ROOT = Path(__file__).resolve().parents[3]
 ROMAE = "models/pretrained/romae-elasticc"
 START_SECONDS = 120.0
-QUIET = {"AUTOTUNE": "false", "WORKERS": "1", "DRAIN_DELAY": "0", "LOG_LEVEL": "warning", "HOST": HOST}
+DRAINED = Case("", "GET", "/admin/models", until=r'^(?!.*"state":"leaving")')
+"""Listing of models without one that finishes its last requests."""
+
+Settings = dict[str, str]
 
 
-def _bundled(folder: Path, tree: Path) -> dict[str, str]:
-    """The default service, with the third bundled model beside it and a forecaster of a few nodes."""
+def _bundled(folder: Path, tree: Path) -> Settings:
+    """The default service, with the third bundled model in a repository."""
     (newest,) = (path for path in (tree / ROMAE).iterdir() if path.is_dir())
     shutil.copytree(newest, folder / "repository" / "romae")
-    ruler = forecaster_bundle(folder / "ruler").path
-    return {"REPOSITORY": str(folder / "repository"), "FORECAST_BUNDLE": str(ruler)}
+    return {"REPOSITORY": str(folder / "repository")}
 
 
-def _repository(folder: Path, tree: Path) -> dict[str, str]:
-    """Two versions of a model, one that is broken, and an admin interface."""
+def _small(folder: Path, tree: Path) -> Settings:
+    """A classifier of a few nodes, on which every format is tried."""
+    return {"BUNDLE": str(classifier_bundle(folder / "counter").path)}
+
+
+def _repository(folder: Path, tree: Path) -> Settings:
+    """Two versions of a model, a broken one, and the admin API."""
     version(folder / "repository", "1.0.0", 1.0)
     version(folder / "repository", "1.1.0", 2.0)
     version(folder / "repository", "0.1.0", 3.0, name="broken")
     lie(folder / "repository" / "broken" / "0.1.0")
-    counter = classifier_bundle(folder / "counter").path
     aliases = json.dumps({"second": "mine@1.1.0"})
-    return {"BUNDLE": str(counter), "REPOSITORY": str(folder / "repository"), "ALIASES": aliases, "ADMIN_PORT": "0"}
+    return _small(folder, tree) | {
+        "REPOSITORY": str(folder / "repository"), "ALIASES": aliases, "ADMIN_PORT": "0",
+    }  # fmt: skip
 
 
-def _guarded(folder: Path, tree: Path) -> dict[str, str]:
-    """API keys and small limits."""
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _guarded(folder: Path, tree: Path) -> Settings:
+    """API keys, quotas and small limits."""
     limits = {"JSON_BYTES": 4000, "ALERT_BYTES": 20_000, "TENSOR_BYTES": 8000, "CURVES": 3, "STREAM_CURVES": 4}
-    limits |= {"POINTS": 30, "PACKETS": 2}
-    keys = json.dumps([hashlib.sha256(KEY.encode()).hexdigest()])
-    told = {"BUNDLE": str(classifier_bundle(folder / "counter").path), "API_KEYS": keys, "DOCS": "false"}
-    return told | {f"MAX_{name}": str(number) for name, number in limits.items()}
+    limits |= {"POINTS": 30, "PACKETS": 2, "DECOMPRESSED_BYTES": 500}
+    named = {"metered": [_digest(METERED_KEY)], "exchanged": [_digest(OLD_KEY), _digest("new key")]}
+    named["few-curves"] = [_digest(FEW_CURVES_KEY)]
+    quotas = {"metered": {"requests_per_day": 2}, "few-curves": {"curves_per_day": 4}, "*": {"requests_per_day": 100}}
+    settings = {"API_KEYS": [_digest(KEY)], "NAMED_KEYS": named, "KEY_LIMITS": quotas}
+    return (
+        _small(folder, tree)
+        | {name: json.dumps(value) for name, value in settings.items()}
+        | {f"MAX_{name}": str(number) for name, number in limits.items()}
+        | {"DOCS": "false"}
+    )
 
 
-SERVERS = {"bundled": _bundled, "repository": _repository, "guarded": _guarded}
+def _protected(folder: Path, tree: Path) -> Settings:
+    """Keys for every page and for the admin API; the process is terminated while it is asked."""
+    settings = {"API_KEYS": [_digest(KEY)], "KEYS_FOR": ["metrics", "docs", "v2"], "ADMIN_KEYS": [_digest(ADMIN_KEY)]}
+    shown = {name: json.dumps(value) for name, value in settings.items()}
+    return _small(folder, tree) | shown | {"ADMIN_PORT": "0", "DRAIN_DELAY": "5"}
 
 
-def environment(tree: Path, folder: Path, chosen: dict[str, str]) -> dict[str, str]:
-    """Environment of a process of that checkout: nothing of this machine's own settings."""
-    foreign = {name: text for name, text in os.environ.items() if not name.startswith("NIGHTJAR_")}
-    told = QUIET | {"MEASUREMENTS_FOLDER": str(folder / "measurements")} | chosen
-    named = {f"NIGHTJAR_{name}": text for name, text in told.items()}
-    return foreign | named | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-
-
-def free_port() -> int:
-    """A TCP port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+SERVERS: dict[str, Callable[[Path, Path], Settings]] = {
+    "bundled": _bundled,
+    "formats": _small,
+    "repository": _repository,
+    "guarded": _guarded,
+    "protected": _protected,
+}
 
 
 @contextmanager
-def server(name: str, tree: Path, folder: Path) -> Iterator[dict[str, int]]:
-    """A ready service; ports by the name of their interface."""
-    chosen = SERVERS[name](folder, tree)
-    ports = {"http": free_port()} | ({"admin": free_port()} if "ADMIN_PORT" in chosen else {})
-    chosen |= {"PORT": str(ports["http"])} | ({"ADMIN_PORT": str(ports["admin"])} if "admin" in ports else {})
+def server(tree: Tree, folder: Path, settings: Settings) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, int]]]:
+    """A ready process and the ports of its interfaces, ``http`` and ``admin``; terminated at the end."""
+    ports = {"http": free_port()} | ({"admin": free_port()} if "ADMIN_PORT" in settings else {})
+    chosen = settings | {"PORT": str(ports["http"])}
+    if "admin" in ports:
+        chosen |= {"ADMIN_PORT": str(ports["admin"])}
     log = folder / "log"
     with log.open("wb") as sink:
-        command = [sys.executable, "-m", "nightjar_alerts.service", "serve"]
-        process = subprocess.Popen(command, env=environment(tree, folder, chosen), cwd=tree, stdout=sink, stderr=sink)
+        environment = tree.environment(folder, chosen)
+        process = subprocess.Popen([tree.nightjar, "serve"], env=environment, cwd=folder, stdout=sink, stderr=sink)
     try:
-        _wait(process, ports["http"], log)
-        yield ports
+        wait_until_ready(process, ports["http"], log)
+        yield process, ports
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    give_up = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < give_up:
+def wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Wait until ``/readyz`` answers 200. Raises AssertionError with the log where the process ends before."""
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
         try:
-            if send(Ask("", "GET", "/readyz"), port)[0] == 200:
+            if send(Case("", "GET", "/readyz"), port)[0] == 200:
                 return
         except OSError:
             pass  # it does not listen yet
@@ -103,33 +119,39 @@ def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
     raise AssertionError(f"not ready\n{log.read_text()}")
 
 
-def send(ask: Ask, port: int) -> tuple[int, list[tuple[str, str]], bytes]:
-    """Status, headers and body of one request on a connection of its own."""
+def send(case: Case, port: int) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Status, headers and body of the response to one request on a connection of its own."""
     connection = HTTPConnection(HOST, port, timeout=60)
     try:
-        connection.request(ask.method, ask.path, ask.body, ask.headers)
-        response = connection.getresponse()
-        return response.status, response.getheaders(), response.read()
+        connection.request(case.method, case.path, case.body, case.headers)
+        reply = connection.getresponse()
+        return reply.status, reply.getheaders(), reply.read()
     finally:
         connection.close()
 
 
-def _settle(port: int) -> None:
-    """Wait until models that were replaced have left: how long that takes is no part of the contract."""
-    give_up = time.monotonic() + START_SECONDS
-    while time.monotonic() < give_up and b'"leaving"' in send(Ask("", "GET", "/admin/models"), port)[2]:
+def send_until(case: Case, port: int) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Response to a request, repeated until its body matches the pattern of the case."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        reply = send(case, port)
+        if re.search(case.until, reply[2].decode(errors="replace")) or time.monotonic() > deadline:
+            return reply
         time.sleep(0.05)
 
 
-def replies(name: str, tree: Path, folder: Path) -> dict[str, Any]:
-    """Replies of a server of the contract, by the names of its requests, in their order."""
-    masks: Masks = {str(folder): "<folder>", str(tree): "<tree>"}
+def run_server(name: str, tree: Tree, folder: Path) -> dict[str, Any]:
+    """Responses of a server to its requests, by the names of these, and its exit status."""
+    masks: Masks = {str(folder): "<folder>", str(tree.path): "<tree>"}
     found: dict[str, Any] = {}
-    with server(name, tree, folder) as ports:
+    with server(tree, folder, SERVERS[name](folder, tree.path)) as (process, ports):
         here = masks | {f":{port}": f":<{interface}>" for interface, port in ports.items()}
-        for place, ask in enumerate(REQUESTS[name]):
-            label = f"{place:03d} {ask.name}"
-            found[label] = reply(*send(ask, ports[ask.port]), here)
-            if ask.port == "admin" and ask.method != "GET":
-                _settle(ports["admin"])
-    return found
+        for index, case in enumerate(CASES[name]):
+            if case.method == "SIGTERM":
+                process.terminate()
+                time.sleep(0.5)
+                continue
+            found[f"{index:03d} {case.name}"] = response(*send_until(case, ports[case.port]), here)
+            if case.port == "admin" and case.method != "GET":
+                send_until(DRAINED, ports["admin"])
+    return found | {"exit status": process.returncode}

@@ -1,11 +1,11 @@
-"""The stream workers of the contract: alerts from files and Redis, results and dead letters in every format."""
+"""Stream workers of the contract: alerts from files, Redis and Kafka; results in every format; dead letters."""
 
 import base64
 import io
 import json
 import subprocess
-import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,20 @@ from typing import Any
 import fastavro
 import redis
 
-from support.contract.curves import PACKETS
-from support.contract.masks import Masks, avro, masked
-from support.contract.servers import HOST, environment
+from support import alerts
+from support.contract.cases import Case
+from support.contract.inputs import PACKETS
+from support.contract.masks import Masks, avro, masked, response
+from support.contract.processes import HOST, Tree, free_port
+from support.contract.servers import send, wait_until_ready
 from support.graph_bundles import classifier_bundle
+from support.kafka_cluster import KafkaCluster, kafka_cluster
 from support.redis import redis_server
 
-LIMIT_SECONDS = 180.0
 _CLASS = {"type": "record", "name": "c", "fields": [
     {"name": "classId", "type": "int"}, {"name": "probability", "type": "float"},
 ]}  # fmt: skip
-ELASTICC_REPLY = {
+ELASTICC_SCHEMA = {
     "type": "record",
     "name": "brokerClassfication",
     "fields": [
@@ -34,120 +37,199 @@ ELASTICC_REPLY = {
         {"name": "classifications", "type": {"type": "array", "items": _CLASS}},
     ],
 }
-_LEFT_OUT = {f"lsst {number} framed" for number in ("7.0", "8.0", "9.0")}  # what they say is said of 7.4 and 10.0
-CHOSEN = [packet for name, packet in PACKETS.items() if name not in _LEFT_OUT]
-TOPICS = {"bare-*": {"envelope": "bare", "schema_name": "elasticc/0.9.1"}}
-
-
-def _work(command: str, tree: Path, folder: Path, **settings: str) -> None:
-    """Run a worker until it has read everything."""
-    chosen = {"WORKER_PORT": "0", "DEAD_LETTERS": f"file:{folder}/letters/"} | settings
-    done = subprocess.run(
-        [sys.executable, "-m", "nightjar_alerts.service", command],
-        env=environment(tree, folder, chosen),
-        cwd=tree,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-def _alerts(folder: Path) -> Path:
-    packets = folder / "packets"
-    packets.mkdir()
-    for place, packet in enumerate(CHOSEN):
-        (packets / f"{place:02d}.avro").write_bytes(packet)
-    return packets
-
-
-def _records(folder: Path) -> list[Any]:
-    """Content of a folder of records, headers as text; without times."""
-    found = [json.loads(path.read_text()) for path in folder.glob("*.record.json")]
-    for record in found:
-        record["headers"] = {name: base64.b64decode(value).decode() for name, value in record["headers"]}
-        record["value"] = base64.b64decode(record["value"]).hex()[:80]
-    return sorted(found, key=lambda record: str(record["key"]))
-
-
-def _lines(path: Path) -> list[Any]:
-    return sorted(
-        map(json.loads, path.read_text().splitlines()), key=lambda line: json.dumps(line, sort_keys=True)[:90]
-    )
-
-
-def files(tree: Path, folder: Path) -> dict[str, Any]:
-    """The bundled models, from a folder of packets to a file of results and a folder of dead letters."""
-    results = folder / "results.jsonl"
-    _work("worker", tree, folder, SOURCE=f"file:{_alerts(folder)}", SINK=f"file:{results}")
-    return {"results": _lines(results), "letters": _records(folder / "letters")}
-
-
-def formats(tree: Path, folder: Path) -> dict[str, Any]:
-    """A small model's results in the formats of text."""
-    packets, bundle = _alerts(folder), str(classifier_bundle(folder / "counter").path)
-    found = {}
-    for name in ("alerce-json", "lasair"):
-        sink = folder / f"{name}.jsonl"
-        _work("worker", tree, folder, SOURCE=f"file:{packets}", SINK=f"file:{sink}", SINK_FORMAT=name, BUNDLE=bundle)
-        found[name] = _lines(sink)
-    return found
-
-
-def _fields(client: Any, stream: str, decode: Callable[[bytes], Any]) -> list[Any]:
-    """Entries of a stream, in the order of their keys."""
-    entries = [fields for _, fields in client.xrange(stream)]
-    told = [
-        {name.decode(): decode(value) if name == b"value" else value.decode() for name, value in fields.items()}
-        for fields in entries
-    ]
-    return sorted(told, key=lambda fields: str(fields.get("key")))
 
 
 def _container(value: bytes) -> Any:
     return list(fastavro.reader(io.BytesIO(value)))
 
 
-def through_redis(tree: Path, folder: Path) -> dict[str, Any]:
-    """Run a worker from Redis streams to Redis streams: three formats, a rule for a topic, dead letters in a stream."""
-    bundle = str(classifier_bundle(folder / "counter").path)
-    decoders: dict[str, Callable[[bytes], Any]] = {
-        "nightjar": json.loads,
-        "elasticc": partial(avro, ELASTICC_REPLY),
-        "alerce-avro": _container,
-    }
-    found: dict[str, Any] = {}
-    with redis_server(folder) as broker:
-        client: Any = redis.Redis(HOST, broker.port, protocol=2)
-        for place, packet in enumerate(CHOSEN):
-            entry = {"value": packet, "timestamp": str(1_760_000_000_000 + place), "h:origin": f"packet {place}"}
-            client.xadd("alerts", entry, id=f"1-{place + 1}")
-        client.xadd("bare-alerts", {"value": PACKETS["elasticc 0.9.1 bare"], "key": "7"}, id="1-1")
-        where = f"redis://{HOST}:{broker.port}"
-        for name, decode in decoders.items():
-            _work(
-                "replay", tree, folder, SOURCE=f"{where}/alerts,bare-alerts", SINK=f"{where}/{name}", SINK_FORMAT=name,
-                BUNDLE=bundle, DEAD_LETTERS=f"{where}/dead-{name}", TOPICS=json.dumps(TOPICS),
-            )  # fmt: skip
-            found[name] = _fields(client, name, decode)
-        found["dead"] = _fields(client, "dead-nightjar", lambda value: value.hex()[:80])
+FORMATS: dict[str, Callable[[bytes], Any]] = {
+    "nightjar": json.loads,
+    "elasticc": partial(avro, ELASTICC_SCHEMA),
+    "alerce-avro": _container,
+    "alerce-json": json.loads,
+    "lasair": json.loads,
+}
+"""Every format of results, and how a record is decoded."""
+
+_REPEATED = {f"lsst {number} framed" for number in ("7.0", "8.0", "9.0")}  # 7.4 and 10.0 stand for them
+CHOSEN = [packet for name, packet in PACKETS.items() if name not in _REPEATED]
+TOPICS = json.dumps({"bare-*": {"envelope": "bare", "schema_name": "elasticc/0.9.1"}})
+
+Records = Mapping[str, Iterable[Any]]
+
+
+def _work(command: str, tree: Tree, folder: Path, **settings: str) -> None:
+    """Run a worker until it has read everything."""
+    chosen = {"WORKER_PORT": "0", "DEAD_LETTERS": f"file:{folder}/letters/"} | settings
+    ended = tree.run([command], folder, **chosen)
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+
+
+def _small(folder: Path) -> str:
+    return str(classifier_bundle(folder / "counter").path)
+
+
+def _packets(folder: Path) -> Path:
+    packets = folder / "packets"
+    packets.mkdir()
+    for index, packet in enumerate(CHOSEN):
+        (packets / f"{index:02d}.avro").write_bytes(packet)
+    return packets
+
+
+def _letters(folder: Path) -> list[Any]:
+    """Dead letters of a folder."""
+    found = [json.loads(path.read_text()) for path in folder.glob("*.record.json")]
+    for record in found:
+        record["headers"] = {name: base64.b64decode(value).decode() for name, value in record["headers"]}
+        record["value"] = _shown(base64.b64decode(record["value"]))
     return found
 
 
-STREAMS: dict[str, Callable[[Path, Path], dict[str, Any]]] = {
+def _shown(value: bytes) -> str:
+    return f"{len(value)} bytes: {value.hex()[:80]}"
+
+
+def _lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def files(tree: Tree, folder: Path) -> Records:
+    """The bundled models: a folder of packets to a file of results and a folder of dead letters."""
+    results = folder / "results.jsonl"
+    _work("worker", tree, folder, SOURCE=f"file:{_packets(folder)}", SINK=f"file:{results}")
+    return {"results": _lines(results), "dead letters": _letters(folder / "letters")}
+
+
+def file_formats(tree: Tree, folder: Path) -> Records:
+    """Formats of text in files, and the dead letters of a folder replayed."""
+    packets, bundle = _packets(folder), _small(folder)
+    found = {}
+    for name in ("alerce-json", "lasair"):
+        sink = folder / f"{name}.jsonl"
+        _work("worker", tree, folder, SOURCE=f"file:{packets}", SINK=f"file:{sink}", SINK_FORMAT=name, BUNDLE=bundle)
+        found[name] = _lines(sink)
+    sink, again = folder / "again.jsonl", f"file:{folder}/again/"
+    source = f"file:{folder}/letters/"
+    _work("replay", tree, folder, SOURCE=source, SINK=f"file:{sink}", BUNDLE=bundle, DEAD_LETTERS=again)
+    found["replayed dead letters"] = _letters(folder / "again")
+    return found
+
+
+def _entries(client: Any, stream: str, decode: Callable[[bytes], Any]) -> list[Any]:
+    """Entries of a Redis stream."""
+    return [
+        {name.decode(): decode(value) if name == b"value" else value.decode() for name, value in fields.items()}
+        for _, fields in client.xrange(stream)
+    ]
+
+
+def through_redis(tree: Tree, folder: Path) -> Records:
+    """Redis streams to Redis streams: every format, a rule for a topic, dead letters in a stream."""
+    bundle, found = _small(folder), {}
+    with redis_server(folder) as broker:
+        client: Any = redis.Redis(HOST, broker.port, protocol=2)
+        for index, packet in enumerate(CHOSEN):
+            entry = {"value": packet, "timestamp": str(1_760_000_000_000 + index), "h:origin": f"packet {index}"}
+            client.xadd("alerts", entry, id=f"1-{index + 1}")
+        client.xadd("bare-alerts", {"value": PACKETS["elasticc 0.9.1 bare"], "key": "7"}, id="1-1")
+        address = f"redis://{HOST}:{broker.port}"
+        for name, decode in FORMATS.items():
+            _work(
+                "replay", tree, folder, SOURCE=f"{address}/alerts,bare-alerts", SINK=f"{address}/{name}",
+                SINK_FORMAT=name, BUNDLE=bundle, DEAD_LETTERS=f"{address}/dead-{name}", TOPICS=TOPICS,
+            )  # fmt: skip
+            found[name] = _entries(client, name, decode)
+        found["dead letters"] = _entries(client, "dead-nightjar", _shown)
+    return found
+
+
+def probes(tree: Tree, folder: Path) -> Records:
+    """A worker that goes on until it is terminated: its probes and metrics, and what it acknowledged."""
+    with redis_server(folder) as broker:
+        client: Any = redis.Redis(HOST, broker.port, protocol=2)
+        for packet in (PACKETS["lsst 10.0 framed"], PACKETS["cut short"]):
+            client.xadd("alerts", {"value": packet})
+        address, port = f"redis://{HOST}:{broker.port}", free_port()
+        settings = {
+            "SOURCE": f"{address}/alerts?group=contract", "SINK": f"{address}/results", "BUNDLE": _small(folder),
+            "DEAD_LETTERS": f"{address}/dead", "WORKER_PORT": str(port),
+        }  # fmt: skip
+        environment, log = tree.environment(folder, settings), folder / "log"
+        with log.open("wb") as sink:
+            worker = subprocess.Popen([tree.nightjar, "worker"], env=environment, cwd=folder, stdout=sink, stderr=sink)
+        try:
+            wait_until_ready(worker, port, log)
+            deadline = time.monotonic() + 60
+            while client.xlen("results") + client.xlen("dead") < 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            paths = ("/healthz", "/readyz", "/metrics", "/nowhere")
+            pages = {path: [response(*send(Case("", "GET", path), port), {})] for path in paths}
+        finally:
+            worker.terminate()
+            worker.wait(60)
+        groups = [
+            {"name": group["name"].decode(), "pending": group["pending"]} for group in client.xinfo_groups("alerts")
+        ]
+    return pages | {"groups": groups, "exit status": [worker.returncode]}
+
+
+def _messages(cluster: KafkaCluster, topic: str, decode: Callable[[bytes], Any]) -> list[Any]:
+    """Messages of a topic."""
+    return [
+        {
+            "key": (message.key() or b"").decode(),
+            "value": decode(message.value()),
+            "headers": {name: value.decode() for name, value in message.headers() or []},
+        }
+        for message in cluster.read(topic, cluster.length(topic))
+    ]
+
+
+def through_kafka(tree: Tree, folder: Path) -> Records:
+    """Kafka topics to Kafka topics: every format, a schema as key, a rule for a topic, dead letters on a topic."""
+    bundle, found = _small(folder), {}
+    with kafka_cluster() as cluster:
+        for topic in ("alerts", "bare-alerts", "keyed", *FORMATS, *(f"dead-{name}" for name in (*FORMATS, "again"))):
+            cluster.create(topic)
+        for index, packet in enumerate(CHOSEN):
+            cluster.produce("alerts", [packet], [f"key {index}".encode()], headers=[("origin", b"packet %d" % index)])
+        cluster.produce("bare-alerts", [PACKETS["elasticc 0.9.1 bare"]])
+        schema = json.dumps(alerts.schema("ztf/4.02")).encode()
+        cluster.produce("keyed", [alerts.bare("ztf/4.02", alerts.ztf_alert())], [schema])
+        address = f"kafka://{cluster.hosts}"
+        usual = {"BUNDLE": bundle, "TOPICS": TOPICS}
+        for name, decode in FORMATS.items():
+            ends = {"SINK": f"{address}/{name}", "DEAD_LETTERS": f"{address}/dead-{name}", "SINK_FORMAT": name}
+            _work("replay", tree, folder, SOURCE=f"{address}/alerts,bare-alerts,keyed", **ends, **usual)
+            found[name] = _messages(cluster, name, decode)
+        found["dead letters"] = _messages(cluster, "dead-nightjar", _shown)
+        found["dead letters of alerce-avro"] = _messages(cluster, "dead-alerce-avro", _shown)
+        part = folder / "part.jsonl"
+        source = f"{address}/alerts?partition=0&from=2&to=5"
+        _work("replay", tree, folder, SOURCE=source, SINK=f"file:{part}", **usual)
+        found["range of offsets"] = _lines(part)
+        ends = {"SINK": f"file:{folder}/again.jsonl", "DEAD_LETTERS": f"{address}/dead-again"}
+        _work("replay", tree, folder, SOURCE=f"{address}/dead-nightjar", **ends, **usual)
+        found["replayed dead letters"] = _messages(cluster, "dead-again", _shown)
+    return found
+
+
+STREAMS: dict[str, Callable[[Tree, Path], Records]] = {
     "files": files,
-    "formats": formats,
+    "file formats": file_formats,
     "redis": through_redis,
+    "worker": probes,
+    "kafka": through_kafka,
 }
 
 
-def runs(name: str, tree: Path, folder: Path) -> dict[str, Any]:
-    """Records that a stream of the contract published, by their kind and place."""
-    masks: Masks = {str(folder): "<folder>", str(tree): "<tree>"}
-    found = STREAMS[name](tree, folder)
-    return {
-        f"{kind} {place:02d}": masked(record, masks)
-        for kind, records in found.items()
-        for place, record in enumerate(records)
-    }
+def run_stream(name: str, tree: Tree, folder: Path) -> dict[str, Any]:
+    """Records that workers published, by kind, in the order of their content."""
+    masks: Masks = {str(folder): "<folder>", str(tree.path): "<tree>"}
+    found: dict[str, Any] = {}
+    for kind, records in STREAMS[name](tree, folder).items():
+        ordered = sorted((masked(record, masks) for record in records), key=json.dumps)
+        found |= {f"{kind} {index:02d}": record for index, record in enumerate(ordered)}
+    return found
