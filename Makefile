@@ -3,10 +3,10 @@
 #   make demo                 install the CPU service, classify the sample alerts, stop
 #   make demo ALERTS=PATH     the same, and every packet in PATH (a file or a folder)
 #   make serve                the same service, left running (NIGHTJAR_HOST, NIGHTJAR_PORT)
-#   make lint                 style, types, import rules, generated pages: a minute
-#   make fast                 the tests that train nothing and start no broker or benchmark: four minutes
-#   make test                 install what the tests need, run all of them: a quarter of an hour on two cores
-#   make docs                 write the pages of docs/ that are generated
+#   make lint                 check style, types, import rules and generated tables of docs/: a minute
+#   make fast                 run the tests that train nothing and start no broker or benchmark: four minutes
+#   make test                 run `make lint`, install what the tests need and run them: a quarter of an hour on two cores
+#   make docs                 write the generated tables of docs/
 #   make native               build the kernels of our own, which answer faster, for this machine
 #   make bench                measure; writes build/bench.json
 #   make fuzz                 feed every decoder with strange bytes, MINUTES=1 each
@@ -29,8 +29,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint deploy/constraints.txt
 
-# Two processes, whatever the machine: many tests start processes of their own. A file stays in one process, and files begin
-# in the order that tests/support/tiers.py gives them.
+# Two processes, whatever the machine: many tests start processes of their own. A file stays in one process, and files with
+# slow tests start first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -q
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -58,22 +58,22 @@ serve: $(VENV)/.cpu
 native: $(VENV)/.cpu
 	$(BIN)/python -m nightjar_alerts.models.native
 
-# mypy takes most of the time, on one core; the rest runs beside it.
+# mypy takes most of the time, on one core; the other checks run in parallel with it.
 lint: $(VENV)/.test
 	@began=$$(date +%s); $(BIN)/python -m mypy src/nightjar_alerts deploy tests & types=$$!; \
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/python -m deploy.pages --check; \
 	rest=$$?; wait $$types || rest=1; echo "make lint: $$(($$(date +%s) - began)) s"; exit $$rest
 
 fast: $(VENV)/.test
-	$(PYTEST) $(PARALLEL) -m "not slow and not alone"
+	$(PYTEST) $(PARALLEL) -m "not slow and not serial"
 
-test: $(VENV)/.test
+test: lint
 	@command -v promtool >/dev/null || { $(may_apt) && $(apt_install) prometheus >/dev/null; } \
 		|| echo "make test: Prometheus is not installed and cannot be installed here: its tests will be skipped"
 	@command -v redis-server >/dev/null || { $(may_apt) && $(apt_install) redis-server >/dev/null; } \
 		|| echo "make test: Redis is not installed and cannot be installed here: its tests will be skipped"
-	$(PYTEST) $(PARALLEL) -m "not alone"
-	$(PYTEST) -m alone
+	$(PYTEST) $(PARALLEL) -m "not serial"
+	$(PYTEST) -m serial
 
 docs: $(VENV)/.test
 	$(BIN)/python -m deploy.pages

@@ -1,4 +1,4 @@
-"""Fixtures shared by every room."""
+"""Fixtures shared by all tests, and the markers that sort tests into tiers (pyproject.toml describes them)."""
 
 import os
 import tempfile
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from support import tiers
 from support.once import common_folder, made_once
 
 # Before anybody imports torch: on few cores its threads wait for each other longer than they work.
@@ -23,14 +22,22 @@ os.environ.setdefault(
 os.environ.setdefault("NIGHTJAR_NATIVE", "off")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
+SLOW_FIXTURES = frozenset({"pipeline", "confident_bundle"})
+"""Fixtures that train a network or export one with every optional part; a test that uses one is slow."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tiers and begin with the slowest files; within a file the order stays."""
-    first: dict[Path, int] = {}
+    """Mark tests by their fixtures, skip the long ones by default, and start with the files that hold slow tests."""
+    slow_files = set()
     for item in items:
-        tiers.mark(item)
-        first[item.path] = min(tiers.place(item), first.get(item.path, len(tiers.SLOW)))
-    items.sort(key=lambda item: first[item.path])
+        if SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow") is not None:
+            slow_files.add(item.path)
+        if item.get_closest_marker("long") is not None and "NIGHTJAR_SOAK" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="takes long on a real Kafka: run `make soak` or set NIGHTJAR_SOAK"))
+    items.sort(key=lambda item: item.path not in slow_files)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from support.contract.__main__ import PARTS, observed, recorded
 from support.contract.masks import differences
 from support.contract.processes import Tree
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("part", PARTS)
 def test_output_of_processes_is_as_recorded(part: str) -> None:

@@ -17,6 +17,8 @@ from nightjar_alerts.models.alerts.packet import Packet
 from nightjar_alerts.models.lightcurve import LightCurve
 from support.redis import needs_redis
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -22,6 +22,8 @@ from nightjar_alerts.models.lightcurve import LightCurve, Limits, Tokens, featur
 from nightjar_alerts.service.engine import machine
 from nightjar_alerts.service.engine.load import load_model
 
+pytestmark = pytest.mark.slow
+
 
 def quiet(_: str) -> None:
     pass

@@ -11,11 +11,12 @@ from deploy.bench import attacks as bombs
 from deploy.bench import hostile
 from deploy.bench.attacks import AttackPace, Target, attacks
 from deploy.bench.hostile import AttackRow, numbers, table
-from deploy.pages import tables
 from nightjar_alerts.models.alerts.envelopes import ANYTHING, MessageReader
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry
 from support.edge import Live, Network, live, loader, wait_until
+
+pytestmark = pytest.mark.slow
 
 ATTACKS = {attack.name: attack for attack in attacks()}
 POSTED = {"faulty number", "not finite", "schema bomb", "many schemas", "wide JSON", "deflate bomb", "Arrow texts"}
@@ -61,17 +62,6 @@ def test_the_worst_is_told() -> None:
     assert (figures["hostile.attack.lawful_bodies.memory_mb"], figures["hostile.attack.idle.loop_busy"]) == (80.0, 0.25)
     assert table(rows).count("\n") == 5
     assert "| idle | 0.1 | 20 | 15 (6, 5) | 1 of 100 | +12 | +2 | 25% |" in table(rows)
-
-
-def test_the_service_before_its_repairs_stands_beside() -> None:
-    row = AttackRow("slow headers", 0.1, 20.0, 15.0, 6.0, 5.0, 99, 1, 12.0, 2.0, 0.25)
-    old = numbers([row], before=True)
-    assert set(old) == {f"hostile.before.slow_headers.{name}" for name in hostile.OWN_FIGURES}
-    lines = tables.attacks([dict(numbers([row])), dict(old)]).splitlines()
-    heads, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in (lines[0], lines[2]))
-    cell_by_head = dict(zip(heads, cells, strict=True))
-    assert cell_by_head["attack"] == "slow headers"
-    assert cell_by_head["not given back, MB"] == cell_by_head["before: not given back, MB"] == "2"
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from deploy.bench.peers import NoServer
 from deploy.bench.throughput import WrongAnswer
 from deploy.bench.workload import alert_mix
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_endpoint_answers_what_the_network_answers_alone(tiny_bundle: Path) -> None:
     curves = alert_mix(12, seed=1)

@@ -11,6 +11,8 @@ import pytest
 
 from deploy.bench.service_process import ServiceDied, ServiceProcess, free_port, running, start
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

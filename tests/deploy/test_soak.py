@@ -26,6 +26,8 @@ from deploy.bench.soak import (
 )
 from nightjar_alerts.models.bundle import load_bundle
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = {"1.0.0": np.array([[0.5, 0.5], [0.1, 0.9]], np.float32)}
 
 

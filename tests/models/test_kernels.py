@@ -54,6 +54,7 @@ def kernel(request: pytest.FixtureRequest, native_library: Path) -> Kernel:
     return Kernel(alone(native_library, periods=request.param), request.param)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(SEEDS)
 def test_statistics_are_those_of_the_network(kernel: Kernel, seed: int) -> None:
@@ -79,6 +80,7 @@ def _same_period(value_K: NDArray[Any], expected_K: NDArray[Any]) -> None:
         np.testing.assert_allclose(value_K[PERIODS], expected_K[PERIODS], atol=0.05, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_frequencies_are_those_of_the_network(kernel: Kernel) -> None:
     """Few points fit many frequencies equally well, and rounding chooses among them."""
     same: list[bool] = []
@@ -180,6 +182,7 @@ def test_no_kernel_was_written_for_that(native_library: Path, attributes: dict[s
 SANITIZED: Final = (*FLAGS, "-O1", "-g", "-fno-sanitize-recover=all", "-fsanitize=address,undefined")
 
 
+@pytest.mark.slow
 def test_a_sanitizer_finds_no_fault(native_library: Path, tmp_path: Path) -> None:
     command = compiler()
     runtimes = [_runtime(command, name) for name in ("libasan.so", "libubsan.so")]

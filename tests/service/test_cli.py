@@ -15,6 +15,8 @@ from nightjar_alerts.service.settings import settings_table
 from support import alerts
 from support.edge import HOST, Live, Network, live, loader
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def edge() -> Iterator[Live]:

@@ -16,6 +16,8 @@ from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.edge import curve, live
 from support.toy_dataset import write_toy_dataset
 
+pytestmark = pytest.mark.slow
+
 DEBUG = {name: RECIPES[name]() for name in RECIPES if name.startswith("debug")}
 CLASSIFIERS = [name for name, recipe in DEBUG.items() if recipe.task == "classify"]
 PRETRAININGS = [name for name, recipe in DEBUG.items() if recipe.task == "reconstruct"]

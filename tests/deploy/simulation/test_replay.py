@@ -15,6 +15,8 @@ from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.engine.policy import BatchLimits, CostModel
 from support.graphs import EchoGraph
 
+pytestmark = pytest.mark.serial
+
 SLOW = CostModel(0.05, 2e-5, 0.0)
 
 

@@ -7,6 +7,7 @@ the same graph) and the mixtures are in the bundles that ``tests/training/export
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +18,8 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.graph import write_graph
 from nightjar_alerts.training.export.served import AXES, parity_batches
 from support.bundles import random_tokens
+
+pytestmark = pytest.mark.slow
 
 PAIRS = {
     "fourier": "probsparse",

@@ -12,6 +12,8 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export.graph import write_graph
 from support.astromer import curves, tiny
 
+pytestmark = pytest.mark.slow
+
 
 class Served(nn.Module):
     def __init__(self, network: Astromer) -> None:

@@ -14,6 +14,8 @@ from nightjar_alerts.models.networks.parts.packing import Packing
 from nightjar_alerts.training.export.graph import write_graph
 from support.attention import WIDTH, layer, ragged
 
+pytestmark = pytest.mark.slow
+
 CASES = [
     *(("exact", False), ("grouped_query", False), ("linformer", False), ("performer", False), ("performer", True)),
     *(("probsparse", False), ("probsparse-paper", True), ("reformer", True)),

@@ -53,6 +53,7 @@ def test_no_frequency_fits_better() -> None:
         assert found <= min(others) + 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "bands", "days", "noise"),
     [(30, 1, 1000.0, 0.015), (30, 1, 1000.0, 0.06), (40, 6, 300.0, 0.02), (120, 1, 3650.0, 0.06)],

@@ -47,6 +47,7 @@ def test_operators_are_the_layers() -> None:
         torch.library.opcheck(operator, (x_BSI.transpose(0, 1), *weights), test_utils="test_faketensor")
 
 
+@pytest.mark.slow
 def test_layers_export_as_one_operator_each(tmp_path: Path) -> None:
     torch.manual_seed(0)
     network, path = Recurrences().eval(), tmp_path / "model.onnx"

@@ -185,6 +185,7 @@ def test_brightness_range_of_the_survey_stays_finite() -> None:
         assert forward(network, tuple(columns)).isfinite().all()
 
 
+@pytest.mark.slow
 def test_exported_graph_is_the_network(tmp_path: Path) -> None:
     network = network_of()
     served = ServedNetwork(network).eval()

@@ -59,6 +59,7 @@ class Ends(nn.Module):
         return output.logits_BC, output.embedding_BE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"lag_statistics": True, "period_statistics": True}])
 def test_graph_and_network_agree(tmp_path: Path, more: dict[str, bool]) -> None:
     network = tiny_network(d_statistics=12, head_width=24, head_dropout=0.3, head_copies=2, **more)

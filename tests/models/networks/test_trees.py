@@ -83,6 +83,7 @@ ON_CUDA = {  # onnxruntime has kernels there for the types that occur; no shape 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_operator", [True, False])
 def test_both_graphs_give_the_same_leaves(tmp_path: Path, as_operator: bool) -> None:
     """Ties and missing numbers included; one is a single operator, the other nothing that CUDA does not have."""

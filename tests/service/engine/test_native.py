@@ -17,6 +17,8 @@ from nightjar_alerts.service.engine.load import LoadedModel, check_bundle, load_
 from nightjar_alerts.service.engine.machine import CoreLayout, Shape, probe
 from nightjar_alerts.training.export.functions import STATISTICS, add_statistics, inlined
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:

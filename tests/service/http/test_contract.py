@@ -27,6 +27,8 @@ from support.edge import HOST, Network, curve, live, loader, settings
 from support.graph_bundles import forecaster_bundle
 from support.wire import arrow_stream, arrow_table, lines_body, msgpack_body, packed
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 15
 
 

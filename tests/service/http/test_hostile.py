@@ -194,6 +194,7 @@ def test_clients_that_vanish_at_every_step(edge: Live) -> None:
     wait_until(lambda: not edge.server.server_state.connections)
 
 
+@pytest.mark.slow
 def test_a_client_that_never_reads(edge: Live) -> None:
     """The reply outgrows every buffer on the way; the service gives up on the client, not on its memory."""
     request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -13,6 +13,8 @@ from support.edge import HOST, Live, curve, live, wait_until
 from support.graph_bundles import classifier_bundle
 from support.repository import version
 
+pytestmark = pytest.mark.serial
+
 VERSIONS = {f"1.{i}.0": 1.0 + i for i in range(6)}
 BODY = json.dumps(curve(points=5)).encode()
 

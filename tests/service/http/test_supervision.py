@@ -22,6 +22,8 @@ from nightjar_alerts.service.registry.load import Models
 from support.edge import HOST, Live, Network, curve, live, loader, wait_until
 from support.trouble import ENDLESS, FATAL, GREEDY, STUCK, trouble_bundle
 
+pytestmark = pytest.mark.slow
+
 POINTS = 8
 ROOT = Path(__file__).resolve().parents[3]
 

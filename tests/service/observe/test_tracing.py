@@ -190,6 +190,7 @@ def test_the_spans_of_a_long_stream_are_bounded(monkeypatch: pytest.MonkeyPatch)
     assert int(str(attributes(request)["nightjar.dropped_spans"])) > 10
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_costs_nobody_an_answer() -> None:
     with capture_logs(), live(loader(Network()), otlp_endpoint="http://127.0.0.1:9/v1/traces") as edge:
         for _ in range(20):

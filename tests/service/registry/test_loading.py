@@ -26,6 +26,7 @@ def load(chosen: Settings, path: Path, task: Task) -> Any:
     return niceness()
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     ("quiet", "threads", "lowered"), [(True, 1, True), (True, 0, True), (False, 1, False), (True, 2, False)]
 )

@@ -24,6 +24,8 @@ from support.kafka_cluster import kafka_cluster
 from support.redis import needs_redis, redis_server
 from support.stream import FAST_GROUP, alert, chosen, running
 
+pytestmark = pytest.mark.slow
+
 COUNT = 10
 LOST = "10003"  # the alert that is dropped
 

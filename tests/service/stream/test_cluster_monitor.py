@@ -74,6 +74,7 @@ def test_every_partition_has_an_end_and_a_lag_whenever_the_ids_of_topics_are_tol
             monitor.close()
 
 
+@pytest.mark.slow
 def test_ends_of_all_partitions_are_told_but_those_of_a_silent_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the leaders are silent for longer than a round may take, were they asked one after the other."""
     monkeypatch.setattr("nightjar_alerts.service.stream.kafka.client.ASK_SECONDS", 2.0)

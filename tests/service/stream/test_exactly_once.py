@@ -35,6 +35,8 @@ from support.edge import wait_until
 from support.kafka_cluster import KafkaCluster
 from support.stream import FAST_GROUP, alert, chosen, dead_letters, eventually, running
 
+pytestmark = pytest.mark.slow
+
 ILLEGAL_GENERATION, PRODUCER_FENCED = 22, 90
 HERE = ("alerts", 0)
 

@@ -29,6 +29,8 @@ from support.kafka_cluster import KafkaCluster, kafka_cluster
 from support.redis import RedisServer, needs_redis, redis_server
 from support.stream import FAST_GROUP, Process, alert, chosen, dead_letters, eventually, results, running
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("SOAK_KILLS", "1"))
 PER_KILL = 200
 

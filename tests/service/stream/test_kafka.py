@@ -26,6 +26,8 @@ from support.graphs import poison
 from support.kafka_cluster import LEAVE_GROUP, KafkaCluster, LostClient, kafka_cluster
 from support.stream import FAST_GROUP, alert, chosen, dead_letters, eventually, results, running
 
+pytestmark = pytest.mark.slow
+
 Ids = Callable[[], set[int]]
 
 

@@ -159,6 +159,7 @@ MESSAGES = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(
     max_examples=10,
     deadline=None,

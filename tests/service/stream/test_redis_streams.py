@@ -28,7 +28,7 @@ from support.graphs import poison
 from support.redis import RedisServer, needs_redis, redis_server
 from support.stream import alert, chosen, dead_letters, eventually, forget_in_classifying, running
 
-pytestmark = needs_redis
+pytestmark = [pytest.mark.slow, needs_redis]
 
 
 @pytest.fixture

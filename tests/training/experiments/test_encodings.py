@@ -29,6 +29,8 @@ from nightjar_alerts.training.experiments.encoding_runs import (
 from nightjar_alerts.training.experiments.options import EncodingName, Encodings, read_records
 from support.catalina import days, write_catalina
 
+pytestmark = pytest.mark.slow
+
 
 def write_curves(folder: Path, per_class: int = 40) -> Path:
     """Two classes told apart by how often they are observed; magnitudes rise steadily."""

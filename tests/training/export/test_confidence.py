@@ -21,6 +21,8 @@ from nightjar_alerts.training.score.confidence import NoveltyFit, fit_novelty
 from support.bundles import random_tokens, tiny_network
 from support.pipeline import Pipeline
 
+pytestmark = pytest.mark.slow
+
 BY_LENGTH = Calibration(
     method="temperature_by_length", temperature=1.1, coefficients=(0.5, -0.3, 0.06), lengths=(3, 90)
 )

@@ -17,6 +17,8 @@ from nightjar_alerts.training.fit.checkpoints import DataSource, RunConfig
 from nightjar_alerts.training.recipes.catalogue import RECIPES
 from support.bundles import random_tokens, tiny_network, untrained_bundle
 
+pytestmark = pytest.mark.slow
+
 SOURCE = DataSource(name="none", sha256="0" * 64, objects=0)
 
 

@@ -23,6 +23,8 @@ from nightjar_alerts.training.export.graph import walk
 from nightjar_alerts.training.export.profile import profile_graph, random_inputs
 from nightjar_alerts.training.export.quantize import as_int8
 
+pytestmark = pytest.mark.slow
+
 MODULE = "network.told"
 ATTRIBUTES = {"bands": 6, "lags": 1, "periods": 2, "shapes": 1}
 

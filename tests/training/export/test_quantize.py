@@ -11,6 +11,8 @@ from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.training.export import quantize
 from nightjar_alerts.training.export.profile import random_inputs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("budget", [1, 100, 10_000])
 def test_batches_hold_every_curve_once_and_no_more_than_the_budget(budget: int) -> None:

@@ -79,6 +79,7 @@ def test_trees_novelty_and_calibration_come_back(path: Path) -> None:
         torch.testing.assert_close(told[name], torch.from_numpy(expected), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_bundle_exported_again_answers_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["export-again", str(DEFAULT_BUNDLE), str(tmp_path / "again")])
     told = json.loads(capsys.readouterr().out)

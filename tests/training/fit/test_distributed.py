@@ -21,6 +21,8 @@ from nightjar_alerts.training.fit.checkpoints import CHECKPOINT, STARTS, load_ch
 from nightjar_alerts.training.fit.distributed import Ranks, is_first, join_launch
 from support.toy_dataset import write_toy_dataset
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 # Float32 sums in another order, seen through ten steps of AdamW, which divides small gradients by themselves: measured
 # 8e-7 at most, where weights have moved by 1e-2.

@@ -29,6 +29,8 @@ from nightjar_alerts.training.recipes.astro_moe import debug
 from nightjar_alerts.training.recipes.schema import OptimiserConfig, Recipe, ScheduleConfig, ValidationConfig
 from support.toy_dataset import write_toy_dataset
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -15,6 +15,8 @@ from nightjar_alerts.training.sky.record import LABELS, Sky, collect
 from support.sky import bump, pulsator
 from support.toy_dataset import toy_object
 
+pytestmark = pytest.mark.slow
+
 GOOD = 24
 
 

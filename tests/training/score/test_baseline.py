@@ -25,6 +25,8 @@ from nightjar_alerts.training.score.baseline import (
 from support.pipeline import Pipeline
 from support.toy_dataset import TOY_CLASSES, toy_objects, write_toy_dataset
 
+pytestmark = pytest.mark.slow
+
 
 def named(curve: LightCurve) -> dict[str, float]:
     values = features(featurise(curve, Limits(), "FLUXCAL", METADATA_COLUMNS))

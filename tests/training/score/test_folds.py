@@ -11,6 +11,8 @@ from nightjar_alerts.training.recipes.astro_moe import debug
 from nightjar_alerts.training.score.folds import crossvalidate, of_fold, table
 from support.toy_dataset import TOY_CLASSES, write_toy_dataset
 
+pytestmark = pytest.mark.slow
+
 
 def test_folds_share_out_the_objects(tmp_path: Path) -> None:
     dataset = read_dataset(write_toy_dataset(tmp_path / "toy.parquet", 120))

@@ -12,6 +12,8 @@ import pytest
 from nightjar_alerts.training.score.page import page, read_baselines, value, write_page
 from support.pipeline import Pipeline
 
+pytestmark = pytest.mark.slow
+
 VOID = {"meta", "img", "br"}
 
 

@@ -153,6 +153,7 @@ def test_impossible_light_curves_keep_points_and_lose_sense(curve_set: CurveSet)
     assert np.isfinite(strange.curves.flux).all()
 
 
+@pytest.mark.slow
 def test_a_bundle_is_shipped_with_trees_shares_strata_and_a_card(
     fitted: AstroMoE, recipe: Recipe, body: AstroMoE, curve_set: CurveSet, tmp_path: Path
 ) -> None:

@@ -120,6 +120,7 @@ def test_an_empty_folder_says_so(tmp_path: Path) -> None:
         load_sky(tmp_path)
 
 
+@pytest.mark.slow
 @needs_shared
 def test_real_sets_are_read_whole() -> None:
     rows = {(row.source, row.object_id): row for row in read_real(shared("data", "real"))}

@@ -25,6 +25,8 @@ from nightjar_alerts.training.sky.scores import (
 from nightjar_alerts.training.sky.table_page import write_page, write_sets_page
 from support.sky import bump, pulsator
 
+pytestmark = pytest.mark.slow
+
 IA, II, IBC, RRL = (ELASTICC.names.index(name) for name in ("Ia", "II", "Ib/c", "RR Lyrae"))
 C = len(ELASTICC.names)
 TEST = PARTS.index("test")

@@ -152,6 +152,7 @@ def test_folds_tell_everybody_apart(drawn: SupernovaDraws) -> None:
     assert "| trees inside |" in page
 
 
+@pytest.mark.slow
 def test_a_prepared_folder_ships_as_a_bundle_that_left_nothing_for_testing(
     run: Path, drawn: SupernovaDraws, tmp_path: Path
 ) -> None:

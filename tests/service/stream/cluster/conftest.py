@@ -10,6 +10,34 @@ pytest.importorskip("confluent_kafka", reason="the [stream] extra is not install
 from support.kafka_brokers import NONE_FOUND, Brokers, brokers, home, named_cluster
 from support.kafka_trial import Trial, trial
 
+FOLDER = Path(__file__).parent
+# `make test` runs these, a minute and a half in one process; `make soak` runs all.
+SHORT = (
+    "test_group.py::test_everything_is_answered_and_counted",
+    "test_group.py::test_a_worker_that_starts_anew_repeats_nothing",
+    "test_group.py::test_a_worker_that_was_suspended_goes_on[exactly once-40]",
+    "test_group.py::test_static_members_come_back_to_their_partitions",
+    "test_topics.py::test_a_topic_that_does_not_exist_yet_is_waited_for",
+    "test_topics.py::test_a_topic_made_again_begins_anew[at least once]",
+    "test_topics.py::test_a_dead_letter_beyond_the_limit_of_its_topic_is_shortened[at least once]",
+    "test_access.py::test_a_password_over_tls[SCRAM-SHA-512]",
+    "test_access.py::test_a_wrong_password_ends_the_start_with_a_sentence",
+    "test_broken_brokers.py::test_the_only_broker_goes_and_comes_back[dead-at rest-exactly once]",
+    "test_both_brokers.py::test_both_bear_the_same[redis-absent at the start]",
+    "test_both_brokers.py::test_both_bear_the_same[redis-killed]",
+    "test_both_brokers.py::test_both_bear_the_same[redis-silent]",
+    "test_both_brokers.py::test_both_bear_the_same[redis-made again]",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder as slow, and those that are not in :data:`SHORT` as long."""
+    for item in items:
+        if FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            if not item.nodeid.endswith(SHORT):
+                item.add_marker(pytest.mark.long)
+
 
 @pytest.fixture(scope="session")
 def one_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:

@@ -1,1 +1,0 @@
-"""Pages of docs/ that follow from the code: settings, metrics, tables of benchmarks."""
