@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from nightjar_alerts.models.common import markdown_table
 from nightjar_alerts.service.http.edge.errors import KINDS
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.settings import ClientSettings, Settings, StreamSettings, settings_table
+from nightjar_alerts.service.settings import ClientSettings, CommonSettings, Settings, StreamSettings, settings_table
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
@@ -64,8 +64,9 @@ def problems() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "metrics": metrics,
-    "settings-service": lambda: settings(Settings.model_fields),
-    "settings-worker": lambda: settings(StreamSettings.model_fields, without=Settings.model_fields),
+    "settings-common": lambda: settings(CommonSettings.model_fields),
+    "settings-service": lambda: settings(Settings.model_fields, without=CommonSettings.model_fields),
+    "settings-worker": lambda: settings(StreamSettings.model_fields, without=CommonSettings.model_fields),
     "settings-client": lambda: settings(ClientSettings.model_fields),
     "problems": problems,
 }

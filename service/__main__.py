@@ -18,10 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import (
+    CLI_SUPPRESS,
     BaseSettings,
     CliApp,
     CliPositionalArg,
@@ -41,7 +42,15 @@ from nightjar_alerts.service.engine.load import Checked, check_bundle
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.process import VERSION, TracingError
 from nightjar_alerts.service.registry.cache import RedisUnavailable
-from nightjar_alerts.service.settings import ClientSettings, Settings, StreamSettings, sentence_about, settings_table
+from nightjar_alerts.service.settings import (
+    ClientSettings,
+    Settings,
+    StreamSettings,
+    removed_settings,
+    sentence_about,
+    settings_from_files,
+    settings_table,
+)
 from nightjar_alerts.service.stream.worker import work
 
 TOP = 3
@@ -167,7 +176,7 @@ _PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 
 
 class Serve(Settings):
-    """Serve a model over HTTP until told to stop."""
+    """Serve models over HTTP. --help-all lists every option."""
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -215,7 +224,7 @@ class Demo(BaseModel):
 
 
 class StreamWorker(StreamSettings):
-    """Classify a stream of alerts: from Kafka, Redis or files to Kafka, Redis or files."""
+    """Classify alerts from Kafka, Redis or files into Kafka, Redis or files. --help-all lists every option."""
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -223,7 +232,7 @@ class StreamWorker(StreamSettings):
 
 
 class Replay(StreamSettings):
-    """Classify what a source holds now, and end: dead letters, a range of offsets or of times, files."""
+    """Classify what a source holds now and exit: dead letters, offset or time ranges, files. See also --help-all."""
 
     def cli_cmd(self) -> None:
         """Run the command."""
@@ -277,6 +286,45 @@ def _classify(settings: ClientSettings, paths: list[Path]) -> None:
     print(f"\n{_summary(answers)}")
 
 
+COMMON_OPTIONS: Final = frozenset(
+    {
+        "host",
+        "port",
+        "api_keys",
+        "named_keys",
+        "key_limits",
+        "allow_anonymous",
+        "bundle",
+        "repository",
+        "aliases",
+        "prior",
+        "provider",
+        "workers",
+        "max_queued_seconds",
+        "admin_port",
+        "log_level",
+        "log_format",
+        "source",
+        "sink",
+        "sink_format",
+        "dead_letters",
+        "topics",
+        "registry",
+        "kafka_config",
+        "batch_messages",
+        "worker_port",
+    }
+)
+"""Options of ``serve``, ``worker`` and ``replay`` that ``--help`` shows; ``--help-all`` shows every one."""
+
+
+def _hide_rare_options() -> None:
+    for command in (Serve, StreamWorker, Replay):
+        for name, field in command.model_fields.items():
+            if name not in COMMON_OPTIONS:
+                field.metadata.append(CLI_SUPPRESS)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; a failure that is not a bug ends with a sentence and status 1, wrong usage with 2."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -289,6 +337,18 @@ def main(arguments: list[str] | None = None) -> None:
             "the environment (NIGHTJAR_SOURCE, NIGHTJAR_SINK, ...)",
             file=sys.stderr,
         )
+        sys.exit(2)
+    if errors := removed_settings(os.environ, arguments):
+        print(*(f"nightjar: {error}" for error in errors), sep="\n", file=sys.stderr)
+        sys.exit(2)
+    if "--help-all" in arguments:
+        arguments = ["--help" if argument == "--help-all" else argument for argument in arguments]
+    else:
+        _hide_rare_options()
+    try:
+        os.environ.update(settings_from_files(os.environ))
+    except ValueError as error:
+        print(f"nightjar: {error}", file=sys.stderr)
         sys.exit(2)
     try:
         CliApp.run(Nightjar, arguments)

@@ -22,7 +22,9 @@ from typing import Any, Final
 import structlog
 
 from nightjar_alerts.service.observe.tracing import Tracer
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import CommonSettings, unknown_settings, unused_settings
+
+log = structlog.get_logger(__name__)
 
 
 def _version() -> str:
@@ -46,7 +48,7 @@ _TEXT = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_tr
 _JSON: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
 
 
-def configure_log(settings: Settings) -> None:
+def configure_log(settings: CommonSettings) -> None:
     """Send everything, ours and the libraries', through one formatter at the level asked for."""
     text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler()
@@ -66,6 +68,14 @@ def configure_log(settings: Settings) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def warn_about_environment(settings: CommonSettings) -> None:
+    """Log a warning for each variable that looks like a setting and has no effect on this process."""
+    for name, nearest in unknown_settings(os.environ).items():
+        log.warning("unknown setting", name=name, perhaps=nearest)
+    for name in unused_settings(os.environ, type(settings)):
+        log.warning("setting is not used by this command", name=name)
 
 
 LARGE_BYTES: Final = 128 * 1024  # where glibc starts, see mallopt(3)

@@ -10,9 +10,18 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -29,11 +38,28 @@ DEVELOPERS = frozenset(ENV_PREFIX + name for name in ("KAFKA_HOME", "TEST_KAFKA"
 NAMELESS_CHARACTERS = 16
 MIB = 1024 * 1024
 
-KeyDigest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+def _check_digest(value: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise ValueError("must be the SHA-256 digest of a key, 64 hexadecimal digits: printf %s KEY | sha256sum")
+    return value
+
+
+def _check_folder(value: Path | None) -> Path | None:
+    if value is not None and not value.is_dir():
+        raise ValueError(f"{value} is not a directory")
+    return value
+
+
+KeyDigest = Annotated[str, AfterValidator(_check_digest)]
+Folder = Annotated[Path, AfterValidator(_check_folder)]
 KeyName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Alias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 ModelName = Annotated[str, StringConstraints(pattern=PATTERN)]
-LogLevel = Literal["debug", "info", "warning", "error"]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+]
 SinkFormat = Literal["nightjar", "elasticc", "alerce-avro", "alerce-json", "lasair"]
 
 
@@ -48,48 +74,16 @@ class KeyLimits(BaseModel):
     curves_per_day: int | None = Field(None, ge=1)
 
 
-class Settings(BaseSettings):
-    """Settings of one service process."""
+class CommonSettings(BaseSettings):
+    """Settings that ``nightjar serve`` and ``nightjar worker`` share: models, engine, logs and traces."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="forbid", cli_kebab_case=True)
 
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for every interface")
-    port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 lets the system choose one")
-    docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
-    api_keys: tuple[KeyDigest, ...] = Field(
-        (),
-        description="JSON list of sha256 hex digests of accepted API keys; where neither this nor `named_keys` "
-        "holds any, /v1 and /v2 are open to everybody",
-    )
-    named_keys: dict[KeyName, tuple[KeyDigest, ...]] = Field(
-        {},
-        description="JSON object of more keys, each name with one digest or several, so that a key can be exchanged: "
-        '`{"fink": ["<old>", "<new>"]}`',
-    )
-    keys_for: tuple[Literal["metrics", "docs", "v2"], ...] = Field(
-        (),
-        description="JSON list of further pages that need a key: `metrics`, `docs` (with /openapi.json), `v2` (all of "
-        "/v2, its health probes and server description included)",
-    )
-    allow_anonymous: bool = Field(
-        False, description="listen on other addresses than loopback although no API keys are asked for"
-    )
-    key_limits: dict[KeyName | Literal["*"], KeyLimits] = Field(
-        {},
-        description='JSON object of limits by name of a key, `*` for all others, as `{"*": {"requests_per_second": 10, '
-        '"requests_per_day": 100000, "curves_per_second": 500, "curves_per_day": 5000000}}`',
-    )
-    limits_redis_url: str = Field(
-        "",
-        repr=False,
-        description="Redis in which all replicas count what `key_limits` bounds; without it each "
-        "process counts for itself",
-    )
     log_level: LogLevel = Field("info", description="least severe level that is logged")
     log_format: Literal["auto", "json", "text"] = Field(
         "auto", description="json: one object a line; text: for people; auto: text on a terminal, else json"
     )
-
     otlp_endpoint: str = Field(
         "",
         pattern=r"^(https?://[^\s/]+.*)?$",
@@ -101,7 +95,6 @@ class Settings(BaseSettings):
         le=1,
         description="share of requests to trace (0 to 1) where the caller's trace header does not decide",
     )
-
     bundle: Path = Field(DEFAULT_BUNDLE, description="folder of the bundle to serve")
     ztf_bundle: Path | None = Field(
         None,
@@ -116,7 +109,7 @@ class Settings(BaseSettings):
         description="folder of a cheaper classifier's bundle, which answers (role `fallback`) when "
         "the queue of the default one is full",
     )
-    repository: Path | None = Field(
+    repository: Folder | None = Field(
         None, description="folder of bundles to serve besides `bundle`, as `name/version/` or one folder for each"
     )
     repository_poll: float = Field(
@@ -147,14 +140,6 @@ class Settings(BaseSettings):
         "forge answers",
     )
     cache_redis_seconds: int = Field(86_400, ge=1, description="seconds after which Redis forgets a result")
-
-    admin_port: int | None = Field(None, ge=0, le=65535, description="TCP port of the admin interface; unset: no port")
-    admin_host: str = Field("127.0.0.1", description="address of the admin interface; others than loopback need keys")
-    admin_socket: Path | None = Field(None, description="Unix socket of the admin interface, instead of a port")
-    admin_keys: tuple[KeyDigest, ...] = Field(
-        (), description="JSON list of sha256 hex digests of keys that the admin interface accepts; not those of /v1"
-    )
-
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
     native: Native = Field(
         "auto",
@@ -181,7 +166,7 @@ class Settings(BaseSettings):
         description="folder where measured costs of inference runs are kept for the next start; "
         "none: `$XDG_CACHE_HOME/nightjar` or `~/.cache/nightjar`",
     )
-    schemas: Path | None = Field(
+    schemas: Folder | None = Field(
         None, description="folder of Avro schemas of alerts besides the shipped ones, as `lsst/12.0.avsc`"
     )
     max_batch_tokens: int = Field(
@@ -190,12 +175,73 @@ class Settings(BaseSettings):
     max_delay_ms: float = Field(
         0, ge=0, le=1000, description="milliseconds that a batch may be held back for more light curves"
     )
-
     max_queued_seconds: float = Field(
         10, gt=0, description="predicted seconds in the queue beyond which a request is refused with 429"
     )
     hung_run_seconds: float = Field(
         10, gt=0, description="seconds below which no inference run counts as hung, however short its predicted time"
+    )
+    max_held_bytes: int = Field(
+        128 * MIB,
+        ge=1,
+        description="most bytes of all request bodies held at once; a key or address with several gets half at most",
+    )
+    max_packets: int = Field(1000, ge=1, description="most alert packets in one request")
+    max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="most bytes of one alert packet once decompressed")
+    drain_timeout: int = Field(
+        30,
+        ge=0,
+        description="seconds that requests in progress have to finish after connections are refused at shutdown",
+    )
+
+    @property
+    def survey_bundles(self) -> dict[str, Path]:
+        """Folders of what answers the packets of a survey, by its name, where that is not the model of `bundle`."""
+        chosen = dict(SURVEY_BUNDLES) if self.bundle == DEFAULT_BUNDLE else {}
+        if self.ztf_bundle is not None:
+            chosen["ztf"] = self.ztf_bundle
+        return {survey: folder for survey, folder in chosen.items() if folder != self.bundle}
+
+
+class Settings(CommonSettings):
+    """Settings of the HTTP service."""
+
+    port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 lets the system choose one")
+    enable_docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
+    api_keys: tuple[KeyDigest, ...] = Field(
+        (),
+        description="JSON list of sha256 hex digests of accepted API keys; where neither this nor `named_keys` "
+        "holds any, /v1 and /v2 are open to everybody",
+    )
+    named_keys: dict[KeyName, tuple[KeyDigest, ...]] = Field(
+        {},
+        description="JSON object of more keys, each name with one digest or several, so that a key can be exchanged: "
+        '`{"fink": ["<old>", "<new>"]}`',
+    )
+    protected_paths: tuple[Literal["metrics", "docs", "v2"], ...] = Field(
+        (),
+        description="JSON list of further pages that need a key: `metrics`, `docs` (with /openapi.json), `v2` (all of "
+        "/v2, its health probes and server description included)",
+    )
+    allow_anonymous: bool = Field(
+        False, description="listen on other addresses than loopback although no API keys are asked for"
+    )
+    key_limits: dict[KeyName | Literal["*"], KeyLimits] = Field(
+        {},
+        description='JSON object of limits by name of a key, `*` for all others, as `{"*": {"requests_per_second": 10, '
+        '"requests_per_day": 100000, "curves_per_second": 500, "curves_per_day": 5000000}}`',
+    )
+    limits_redis_url: str = Field(
+        "",
+        repr=False,
+        description="Redis in which all replicas count what `key_limits` bounds; without it each "
+        "process counts for itself",
+    )
+    admin_port: int | None = Field(None, ge=0, le=65535, description="TCP port of the admin interface; unset: no port")
+    admin_host: str = Field("127.0.0.1", description="address of the admin interface; others than loopback need keys")
+    admin_socket: Path | None = Field(None, description="Unix socket of the admin interface, instead of a port")
+    admin_keys: tuple[KeyDigest, ...] = Field(
+        (), description="JSON list of sha256 hex digests of keys that the admin interface accepts; not those of /v1"
     )
     default_deadline_ms: int = Field(30_000, ge=1, description="milliseconds a request has when it names no deadline")
     max_deadline_ms: int = Field(300_000, ge=1, description="most milliseconds a request may ask for")
@@ -207,7 +253,6 @@ class Settings(BaseSettings):
         description="open connections beyond which an idle one, of the address with most of them, is closed for each "
         "new one; where none is idle, new ones get 503",
     )
-
     max_json_bytes: int = Field(
         8 * MIB, ge=1, description="most bytes in a body of light curves, or in a line of a stream"
     )
@@ -215,20 +260,12 @@ class Settings(BaseSettings):
     max_tensor_bytes: int = Field(
         64 * MIB, ge=1, description="most bytes in a body of tensors (/v2), also decompressed"
     )
-    max_held_bytes: int = Field(
-        128 * MIB,
-        ge=1,
-        description="most bytes of all request bodies held at once; a key or address with several gets half at most",
-    )
-    max_decompressed_bytes: int = Field(64 * MIB, ge=1, description="most bytes of one alert packet once decompressed")
     max_curves: int = Field(1000, ge=1, description="most light curves in one request")
     max_stream_curves: int = Field(
         1_000_000, ge=1, description="most light curves in one stream (application/x-ndjson), and most blank lines"
     )
-    max_packets: int = Field(1000, ge=1, description="most alert packets in one request")
     max_points: int = Field(20_000, ge=1, description="most points in one light curve")
     max_queries: int = Field(MAX_QUERIES, ge=1, description="most times asked for in one forecast")
-
     header_timeout: float = Field(10, gt=0, description="seconds a client has to send a request's headers")
     body_timeout: float = Field(30, gt=0, description="seconds a client has to send a request's body")
     stream_rate: float = Field(
@@ -242,29 +279,24 @@ class Settings(BaseSettings):
     drain_delay: float = Field(
         5, ge=0, description="seconds between SIGTERM, when /readyz turns 503, and refusing connections"
     )
-    drain_timeout: int = Field(
-        30,
-        ge=0,
-        description="seconds that requests in progress have to finish after connections are refused at shutdown",
-    )
 
     @property
     def keys(self) -> dict[str, tuple[str, ...]]:
         """Digests of the accepted keys by name; a key without a name is called by the start of its digest."""
         return {digest[:NAMELESS_CHARACTERS]: (digest,) for digest in self.api_keys} | self.named_keys
 
-    @property
-    def survey_bundles(self) -> dict[str, Path]:
-        """Folders of what answers the packets of a survey, by its name, where that is not the model of `bundle`."""
-        chosen = dict(SURVEY_BUNDLES) if self.bundle == DEFAULT_BUNDLE else {}
-        if self.ztf_bundle is not None:
-            chosen["ztf"] = self.ztf_bundle
-        return {survey: folder for survey, folder in chosen.items() if folder != self.bundle}
-
     @model_validator(mode="after")
     def _guard_the_admin_interface(self) -> Self:
         if self.admin_port is not None and not self.admin_keys and not is_loopback(self.admin_host):
             raise ValueError("an admin interface on an address other than loopback needs admin_keys")
+        return self
+
+    @model_validator(mode="after")
+    def _check_limited_names(self) -> Self:
+        if unknown := sorted(self.key_limits.keys() - self.keys.keys() - {"*"}):
+            raise ValueError(
+                f"key_limits: no key is named {', '.join(unknown)}; keys: {', '.join(self.keys) or 'none'}"
+            )
         return self
 
 
@@ -276,8 +308,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class StreamSettings(Settings):
-    """Settings of a stream worker: those of the service, and where alerts come from and go to."""
+class StreamSettings(CommonSettings):
+    """Settings of a stream worker."""
 
     source: str = Field(
         "",
@@ -301,10 +333,10 @@ class StreamSettings(Settings):
         "", pattern=r"^(https?://\S+)?$", description="URL of the schema registry for Confluent framing"
     )
     registry_cache: Path | None = Field(None, description="folder in which schemas from the registry are kept")
-    unknown_schema: Literal["wait", "dead"] = Field(
+    unknown_schema: Literal["wait", "dead_letter"] = Field(
         "wait",
-        description="what a worker does with alerts whose schema cannot be fetched: `wait` until it can, or `dead`: "
-        "make them dead letters",
+        description="what a worker does with alerts whose schema cannot be fetched: `wait` until it can, or "
+        "`dead_letter`",
     )
     kafka_config: Path | None = Field(
         None, description="JSON file of librdkafka properties for every Kafka connection, such as credentials"
@@ -316,7 +348,7 @@ class StreamSettings(Settings):
         1024, ge=1, description="messages in progress beyond which a stream worker takes no more"
     )
     max_deliveries: int = Field(5, ge=1, description="deliveries of a message beyond which it is a dead letter")
-    keep_trying: bool = Field(
+    retry_auth_errors: bool = Field(
         False,
         description="true: a worker whose password, certificate or permission is refused at its start keeps trying; "
         "false: it ends",
@@ -347,18 +379,71 @@ class ClientSettings(BaseSettings):
     timeout: float = Field(60, gt=0, description="seconds that `nightjar classify` waits for a reply")
 
 
+ALL_FIELDS: Final[Mapping[str, FieldInfo]] = (
+    Settings.model_fields | StreamSettings.model_fields | ClientSettings.model_fields
+)
+
+REMOVED_SETTINGS: Final[Mapping[str, str]] = {
+    "docs": "renamed to enable_docs",
+    "keys_for": "renamed to protected_paths",
+    "keep_trying": "renamed to retry_auth_errors",
+}
+"""Former settings and what replaces each: a process that is given one ends with this text."""
+
+
 def setting_names() -> list[str]:
     """Names of all settings in the environment, without their prefix."""
-    return [name.upper() for name in StreamSettings.model_fields | ClientSettings.model_fields]
+    return [name.upper() for name in ALL_FIELDS]
+
+
+def removed_settings(environment: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
+    """List an error for each removed or renamed setting that the environment or the command line holds."""
+    variables = {variable.upper() for variable in environment}
+    options = {argument.partition("=")[0] for argument in arguments}
+    errors = []
+    for name, successor in REMOVED_SETTINGS.items():
+        for given in (f"{ENV_PREFIX}{name.upper()}" in variables, f"--{name.replace('_', '-')}" in options):
+            if given:
+                errors.append(f"{ENV_PREFIX}{name.upper()}: {successor}")
+    return errors
+
+
+def settings_from_files(environment: Mapping[str, str]) -> dict[str, str]:
+    """Read settings from the files that ``NIGHTJAR_<SETTING>_FILE`` names, as Docker and Kubernetes mount secrets.
+
+    Returns the variables to add to the environment. Raises ValueError when a file cannot be read or a setting is given
+    both ways.
+    """
+    values = {}
+    for name in setting_names():
+        variable, source = f"{ENV_PREFIX}{name}", f"{ENV_PREFIX}{name}_FILE"
+        if source not in environment:
+            continue
+        if variable in environment:
+            raise ValueError(f"{source}: {variable} is set as well; set one of them")
+        try:
+            values[variable] = Path(environment[source]).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise ValueError(f"{source}: {environment[source]} cannot be read: {reason}") from None
+    return values
+
+
+def unused_settings(environment: Mapping[str, str], used: type[BaseSettings]) -> list[str]:
+    """List the variables that only ``nightjar serve`` or only the stream worker reads, when ``used`` is the other."""
+    other = StreamSettings.model_fields if issubclass(used, Settings) else Settings.model_fields
+    unused = {f"{ENV_PREFIX}{name.upper()}" for name in other.keys() - used.model_fields.keys()}
+    return sorted(variable for variable in environment if variable.upper() in unused)
 
 
 def unknown_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that carry the prefix but name no setting, most likely typing mistakes, each with the name nearest."""
+    """Map each variable that has the prefix but names no setting to the setting with the most similar name, or ""."""
     names, developers = setting_names(), [name.removeprefix(ENV_PREFIX) for name in DEVELOPERS]
+    known = {*names, *developers, *(f"{name}_FILE" for name in names)}
     nearest: dict[str, str] = {}
     for variable in sorted(name for name in environment if name.upper().startswith(ENV_PREFIX)):
         name = variable.upper().removeprefix(ENV_PREFIX)
-        if name not in names and name not in developers:
+        if name not in known:
             nearest[variable] = "".join(f"{ENV_PREFIX}{near}" for near in get_close_matches(name, names, 1))
     return nearest
 
@@ -367,11 +452,11 @@ _NO_JSON = re.compile(r'error parsing value for field "(\w+)"')
 
 
 def sentence_about(place: Sequence[str | int], message: str) -> str:
-    """Say which setting is wrong, where in its value, and what is wrong with it.
+    """Name the setting that is wrong, the position in its value, and the error.
 
     Parameters
     ----------
-    place : steps to the value, of which a subcommand may be the first.
+    place : path to the value; its first step may be a subcommand.
     """
     if unread := _NO_JSON.search(message):
         return f'{ENV_PREFIX}{unread[1].upper()}: not JSON, such as ["a", "b"] or {{"a": 1}}'
@@ -385,7 +470,7 @@ def sentence_about(place: Sequence[str | int], message: str) -> str:
 def settings_table(fields: Mapping[str, FieldInfo] | None = None) -> str:
     """Markdown table of settings, by default of all: environment name, default, meaning."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
-    for name, field in (fields or StreamSettings.model_fields | ClientSettings.model_fields).items():
+    for name, field in (fields or ALL_FIELDS).items():
         meaning = (field.description or "").replace("|", "\\|")
         rows.append(f"| `{ENV_PREFIX}{name.upper()}` | {_shown_default(field.default)} | {meaning} |")
     return "\n".join(rows) + "\n"

@@ -39,8 +39,14 @@ from nightjar_alerts.service.http.edge.turns import FairListener
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.oip import routes as oip
 from nightjar_alerts.service.http.routes import about, alerts, light_curves
-from nightjar_alerts.service.process import SWITCH_SECONDS, VERSION, configure_log, fix_thresholds
-from nightjar_alerts.service.settings import Settings, is_loopback, unknown_settings
+from nightjar_alerts.service.process import (
+    SWITCH_SECONDS,
+    VERSION,
+    configure_log,
+    fix_thresholds,
+    warn_about_environment,
+)
+from nightjar_alerts.service.settings import Settings, is_loopback
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
 embeddings out. With a forecasting model it also says what flux to expect. Every problem is an
@@ -76,7 +82,7 @@ def create_app(service: Service) -> FastAPI:
         about.problems,
     ):
         app.include_router(router)
-    if settings.docs:
+    if settings.enable_docs:
         app.include_router(about.pages)
     document = openapi.document(app, settings)
     app.openapi = lambda: document  # type: ignore[method-assign]  # FastAPI's documented way to replace it
@@ -91,7 +97,7 @@ def behind_edge(app: FastAPI, service: Service) -> Edge:
         keys=KeyRing(settings.keys),
         max_requests=settings.max_requests,
         quotas=service.quotas,
-        also=settings.keys_for,
+        also=settings.protected_paths,
         metrics=service.metrics,
     )
     return Edge(gate, metrics=service.metrics, tracer=service.tracer)
@@ -206,8 +212,7 @@ def serve(settings: Settings) -> int:
         return 1
     fix_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
-    for name, nearest in unknown_settings(os.environ).items():
-        log.warning("unknown setting", name=name, perhaps=nearest)
+    warn_about_environment(settings)
     server = Server(Service(settings))
     gc.collect()
     gc.freeze()  # what is there now stays: looking through it again takes the interpreter for tens of milliseconds

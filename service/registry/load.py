@@ -30,7 +30,7 @@ from nightjar_alerts.service.engine.load import LoadedModel, load_model
 from nightjar_alerts.service.engine.machine import CoreLayout, usual_folder
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.names import Reference, UnknownModel, version_key
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import CommonSettings
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 """Name, size and time of change of every file in a bundle's folder."""
@@ -162,26 +162,26 @@ class Models(NamedTuple):
     of_surveys: Mapping[str, LoadedModel] = MappingProxyType({})
 
 
-def load_one(settings: Settings, path: Path, task: Task) -> LoadedModel:
+def load_one(settings: CommonSettings, path: Path, task: Task) -> LoadedModel:
     """Load a bundle on the provider of the settings, without trying layouts out. Raises BundleError, ProviderError."""
     wish = CoreLayout(settings.workers, settings.threads_per_run or 1, settings.groups_in_flight)
     return _load(settings, path, task, wish, tune=False)
 
 
-def load_first(settings: Settings, path: Path, task: Task) -> LoadedModel:
+def load_first(settings: CommonSettings, path: Path, task: Task) -> LoadedModel:
     """Load a bundle at start and try out how the machine is best used for it; raises as :func:`load_one` does."""
     wish = CoreLayout(settings.workers, settings.threads_per_run, settings.groups_in_flight)
     return _load(settings, path, task, wish, tune=settings.autotune)
 
 
-def _load(settings: Settings, path: Path, task: Task, wish: CoreLayout, tune: bool) -> LoadedModel:
+def _load(settings: CommonSettings, path: Path, task: Task, wish: CoreLayout, tune: bool) -> LoadedModel:
     folder = settings.measurements_folder or usual_folder()
     loaded = load_model(path, settings.provider, task=task, wish=wish, folder=folder, tune=tune, native=settings.native)
     log.info("kernels", model=loaded.bundle.manifest.name, native=list(loaded.kernels))
     return loaded
 
 
-def load_configured(settings: Settings) -> Models:
+def load_configured(settings: CommonSettings) -> Models:
     """Load the bundles that the settings name; raises as :func:`load_one` does."""
     forecast, fallback = settings.forecast_bundle, settings.fallback_bundle
     return Models(
@@ -192,13 +192,13 @@ def load_configured(settings: Settings) -> Models:
     )
 
 
-LoadOne = Callable[[Settings, Path, Task], LoadedModel]
+LoadOne = Callable[[CommonSettings, Path, Task], LoadedModel]
 
 
 class QuietLoader:
     """Loads bundles: at full speed until ``quiet`` is set, then one at a time in a thread of low priority."""
 
-    def __init__(self, settings: Settings, load: LoadOne = load_one) -> None:
+    def __init__(self, settings: CommonSettings, load: LoadOne = load_one) -> None:
         self._settings, self._load = settings, load
         self.quiet = False
         # Threads that a session makes for itself inherit the priority of the thread that opens it, and would answer

@@ -42,7 +42,7 @@ from nightjar_alerts.service.registry.load import (
     load_one,
 )
 from nightjar_alerts.service.registry.names import DEFAULT, FORECAST, NotReady, Reference, UnknownModel
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import CommonSettings
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class ModelOpener:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: CommonSettings,
         metrics: Metrics,
         tracer: Tracer,
         cache: ResultCache | None,
@@ -125,7 +125,7 @@ class ModelOpener:
         self._on_failure(MEANINGS[fault])
 
 
-LoadModels = Callable[[Settings], Models]
+LoadModels = Callable[[CommonSettings], Models]
 
 
 class ModelRepository:
@@ -148,7 +148,7 @@ class ModelRepository:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: CommonSettings,
         metrics: Metrics,
         tracer: Tracer,
         on_failure: Callable[[str], None],
@@ -258,7 +258,7 @@ class ModelRepository:
                 log.error("the repository could not be read", exc_info=error)
 
 
-def _cache(settings: Settings, metrics: Metrics) -> ResultCache | None:
+def _cache(settings: CommonSettings, metrics: Metrics) -> ResultCache | None:
     if not settings.cache_bytes:
         return None
     remote = None

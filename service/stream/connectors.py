@@ -71,7 +71,7 @@ def open_connectors(
     else:
         sink, dead_letters = open_sink(settings), open_dead_letters(settings)
         connectors = Connectors(open_source(settings, replay, on_rebalance), sink, dead_letters)
-    if not settings.keep_trying:
+    if not settings.retry_auth_errors:
         _check_refusals(connectors)
     return connectors
 

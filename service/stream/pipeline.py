@@ -152,7 +152,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-UnknownSchemaPolicy = Literal["wait", "dead"]
+UnknownSchemaPolicy = Literal["wait", "dead_letter"]
 ReadResult = list[PacketOutcome] | SchemaUnavailableError | DeadLetterCause
 
 
@@ -203,7 +203,7 @@ class DecodeStage:
             for place, read in zip(remaining, results, strict=True):
                 if not isinstance(read, SchemaUnavailableError):
                     read_by_place[place] = read
-                elif self._policy == "dead":
+                elif self._policy == "dead_letter":
                     read_by_place[place] = DeadLetterCause("decode", "schema_unavailable", str(read))
             if unavailable and self._policy == "wait":
                 batch.on_wait()

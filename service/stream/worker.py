@@ -7,7 +7,6 @@ same group share the partitions: scaling out is starting more of them.
 """
 
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -25,9 +24,15 @@ from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.client import ClientError
 from nightjar_alerts.service.engine.batch import EngineError
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.process import SWITCH_SECONDS, configure_log, fix_thresholds, tracer_of
+from nightjar_alerts.service.process import (
+    SWITCH_SECONDS,
+    configure_log,
+    fix_thresholds,
+    tracer_of,
+    warn_about_environment,
+)
 from nightjar_alerts.service.registry.repository import LoadModels, ModelRepository
-from nightjar_alerts.service.settings import StreamSettings, unknown_settings
+from nightjar_alerts.service.settings import StreamSettings
 from nightjar_alerts.service.stream.addresses import AddressError
 from nightjar_alerts.service.stream.batches import Accounts, UnbalancedError
 from nightjar_alerts.service.stream.connectors import Connectors, check_addresses, open_connectors, reads_dead_letters
@@ -307,8 +312,7 @@ def work(settings: StreamSettings, replay: bool = False) -> int:
     configure_log(settings)
     fix_thresholds()
     sys.setswitchinterval(SWITCH_SECONDS)
-    for name, nearest in unknown_settings(os.environ).items():
-        log.warning("unknown setting", name=name, perhaps=nearest)
+    warn_about_environment(settings)
     try:
         check_addresses(settings)  # before models are loaded, which takes seconds
         return asyncio.run(supervise(Worker(settings, replay)))

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nightjar_alerts.service.http.edge.keys import KeyRing
-from nightjar_alerts.service.settings import ClientSettings, StreamSettings, is_loopback, unknown_settings
+from nightjar_alerts.service.settings import (
+    ALL_FIELDS,
+    ClientSettings,
+    Settings,
+    StreamSettings,
+    is_loopback,
+    unknown_settings,
+)
 from nightjar_alerts.service.stream.addresses import AddressError, parse_address
 
 PASSWORD = "q7Zt2Lw9Xv4R"
@@ -28,9 +35,9 @@ PARTS = st.sampled_from([*PIECES.split(), "\n", "\0", " "])
 ADDRESSES = st.lists(PARTS | st.text(max_size=5), max_size=12).map("".join)
 
 
-@pytest.mark.parametrize("name", sorted(StreamSettings.model_fields | ClientSettings.model_fields))
+@pytest.mark.parametrize("name", sorted(ALL_FIELDS))
 def test_any_value_of_a_setting_is_read_or_refused_there(name: str) -> None:
-    kind: Any = StreamSettings if name in StreamSettings.model_fields else ClientSettings
+    kind: Any = next(kind for kind in (Settings, StreamSettings, ClientSettings) if name in kind.model_fields)
 
     @effort(max_examples=40, deadline=None)
     @given(value=ANYTHING)
@@ -38,7 +45,7 @@ def test_any_value_of_a_setting_is_read_or_refused_there(name: str) -> None:
         places: set[tuple[int | str, ...]] = set()
         try:
             made = kind(**{name: value})
-            if isinstance(made, StreamSettings):
+            if isinstance(made, Settings):
                 KeyRing(made.keys)
         except ValidationError as error:
             places = {fault["loc"][:1] for fault in error.errors()}

@@ -22,14 +22,14 @@ from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
 from nightjar_alerts.service.registry.load import Models
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import CommonSettings, Settings
 from support.graphs import EchoGraph, echo_manifest
 
 HOST = "127.0.0.1"
 CLASSES = len(ELASTICC.classes)
 QUICK = CostModel(1e-5, 1e-7, 0.0)
 
-Load = Callable[[Settings], Models]
+Load = Callable[[CommonSettings], Models]
 
 
 def _drop(*_: object) -> NoReturn:

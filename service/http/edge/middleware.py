@@ -164,7 +164,7 @@ class Gate:
     Parameters
     ----------
     quotas : None where no key has limits.
-    also : what needs a key besides ``/v1`` and the models of ``/v2``, as in :attr:`Settings.keys_for`.
+    also : what needs a key besides ``/v1`` and the models of ``/v2``, as in :attr:`Settings.protected_paths`.
     metrics : count the requests of each key.
     """
 

@@ -116,7 +116,7 @@ def test_keys_are_in_the_document_when_they_are_asked_for() -> None:
 
 
 def test_the_description_can_be_left_out() -> None:
-    with live(loader(Network()), docs=False) as edge:
+    with live(loader(Network()), enable_docs=False) as edge:
         assert [edge.ask("GET", path)[0] for path in ("/", "/docs", "/openapi.json")] == [404, 404, 404]
         assert edge.ask("GET", "/problems/invalid")[0] == 200
 

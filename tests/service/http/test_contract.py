@@ -22,7 +22,7 @@ from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.openapi import PACKET_TYPES
 from nightjar_alerts.service.http.server import create_app
 from nightjar_alerts.service.registry.load import Models
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import CommonSettings
 from support.edge import HOST, Network, curve, live, loader, settings
 from support.graph_bundles import forecaster_bundle
 from support.wire import arrow_stream, arrow_table, lines_body, msgpack_body, packed
@@ -48,7 +48,7 @@ def config() -> SchemathesisConfig:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     forecaster = load_model(forecaster_bundle(tmp_path_factory.mktemp("ruler")).path, task="forecast")
 
-    def load(chosen: Settings) -> Models:
+    def load(chosen: CommonSettings) -> Models:
         return loader(Network())(chosen)._replace(forecaster=forecaster)
 
     with live(load) as edge:

@@ -57,7 +57,7 @@ def test_a_name_has_several_keys_so_that_one_can_be_exchanged() -> None:
 @pytest.mark.parametrize("also", [(), ("metrics", "docs", "v2")])
 def test_a_setting_asks_for_keys_elsewhere_too(also: tuple[str, ...]) -> None:
     expected = 401 if also else 200
-    with live(loader(Network()), named_keys=DIGESTS, keys_for=also) as edge:
+    with live(loader(Network()), named_keys=DIGESTS, protected_paths=also) as edge:
         for path in ("/metrics", "/docs", "/openapi.json", "/problems/invalid", "/v2", "/v2/health/ready"):
             assert ask(edge, path=path)[0] == expected, path
             assert ask(edge, KEYS["fink"][1], path)[0] == 200, path

@@ -20,7 +20,7 @@ from nightjar_alerts.service.http.lifecycle import Service, State
 from nightjar_alerts.service.http.server import Server
 from nightjar_alerts.service.observe.metrics import STAGES
 from nightjar_alerts.service.registry.load import Models, load_configured
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import CommonSettings
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 from support.graph_bundles import classifier_bundle, forecaster_bundle
 
@@ -226,7 +226,7 @@ def test_without_a_forecaster_the_route_says_so() -> None:
 def test_a_deadline_that_passes_and_a_queue_that_is_full(bundles: dict[str, Path]) -> None:
     may_run = threading.Event()
 
-    def load(chosen: Settings) -> Models:
+    def load(chosen: CommonSettings) -> Models:
         models = load_configured(chosen)
         assert models.forecaster is not None
         run = models.forecaster.run

@@ -10,7 +10,7 @@ import pytest
 
 from nightjar_alerts.models.bundle import Task
 from nightjar_alerts.service.registry.load import LOW_PRIORITY, QuietLoader, stand_back
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import CommonSettings
 from support.edge import settings
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
@@ -22,7 +22,7 @@ def niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def load(chosen: Settings, path: Path, task: Task) -> Any:
+def load(chosen: CommonSettings, path: Path, task: Task) -> Any:
     return niceness()
 
 

@@ -18,7 +18,7 @@ from nightjar_alerts.service.registry.load import Refused, load_one
 from nightjar_alerts.service.registry.names import Reference
 from nightjar_alerts.service.registry.repository import ModelRepository
 from nightjar_alerts.service.registry.shadow import MOST_WAITING, Shadow
-from nightjar_alerts.service.settings import Settings
+from nightjar_alerts.service.settings import CommonSettings
 from support.edge import QUICK, Network, loader, settings
 from support.graph_bundles import forecaster_bundle
 from support.graphs import curve, echo_manifest, poison
@@ -49,7 +49,7 @@ class Both:
             chosen, self.metrics, Tracer(), self.reasons.append, loader(self.live), self._other
         )
 
-    def _other(self, chosen: Settings, path: Path, task: Task) -> LoadedModel:
+    def _other(self, chosen: CommonSettings, path: Path, task: Task) -> LoadedModel:
         real = load_one(chosen, path, task)
         if real.bundle.manifest.name != "echo":
             return real

@@ -276,7 +276,7 @@ def framed_as(schema_id: int) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big") + alerts.bare("lsst/11.1", alerts.lsst_alert("lsst/11.1"))
 
 
-@pytest.mark.parametrize("policy", ["wait", "dead"])
+@pytest.mark.parametrize("policy", ["wait", "dead_letter"])
 def test_an_outage_of_the_registry(registry: Registry, tmp_path: Path, policy: str, monkeypatch: Any) -> None:
     monkeypatch.setattr("nightjar_alerts.models.alerts.schema_registry.RETRY_SECONDS", 0.2)
     place = tmp_path / "alerts"
@@ -295,7 +295,7 @@ def test_an_outage_of_the_registry(registry: Registry, tmp_path: Path, policy: s
     expected = {"classified": 2} if policy == "wait" else {"classified": 1, "dead:schema_unavailable": 1}
     assert worker.totals() == {"in": 2, "pending": 0, **expected}
     registry.broken = False
-    if policy == "dead":  # and a replay makes up for it
+    if policy == "dead_letter":  # and a replay makes up for it
         again = chosen(tmp_path, source=f"file:{tmp_path}/letters/", registry=url)
         with running(again, replay=True) as worker:
             assert worker.join() == 0

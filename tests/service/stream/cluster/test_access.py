@@ -69,7 +69,7 @@ def test_a_wrong_password_ends_the_start_with_a_sentence(guarded: Brokers, one: 
 
 def test_a_wrong_password_may_be_tried_on(guarded: Brokers, one: Trial) -> None:
     ends = addressed(one, guarded, "SASL_PLAINTEXT", password="wrong")
-    with one.process(**ends, keep_trying=True) as worker:
+    with one.process(**ends, retry_auth_errors=True) as worker:
         eventually(lambda: worker.ready, 120)
         eventually(lambda: "authentication failed" in worker.ask("/readyz")[1])
         time.sleep(5)
@@ -144,7 +144,7 @@ def test_a_certificate_that_does_not_fit_is_told(tmp_path: Path, name: str, host
             worker = running(one.settings(**ends))
             with pytest.raises(AddressError, match="no TLS connection"), worker as started:
                 started.join(60)
-            with one.process(**ends, keep_trying=True) as patient:
+            with one.process(**ends, retry_auth_errors=True) as patient:
                 eventually(lambda: patient.ready, 120)
                 eventually(lambda: "no TLS connection" in patient.ask("/readyz")[1], 60)
                 cluster.kill(1)
