@@ -39,9 +39,9 @@ from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider, ProviderError
 from nightjar_alerts.service.client import SAMPLES, Answer, Client, ClientError, packets_in
 from nightjar_alerts.service.engine.load import Checked, check_bundle
+from nightjar_alerts.service.http.edge.keys import RedisUnavailable
 from nightjar_alerts.service.http.server import serve
 from nightjar_alerts.service.process import VERSION, TracingError
-from nightjar_alerts.service.registry.cache import RedisUnavailable
 from nightjar_alerts.service.settings import (
     ClientSettings,
     Settings,

@@ -75,14 +75,13 @@ class InferOptions:
 
     ``deadline`` (``time.monotonic()`` seconds), ``priority`` and ``client`` are those of
     :meth:`service.engine.engine.Engine.enqueue`. ``surveys`` labels the items in metrics: one name for all of them
-    or one for each. ``fall_back`` allows another model to answer when the one asked is full.
+    or one for each.
     """
 
     deadline: float | None = None
     surveys: str | Sequence[str] = "none"
     priority: float = 0.0
     client: str = ""
-    fall_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +131,7 @@ class Results(Protocol):
     def key(self, question: ModelInput) -> bytes:
         """Compute the digest; called in a thread."""
 
-    async def find(self, keys: Sequence[bytes]) -> list[Row | None]:
+    def find(self, keys: Sequence[bytes]) -> list[Row | None]:
         """Answers to questions of these keys, in order, None where there is none. Never fails."""
 
     def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
@@ -229,7 +228,7 @@ class DataPlane(Generic[ItemT]):
         if self._results is None:
             return await self._wait([item.question for item in prepared], options)
         started, keys = monotonic(), [item.key for item in prepared]
-        rows = await self._results.find(keys)
+        rows = self._results.find(keys)
         places = [place for place, row in enumerate(rows) if row is None]
         self.notes.record_lookup(len(rows) - len(places), len(places), monotonic() - started)
         fresh = await self._wait([prepared[place].question for place in places], options) if places else []

@@ -18,7 +18,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    SecretStr,
     StringConstraints,
     model_validator,
 )
@@ -104,11 +103,6 @@ class CommonSettings(BaseSettings):
     forecast_bundle: Path | None = Field(
         None, description="folder of a forecaster's bundle to serve as well, at /v1/forecast"
     )
-    fallback_bundle: Path | None = Field(
-        None,
-        description="folder of a cheaper classifier's bundle, which answers (role `fallback`) when "
-        "the queue of the default one is full",
-    )
     repository: Folder | None = Field(
         None, description="folder of bundles to serve besides `bundle`, as `name/version/` or one folder for each"
     )
@@ -127,19 +121,7 @@ class CommonSettings(BaseSettings):
         description="name of the prior (class shares) that answers assume where a request names none, such as "
         "`lsst-alerts`; unset, or where a model has no prior of that name: the class shares of its calibration",
     )
-    cache_bytes: int = Field(64 * MIB, ge=0, description="bytes of results kept in memory; 0 keeps none, nor in Redis")
-    cache_redis_url: str = Field(
-        "",
-        repr=False,
-        description="Redis that keeps results as well, as `redis://host:6379/0`, with TLS `rediss://`; "
-        "needs the `redis` extra",
-    )
-    cache_secret: SecretStr = Field(
-        SecretStr(""),
-        description="secret that signs the results kept in Redis, so that others who can write to that Redis cannot "
-        "forge answers",
-    )
-    cache_redis_seconds: int = Field(86_400, ge=1, description="seconds after which Redis forgets a result")
+    cache_bytes: int = Field(64 * MIB, ge=0, description="size of the in-memory result cache in bytes; 0 disables it")
     provider: Provider = Field("cpu", description="onnxruntime execution provider; never falls back to another one")
     native: Native = Field(
         "auto",
@@ -387,6 +369,10 @@ REMOVED_SETTINGS: Final[Mapping[str, str]] = {
     "docs": "renamed to enable_docs",
     "keys_for": "renamed to protected_paths",
     "keep_trying": "renamed to retry_auth_errors",
+    "fallback_bundle": "removed; add replicas, or limit the busiest key with key_limits",
+    "cache_redis_url": "removed; results are cached in memory only (cache_bytes)",
+    "cache_redis_seconds": "removed with cache_redis_url",
+    "cache_secret": "removed with cache_redis_url",
 }
 """Former settings and what replaces each: a process that is given one ends with this text."""
 
@@ -482,6 +468,6 @@ def _shown_default(default: object) -> str:
         return "the bundled model"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
-    if default in (None, (), "") or default in ({}, SecretStr("")):
+    if default in (None, (), "", {}):
         return "none"
     return f"`{default}`"

@@ -74,10 +74,8 @@ class Provenance(Reply):
     name: str
     version: str
     sha256: str = Field(description="hash of the bundle's manifest, which holds that of every other file")
-    role: Literal["canary", "fallback"] | None = Field(
-        None,
-        description="canary: a version on trial, which answers a share of the requests; fallback: a cheaper model, "
-        "because the one asked had too much to do; absent otherwise",
+    role: Literal["canary"] | None = Field(
+        None, description="canary: a version on trial that answers a percentage of the requests; absent otherwise"
     )
 
 

@@ -70,7 +70,6 @@ def terms_of(
     milliseconds: float | None = None,
     surveys: str | Sequence[str] = "none",
     urgency: int | None = None,
-    fall_back: bool = False,
 ) -> InferOptions:
     """Terms of a request.
 
@@ -79,7 +78,6 @@ def terms_of(
     arrived : ``time.monotonic()`` seconds, from which deadlines count.
     milliseconds : deadline that its body or address names.
     urgency : that its body names; it counts more than the header.
-    fall_back : whether another model may answer.
 
     Raises
     ------
@@ -93,7 +91,7 @@ def terms_of(
         allowed = min(allowed, int(proxy))
     steps = USUAL_URGENCY - (_header_urgency(request) if urgency is None else urgency)
     deadline = arrived + allowed / 1000
-    return InferOptions(deadline, surveys, steps * SECONDS_OF_A_STEP, client_of(request), fall_back)
+    return InferOptions(deadline, surveys, steps * SECONDS_OF_A_STEP, client_of(request))
 
 
 def client_of(request: Request) -> str:

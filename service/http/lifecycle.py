@@ -19,12 +19,11 @@ from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.runtime import ProviderError
 from nightjar_alerts.service.engine.batch import ForecastItem
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
-from nightjar_alerts.service.http.edge.keys import Quotas, SharedCounts
+from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.middleware import Places
 from nightjar_alerts.service.http.edge.receive import BodyBudget
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.process import tracer_of
-from nightjar_alerts.service.registry.cache import RedisUnavailable
 from nightjar_alerts.service.registry.live import Lease, ModelChooser, Served, ServedClassifier
 from nightjar_alerts.service.registry.load import LoadOne, load_one
 from nightjar_alerts.service.registry.names import FORECAST, NotReady, UnknownModel

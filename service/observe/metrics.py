@@ -302,9 +302,7 @@ class Metrics:
         self.outcomes = counter(
             "outcomes_total", "Light curves and packets by what became of them.", ["survey", "status", "reason"]
         )
-        self.substitutes = counter(
-            "substitutes_total", "Requests answered by another model than usually: a canary or the fallback.", ["role"]
-        )
+        self.substitutes = counter("substitutes_total", "Requests served by a canary.", ["role"])
         self.withdrawn = counter("withdrawn_total", "Light curves given up: client gone or deadline passed.")
         self.loop_lag = histogram(
             "event_loop_lag_seconds", "How late the event loop woke a timer; it is sampled.", buckets=SECONDS
@@ -352,7 +350,7 @@ class Metrics:
         self.model_load_seconds = gauge("model_load_seconds", "Time to load, verify and warm up the model.", ["task"])
         self.model_curves = counter(
             "model_curves_total",
-            "Light curves by the model that was asked; role: current, or canary or fallback.",
+            "Light curves by model and version; role: current or canary.",
             ["model", "version", "role"],
         )
         self.model_loads = counter("model_loads_total", "Bundles of the repository loaded, or not.", ["outcome"])
@@ -361,7 +359,6 @@ class Metrics:
             "cache_answers_total", "Light curves by where their result was found; none: it was computed.", ["found"]
         )
         self.cache_bytes = gauge("cache_bytes", "Results held in memory.")
-        self.cache_errors = counter("cache_errors_total", "Failures of Redis, which holds results.")
         self.shadow_curves = counter(
             "shadow_curves_total",
             "Light curves offered to a shadow model: agreed, disagreed, failed, or dropped unasked.",

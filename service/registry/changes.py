@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from nightjar_alerts.models.bundle import BundleError, Task
+from nightjar_alerts.models.bundle import Task
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.live import Canary, LiveModels, Served
@@ -29,7 +29,6 @@ from nightjar_alerts.service.registry.load import BundleFolders, BundleOnDisk, L
 from nightjar_alerts.service.registry.names import (
     CLASSIFIERS,
     DEFAULT,
-    FALLBACK,
     FORECAST,
     Reference,
     UnknownModel,
@@ -158,23 +157,6 @@ class Changes:
         self._folders.singles.append(loaded.bundle.path)  # looked at from now on, as the folder is
         self._steps.promote(served.reference)
         self._live.routes.aliases[alias] = Reference(served.reference.name)
-
-    async def begin_fallback(self, loaded: LoadedModel) -> None:
-        """Serve what answers when a classifier is full: exactly this version, which answers for no name of its own.
-
-        Raises
-        ------
-        BundleError
-            When this very version is served already, or has other classes than the default.
-        """
-        manifest, default = loaded.bundle.manifest, self._live.lease(DEFAULT, "classification").bundle.manifest
-        reference = Reference(manifest.name, manifest.version)
-        if reference in self._live.served:
-            raise BundleError(f"{loaded.bundle.path}: {reference} is served already, so it cannot be the fallback")
-        if manifest.classes.names != default.classes.names:
-            raise BundleError(f"{loaded.bundle.path}: a fallback needs the classes of {default.name} {default.version}")
-        await self._live.put(loaded)  # not promoted: nobody who asks for its name means the model of last resort
-        self._live.routes.aliases[FALLBACK] = reference
 
     async def sync(self, *, retry: bool = False) -> list[Reference]:
         """Take up what is new in the folders; returns what was loaded. A failure is noted, and the rest goes on.

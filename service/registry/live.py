@@ -32,14 +32,13 @@ from nightjar_alerts.models.bundle import Bundle, Manifest, Task
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Outcome, Skipped
-from nightjar_alerts.service.engine.batch import EngineClosed, ForecastItem, Overloaded
+from nightjar_alerts.service.engine.batch import ForecastItem
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.process import give_memory_back
 from nightjar_alerts.service.registry.names import (
     CLASSIFIERS,
     DEFAULT,
-    FALLBACK,
     FORECAST,
     NotReady,
     Reference,
@@ -126,34 +125,21 @@ class Lease(Generic[ItemT]):
     Attributes
     ----------
     served : model that answers.
-    role : ``canary`` or ``fallback`` where another version or model answers than the name stands for; else empty.
-
-    Parameters
-    ----------
-    fallback : model that answers when ``served`` is full, where the request allows it; then the lease holds that one.
+    role : ``canary`` where another version answers than the name stands for; else empty.
     """
 
-    def __init__(
-        self,
-        served: Served[ItemT],
-        role: Role = "",
-        copies: Copies[ItemT] | None = None,
-        fallback: Served[ItemT] | None = None,
-    ) -> None:
+    def __init__(self, served: Served[ItemT], role: Role = "", copies: Copies[ItemT] | None = None) -> None:
         self.served, self.role = served, role
-        self._copies, self._fallback = copies, fallback
-        self._entered = 0
+        self._copies = copies
 
     def __enter__(self) -> "Lease[ItemT]":
         """Hold the model."""
         self.served.take()
-        self._entered += 1
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         """Let it go."""
         self.served.give_back()
-        self._entered -= 1
 
     @property
     def bundle(self) -> Bundle:
@@ -164,40 +150,10 @@ class Lease(Generic[ItemT]):
         self, items: Sequence[ItemT | LightCurveError | Skipped], options: InferOptions | None = None
     ) -> list[Outcome]:
         """Ask, as :meth:`service.dataplane.DataPlane.infer` does; where the model has a shadow, it gets a copy."""
-        try:
-            outcomes = await self.served.plane.infer(items, options)
-        except Overloaded as full:
-            if self._fallback is None or options is None or not options.fall_back:
-                raise
-            return await self._fall_back(self._fallback, full, items, options)
+        outcomes = await self.served.plane.infer(items, options)
         self.served.count(self.role, len(items))
         if self._copies is not None:
             self._copies.offer(items, outcomes, self.served.engine)
-        return outcomes
-
-    async def _fall_back(
-        self,
-        other: Served[ItemT],
-        full: Overloaded,
-        items: Sequence[ItemT | LightCurveError | Skipped],
-        options: InferOptions,
-    ) -> list[Outcome]:
-        """Ask the other one and, if it answers, hold that one instead. Raises Overloaded when both are full."""
-        other.take()  # while it is asked no change may free it
-        try:
-            outcomes = await other.plane.infer(items, options)
-        except Overloaded as too:
-            raise Overloaded(min(full.retry_after, too.retry_after)) from full
-        except EngineClosed:  # replaced since the lease began
-            raise full from None
-        finally:
-            other.give_back()
-        other.count("fallback", len(items))
-        # As often as this lease was entered: each exit will give back whoever is held by then.
-        for _ in range(self._entered):
-            other.take()
-            self.served.give_back()
-        self.served, self.role, self._copies, self._fallback = other, "fallback", None, None
         return outcomes
 
 
@@ -361,23 +317,11 @@ class LiveModels:
         served = self.served.get(choice.reference)
         if served is None or task not in (None, served.task):
             raise UnknownModel(name)
-        # Whoever asks for a model by its own name wants that one and no other.
-        fallback = self._fallback(served) if name in self.routes.aliases else None
-        return Lease(served, choice.role, self._shadow(served), fallback)
+        return Lease(served, choice.role, self._shadow(served))
 
     def _shadow(self, live: Served[Any]) -> Shadow | None:
         """Return the shadow of a model: only the version that answers for the name has one."""
         return self.shadows.get(live.reference.name) if live is self.answering(live.reference.name) else None
-
-    def _fallback(self, full: Served[Any]) -> Served[Any] | None:
-        """Return the model that may answer in the place of a classifier: another one of the same classes."""
-        target = self.routes.aliases.get(FALLBACK)
-        if target is None or full.task != "classification":
-            return None
-        other = self.served.get(target) if target.version else self.answering(target.name)
-        if other is None or other is full or other.task != full.task:
-            return None
-        return other if other.bundle.manifest.classes.names == full.bundle.manifest.classes.names else None
 
     def answering(self, name: str) -> Served[Any] | None:
         """Return the version that answers for the name of a model, not of an alias."""

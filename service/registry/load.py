@@ -158,7 +158,6 @@ class Models(NamedTuple):
 
     classifier: LoadedModel
     forecaster: LoadedModel | None = None
-    fallback: LoadedModel | None = None
     of_surveys: Mapping[str, LoadedModel] = MappingProxyType({})
 
 
@@ -183,11 +182,10 @@ def _load(settings: CommonSettings, path: Path, task: Task, wish: CoreLayout, tu
 
 def load_configured(settings: CommonSettings) -> Models:
     """Load the bundles that the settings name; raises as :func:`load_one` does."""
-    forecast, fallback = settings.forecast_bundle, settings.fallback_bundle
+    forecast = settings.forecast_bundle
     return Models(
         load_first(settings, settings.bundle, "classification"),
         None if forecast is None else load_first(settings, forecast, "forecast"),
-        None if fallback is None else load_first(settings, fallback, "classification"),
         {name: load_first(settings, folder, "classification") for name, folder in settings.survey_bundles.items()},
     )
 

@@ -47,10 +47,7 @@ DEFAULT, FORECAST = "default", "forecast"
 CLASSIFIERS = (DEFAULT, *sorted(SURVEY_BY_NAME))
 """Aliases of classifiers that packets are led to: that of their survey where it exists, else the default."""
 
-FALLBACK = "fallback"
-"""Alias of the classifier that answers when the one asked is full."""
-
-Role = Literal["", "canary", "fallback"]
+Role = Literal["", "canary"]
 
 
 class UnknownModel(LookupError):

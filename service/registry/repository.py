@@ -28,7 +28,7 @@ from nightjar_alerts.service.engine.policy import BatchLimits, most_items
 from nightjar_alerts.service.engine.supervise import MEANINGS, Fault, fault_of, supervise
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.observe.tracing import Tracer
-from nightjar_alerts.service.registry.cache import RedisResults, ResultCache
+from nightjar_alerts.service.registry.cache import ResultCache
 from nightjar_alerts.service.registry.changes import Changes, ChangeSteps, Trials
 from nightjar_alerts.service.registry.live import LiveModels, Served, ServedClassifier
 from nightjar_alerts.service.registry.load import (
@@ -96,7 +96,7 @@ class ModelOpener:
         await engine.start()
         self._metrics.watch(task, engine)
         self._metrics.set_model(bundle, loaded.provider, loaded.load_seconds)
-        results = None if self._cache is None else self._cache.of(bundle, loaded.provider)
+        results = None if self._cache is None else self._cache.view(bundle, loaded.provider)
         plane = DataPlane(engine, program, self._metrics, notes, results)
         return Served(loaded, engine, plane, self._metrics.model_counter(bundle))
 
@@ -182,8 +182,6 @@ class ModelRepository:
             await self.changes.begin(models.forecaster, FORECAST)
         for survey, model in models.of_surveys.items():
             await self.changes.begin(model, survey)
-        if models.fallback is not None:
-            await self.changes.begin_fallback(models.fallback)
         await self.changes.sync()  # before the aliases, which may lead to what lies in the folder
         for alias, target in self._settings.aliases.items():
             try:
@@ -218,8 +216,6 @@ class ModelRepository:
             await asyncio.gather(self._watch, return_exceptions=True)
         self._loader.close()
         await self.live.close()
-        if self._cache is not None:
-            await self._cache.close()
 
     @property
     def started(self) -> bool:
@@ -261,11 +257,6 @@ class ModelRepository:
 def _cache(settings: CommonSettings, metrics: Metrics) -> ResultCache | None:
     if not settings.cache_bytes:
         return None
-    remote = None
-    if settings.cache_redis_url:
-        remote = RedisResults(
-            settings.cache_redis_url, settings.cache_redis_seconds, metrics, settings.cache_secret.get_secret_value()
-        )
-    cache = ResultCache(settings.cache_bytes, metrics, remote)
-    metrics.cache_bytes.set_function(lambda: cache.held_bytes)
+    cache = ResultCache(settings.cache_bytes, metrics)
+    metrics.cache_bytes.set_function(lambda: cache.size_bytes)
     return cache

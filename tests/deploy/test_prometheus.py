@@ -32,7 +32,7 @@ PROMETHEUS = shutil.which("prometheus")
 WINDOW = "6s"  # of rates; several scrapes long
 PATIENCE = 60.0
 NOTHING_HAPPENED = {
-    "{{role}}": "no canary and no fallback",
+    "{{role}}": "no canary",
     "{{outcome}}": "no repository and no shadow",
     "total-variation distance": "no shadow",
     "delay, s": "no shadow",

@@ -19,15 +19,17 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import structlog
 from starlette.types import Scope
 
 from nightjar_alerts.service.http.edge.errors import RATE_LIMITED, UNAUTHORIZED, ProblemError
 from nightjar_alerts.service.observe.metrics import Metrics
-from nightjar_alerts.service.registry.cache import client_of
 from nightjar_alerts.service.settings import KeyLimits
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
 
 ANYBODY: Final = "anybody"
 EVERY_OTHER: Final = "*"
@@ -200,6 +202,22 @@ return {'0', 0}
 """
 
 
+class RedisUnavailable(Exception):
+    """Redis cannot be used: the library is not installed, or the address is not valid."""
+
+
+def _redis_client(url: str, seconds: float) -> "Redis":
+    """Make a client with a time limit. Raises RedisUnavailable."""
+    try:
+        from redis.asyncio import Redis
+    except ImportError:
+        raise RedisUnavailable("the redis extra is not installed: pip install 'nightjar-alerts[redis]'") from None
+    try:
+        return Redis.from_url(url, socket_connect_timeout=seconds, socket_timeout=seconds)
+    except ValueError:  # its text repeats the address, which may hold a password
+        raise RedisUnavailable("not an address of Redis: it has to begin with redis://, rediss:// or unix://") from None
+
+
 class SharedCounts:
     """Counts in Redis, for all replicas. After a failure it is left alone for a moment.
 
@@ -210,7 +228,7 @@ class SharedCounts:
     """
 
     def __init__(self, url: str) -> None:
-        self._redis = client_of(url, REDIS_SECONDS)
+        self._redis = _redis_client(url, REDIS_SECONDS)
         self._script = self._redis.register_script(_SCRIPT)
         self._retry_at = 0.0
 

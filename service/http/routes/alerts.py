@@ -162,7 +162,7 @@ async def alerts(request: Request, query: Annotated[AlertQuery, Query()]) -> Res
             packets = await call.off_loop(partial(split_parts, data, header, settings.max_packets))
         read = await unless_gone(request, _decode(packets, query.schema_name, call, terms))
         call.stopwatch.lap("decode")
-        terms = replace(terms, surveys=[_survey(item) for item in read], fall_back=True)
+        terms = replace(terms, surveys=[_survey(item) for item in read])
         leases, items = _choose(service, query, read)
         write = partial(_write, leases or [default], read, query, settings.prior)
         return Inquiry(leases, items, terms, write)

@@ -394,7 +394,7 @@ async def classify(request: Request, query: Annotated[ClassifyQuery, Query()]) -
         if body.options.prior is not None:
             class_writers(leases, body.options.prior, settings.prior)  # unknown shares are told before asking
         write = partial(_write_classes, reply_form, leases, settings.prior, body)
-        terms = call.terms(body.options.deadline_ms, fall_back=True)
+        terms = call.terms(body.options.deadline_ms)
         return Inquiry(leases, [item for _, item in choices], terms, write, reply_form.slow_start)
 
     return await CLASSIFY.answer(call, understand)
@@ -410,7 +410,7 @@ def _write_classes(
     body: ParsedBody[LightCurve, Options],
     outcomes: Sequence[Outcome],
 ) -> EncodedReply:
-    """Write the reply in the name of whoever answered: a lease may have gone over to the fallback meanwhile."""
+    """Write the reply in the name of the models that answered."""
     check_bare(body, outcomes)
     writers = class_writers(leases, body.options.prior, usual)
     return EncodedReply(
@@ -445,7 +445,7 @@ async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> R
 
         async def understand(call: Call, data: bytes) -> Inquiry[ForecastItem]:
             body = await parsed(call, data, read)
-            leases, terms = [lease] * len(body.items), call.terms(body.options.deadline_ms, fall_back=True)
+            leases, terms = [lease] * len(body.items), call.terms(body.options.deadline_ms)
             return Inquiry(leases, body.items, terms, partial(_write_forecasts, lease, body))
 
         return await FORECAST.answer(Call(request), understand)

@@ -16,7 +16,16 @@ from structlog.testing import capture_logs
 
 from nightjar_alerts.service.__main__ import main
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.edge.keys import ANYBODY, DAY_SECONDS, Counts, Limit, Quotas, SharedCounts, limits_of
+from nightjar_alerts.service.http.edge.keys import (
+    ANYBODY,
+    DAY_SECONDS,
+    Counts,
+    Limit,
+    Quotas,
+    RedisUnavailable,
+    SharedCounts,
+    limits_of,
+)
 from nightjar_alerts.service.http.edge.middleware import Places
 from nightjar_alerts.service.http.edge.turns import neighbourhood
 from nightjar_alerts.service.http.server import serve
@@ -335,10 +344,14 @@ def test_passwords_are_neither_arguments_nor_shown(capsys: pytest.CaptureFixture
     told = capsys.readouterr().err
     assert "NIGHTJAR_SOURCE" in told
     assert "hunter2" not in told
-    secret = settings(
-        cache_redis_url="redis://:hunter2@redis", limits_redis_url="redis://:hunter2@redis", cache_secret="hunter2"
-    )
+    secret = settings(limits_redis_url="redis://:hunter2@redis")
     assert "hunter2" not in repr(secret)
+
+
+def test_shared_counts_invalid_address_error_hides_password() -> None:
+    with pytest.raises(RedisUnavailable, match="not an address") as caught:
+        SharedCounts("http://user:hunter2@nowhere")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_limit_that_makes_no_sense_is_refused() -> None:

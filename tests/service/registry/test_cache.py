@@ -1,6 +1,6 @@
 """Results are found under everything they depend on and under nothing else; the cache is bounded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,21 +50,21 @@ def bump(values: NDArray[Any]) -> NDArray[Any]:
 
 @pytest.mark.parametrize("name", ["time", "flux", "flux_err", "band", "detected", "metadata"])
 def test_every_value_that_the_network_sees_counts(name: str) -> None:
-    results = cache().of(BUNDLE, "cpu")
+    results = cache().view(BUNDLE, "cpu")
     assert results.key(changed(name, bump)) != results.key(question(1.0))
     assert results.key(changed(name, lambda values: values)) == results.key(question(1.0))
 
 
 def test_so_does_everything_else_that_an_answer_depends_on() -> None:
-    asked, shared = question(1.0), cache()
+    asked, shared, forecaster = question(1.0), cache(), echo_manifest().model_copy(update={"task": "forecast"})
     keys = {
-        shared.of(BUNDLE, "cpu").key(asked),
-        shared.of(BUNDLE, "cuda").key(asked),
-        shared.of(replace(BUNDLE, sha256="cd" * 32), "cpu").key(asked),
-        shared.of(replace(BUNDLE, manifest=echo_manifest().model_copy(update={"task": "forecast"})), "cpu").key(asked),
-        shared.of(BUNDLE, "cpu").key(ModelInput(asked.tokens, QUERIES)),
-        shared.of(BUNDLE, "cpu").key(ModelInput(asked.tokens, replace_band(QUERIES))),
-        shared.of(BUNDLE, "cpu").key(question(1.0, length=11)),
+        shared.view(BUNDLE, "cpu").key(asked),
+        shared.view(BUNDLE, "cuda").key(asked),
+        shared.view(replace(BUNDLE, sha256="cd" * 32), "cpu").key(asked),
+        shared.view(replace(BUNDLE, manifest=forecaster), "cpu").key(asked),
+        shared.view(BUNDLE, "cpu").key(ModelInput(asked.tokens, QUERIES)),
+        shared.view(BUNDLE, "cpu").key(ModelInput(asked.tokens, replace_band(QUERIES))),
+        shared.view(BUNDLE, "cpu").key(question(1.0, length=11)),
     }
     assert len(keys) == 7
     assert {len(key) for key in keys} == {32}
@@ -74,17 +74,17 @@ def replace_band(queries: Queries) -> Queries:
     return Queries(queries.time, np.array([0, 2]))
 
 
-async def test_the_least_recently_used_goes_first() -> None:
+def test_the_least_recently_used_goes_first() -> None:
     size = OVERHEAD_BYTES + 80
     kept = cache(3 * size)
     kept.keep([(bytes([i]), row(i)) for i in range(3)])
-    await kept.find([b"\0"])
+    kept.find([b"\0"])
     kept.keep([(b"\3", row(3))])
-    found = await kept.find([b"\0", b"\1", b"\2", b"\3"])
+    found = kept.find([b"\0", b"\1", b"\2", b"\3"])
     assert [None if each is None else each["probabilities"][0] for each in found] == [0, None, 2, 3]
-    assert kept.held_bytes == 3 * size
+    assert kept.size_bytes == 3 * size
     kept.keep([(b"\4", row(4, width=100_000))])
-    assert (len(kept), kept.held_bytes) == (3, 3 * size)
+    assert (len(kept), kept.size_bytes) == (3, 3 * size)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 400)), max_size=80))
@@ -92,53 +92,16 @@ def test_the_cache_never_holds_more_than_it_may(stored: list[tuple[int, int]]) -
     kept = cache(5_000)
     for key, width in stored:
         kept.keep([(bytes([key]), row(key, width))])
-        assert kept.held_bytes <= 5_000
+        assert kept.size_bytes <= 5_000
     rows = list(kept._rows.values())
-    assert kept.held_bytes == sum(OVERHEAD_BYTES + each["probabilities"].nbytes for each in rows)
+    assert kept.size_bytes == sum(OVERHEAD_BYTES + each["probabilities"].nbytes for each in rows)
 
 
-async def test_an_answer_cannot_be_changed_by_who_got_it() -> None:
+def test_an_answer_cannot_be_changed_by_who_got_it() -> None:
     kept, mine = cache(), row(1)
     kept.keep([(b"k", mine)])
-    [found] = await kept.find([b"k"])
+    [found] = kept.find([b"k"])
     assert found is not None
     for values in (mine["probabilities"], found["probabilities"]):
         with pytest.raises(ValueError, match="read-only"):
             values[0] = 2
-
-
-async def test_impossible_answers_are_no_results() -> None:
-    kept = cache()
-    results = kept.of(BUNDLE, "cpu")
-    good: Row = {"probabilities": np.ones(20, np.float32), "embedding": np.ones(4, np.float32)}
-    bad: list[Row] = [
-        row(1.0),
-        good | {"embedding": np.ones(5, np.float32)},
-        good | {"embedding": np.ones(4, np.float64)},
-        good | {"more": np.ones(4, np.float32)},
-        {},
-    ]
-    kept.keep([(bytes([place]), each) for place, each in enumerate([good, *bad])])
-    found = await results.find([bytes([place]) for place in range(6)])
-    assert [each is not None for each in found] == [True, False, False, False, False, False]
-
-
-class Elsewhere:
-    """A store whose results are of another model."""
-
-    async def find(self, keys: Sequence[bytes]) -> list[Row | None]:
-        return [{"probabilities": np.ones(7, np.float32)} for _ in keys]
-
-    def keep(self, results: Sequence[tuple[bytes, Row]]) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-
-async def test_results_that_do_not_fit_are_not_remembered() -> None:
-    """A result that does not fit once stayed in memory, where the right answer could not take its place."""
-    kept = ResultCache(1 << 20, Metrics(), Elsewhere())
-    results = kept.of(BUNDLE, "cpu")
-    assert await results.find([b"k"]) == [None]
-    assert len(kept) == 0
