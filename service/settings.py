@@ -26,7 +26,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from nightjar_alerts.models.alerts.envelopes import TopicRule
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE, SURVEY_BUNDLES
-from nightjar_alerts.models.forecast import MAX_QUERIES
 from nightjar_alerts.models.native import Native
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.registry.names import PATTERN
@@ -99,9 +98,6 @@ class CommonSettings(BaseSettings):
         None,
         description="folder of the bundle that answers ZTF packets; unset: the ZTF bundle that is shipped if `bundle` "
         "is left at its default, else `bundle` answers them too",
-    )
-    forecast_bundle: Path | None = Field(
-        None, description="folder of a forecaster's bundle to serve as well, at /v1/forecast"
     )
     repository: Folder | None = Field(
         None, description="folder of bundles to serve besides `bundle`, as `name/version/` or one folder for each"
@@ -247,7 +243,7 @@ class Settings(CommonSettings):
         1_000_000, ge=1, description="most light curves in one stream (application/x-ndjson), and most blank lines"
     )
     max_points: int = Field(20_000, ge=1, description="most points in one light curve")
-    max_queries: int = Field(MAX_QUERIES, ge=1, description="most times asked for in one forecast")
+
     header_timeout: float = Field(10, gt=0, description="seconds a client has to send a request's headers")
     body_timeout: float = Field(30, gt=0, description="seconds a client has to send a request's body")
     stream_rate: float = Field(
@@ -373,6 +369,8 @@ REMOVED_SETTINGS: Final[Mapping[str, str]] = {
     "cache_redis_url": "removed; results are cached in memory only (cache_bytes)",
     "cache_redis_seconds": "removed with cache_redis_url",
     "cache_secret": "removed with cache_redis_url",
+    "forecast_bundle": "removed; the service does not forecast, `nightjar-train` still trains forecasters",
+    "max_queries": "removed with forecast_bundle",
 }
 """Former settings and what replaces each: a process that is given one ends with this text."""
 

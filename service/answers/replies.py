@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from nightjar_alerts.models.photometry import FluxUnit
-
 MAX_FIELD_ERRORS = 20
 _SHOWN_NAME = 60
 
@@ -182,25 +180,6 @@ class PacketFailure(_PacketIdentity, _Unclassified):
     """An alert without an answer: ``abstained`` (sound, but not for us), ``rejected`` (unreadable) or ``failed``."""
 
     status: Literal["abstained", "rejected", "failed"]
-
-
-class ForecastResult(_NetworkInput):
-    """Expected fluxes of a light curve, in the order of the times asked for."""
-
-    status: Literal["forecast"]
-    object_id: str
-    mjd: list[float] = Field(description="times asked for, MJD (TAI), days")
-    band: list[str]
-    flux: list[float] = Field(description="expected difference flux, in flux_unit")
-    flux_err: list[float] = Field(description="standard deviation of an observation around it, in flux_unit")
-    flux_unit: FluxUnit = Field(description="the unit that the light curve was sent in")
-
-
-class ForecastReply(Reply):
-    """One result per light curve, in the order they were sent."""
-
-    model: Provenance
-    results: list[ForecastResult | CurveFailure]
 
 
 class ClassifyReply(Reply):

@@ -1,4 +1,4 @@
-"""Writing replies, one writer for each task, as :mod:`service.answers.replies` describes them.
+"""Serialize results, as :mod:`service.answers.replies` describes them.
 
 They go straight to bytes: going through the models would cost several times as much, and tests hold the two to each
 other.
@@ -11,17 +11,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import Bundle
-from nightjar_alerts.models.forecast import query_order
 from nightjar_alerts.models.lightcurve import Float64, LightCurve
-from nightjar_alerts.models.photometry import FILTERS, FluxUnit, flux_to_njy, njy_to
 from nightjar_alerts.models.posterior import Conclusion, CurveSummary, Posterior, Prior, PriorError
 from nightjar_alerts.models.taxonomy import Taxonomy
 from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.dataplane import Outcome
-from nightjar_alerts.service.engine.batch import ForecastItem, Prediction
+from nightjar_alerts.service.engine.batch import Prediction
 from nightjar_alerts.service.registry.live import Lease, Served
 from nightjar_alerts.service.registry.names import Role
 
@@ -207,40 +204,8 @@ def each_written(
     return [written[place] for place in range(len(outcomes))]
 
 
-class ForecastWriter:
-    """Writes replies in the name of one forecaster."""
-
-    def __init__(self, bundle: Bundle, role: Role = "") -> None:
-        self._unit = bundle.manifest.flux_unit
-        self._bands = bundle.manifest.band_map.labels
-        self.provenance = provenance(bundle, role)
-
-    def result(
-        self, outcome: Outcome, item: ForecastItem | None, identity: Mapping[str, object], errors: Sequence[FieldError]
-    ) -> dict[str, Any]:
-        """One result; ``item`` is None for a light curve that was rejected."""
-        if outcome.prediction is None or item is None:
-            return _failure(outcome, identity, errors)
-        outputs = outcome.prediction.outputs
-        return {
-            "status": outcome.status,
-            **identity,
-            "mjd": item.mjd,
-            "band": [FILTERS[index] for index in item.band.tolist()],
-            "flux": as_asked(outputs["forecast_flux"], item, self._unit),
-            "flux_err": as_asked(outputs["forecast_flux_err"], item, self._unit),
-            "flux_unit": item.flux_unit,
-            **_input_members(outcome, self._bands),
-        }
-
-    def write(self, results: Sequence[Mapping[str, Any]]) -> bytes:
-        """Encode a whole reply."""
-        return _encode(self.provenance, results)
-
-
 # A writer is made once for a model, a role and the name of a prior, and goes with the model.
 _CLASS_WRITERS: WeakKeyDictionary[Served[LightCurve], dict[tuple[Role, str | None], ClassWriter]] = WeakKeyDictionary()
-_FORECAST_WRITERS: WeakKeyDictionary[Served[ForecastItem], dict[Role, ForecastWriter]] = WeakKeyDictionary()
 
 
 def class_writer(lease: Lease[LightCurve], prior: AskedPrior = None) -> ClassWriter:
@@ -260,21 +225,6 @@ def usual_writer(lease: Lease[LightCurve], prior: str = "") -> ClassWriter:
         return class_writer(lease, prior or None)
     except PriorError:
         return class_writer(lease)
-
-
-def forecast_writer(lease: Lease[ForecastItem]) -> ForecastWriter:
-    """Return the writer of a forecaster's results, made once for each bundle."""
-    writers = _FORECAST_WRITERS.setdefault(lease.served, {})
-    if lease.role not in writers:
-        writers[lease.role] = ForecastWriter(lease.bundle, lease.role)
-    return writers[lease.role]
-
-
-def as_asked(sorted_flux: NDArray[np.float32], item: ForecastItem, unit: FluxUnit) -> Float64:
-    """Fluxes of a network, which are in its ``unit``, in the unit and in the order of the request."""
-    flux = np.empty(len(item.mjd))
-    flux[query_order(item.mjd, item.band)] = njy_to(flux_to_njy(sorted_flux, unit), item.flux_unit)
-    return flux
 
 
 def _failure(outcome: Outcome, identity: Mapping[str, object], errors: Sequence[FieldError] | None) -> dict[str, Any]:

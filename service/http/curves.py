@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from nightjar_alerts.models.bulk import light_curves
-from nightjar_alerts.models.forecast import check_queries
 from nightjar_alerts.models.lightcurve import Columns, LightCurve, LightCurveError, without_median
 from nightjar_alerts.models.metadata import KNOWN_COLUMNS, LARGEST, METADATA_COLUMNS, SENTINELS, clean_metadata
-from nightjar_alerts.models.photometry import BandMap, FluxUnit
+from nightjar_alerts.models.photometry import FluxUnit
 from nightjar_alerts.models.posterior import PriorError
 from nightjar_alerts.service.answers.replies import MAX_FIELD_ERRORS, FieldError, field_error, field_errors, pointer
 from nightjar_alerts.service.answers.writers import AskedPrior, ClassWriter, class_writer, each_written, usual_writer
 from nightjar_alerts.service.dataplane import Outcome
-from nightjar_alerts.service.engine.batch import ForecastItem
 from nightjar_alerts.service.http import forms
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import INVALID, TOO_LARGE, ProblemError
@@ -36,9 +34,6 @@ from nightjar_alerts.service.http.forms import (
     DTYPES,
     MAX_ID_LENGTH,
     Answers,
-    ForecastCurveIn,
-    ForecastIn,
-    ForecastOptions,
     LightCurveIn,
     Options,
 )
@@ -60,7 +55,7 @@ _SURVEY = re.compile(r"[a-z0-9-]{0,32}")
 
 FormT = TypeVar("FormT", bound=LightCurveIn)
 ItemT = TypeVar("ItemT", bound=Sized)
-OptionsT = TypeVar("OptionsT", bound=ForecastOptions)
+OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 class InvalidCurve(LightCurveError):
@@ -97,16 +92,6 @@ def read_classify(
     """
     read_items = partial(read_curves, settings=settings)
     return _read(document, settings, partial(_read_options, Options, settings, defaults or {}), read_items)
-
-
-def read_forecast(document: object, settings: Settings, bands: BandMap) -> ParsedBody[ForecastItem, ForecastOptions]:
-    """Check a parsed body and build its light curves and queries in ``bands``; raises as :func:`read_classify`."""
-
-    def build(forms: Sequence[ForecastCurveIn]) -> list[ForecastItem | LightCurveError]:
-        return [_build_forecast(form, bands, settings.max_queries) for form in forms]
-
-    read_items = partial(_read_items, ForecastCurveIn, build, settings)
-    return _read(document, settings, partial(_read_options, ForecastOptions, settings, {}), read_items)
 
 
 def read_curves(
@@ -271,7 +256,7 @@ def _read_options(model: type[OptionsT], settings: Settings, defaults: Mapping[s
     return options
 
 
-_USUAL: dict[type[ForecastOptions], Any] = {model: model() for model in (Options, ForecastOptions)}
+_USUAL: dict[type[Options], Any] = {Options: Options()}
 
 
 def _read_items(
@@ -331,33 +316,16 @@ def _columns(form: LightCurveIn) -> Columns:
     )
 
 
-def _build_forecast(form: ForecastCurveIn, bands: BandMap, limit: int) -> ForecastItem | LightCurveError:
-    try:
-        curve = _columns(form).light_curve()
-    except LightCurveError as error:
-        return error
-    try:
-        mjd, band = check_queries(form.forecast.mjd, form.forecast.band, bands, limit)
-    except LightCurveError as error:
-        return LightCurveError(f"/forecast{error.pointer}", error.reason, str(error))
-    return ForecastItem(curve, mjd, band, form.flux_unit)
-
-
 def _cheap_faults(value: object, form: type[LightCurveIn], settings: Settings, parent: str) -> list[FieldError]:
     """Faults looked for before validation, whose cost would grow with what a hostile client sends."""
     if not isinstance(value, dict):
         return [field_error(parent, "model_type")]
     if unknown := _unknown_names(value, form.model_fields, parent):
         return unknown
-    for name, fields in (("metadata", _KNOWN_METADATA), ("forecast", ForecastIn.model_fields)):
-        inner = value.get(name)
-        if isinstance(inner, dict) and (unknown := _unknown_names(inner, fields, f"{parent}/{name}")):
-            return unknown
-    faults = _long_columns(value, settings.max_points, parent, "too_many_points", "observations in a light curve")
-    if isinstance(queries := value.get("forecast"), dict):
-        parent = f"{parent}/forecast"
-        faults += _long_columns(queries, settings.max_queries, parent, "too_many_queries", "times in one forecast")
-    return faults
+    metadata = value.get("metadata")
+    if isinstance(metadata, dict) and (unknown := _unknown_names(metadata, _KNOWN_METADATA, f"{parent}/metadata")):
+        return unknown
+    return _long_columns(value, settings.max_points, parent, "too_many_points", "observations in a light curve")
 
 
 def _long_columns(

@@ -11,12 +11,10 @@ The way is receive, understand, admit, ask, encode, headers; what differs betwee
 makes an :class:`Inquiry` of the body's bytes, and the function in it that writes the reply. A new endpoint is a file of
 routes with these two, and the models of its body and reply.
 
-Every request is answered under terms: until when, how urgently, and whose share of the engine it takes.
+Every request has a deadline and a client whose share of the engine it takes.
 
-- A deadline comes as an option of the body or address, as ``Nightjar-Deadline-Ms``, or from a proxy that says when it
-  will give up (``X-Envoy-Expected-Rq-Timeout-Ms``); the soonest counts, and the setting's where none is named.
-- ``Priority: u=0`` to ``u=7`` is the urgency of RFC 9218, 3 where nothing is said. A step is a head start of a second
-  in the queue, so the least urgent request is served too.
+- A deadline comes as an option of the body or address or as ``Nightjar-Deadline-Ms``; the earliest counts, and the
+  setting's where none is named.
 - Requests with the same API key share one place among those who wait; where no keys are asked for, those of one
   address do.
 
@@ -52,15 +50,9 @@ from nightjar_alerts.service.settings import Settings
 from nightjar_alerts.service.threads import nothing_refused
 
 DEADLINE_HEADER = "Nightjar-Deadline-Ms"
-PROXY_HEADER = "X-Envoy-Expected-Rq-Timeout-Ms"
-PRIORITY_HEADER = "Priority"
-_DEADLINE, _PROXY, _PRIORITY = DEADLINE_HEADER.lower(), PROXY_HEADER.lower(), PRIORITY_HEADER.lower()
-
-USUAL_URGENCY = 3
-SECONDS_OF_A_STEP = 1.0
+_DEADLINE = DEADLINE_HEADER.lower()
 
 _MILLISECONDS = re.compile(r"[1-9][0-9]{0,9}")
-_URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*([0-7])\s*(?=,|;|$)")
 
 
 def terms_of(
@@ -69,7 +61,6 @@ def terms_of(
     arrived: float,
     milliseconds: float | None = None,
     surveys: str | Sequence[str] = "none",
-    urgency: int | None = None,
 ) -> InferOptions:
     """Terms of a request.
 
@@ -77,7 +68,6 @@ def terms_of(
     ----------
     arrived : ``time.monotonic()`` seconds, from which deadlines count.
     milliseconds : deadline that its body or address names.
-    urgency : that its body names; it counts more than the header.
 
     Raises
     ------
@@ -86,12 +76,7 @@ def terms_of(
     """
     named = [limit for limit in (milliseconds, _header_deadline(request, settings)) if limit is not None]
     allowed = min(named, default=settings.default_deadline_ms)
-    proxy = request.headers.get(_PROXY)
-    if proxy is not None and _MILLISECONDS.fullmatch(proxy):
-        allowed = min(allowed, int(proxy))
-    steps = USUAL_URGENCY - (_header_urgency(request) if urgency is None else urgency)
-    deadline = arrived + allowed / 1000
-    return InferOptions(deadline, surveys, steps * SECONDS_OF_A_STEP, client_of(request))
+    return InferOptions(arrived + allowed / 1000, surveys, client=client_of(request))
 
 
 def client_of(request: Request) -> str:
@@ -131,13 +116,6 @@ def _header_deadline(request: Request, settings: Settings) -> int | None:
         raise ProblemError(INVALID, errors=[fault])
     check_deadline(int(value), pointer, settings)
     return int(value)
-
-
-def _header_urgency(request: Request) -> int:
-    """Read the urgency; a header that cannot be read is ignored, as RFC 9218 asks."""
-    header = request.headers.get(_PRIORITY)
-    match = None if header is None else _URGENCY.search(header)
-    return int(match.group(1)) if match else USUAL_URGENCY
 
 
 TOTAL = "total"
@@ -214,18 +192,6 @@ def role_header(leases: Iterable[Lease[Any]], service: Service) -> dict[str, str
     return {ROLE_HEADER: ", ".join(roles)} if roles else {}
 
 
-def cache_status(outcomes: Sequence[Outcome], service: Service) -> dict[str, str]:
-    """Return the Cache-Status header (RFC 9211), where results are kept and there was anything to look for."""
-    answered = [outcome for outcome in outcomes if outcome.prediction is not None]
-    if not service.settings.cache_bytes or not answered:
-        return {}
-    hits = sum(outcome.from_cache for outcome in answered)
-    if hits == len(answered):
-        return {"Cache-Status": "nightjar; hit"}
-    detail = f'; detail="{hits} of {len(answered)} hit"' if hits else ""
-    return {"Cache-Status": f"nightjar; fwd=miss{detail}"}
-
-
 T = TypeVar("T")
 ItemT = TypeVar("ItemT", bound=Sized)
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[Response]])
@@ -293,7 +259,7 @@ class Call:
         self.stopwatch = Stopwatch(self.service.metrics)
 
     def terms(self, milliseconds: float | None = None, **more: Any) -> InferOptions:
-        """Terms of the request: until when to answer, and how urgently."""
+        """Terms of the request: until when to answer, and for whom."""
         return terms_of(self.request, self.settings, self.arrived, milliseconds, **more)
 
     async def here_or_there(
@@ -380,7 +346,6 @@ class Endpoint:
         headers = {
             **reply.headers,
             "Server-Timing": stopwatch.header(outcomes),
-            **cache_status(outcomes, service),
             **role_header(inquiry.leases, service),
         }
         return WholeReply(reply.content, reply.media_type, headers)

@@ -147,7 +147,6 @@ MetadataNumber = Annotated[Number, AfterValidator(_single_precision)]
 BandName = Annotated[str, WithJsonSchema(_BAND_NAMES)]  # LightCurve looks the name up; checking twice would cost
 # A batch takes anything for a curve, since each is judged alone; the first alternative describes a valid one.
 AnyCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/LightCurveIn"}, {}]})]
-AnyForecastCurve = Annotated[Any, WithJsonSchema({"anyOf": [{"$ref": "#/components/schemas/ForecastCurveIn"}, {}]})]
 
 
 _LISTED = Field(min_length=1, fail_fast=True)
@@ -190,25 +189,6 @@ class LightCurveIn(_Strict):
     )
 
 
-class ForecastIn(_Strict):
-    """Times and bands of a forecast: columns of equal length, in any order, also before or within the light curve."""
-
-    mjd: Annotated[list[Number], _LISTED] = Field(description="times, MJD (TAI), days")
-    band: Annotated[list[BandName], _LISTED] = Field(description="filters by name; y and Y are the same")
-
-
-class ForecastCurveIn(LightCurveIn):
-    """A light curve, and where its flux is wanted."""
-
-    forecast: ForecastIn
-
-
-class ForecastOptions(_Strict):
-    """Options of a forecast."""
-
-    deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
-
-
 _PRIOR_SCHEMA = {
     "anyOf": [
         {"type": "string", "maxLength": 64},
@@ -242,9 +222,10 @@ PRIOR_TEXT = (
 )
 
 
-class Options(ForecastOptions):
+class Options(_Strict):
     """Options of a classification."""
 
+    deadline_ms: int | None = Field(None, ge=1, description="answer within this many milliseconds or not at all (504)")
     prior: AskedPrior = Field(None, description=PRIOR_TEXT)
 
     coverage: float | None = Field(
@@ -283,26 +264,11 @@ class OneCurve(LightCurveIn):
     options: Options = Options()
 
 
-class OneForecast(ForecastCurveIn):
-    """The bare form: a light curve and its ``forecast``, with options beside its columns."""
-
-    options: ForecastOptions = ForecastOptions()
-
-
 class ManyCurves(_Strict):
     """The batch form. Each curve is checked alone: one that breaks a rule is answered ``rejected``, the rest go on."""
 
     light_curves: list[AnyCurve] = Field(min_length=1, description="light curves, each of the form LightCurveIn")
     options: Options = Options()
-
-
-class ManyForecasts(_Strict):
-    """The batch form. Each curve is checked alone: one that breaks a rule is answered ``rejected``, the rest go on."""
-
-    light_curves: list[AnyForecastCurve] = Field(
-        min_length=1, description="light curves, each of the form ForecastCurveIn"
-    )
-    options: ForecastOptions = ForecastOptions()
 
 
 class Answers(NamedTuple):

@@ -17,7 +17,6 @@ from starlette.requests import Request
 from nightjar_alerts.models.bundle import BundleError
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.runtime import ProviderError
-from nightjar_alerts.service.engine.batch import ForecastItem
 from nightjar_alerts.service.http.edge.errors import NOT_FOUND, RETRY_AFTER_UNAVAILABLE, UNAVAILABLE, ProblemError
 from nightjar_alerts.service.http.edge.keys import Quotas, RedisUnavailable, SharedCounts
 from nightjar_alerts.service.http.edge.middleware import Places
@@ -26,7 +25,7 @@ from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.process import tracer_of
 from nightjar_alerts.service.registry.live import Lease, ModelChooser, Served, ServedClassifier
 from nightjar_alerts.service.registry.load import LoadOne, load_one
-from nightjar_alerts.service.registry.names import FORECAST, NotReady, UnknownModel
+from nightjar_alerts.service.registry.names import NotReady, UnknownModel
 from nightjar_alerts.service.registry.repository import LoadModels, ModelRepository
 from nightjar_alerts.service.settings import Settings
 from nightjar_alerts.service.threads import FairThreads, Rests, nothing_refused
@@ -158,18 +157,6 @@ class Service:
         if name or not self.started:  # where none is named there is always one that answers
             self.lease_classifier(name)
         return ModelChooser(self.models.classifier, name)
-
-    def lease_forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
-        """Lease a forecaster of the repository; raises as :meth:`lease_classifier`."""
-        try:
-            return self.models.forecaster(name, key=key)
-        except NotReady:
-            raise self.not_ready() from None
-        except UnknownModel:
-            detail = "no forecaster is served under this name: /v1/models lists those that are"
-            if name in ("", FORECAST):
-                detail = "no forecasting model is configured here: its operator would set NIGHTJAR_FORECAST_BUNDLE"
-            raise ProblemError(NOT_FOUND, detail) from None
 
     @property
     def served(self) -> list[Served[Any]]:

@@ -8,19 +8,12 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from nightjar_alerts.service.answers.models import ModelsReply, StatsReply
-from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply, ForecastReply
+from nightjar_alerts.service.answers.models import ModelsReply
+from nightjar_alerts.service.answers.replies import AlertsReply, ClassifyReply
 from nightjar_alerts.service.http.edge.errors import MEDIA_TYPE, UNAUTHORIZED, Kind, Problem
 from nightjar_alerts.service.http.edge.middleware import is_guarded
 from nightjar_alerts.service.http.formats import ARROW, JSON_TYPE, LINES, MSGPACK, available
-from nightjar_alerts.service.http.forms import (
-    ForecastCurveIn,
-    LightCurveIn,
-    ManyCurves,
-    ManyForecasts,
-    OneCurve,
-    OneForecast,
-)
+from nightjar_alerts.service.http.forms import LightCurveIn, ManyCurves, OneCurve
 from nightjar_alerts.service.http.oip import forms as oip
 from nightjar_alerts.service.settings import Settings
 
@@ -30,11 +23,11 @@ REF = "#/components/schemas/{model}"
 PACKET_TYPES = ("application/octet-stream", "application/avro", "avro/binary", JSON_TYPE)
 MULTIPART_TYPES = ("multipart/form-data", "multipart/mixed")
 _REQUESTS: tuple[type[BaseModel], ...] = (
-    LightCurveIn, OneCurve, ManyCurves, ForecastCurveIn, OneForecast, ManyForecasts, oip.InferRequest
+    LightCurveIn, OneCurve, ManyCurves, oip.InferRequest
 )  # fmt: skip
 _REPLIES: tuple[type[BaseModel], ...] = (
-    ClassifyReply, ForecastReply, AlertsReply, ModelsReply, StatsReply, Problem, oip.InferReply, oip.ServerMetadata,
-    oip.ModelMetadata, oip.ModelConfiguration, oip.ModelReady, oip.StatisticsReply,
+    ClassifyReply, AlertsReply, ModelsReply, Problem, oip.InferReply, oip.ServerMetadata, oip.ModelMetadata,
+    oip.ModelReady,
 )  # fmt: skip
 
 _BYTES = {"type": "string", "format": "binary", "minLength": 1}
@@ -64,9 +57,6 @@ def _other_formats(schema: Document) -> Document:
 
 CLASSIFY_BODY = _body(OneCurve, ManyCurves, _CURVE | {"options": {"embedding": False}})
 CLASSIFY_BODY["content"] |= _other_formats(CLASSIFY_BODY["content"][JSON_TYPE]["schema"])
-FORECAST_BODY = _body(
-    OneForecast, ManyForecasts, _CURVE | {"forecast": {"mjd": [60318.0, 60319.0, 60319.0], "band": ["r", "g", "r"]}}
-)
 ALERTS_BODY: Document = {
     "required": True,
     "description": "One packet as it left the survey, or several as the parts of a multipart body.",
@@ -136,11 +126,8 @@ def _schemas() -> Document:
 
 def _tell_limits(built: Document, settings: Settings) -> None:
     schemas = built["components"]["schemas"]
-    for form in ("ManyCurves", "ManyForecasts"):
-        schemas[form]["properties"]["light_curves"]["maxItems"] = settings.max_curves
-    for column in schemas["ForecastIn"]["properties"].values():
-        column["maxItems"] = settings.max_queries
-    deadlines = [schemas[options]["properties"]["deadline_ms"] for options in ("Options", "ForecastOptions")]
+    schemas["ManyCurves"]["properties"]["light_curves"]["maxItems"] = settings.max_curves
+    deadlines = [schemas["Options"]["properties"]["deadline_ms"]]
     for _, _, operation in operations(built):
         parameters = operation.get("parameters", ())
         deadlines += [each["schema"] for each in parameters if each["name"] == "deadline_ms"]

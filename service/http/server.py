@@ -49,10 +49,10 @@ from nightjar_alerts.service.process import (
 from nightjar_alerts.service.settings import Settings, is_loopback
 
 DESCRIPTION = """Nightjar classifies astronomical alerts: multiband light curves in, calibrated class probabilities and
-embeddings out. With a forecasting model it also says what flux to expect. Every problem is an
+embeddings out. Every problem is an
 `application/problem+json` document (RFC 9457) whose `errors` point at the values at fault. Replies carry
 `X-Request-ID`, `traceresponse` (W3C Trace Context) and, where work was done, `Server-Timing`. A request may say
-until when it is worth an answer (`Nightjar-Deadline-Ms`) and how urgent it is (`Priority`, RFC 9218)."""
+until when it is worth an answer (`Nightjar-Deadline-Ms`)."""
 
 
 def create_app(service: Service) -> FastAPI:
@@ -75,7 +75,6 @@ def create_app(service: Service) -> FastAPI:
     for router in (
         light_curves.classify_router,
         alerts.router,
-        light_curves.forecast_router,
         about.models_router,
         oip.router,
         about.probes,

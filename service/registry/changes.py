@@ -21,15 +21,12 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from nightjar_alerts.models.bundle import Task
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.observe.metrics import Metrics
 from nightjar_alerts.service.registry.live import Canary, LiveModels, Served
 from nightjar_alerts.service.registry.load import BundleFolders, BundleOnDisk, LoadFailed, Refused
 from nightjar_alerts.service.registry.names import (
-    CLASSIFIERS,
     DEFAULT,
-    FORECAST,
     Reference,
     UnknownModel,
     version_key,
@@ -82,11 +79,10 @@ class ChangeSteps:
         served = self.live.served.get(on_disk.reference)
         if served is not None and served.bundle.sha256 == on_disk.sha256:
             return served
-        current = self.live.answering(on_disk.reference.name)
-        # A name stands for one task: whoever asks it today would get another kind of answer tomorrow.
-        if current is not None and current.task != on_disk.task:
-            reason = f"{current.reference} is a model for {current.task}, this one for {on_disk.task}"
-            raise self.folders.refuse(on_disk, reason)
+        if on_disk.task != "classification":
+            raise self.folders.refuse(
+                on_disk, f"the service serves classifiers only, this bundle is for {on_disk.task}"
+            )
         return await self.live.put(await self.folders.load(on_disk))
 
     async def served(self, reference: Reference) -> Served[Any]:
@@ -232,11 +228,7 @@ class Changes:
         async with self._steps.one_at_a_time:
             if alias in self._live.routes.current:
                 raise Refused(f"{alias} is the name of a model")
-            served = await self._steps.served(target)
-            task = _task_of(alias)
-            if task is not None and served.task != task:
-                await self._live.tidy()  # it may have been loaded for this alone
-                raise Refused(f"{alias} needs a model for {task}, {target} is one for {served.task}")
+            await self._steps.served(target)
             self._live.routes.aliases[alias] = target
             await self._live.tidy()
 
@@ -286,13 +278,6 @@ class Changes:
         self._live.exact_references = {reference for reference in self._live.exact_references if reference.name != name}
         routes.canaries.pop(name, None)
         del routes.current[name]
-
-
-def _task_of(alias: str) -> Task | None:
-    """Return the task that a reserved alias demands of its model, None for other aliases."""
-    if alias in CLASSIFIERS:
-        return "classification"
-    return "forecast" if alias == FORECAST else None
 
 
 log = structlog.get_logger(__name__)

@@ -32,14 +32,12 @@ from nightjar_alerts.models.bundle import Bundle, Manifest, Task
 from nightjar_alerts.models.lightcurve import LightCurve, LightCurveError
 from nightjar_alerts.models.runtime import Provider
 from nightjar_alerts.service.dataplane import DataPlane, InferOptions, Outcome, Skipped
-from nightjar_alerts.service.engine.batch import ForecastItem
 from nightjar_alerts.service.engine.engine import Engine
 from nightjar_alerts.service.engine.load import LoadedModel
 from nightjar_alerts.service.process import give_memory_back
 from nightjar_alerts.service.registry.names import (
     CLASSIFIERS,
     DEFAULT,
-    FORECAST,
     NotReady,
     Reference,
     Role,
@@ -107,7 +105,6 @@ class Served(Generic[ItemT]):
 
 
 ServedClassifier = Served[LightCurve]
-ServedForecaster = Served[ForecastItem]
 
 
 class Copies(Protocol[ItemT_contra]):
@@ -296,11 +293,6 @@ class LiveModels:
         """
         self._check_started()
         return self.lease(name or self.routes.for_survey(survey), "classification", key)
-
-    def forecaster(self, name: str = "", *, key: str = "") -> Lease[ForecastItem]:
-        """Lease a forecaster; raises as :meth:`classifier` does."""
-        self._check_started()
-        return self.lease(name or FORECAST, "forecast", key)
 
     def of_any_task(self, name: str, key: str = "") -> Lease[Any]:
         """Lease a model of any task; raises as :meth:`classifier` does."""

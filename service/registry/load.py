@@ -157,7 +157,6 @@ class Models(NamedTuple):
     """
 
     classifier: LoadedModel
-    forecaster: LoadedModel | None = None
     of_surveys: Mapping[str, LoadedModel] = MappingProxyType({})
 
 
@@ -182,10 +181,8 @@ def _load(settings: CommonSettings, path: Path, task: Task, wish: CoreLayout, tu
 
 def load_configured(settings: CommonSettings) -> Models:
     """Load the bundles that the settings name; raises as :func:`load_one` does."""
-    forecast = settings.forecast_bundle
     return Models(
         load_first(settings, settings.bundle, "classification"),
-        None if forecast is None else load_first(settings, forecast, "forecast"),
         {name: load_first(settings, folder, "classification") for name, folder in settings.survey_bundles.items()},
     )
 

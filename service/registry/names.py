@@ -41,8 +41,8 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-DEFAULT, FORECAST = "default", "forecast"
-"""Aliases of the models that answer where a request names none: classifier and forecaster."""
+DEFAULT = "default"
+"""Alias of the classifier for requests that name no model."""
 
 CLASSIFIERS = (DEFAULT, *sorted(SURVEY_BY_NAME))
 """Aliases of classifiers that packets are led to: that of their survey where it exists, else the default."""

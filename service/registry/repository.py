@@ -41,7 +41,7 @@ from nightjar_alerts.service.registry.load import (
     load_configured,
     load_one,
 )
-from nightjar_alerts.service.registry.names import DEFAULT, FORECAST, NotReady, Reference, UnknownModel
+from nightjar_alerts.service.registry.names import DEFAULT, NotReady, Reference, UnknownModel
 from nightjar_alerts.service.settings import CommonSettings
 
 log = structlog.get_logger(__name__)
@@ -139,7 +139,7 @@ class ModelRepository:
 
     Attributes
     ----------
-    classifier, forecaster, of_any_task : lease a model, as ``live`` does.
+    classifier, of_any_task : lease a model, as ``live`` does.
     changes : every way to change what is served under which name.
     trials : of new versions, beside those that answer.
     live : the models that are served, and under which names.
@@ -160,7 +160,7 @@ class ModelRepository:
         self._loader = QuietLoader(settings, load)
         self.live = LiveModels(ModelOpener(settings, metrics, tracer, self._cache, on_failure), settings.drain_timeout)
         # Leases come straight from the live models: nothing stands between whoever asks and the models that answer.
-        self.classifier, self.forecaster = self.live.classifier, self.live.forecaster
+        self.classifier = self.live.classifier
         self.of_any_task = self.live.of_any_task
         self.folders = BundleFolders(settings.repository, self._loader, metrics)
         steps = ChangeSteps(self.live, self.folders)
@@ -178,8 +178,6 @@ class ModelRepository:
         """
         models = await asyncio.to_thread(self._load_models, self._settings)
         await self.changes.begin(models.classifier, DEFAULT)
-        if models.forecaster is not None:
-            await self.changes.begin(models.forecaster, FORECAST)
         for survey, model in models.of_surveys.items():
             await self.changes.begin(model, survey)
         await self.changes.sync()  # before the aliases, which may lead to what lies in the folder

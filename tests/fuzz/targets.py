@@ -34,13 +34,12 @@ from nightjar_alerts.models.bundle import (
     sha256_of,
 )
 from nightjar_alerts.models.limits import milliseconds, whole_number
-from nightjar_alerts.models.photometry import BANDS, BandMap
 from nightjar_alerts.service.http import arrow, formats
-from nightjar_alerts.service.http.curves import read_classify, read_curves, read_forecast
+from nightjar_alerts.service.http.curves import read_classify, read_curves
 from nightjar_alerts.service.http.edge.errors import ProblemError
 from nightjar_alerts.service.http.edge.receive import Lines
 from nightjar_alerts.service.http.oip.forms import InferRequest
-from nightjar_alerts.service.http.oip.models import ClassifierTensors, ForecasterTensors
+from nightjar_alerts.service.http.oip.models import ClassifierTensors
 from nightjar_alerts.service.http.oip.signature import check_inputs, check_texts, choose_outputs
 from nightjar_alerts.service.http.oip.tensors import decode, split_body
 from nightjar_alerts.service.http.routes.alerts import split_parts
@@ -66,10 +65,7 @@ def reader() -> MessageReader:
 def json_body(data: bytes) -> None:
     """A body of light curves as JSON."""
     with suppress(ProblemError):
-        document = formats.read_json(data)
-        read_classify(document, SETTINGS)
-    with suppress(ProblemError):
-        read_forecast(formats.read_json(data), SETTINGS, BandMap(BANDS))
+        read_classify(formats.read_json(data), SETTINGS)
 
 
 def msgpack_body(data: bytes) -> None:
@@ -106,17 +102,17 @@ def multipart_body(data: bytes) -> None:
 
 
 def _tensors(text: bytes, binary: memoryview) -> None:
-    """Read as a request is read, for a model that classifies and for one that forecasts."""
+    """Read as a request is read."""
     try:
         request = InferRequest.model_validate(formats.read_json(text))
     except ValidationError:
         return
-    for model in (ClassifierTensors(MANIFEST_OF_CURVES), ForecasterTensors(MANIFEST_OF_CURVES)):
-        with suppress(ProblemError):
-            choose_outputs(model.outputs, request.outputs, request.parameters.binary_data_output)
-            check_inputs(model.inputs, request.inputs)
-            check_texts(request.inputs, SETTINGS.max_curves)
-            model.read(decode(request.inputs, binary), request.parameters.flux_unit, SETTINGS)
+    model = ClassifierTensors(MANIFEST_OF_CURVES)
+    with suppress(ProblemError):
+        choose_outputs(model.outputs, request.outputs, request.parameters.binary_data_output)
+        check_inputs(model.inputs, request.inputs)
+        check_texts(request.inputs, SETTINGS.max_curves)
+        model.read(decode(request.inputs, binary), request.parameters.flux_unit, SETTINGS)
 
 
 def oip_json(data: bytes) -> None:

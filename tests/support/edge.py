@@ -92,10 +92,6 @@ class Live:
         """Post to ``/v1/classify``; status and decoded reply."""
         return self.post("/v1/classify", body)
 
-    def forecast(self, body: object) -> tuple[int, Any]:
-        """Post to ``/v1/forecast``; status and decoded reply."""
-        return self.post("/v1/forecast", body)
-
     def connect(self) -> socket.socket:
         """Open a raw connection."""
         return socket.create_connection((HOST, self.port), timeout=20)

@@ -1,7 +1,7 @@
 """Open Inference Protocol v2 over HTTP: light curves as named tensors, in JSON or with the binary tensor extension.
 
 The tensors are light curves as they were observed, never the inputs of a graph: what a client sends goes through the
-same checks, featurisation, admission, deadlines and outcomes as ``/v1/classify`` and ``/v1/forecast``, and nothing here
+same checks, featurisation, admission, deadlines and outcomes as ``/v1/classify``, and nothing here
 decides anything about astronomy. `tritonclient.http` works unchanged.
 
 How a ragged batch of ``b`` light curves with ``n`` observations in all becomes tensors (first datatype: the one told in
@@ -22,15 +22,14 @@ input           datatype            shape         meaning
 
 A classifier answers ``probabilities`` FP32 [b, classes], ``status`` and ``reason`` BYTES [b]; by name only, for they
 cost bytes, ``embedding`` FP32 [b, d], ``detail`` BYTES [b] (a reason in words, with a pointer to the value at fault)
-and ``object_id``. A forecaster also takes ``query_mjd`` FP64 [q], ``query_band`` [q] and ``query_offsets`` [b + 1],
-and answers ``flux`` and ``flux_err`` FP32 [q] in the order asked and in ``flux_unit``.
+and ``object_id``.
 
 - A request is always a batch. A light curve that breaks a rule is ``rejected`` alone, one that the model can say
   nothing about is ``abstained``; their rows are NaN, for a number would be a lie. What makes the whole request
   unreadable (sizes that do not add up, another datatype, offsets that go back) is a problem document for all of it.
-- Names of classes and of metadata columns are in the model's configuration (``parameters``) and in ``/v1/models``.
+- Names of classes and of metadata columns are in ``/v1/models``.
 - Request parameters: ``timeout`` (microseconds, as Triton's clients send it) or ``deadline_ms``; ``flux_unit``;
-  ``binary_data_output``; ``priority`` (1 to 8). Sequences are refused rather than ignored.
+  ``binary_data_output``. Sequences are refused rather than ignored.
 - ``probabilities`` with the output parameter ``classification`` (the client's ``class_count``) are texts instead,
   ``value:index:label`` of so many most probable classes [b, count], empty where there is no answer.
 - JSON has no NaN: ``null`` stands for it in both directions (the NaN that some encoders write is read as well).

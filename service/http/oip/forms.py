@@ -82,15 +82,9 @@ class RequestParameters(_Strict):
 
     timeout: int | None = Field(None, ge=0, description="answer within this many microseconds or not at all; 0: none")
     deadline_ms: int | None = Field(None, ge=1, description="the same in milliseconds")
-    priority: int = Field(0, ge=0, le=8, description="1 is the most urgent, 8 the least, 4 the usual; 0: not said here")
     flux_unit: FluxUnit = Field("nJy", description="of every flux in the request and in its reply")
     prior: AskedPrior = Field(None, description=PRIOR_TEXT)
     binary_data_output: bool = Field(False, description="send outputs as bytes unless they say otherwise")
-
-    @property
-    def urgency(self) -> int | None:
-        """The priority on the scale of the header, None where it is not said."""
-        return self.priority - 1 if self.priority else None
 
 
 class InferRequest(_Strict):
@@ -149,33 +143,6 @@ class ModelMetadata(Reply):
     outputs: list[TensorMetadata]
 
 
-class ConfigTensor(Reply):
-    """An input or output in a model's configuration."""
-
-    name: str
-    data_type: str
-    dims: list[int]
-    optional: bool | None = None
-
-
-class ConfigParameter(Reply):
-    """A value of a model's configuration, as JSON."""
-
-    string_value: str
-
-
-class ModelConfiguration(Reply):
-    """A model's configuration in Triton's words."""
-
-    name: str
-    platform: str
-    backend: str
-    max_batch_size: Literal[0] = Field(description="no batch axis: offsets divide the observations")
-    input: list[ConfigTensor]
-    output: list[ConfigTensor]
-    parameters: dict[str, ConfigParameter]
-
-
 class OutputTensor(Reply):
     """An output: its values in ``data``, or ``binary_data_size`` in its parameters and bytes after the JSON part."""
 
@@ -194,50 +161,3 @@ class InferReply(Reply):
     id: str = ""
     parameters: dict[str, str] = Field(description="which network answered: sha256 and, of a classifier, its classes")
     outputs: list[OutputTensor]
-
-
-class Duration(Reply):
-    """Count of what was done, and the time that it took in all."""
-
-    count: int
-    ns: int
-
-
-class BatchStatistics(Reply):
-    """Runs of one batch size."""
-
-    batch_size: int
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-
-
-class InferStatistics(Reply):
-    """Durations, each counted once for every light curve."""
-
-    success: Duration
-    fail: Duration
-    queue: Duration
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-    cache_hit: Duration
-    cache_miss: Duration
-
-
-class StatisticsOfModel(Reply):
-    """Statistics of a model since the service started, whichever route asked for it."""
-
-    name: str
-    version: str
-    last_inference: int = Field(description="milliseconds since 1970; 0 before the first")
-    inference_count: int = Field(description="light curves answered")
-    execution_count: int = Field(description="runs of the network")
-    inference_stats: InferStatistics
-    batch_stats: list[BatchStatistics]
-
-
-class StatisticsReply(Reply):
-    """Statistics of one model or of all."""
-
-    model_stats: list[StatisticsOfModel]

@@ -35,22 +35,17 @@ from nightjar_alerts.service.http.lifecycle import service_of
 from nightjar_alerts.service.http.oip.forms import (
     InferRequest,
     Live,
-    ModelConfiguration,
     ModelMetadata,
     ModelReady,
     Ready,
     RequestParameters,
     ServerMetadata,
-    StatisticsReply,
 )
 from nightjar_alerts.service.http.oip.models import (
     EXTENSIONS,
     ModelOfTensors,
-    all_models,
-    configuration,
     find_model,
     metadata,
-    statistics,
 )
 from nightjar_alerts.service.http.oip.signature import (
     OutputForm,
@@ -91,8 +86,9 @@ async def _answer(request: Request, model: ModelOfTensors) -> Response:
         read = partial(_understand, data, header_length, model, settings, call.stopwatch)
         there, large = len(data) > INLINE_BYTES, len(data) > LARGE_BYTES
         tensor_request = await call.here_or_there(read, there, large, lambda body: share_refused(body.received.items))
-        terms = call.terms(tensor_request.milliseconds, urgency=tensor_request.request.parameters.urgency)
-        writer = _writer(model, tensor_request.request.parameters, settings)
+        terms = call.terms(tensor_request.milliseconds)
+        prior = tensor_request.request.parameters.prior
+        writer = checked_prior(model.lease, prior, settings.prior, "/parameters/prior")
         items = tensor_request.received.items
         return Inquiry([model.lease] * len(items), items, terms, partial(_respond, tensor_request, model, writer))
 
@@ -142,15 +138,6 @@ def _request(document: object, model: ModelOfTensors) -> InferRequest:
     return request
 
 
-def _writer(model: ModelOfTensors, parameters: RequestParameters, settings: Settings) -> ClassWriter | None:
-    """Return the writer under the class shares asked for, None for a forecaster. Raises ProblemError (422)."""
-    if model.bundle.manifest.task == "classification":
-        return checked_prior(model.lease, parameters.prior, settings.prior, "/parameters/prior")
-    if parameters.prior is not None:
-        raise fault("/parameters/prior", "unsupported", "a forecaster has no class shares")
-    return None
-
-
 def _milliseconds(parameters: RequestParameters, settings: Settings) -> float | None:
     """Time that a request asks for, the shorter of two that it may name. Raises ProblemError (422) when too long."""
     timeout, deadline_ms = parameters.timeout or 0, parameters.deadline_ms or 0
@@ -161,10 +148,9 @@ def _milliseconds(parameters: RequestParameters, settings: Settings) -> float | 
 
 
 def _respond(
-    tensor_request: TensorRequest, model: ModelOfTensors, writer: ClassWriter | None, outcomes: Sequence[Outcome]
+    tensor_request: TensorRequest, model: ModelOfTensors, writer: ClassWriter, outcomes: Sequence[Outcome]
 ) -> EncodedReply:
-    conclusions = outcomes if writer is None else list(map(writer.concluded, outcomes))
-    arrays = _outputs(tensor_request, model, conclusions)
+    arrays = _outputs(tensor_request, model, list(map(writer.concluded, outcomes)))
     provenance = model.provenance
     head: dict[str, object] = {"model_name": provenance["name"], "model_version": provenance["version"]}
     if tensor_request.request.id:
@@ -264,33 +250,6 @@ async def server_ready(request: Request) -> Ready:
     return Ready(ready=True)
 
 
-@router.get(
-    "/v2/models/stats",
-    summary="Statistics of all models",
-    response_class=Response,
-    responses={
-        200: openapi.reply(StatisticsReply, "One entry per model."),
-        **openapi.problems(errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
-    },
-)
-async def all_statistics(request: Request) -> Response:
-    """Return counts and total times of every model since the service started, whichever route asked."""
-    models = all_models(service_of(request))
-    return _json(StatisticsReply(model_stats=[statistics(model) for model in models]))
-
-
-@_facts_of_model("/stats", "Model statistics", StatisticsReply, "One entry: the model's.")
-async def model_statistics(request: Request) -> Response:
-    """Return counts and total times of a model since the service started, of all routes; a unit is a light curve."""
-    return _json(StatisticsReply(model_stats=[statistics(_model(request))]))
-
-
-@_facts_of_model("/config", "Model configuration", ModelConfiguration, "The configuration in Triton's words.")
-async def model_configuration(request: Request) -> Response:
-    """Tensors, and as `parameters` the names of classes, bands and metadata columns, each as JSON."""
-    return _json(configuration(_model(request)))
-
-
 @_of_model(
     "GET",
     "/ready",
@@ -316,7 +275,7 @@ async def infer(request: Request) -> Response:
     """Send light curves as tensors: observations one after the other, and `offsets` that divide them.
 
     Inputs are `mjd`, `flux`, `flux_err`, `band` and, if there is more than one light curve, `offsets`; `detected`,
-    `metadata` and `object_id` are optional; a forecaster also takes `query_mjd`, `query_band` and `query_offsets`. A
+    `metadata` and `object_id` are optional. A
     light curve that breaks a rule is answered alone, with NaN and its `status` and `reason`, while the others go on.
     `embedding`, `detail` and `object_id` are given when asked for by name. With the binary tensor extension
     `Inference-Header-Content-Length` is the length of the JSON part; `gzip` and `deflate` are read.

@@ -1,4 +1,4 @@
-"""Light curves as tensors: what the model of a task takes and gives, and whether a request keeps to it.
+"""Light curves as tensors: inputs and outputs of a classifier, and the checks of a request against them.
 
 Observations are concatenated; offsets divide them. Faults of one light curve are that light curve's alone, as on the
 other routes; only tensors that do not fit each other make the whole request unreadable.
@@ -6,7 +6,7 @@ other routes; only tensors that do not fit each other make the whole request unr
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -62,25 +62,6 @@ class Received(Generic[ItemT]):
 
     items: Sequence[ItemT | LightCurveError]
     object_ids: Sequence[bytes]
-    query_offsets: Sequence[int] = ()
-
-
-class TaskTensors(Protocol[ItemT]):
-    """A task's light curves and answers as tensors."""
-
-    @property
-    def inputs(self) -> Sequence[Spec]:
-        """Inputs that are taken."""
-
-    @property
-    def outputs(self) -> Sequence[Spec]:
-        """Outputs that are given."""
-
-    def read(self, tensors: Mapping[str, Tensor], flux_unit: FluxUnit, settings: Settings) -> Received[ItemT]:
-        """Items of checked tensors. Raises ProblemError (422, 413) when the tensors do not fit each other."""
-
-    def write(self, names: Collection[str], received: Received[ItemT], outcomes: Sequence[Outcome]) -> dict[str, Array]:
-        """Return outputs of these names."""
 
 
 def check_inputs(specs: Sequence[Spec], inputs: Sequence[InputTensor]) -> None:
@@ -121,9 +102,9 @@ def check_texts(inputs: Sequence[InputTensor], max_curves: int) -> None:
     """Refuse texts that nothing belongs to before they are made: sixteen million empty ones took 11 s and 0.5 GB.
 
     Raises ProblemError (422) where an input of texts, whose description was checked, has more rows than there are
-    observations, times asked for or light curves in a request.
+    observations or light curves in a request.
     """
-    most = max(max_curves, *(each.shape[0] for each in inputs if each.name in ("mjd", "query_mjd")))
+    most = max(max_curves, *(each.shape[0] for each in inputs if each.name == "mjd"))
     for place, described in enumerate(inputs):
         if described.datatype == "BYTES" and described.shape[0] > most:
             detail = f"{described.name} has {described.shape[0]} rows, and nothing else has more than {most}"

@@ -18,13 +18,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from nightjar_alerts.service.answers.models import ModelsReply, StatsReply, describe, stats
+from nightjar_alerts.service.answers.models import ModelsReply, describe
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.edge import errors
 from nightjar_alerts.service.http.edge.errors import KINDS, NOT_FOUND, ProblemError
 from nightjar_alerts.service.http.formats import JSON_TYPE
 from nightjar_alerts.service.http.lifecycle import service_of
-from nightjar_alerts.service.http.oip.models import find_model
 
 pages = APIRouter(include_in_schema=False)
 problems = APIRouter(include_in_schema=False)
@@ -132,14 +131,6 @@ def _text(value: str) -> str:
 
 models_router = APIRouter()
 
-# Any text will do, so there is nothing for FastAPI to check, nor a problem of its own to document.
-_NAME = {
-    "name": "model",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "description": "name, name@1.2.3 or alias"},
-}
-
 
 @models_router.get(
     "/v1/models",
@@ -157,22 +148,6 @@ async def models(request: Request) -> Response:
     described = [describe(model.bundle, model.provider, routes.aliases_of(model.reference)) for model in service.served]
     content = ModelsReply(models=described)
     return Response(content.model_dump_json(by_alias=True), media_type=JSON_TYPE)
-
-
-@models_router.get(
-    "/v1/models/{model}/stats",
-    summary="Statistics of a model",
-    response_class=Response,
-    responses={
-        200: openapi.reply(StatsReply, "What it has done since it was loaded, and in the last minutes."),
-        **openapi.problems(errors.NOT_FOUND, errors.OVERLOADED, errors.INTERNAL, errors.UNAVAILABLE),
-    },
-    openapi_extra={"parameters": [_NAME]},
-)
-async def model_stats(request: Request) -> Response:
-    """Light curves, latency of every stage, batches, padding, error of the cost model, mix of classes, queue."""
-    model = find_model(service_of(request), request.path_params["model"])
-    return Response(stats(model.lease.served).model_dump_json(exclude_none=True), media_type=JSON_TYPE)
 
 
 probes = APIRouter()

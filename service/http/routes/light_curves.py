@@ -1,4 +1,4 @@
-"""Routes for light curves: ``POST /v1/classify`` in any of the formats, and ``POST /v1/forecast``.
+"""``POST /v1/classify``: light curves in any of the formats.
 
 As a stream, ``/v1/classify`` takes a light curve in every line that comes, and writes a result in every line that goes.
 Results go out in order while light curves still come in, so a stream may be longer than memory:
@@ -28,10 +28,9 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from nightjar_alerts.models.lightcurve import LightCurve
-from nightjar_alerts.service.answers.replies import FieldError, ForecastReply
-from nightjar_alerts.service.answers.writers import forecast_writer
+from nightjar_alerts.service.answers.replies import FieldError
 from nightjar_alerts.service.dataplane import FAILURE_REASONS, InferOptions, Outcome, Skipped
-from nightjar_alerts.service.engine.batch import DeadlineExceeded, ForecastItem, Overloaded
+from nightjar_alerts.service.engine.batch import DeadlineExceeded, Overloaded
 from nightjar_alerts.service.http import openapi
 from nightjar_alerts.service.http.curves import (
     InvalidCurve,
@@ -40,11 +39,9 @@ from nightjar_alerts.service.http.curves import (
     checked_prior,
     class_writers,
     classified,
-    faults,
     parsed,
     read_classify,
     read_curves,
-    read_forecast,
     share_refused,
 )
 from nightjar_alerts.service.http.edge import errors
@@ -57,7 +54,6 @@ from nightjar_alerts.service.http.endpoint import (
     EncodedReply,
     Endpoint,
     Inquiry,
-    ModelQuery,
     Stopwatch,
     charge,
     check_deadline,
@@ -68,7 +64,6 @@ from nightjar_alerts.service.http.endpoint import (
 )
 from nightjar_alerts.service.http.formats import (
     FORMATS,
-    JSON_TYPE,
     LINES_TYPE,
     Format,
     body_format,
@@ -77,7 +72,7 @@ from nightjar_alerts.service.http.formats import (
     reply_format,
     write_lines,
 )
-from nightjar_alerts.service.http.forms import ClassifyQuery, ForecastOptions, Options
+from nightjar_alerts.service.http.forms import ClassifyQuery, Options
 from nightjar_alerts.service.http.lifecycle import service_of
 from nightjar_alerts.service.registry.live import Lease, ModelChooser, refused_outside
 
@@ -416,55 +411,3 @@ def _write_classes(
     return EncodedReply(
         reply_form.write(classified(writers, body.items, outcomes, body.options)), reply_form.media_type
     )
-
-
-forecast_router = APIRouter()
-
-
-FORECAST = Endpoint(
-    "/v1/forecast",
-    "Forecast light curves",
-    openapi.FORECAST_BODY,
-    openapi.reply(ForecastReply, "One result per light curve, in order; each has a status of its own."),
-)
-
-
-@FORECAST.on(forecast_router)
-async def forecast(request: Request, query: Annotated[ModelQuery, Query()]) -> Response:
-    """Send one light curve with its `forecast`, or many under `light_curves`.
-
-    Each result holds the expected flux and the standard deviation of an observation around it at every time and band in
-    `forecast`, in the order asked and in the `flux_unit` of the light curve. Any time may be asked for, after the light
-    curve, between its observations or before them. Faults are told as `/v1/classify` tells them. Without a forecasting
-    model, which the operator of a service chooses, every request is answered 404.
-    """
-    service = service_of(request)
-    with service.lease_forecaster(query.model, key=sticky_key(request)) as lease:
-        media_type(request, (JSON_TYPE,))
-        read = partial(read_forecast, settings=service.settings, bands=lease.bundle.manifest.band_map)
-
-        async def understand(call: Call, data: bytes) -> Inquiry[ForecastItem]:
-            body = await parsed(call, data, read)
-            leases, terms = [lease] * len(body.items), call.terms(body.options.deadline_ms)
-            return Inquiry(leases, body.items, terms, partial(_write_forecasts, lease, body))
-
-        return await FORECAST.answer(Call(request), understand)
-
-
-def _write_forecasts(
-    lease: Lease[ForecastItem], body: ParsedBody[ForecastItem, ForecastOptions], outcomes: Sequence[Outcome]
-) -> EncodedReply:
-    check_bare(body, outcomes)
-    replies = forecast_writer(lease)
-    return EncodedReply(
-        replies.write(
-            [
-                replies.result(outcome, _sound(item), {"object_id": item.object_id}, faults(item))
-                for item, outcome in zip(body.items, outcomes, strict=True)
-            ]
-        )
-    )
-
-
-def _sound(item: ForecastItem | InvalidCurve) -> ForecastItem | None:
-    return None if isinstance(item, InvalidCurve) else item

@@ -15,16 +15,12 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from schemathesis.config import SchemathesisConfig
 
-from nightjar_alerts.service.engine.load import load_model
 from nightjar_alerts.service.http import formats
 from nightjar_alerts.service.http.formats import ARROW_TYPE, LINES_TYPE
 from nightjar_alerts.service.http.lifecycle import Service
 from nightjar_alerts.service.http.openapi import PACKET_TYPES
 from nightjar_alerts.service.http.server import create_app
-from nightjar_alerts.service.registry.load import Models
-from nightjar_alerts.service.settings import CommonSettings
 from support.edge import HOST, Network, curve, live, loader, settings
-from support.graph_bundles import forecaster_bundle
 from support.wire import arrow_stream, arrow_table, lines_body, msgpack_body, packed
 
 pytestmark = pytest.mark.slow
@@ -45,13 +41,8 @@ def config() -> SchemathesisConfig:
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    forecaster = load_model(forecaster_bundle(tmp_path_factory.mktemp("ruler")).path, task="forecast")
-
-    def load(chosen: CommonSettings) -> Models:
-        return loader(Network())(chosen)._replace(forecaster=forecaster)
-
-    with live(load) as edge:
+def url() -> Iterator[str]:
+    with live(loader(Network())) as edge:
         yield f"http://{HOST}:{edge.port}"
 
 

@@ -98,7 +98,7 @@ def test_while_starting_the_process_is_alive_and_says_so() -> None:
     with started(load) as edge:
         assert probes(edge) == [200, 503, 503]
         assert [edge.ask("GET", path)[0] for path in ("/v2/health/live", "/v2/health/ready")] == [200, 503]
-        for path in ("/v1/classify", "/v1/alerts", "/v1/forecast", "/v2/models/echo/infer"):
+        for path in ("/v1/classify", "/v1/alerts", "/v2/models/echo/infer"):
             status, headers, body = edge.ask("POST", path, b"{}")
             assert (status, headers["retry-after"], json.loads(body)["detail"]) == (503, "5", "the service is starting")
         assert edge.ask("GET", "/v1/models")[0] == 503

@@ -14,7 +14,6 @@ import tritonclient.http.aio as triton_aio
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.edge.errors import Problem
@@ -58,7 +57,7 @@ def test_the_server_says_what_it_is(asking: triton.InferenceServerClient) -> Non
     assert (asking.is_server_live(), asking.is_server_ready()) == (True, True)
     told = forms.ServerMetadata.model_validate(asking.get_server_metadata())
     assert told.name == "nightjar"
-    assert {"binary_tensor_data", "statistics", "model_configuration"} <= set(told.extensions)
+    assert {"binary_tensor_data", "parameters"} <= set(told.extensions)
 
 
 @pytest.mark.parametrize(
@@ -70,25 +69,17 @@ def test_a_model_is_found_by_name_and_version(
     assert asking.is_model_ready(name, version) is ready
     if ready:
         assert asking.get_model_metadata(name, version)["versions"] == [VERSION]
-        assert asking.get_model_config(name, version)["name"] == MODEL
-        assert asking.get_inference_statistics(name, version)["model_stats"][0]["version"] == VERSION
         return
-    for ask in (asking.get_model_metadata, asking.get_model_config, asking.get_inference_statistics):
-        with pytest.raises(InferenceServerException, match="no model of this name") as caught:
-            ask(name, version)
-        assert caught.value.status() == "404"
+    with pytest.raises(InferenceServerException, match="no model of this name") as caught:
+        asking.get_model_metadata(name, version)
+    assert caught.value.status() == "404"
 
 
-def test_metadata_and_configuration_agree(asking: triton.InferenceServerClient) -> None:
+def test_metadata_describe_the_tensors(asking: triton.InferenceServerClient) -> None:
     metadata = forms.ModelMetadata.model_validate(asking.get_model_metadata(MODEL))
-    config = forms.ModelConfiguration.model_validate(asking.get_model_config(MODEL))
-    assert [(t.name, t.shape) for t in metadata.inputs] == [(t.name, t.dims) for t in config.input]
-    assert [(t.name, t.shape) for t in metadata.outputs] == [(t.name, t.dims) for t in config.output]
-    assert [t.name for t in config.input if not t.optional] == ["mjd", "flux", "flux_err", "band"]
+    assert [tensor.name for tensor in metadata.inputs][:4] == ["mjd", "flux", "flux_err", "band"]
     shapes = {tensor.name: tensor.shape for tensor in [*metadata.inputs, *metadata.outputs]}
     assert (shapes["metadata"], shapes["probabilities"], shapes["embedding"]) == ([-1, 64], [-1, CLASSES], [-1, 4])
-    assert json.loads(config.parameters["classes"].string_value) == list(ELASTICC.names)
-    assert json.loads(config.parameters["metadata_columns"].string_value) == list(METADATA_COLUMNS)
 
 
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "json"])
@@ -210,33 +201,6 @@ def test_too_much_work_is_refused_with_the_time_to_come_back() -> None:
                 asking.infer(MODEL, inputs(history(1.0)))
             network.release()
             assert (first.result()[0], second.result()[0], caught.value.status()) == (200, 200, "429")
-        with client(edge) as asking:
-            counts = asking.get_inference_statistics(MODEL)["model_stats"][0]["inference_stats"]
-        assert (counts["success"]["count"], counts["fail"]["count"]) == (2, 1)
-
-
-def test_statistics_count_light_curves_whichever_route_asked() -> None:
-    network = Network()
-    network.on_marker[POISONOUS] = poison
-    with live(loader(network), workers=1) as edge, client(edge) as asking:
-        assert edge.classify(curve())[0] == 200
-        arrays = history(1.0, POISONOUS, 3.0)
-        arrays["band"][-1] = b"q"
-        asking.infer(MODEL, inputs(arrays))
-        # A batch is counted after its answers are given, in each place by itself.
-        wait_until(lambda: asking.get_inference_statistics(MODEL, VERSION)["model_stats"][0]["execution_count"] == 2)
-        reply = asking.get_inference_statistics()
-        (stats,) = forms.StatisticsReply.model_validate(reply).model_stats
-        assert reply["model_stats"] == asking.get_inference_statistics(MODEL, VERSION)["model_stats"]
-    counts, runs = stats.inference_stats, stats.batch_stats
-    assert (stats.inference_count, stats.execution_count) == (2, 2)
-    assert (counts.success.count, counts.fail.count) == (2, 1)  # the third was rejected: nobody was asked about it
-    parts = (counts.queue, counts.compute_input, counts.compute_infer, counts.compute_output)
-    assert {part.count for part in parts} == {2}
-    assert counts.success.ns > sum(part.ns for part in parts) > 0
-    assert [(run.batch_size, run.compute_infer.count) for run in runs] == [(1, 2)]
-    assert runs[0].compute_infer == counts.compute_infer
-    assert 1.7e12 < stats.last_inference < 4e12  # milliseconds, this century
 
 
 def test_stages_and_outcomes_are_counted(edge: Live, asking: triton.InferenceServerClient) -> None:
@@ -251,10 +215,9 @@ def test_stages_and_outcomes_are_counted(edge: Live, asking: triton.InferenceSer
 def test_keys_are_asked_for_where_work_is_done() -> None:
     with live(loader(Network()), api_keys=("ab" * 32,)) as edge, client(edge) as asking:
         assert (asking.is_server_live(), asking.is_server_ready(), asking.is_model_ready(MODEL)) == (True, True, True)
-        for ask in (asking.get_model_metadata, asking.get_model_config, asking.get_inference_statistics):
-            with pytest.raises(InferenceServerException) as caught:
-                ask(MODEL)
-            assert caught.value.status() == "401"
+        with pytest.raises(InferenceServerException) as caught:
+            asking.get_model_metadata(MODEL)
+        assert caught.value.status() == "401"
         assert edge.ask("GET", "/v2/models/ready")[0] == 401  # a model may have this name
         with pytest.raises(InferenceServerException, match="known key"):
             asking.infer(MODEL, inputs(history(1.0)))
@@ -337,5 +300,3 @@ def test_a_light_curve_in_other_bands_is_abstained(tmp_path: Path) -> None:
         answer = asking.infer(COUNTER, inputs(arrays))
         assert answer.as_numpy("status").tolist() == [b"classified", b"abstained"]
         assert np.isnan(answer.as_numpy("probabilities")).all(axis=1).tolist() == [False, True]
-        counts = asking.get_inference_statistics(COUNTER)["model_stats"][0]["inference_stats"]
-        assert (counts["success"]["count"], counts["fail"]["count"]) == (1, 0)

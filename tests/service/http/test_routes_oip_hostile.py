@@ -116,8 +116,6 @@ TOP = {"classification": 3}
         ({"outputs": [{"name": "status", "parameters": SHARED}]}, "/outputs/0/parameters unknown_field"),
         ({"outputs": [{"name": "status", "parameters": TOP}]}, "/outputs/0/parameters/classification unexpected"),
         ({"parameters": {"sequence_id": 1}}, "/parameters unknown_field"),
-        ({"parameters": {"priority": 9}}, "/parameters/priority less_than_equal"),
-        ({"parameters": {"priority": "high"}}, "/parameters/priority not_an_integer"),
         ({"parameters": {"timeout": -1}}, "/parameters/timeout too_small"),
         ({"parameters": {"timeout": 2**62}}, "/parameters/timeout deadline_too_long"),
         ({"parameters": {"deadline_ms": 10**9}}, "/parameters/deadline_ms deadline_too_long"),
@@ -191,8 +189,6 @@ def test_a_client_that_leaves_takes_its_work_along() -> None:
             wait_until(lambda: edge.metric("nightjar_withdrawn_total") == 2)
             network.release()
             assert first.recv(12) == b"HTTP/1.1 200"
-        (stats,) = json.loads(edge.ask("GET", "/v2/models/echo/stats")[2])["model_stats"]
-        assert [stats["inference_stats"][name]["count"] for name in ("success", "fail")] == [2, 2]
         wait_until(lambda: edge.service.budget.held == 0)
 
 

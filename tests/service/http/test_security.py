@@ -177,13 +177,12 @@ EVERY_WAY_IN: list[tuple[str, bytes, str]] = [
     ("/v1/classify", json.dumps(curve(object_id=SECRET)).encode() + b"\n" + SECRET.encode(), "application/x-ndjson"),
     ("/v1/classify", b"\x81\xb2" + SECRET.encode() + b"\xc0", "application/msgpack"),
     ("/v1/classify", SECRET.encode(), "application/vnd.apache.arrow.stream"),
-    ("/v1/forecast", SECRET.encode(), "application/json"),
     ("/v1/alerts", SECRET.encode(), "application/octet-stream"),
     ("/v1/alerts?schema=" + SECRET, b"x", "application/octet-stream"),
     ("/v1/alerts", SECRET.encode(), f"multipart/form-data; boundary={SECRET}"),
     ("/v2/models/echo/infer", json.dumps({"id": SECRET, "inputs": [{"name": SECRET}]}).encode(), "application/json"),
     (f"/v2/models/{SECRET}/infer", b"{}", "application/json"),
-    (f"/v1/models/{SECRET}/stats", b"{}", "application/json"),
+    (f"/v1/models/{SECRET}", b"{}", "application/json"),
 ]
 
 
@@ -224,7 +223,7 @@ def test_unknown_paths_add_no_series(edge: Live) -> None:
     before = _series(edge)
     for number in range(50):
         edge.ask("GET", f"/nowhere/{number}")
-        edge.ask("GET", f"/v1/models/nobody-{number}/stats")
+        edge.ask("GET", f"/v1/models/nobody-{number}")
         edge.ask("POST", f"/v2/models/nobody-{number}/infer", b"{}")
         edge.ask("GET", f"/problems/{number}", headers={"X-Request-ID": f"id-{number}"})
     assert _series(edge) - before < 80  # a histogram for each route that was not asked before

@@ -12,8 +12,7 @@ from starlette.requests import Request
 
 from nightjar_alerts.service.engine.policy import CostModel
 from nightjar_alerts.service.http.edge.errors import ProblemError
-from nightjar_alerts.service.http.endpoint import DEADLINE_HEADER, PRIORITY_HEADER, PROXY_HEADER, terms_of
-from nightjar_alerts.service.http.oip.forms import RequestParameters
+from nightjar_alerts.service.http.endpoint import DEADLINE_HEADER, terms_of
 from support.edge import Live, Network, curve, live, loader, settings, wait_until
 
 SETTINGS = settings(default_deadline_ms=5000, max_deadline_ms=20_000)
@@ -25,26 +24,19 @@ def request(**headers: str) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("option", "header", "proxy", "expected"),
+    ("option", "header", "expected"),
     [
-        (None, None, None, 5.0),
-        (300, None, None, 0.3),
-        (None, "700", None, 0.7),
-        (300, "700", None, 0.3),
-        (9000, "700", None, 0.7),
-        (None, "20000", None, 20.0),
-        (None, None, "15000", 5.0),
-        (None, None, "250", 0.25),
-        (100, None, "250", 0.1),
-        (None, None, "soon", 5.0),
-        (0.5, None, None, 0.0005),
+        (None, None, 5.0),
+        (300, None, 0.3),
+        (None, "700", 0.7),
+        (300, "700", 0.3),
+        (9000, "700", 0.7),
+        (None, "20000", 20.0),
+        (0.5, None, 0.0005),
     ],
 )
-def test_the_soonest_deadline_counts(
-    option: float | None, header: str | None, proxy: str | None, expected: float
-) -> None:
-    named = {DEADLINE_HEADER: header, PROXY_HEADER: proxy}
-    asked = request(**{name: value for name, value in named.items() if value is not None})
+def test_the_soonest_deadline_counts(option: float | None, header: str | None, expected: float) -> None:
+    asked = request(**({} if header is None else {DEADLINE_HEADER: header}))
     assert terms_of(asked, SETTINGS, 100.0, option).deadline == pytest.approx(100 + expected)
 
 
@@ -54,29 +46,6 @@ def test_a_header_that_names_no_good_deadline_is_refused(value: str) -> None:
         terms_of(request(**{DEADLINE_HEADER: value}), SETTINGS, 0.0)
     assert refusal.value.kind.status == 422
     assert refusal.value.errors[0].pointer == "/headers/nightjar-deadline-ms"
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        ("u=0", 3.0),
-        ("u=3", 0.0),
-        ("u=7, i", -4.0),
-        ("i, u=1", 2.0),
-        (" u=2;x", 1.0),
-        ("u=8", 0.0),
-        ("u=-1", 0.0),
-        ("u=33", 0.0),
-        ("urgent", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_urgency_is_read_as_the_standard_has_it(value: str, seconds: float) -> None:
-    assert terms_of(request(**{PRIORITY_HEADER: value}), SETTINGS, 0.0).priority == seconds
-
-
-def test_the_bodys_urgency_counts_more_than_the_headers() -> None:
-    assert terms_of(request(Priority="u=7"), SETTINGS, 0.0, urgency=1).priority == 2.0
 
 
 KEYS = {name: f"key of {name}" for name in ("burst", "late")}
@@ -151,26 +120,3 @@ def test_open_requests_of_one_key_do_not_lock_out_another(edge: Live, network: N
         wait_until(lambda: edge.service.classifier.engine.depth == 8)
         network.release()
         assert {done.result()[0] for done in (running, *waiting, other)} == {200}
-
-
-def test_urgent_requests_overtake(edge: Live, network: Network) -> None:
-    network.hold()
-    engine = edge.service.classifier.engine
-    with ThreadPoolExecutor(16) as threads:
-        running = threads.submit(post, edge, "late", 1)
-        assert network.started.acquire(timeout=10)
-        plain = threads.submit(post, edge, "late", 17)
-        wait_until(lambda: engine.depth == 17)
-        assert post(edge, "late", 1, Priority="u=7")[0] == 429
-        body = json.dumps(curve(8, flux=[13.0] * 8)).encode()
-        sent = {"Content-Type": "application/json", "X-API-Key": KEYS["late"], "Priority": "u=0"}
-        urgent = threads.submit(edge.ask, "POST", "/v1/classify", body, sent)
-        wait_until(lambda: engine.depth == 18)
-        network.release()
-        assert [done.result()[0] for done in (running, plain, urgent)] == [200, 200, 200]
-    assert 13.0 in network.batches[1]
-
-
-@pytest.mark.parametrize(("priority", "urgency"), [(0, None), (1, 0), (4, 3), (8, 7)])
-def test_tensors_come_with_a_priority_as_triton_counts_it(priority: int, urgency: int | None) -> None:
-    assert RequestParameters(priority=priority).urgency == urgency

@@ -265,20 +265,12 @@ async def test_aliases_pin_and_follow(home: Home, root: Path) -> None:
         await changes.set_alias("mine", Reference("first"))
 
 
-async def test_tasks_are_not_mixed_up(home: Home, root: Path) -> None:
+async def test_a_forecaster_is_not_served(home: Home, root: Path) -> None:
     forecaster_bundle(root / "ruler", name="ruler", version="1.0.0")
     await home.models.changes.sync()
     with pytest.raises(UnknownModel):
         home.models.classifier("ruler")
-    with pytest.raises(UnknownModel):
-        home.models.forecaster()
-    with pytest.raises(Refused, match="needs a model for classification"):
-        await home.models.changes.set_alias("ztf", Reference("ruler"))
-    await home.models.changes.set_alias("forecast", Reference("ruler"))
-    assert home.models.forecaster().bundle.manifest.name == "ruler"
-    forecaster_bundle(root / "imposter", name="mine", version="2.0.0")
-    assert await home.models.changes.sync() == []
-    assert ["is a model for classification" in failure.reason for failure in home.models.failures] == [True]
+    assert ["only classifiers are served" in failure.reason for failure in home.models.failures] == [True]
 
 
 async def test_a_canary_answers_its_share_and_then_all(home: Home, root: Path) -> None:
