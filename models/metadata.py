@@ -44,9 +44,9 @@ METADATA_COLUMNS: tuple[str, ...] = (
 )
 
 CONTEXT_COLUMNS: Final = ("zspec", "zspec_err", "parallax", "parallax_err", "star_score", "star_distance")
-"""Columns of the context, which weigh the answer and are given to no network: the redshift of the object
-itself, spectroscopic without an error or with a small one; parallax (mas); how star-like the source is that a catalogue
-has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec)."""
+"""Columns of the context, which weigh the answer: the redshift of the object itself, spectroscopic without an error or
+with a small one, which networks see as ``z_final`` (`metadata_row`); parallax (mas); how star-like the source is that a
+catalogue has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec)."""
 
 KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
 
@@ -66,8 +66,28 @@ def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]
 
 
 def metadata_row(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
-    """Metadata as a row, shape ``(len(columns),)``, NaN where a column is missing."""
-    return np.array([values.get(column, math.nan) for column in columns], dtype=np.float32)
+    """Metadata as a row, shape ``(len(columns),)``, NaN where a column is missing.
+
+    Networks know one redshift, ``z_final``. It is the object's own ``zspec`` where there is one, and where ``z_final``
+    is missing the host's: ``hostgal_zspec``, else ``hostgal_zphot`` with its error.
+    """
+    redshift = _redshift_of(values)
+    row = np.array([values.get(column, math.nan) for column in columns], dtype=np.float32)
+    if redshift is not None and "z_final" in columns:
+        row[columns.index("z_final")] = redshift.value
+        if "z_final_err" in columns:
+            row[columns.index("z_final_err")] = redshift.error
+    return row
+
+
+def _redshift_of(values: Mapping[str, float]) -> "Redshift | None":
+    """Return what stands for ``z_final``, None where ``z_final`` itself does or nothing is known."""
+    names = ("zspec",) if "z_final" in values else ("zspec", "hostgal_zspec", "hostgal_zphot")
+    for name in names:
+        error = values.get(f"{name}_err", math.nan if name == "hostgal_zphot" else STATED_ERROR)
+        if name in values and error > 0:
+            return Redshift(values[name], error)
+    return None
 
 
 Kind = Literal["redshift", "star"]
@@ -80,6 +100,7 @@ GALACTIC: Final = frozenset(
 POINT_LIKE: Final = frozenset({"AGN", "QSO", "Blazar"})
 """Classes beyond our Galaxy that catalogues take for stars as often as not."""
 
+STATED_ERROR: Final = 0.001  # of a redshift from a spectrum that states none
 SPECTROSCOPIC_ERROR: Final = 0.005  # ELAsTiCC gives 0.001 to redshifts from spectra, and 0.05 or more to all others
 NEAR_ZERO: Final = 0.003  # 900 km/s: beyond any star of our Galaxy and of the nearest ones
 SIGMAS: Final = 5.0

@@ -30,3 +30,19 @@ def test_row() -> None:
     assert row.dtype == np.float32
     assert np.isnan(row[0])
     assert row[1] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ({"zspec": 0.03}, (0.03, 0.001)),
+        ({"zspec": 0.03, "zspec_err": 0.0002, "z_final": 0.5, "z_final_err": 0.1}, (0.03, 0.0002)),
+        ({"hostgal_zspec": 0.2}, (0.2, 0.001)),
+        ({"hostgal_zphot": 0.4, "hostgal_zphot_err": 0.05}, (0.4, 0.05)),
+        ({"hostgal_zphot": 0.4}, (math.nan, math.nan)),
+        ({"z_final": 0.3, "hostgal_zspec": 0.2}, (0.3, math.nan)),
+    ],
+)
+def test_metadata_row_any_redshift_is_z_final(sent: dict[str, float], seen: tuple[float, float]) -> None:
+    row = metadata_row(sent, METADATA_COLUMNS)
+    assert row[-2:] == pytest.approx(seen, nan_ok=True)

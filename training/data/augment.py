@@ -31,7 +31,9 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
+from scipy.special import ndtri
 
 from nightjar_alerts.models.lightcurve import Bool, LightCurve
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
@@ -250,7 +252,80 @@ class AugmentationConfig(BaseModel):
     no_redshift: float = Field(default=0.0, ge=0, le=1)
     degraded: float = Field(default=0.0, ge=0, le=1, description="seen as another survey might instead of all this")
     shaken: float = Field(default=0.0, ge=0, le=1, description="of what is not degraded: as the same survey might")
+    few_bands: float = Field(default=0.0, ge=0, le=1, description="of all draws: in one of BAND_SUBSETS alone")
+    prefix: float = Field(default=0.0, ge=0, le=1, description="of all draws: ends at a detection")
+    prefix_detections: float = Field(default=0.5, ge=0, le=1, description="of these: detections alone")
+    common_metadata: bool = Field(default=False, description="dust and redshift errors do not depend on the survey")
     degrade: DegradeConfig = DegradeConfig()
+
+
+BAND_SUBSETS: Final = (
+    *"ugrizY", *"gri", "ug", "ur", "gr", "gr", "gi", "gz", "ri", "rz", "iz", "iz", "zY", "iY",
+    "ugr", "gri", "riz", "izY", "grz", "giz", "griz", "rizY",
+)  # fmt: skip
+"""Bands in which surveys and brokers deliver light curves, one after the other; those named twice are drawn twice as
+often. The draw is the same for every class, so that which bands are missing says nothing of the class."""
+NEAREST: Final = 1
+"""Places in `BANDS` by which a light curve of one band may move to another band."""
+DUST: Final = (0.04, 0.9)
+"""Median and scatter of ln of the dust, E(B-V) in magnitudes, that is given whatever the object."""
+DUST_KNOWN, OWN_DUST = 0.4, 0.5
+EXACT: Final = 0.02
+"""Redshift errors below this are those of spectra; surveys state them in different ways."""
+
+
+def restrict(curve: LightCurve, config: AugmentationConfig, rng: np.random.Generator) -> LightCurve:
+    """Show what a broker has of a light curve: some bands, up to a detection, and metadata that name no survey.
+
+    Every draw is the same for all classes and sources. Where a subset of bands would leave no detection, the light
+    curve stays as it is; one that has a single band may be moved to a band beside it.
+    """
+    chance, subset, position = rng.random(4), BAND_SUBSETS[rng.integers(len(BAND_SUBSETS))], rng.random()
+    if chance[0] < config.few_bands:
+        curve = _in_bands(curve, np.array([BANDS.index(name) for name in subset]), rng)
+    if chance[1] < config.prefix:
+        curve = _until_detection(curve, position, detections_alone=chance[2] < config.prefix_detections)
+    return replace(curve, metadata=_common(curve.metadata, rng)) if config.common_metadata else curve
+
+
+def _in_bands(curve: LightCurve, bands: NDArray[np.int64], rng: np.random.Generator) -> LightCurve:
+    detected = np.unique(curve.band[curve.detected])
+    if np.isin(detected, bands).any():
+        return _take(curve, np.isin(curve.band, bands))
+    if len(detected) == 1 and (near := bands[np.abs(bands - detected[0]) <= NEAREST]).size:
+        only = _take(curve, curve.band == detected[0])
+        return replace(only, band=np.full_like(only.band, rng.choice(near)))
+    return curve
+
+
+def _until_detection(curve: LightCurve, position: float, *, detections_alone: bool) -> LightCurve:
+    """Cut after a detection, log-uniform in its number."""
+    alerts = np.sort(curve.mjd[curve.detected])
+    if not len(alerts):
+        return curve
+    number = min(len(alerts), int((len(alerts) + 1) ** position))
+    is_kept = curve.mjd <= alerts[number - 1]
+    return _take(curve, is_kept & curve.detected if detections_alone else is_kept)
+
+
+def _common(metadata: Mapping[str, float], rng: np.random.Generator) -> dict[str, float]:
+    """Metadata whose dust and redshift error are drawn alike for every object.
+
+    Half of the dust that is known is the object's own, with an error of a fifth; the rest is drawn.
+    """
+    known, own, drawn, noise, kind, error = rng.random(6)
+    told = {name: value for name, value in metadata.items() if name not in _DUST}
+    if known < DUST_KNOWN:
+        median, scatter = DUST
+        dust = median * np.exp(scatter * ndtri(drawn))
+        if own < OWN_DUST and "mwebv" in metadata:
+            dust = metadata["mwebv"] * np.exp(0.2 * ndtri(noise))
+        told["mwebv"] = float(np.clip(dust, 0.0, 3.0))
+    if "z_final" in told and told.get("z_final_err", 0.0) < EXACT:
+        told.pop("z_final_err", None)
+        if kind < 0.7:  # else not stated
+            told["z_final_err"] = float(5e-4 * (EXACT / 5e-4) ** error)
+    return told
 
 
 def apply_view(curve: LightCurve, view: View) -> LightCurve | None:

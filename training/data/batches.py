@@ -24,7 +24,7 @@ from torch import Tensor
 from nightjar_alerts.models.lightcurve import Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.network import INPUTS
-from nightjar_alerts.training.data.augment import AugmentationConfig, View, apply_view, degrade, draw_view, shake
+from nightjar_alerts.training.data.augment import AugmentationConfig, View, apply_view, degrade, draw_view, restrict, shake
 from nightjar_alerts.training.data.dataset import Dataset
 from nightjar_alerts.training.recipes.schema import DataConfig, Recipe
 
@@ -120,6 +120,8 @@ def draw_examples(
             visible = apply_view(curve, draw_view(curve, augmentation, rng))
             if visible is not None and augmentation.shaken and rng.random() < augmentation.shaken:
                 visible = shake(visible, rng)
+        if visible is not None and (augmentation.few_bands or augmentation.prefix or augmentation.common_metadata):
+            visible = restrict(visible, augmentation, rng)
         tokens = (visible and usable_tokens(visible, config)) or usable_tokens(curve, config)
         if tokens is not None:
             examples.append(Example(tokens, int(dataset.label[index])))

@@ -280,6 +280,18 @@ def sky_heads() -> Recipe:
     return recipe.model_copy(update={"augmentation": augmentation, "data": data})
 
 
+def sky_bands() -> Recipe:
+    """Heads on light curves of which half lack bands and a third end at an early detection, whatever their class."""
+    heads = sky_heads()
+    augmentation = heads.augmentation.model_copy(
+        update={
+            "mta_days": (2048.0,), "at_detection": 0.0, "detected_only": 0.1, "g_r_only": 0.0, "degraded": 0.25,
+            "shaken": 0.6, "few_bands": 0.45, "prefix": 0.35, "common_metadata": True,
+        }
+    )  # fmt: skip
+    return heads.model_copy(update={"name": "sky-bands", "augmentation": augmentation})
+
+
 def sky_whole() -> Recipe:
     """Train branches, statistics and heads on together, on light curves of which most are shown whole.
 
@@ -309,6 +321,22 @@ def sky_whole_on() -> Recipe:
             "name": "sky-whole-on",
             "schedule": ScheduleConfig(steps=8_750, warmup_steps=150, final_fraction=0.0),
             "optimiser": OptimiserConfig(lr=3e-4, weight_decay=0.01, ema_decay=0.999),
+            "augmentation": augmentation,
+        }
+    )
+
+
+def sky_bands_whole() -> Recipe:
+    """Train the whole network of a bundle on light curves as ``sky-bands`` shows them, somewhat fewer cut short."""
+    whole, bands = sky_whole_on(), sky_bands()
+    augmentation = bands.augmentation.model_copy(
+        update={"degraded": 0.2, "shaken": 0.7, "few_bands": 0.4, "prefix": 0.3}
+    )
+    return whole.model_copy(
+        update={
+            "name": "sky-bands-whole",
+            "schedule": ScheduleConfig(steps=4_000, warmup_steps=150, final_fraction=0.0),
+            "validation": ValidationConfig(every=400, objects=2_000, keep="last"),
             "augmentation": augmentation,
         }
     )

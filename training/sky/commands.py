@@ -20,7 +20,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import CliApp, CliImplicitFlag, CliPositionalArg, CliSubCommand
 
-SkyRecipe = Literal["sky-heads", "sky-heads-ztf"]
+SkyRecipe = Literal["sky-heads", "sky-bands", "sky-heads-ztf"]
 
 
 class SkyStep(BaseModel):

@@ -5,10 +5,12 @@ ELAsTiCC, MALLORN, periodic variables and real Rubin alerts.
 
 **Filters.** A network knows u g r i z Y of LSST. Filters near them (SDSS, Pan-STARRS, DECam, MegaCam, ZTF, Kepler-cam,
 CSP) carry their letter already; others would be lost, so the nearest band stands in, in log wavelength, and the point
-is marked as foreign. No colour term is applied: a `V` seen as `g` is redder than a `g` would be, and training must see
-that it can be so. Ultraviolet filters beyond `U`, and everything redder than `Y`, stay out.
+is marked as foreign. `V` stands for `r`, not for the slightly nearer `g`, so that `B` and `V` keep a colour. No colour
+term is applied: a `V` seen as `r` is bluer than an `r` would be, and training must see that it can be so. Ultraviolet
+filters beyond `U`, and everything redder than `Y`, are left out.
 
-An object never mixes two filters in one band: native points win, else the first letter of `FOREIGN` that has points.
+Where an object has several filters of one band (`V` and `R`), all of their points are in it, as a bundle's
+``band_groups`` put them there when a request names these filters.
 """
 
 import csv
@@ -31,12 +33,12 @@ WAVELENGTH: Final = {"u": 368.0, "g": 480.0, "r": 622.0, "i": 754.0, "z": 869.0,
 
 FOREIGN: Final[dict[str, tuple[tuple[str, float], ...]]] = {
     "u": (("U", 360.0),),
-    "g": (("B", 436.0), ("c", 533.0), ("V", 545.0), ("gr", 560.0)),
-    "r": (("R", 641.0), ("Rs", 641.0), ("F625W", 625.0), ("G", 622.0), ("o", 679.0), ("w", 610.0), ("C", 600.0),
-          ("clear", 600.0)),
+    "g": (("B", 436.0), ("c", 533.0), ("gr", 560.0)),
+    "r": (("R", 641.0), ("V", 545.0), ("Rs", 641.0), ("F625W", 625.0), ("G", 622.0), ("o", 679.0), ("w", 610.0),
+          ("C", 600.0), ("clear", 600.0)),
     "i": (("I", 798.0), ("F775W", 775.0)),
 }  # fmt: skip
-"""Letters that stand in for a band, the preferred first, with their effective wavelengths in nm."""
+"""Letters that stand in for a band, with their effective wavelengths in nm."""
 
 STAND_INS: Final = {letter: band for band, stand_ins in FOREIGN.items() for letter, _ in stand_ins if letter in FILTERS}
 """Filters that a request may name, and the band that each counted as in training: a bundle's ``band_groups``."""
@@ -51,9 +53,7 @@ def assign(letters_P: NDArray[np.str_]) -> tuple[NDArray[np.int8], NDArray[np.bo
         choices = ((name, WAVELENGTH[name]), *FOREIGN.get(name, ()))
         for place, (letter, nanometres) in enumerate(choices):
             here_P = letters_P == letter
-            if here_P.any():
-                band_P[here_P], wavelength_P[here_P], foreign_P[here_P] = number, nanometres, place > 0
-                break
+            band_P[here_P], wavelength_P[here_P], foreign_P[here_P] = number, nanometres, place > 0
     return band_P, foreign_P, wavelength_P
 
 

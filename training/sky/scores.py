@@ -12,7 +12,7 @@ Legend: N objects, C classes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 from nightjar_alerts.models.bundle import Manifest, load_bundle
 from nightjar_alerts.models.lightcurve import LightCurveError, RaggedBatch, Tokens, featurise
+from nightjar_alerts.models.photometry import BANDS
 from nightjar_alerts.models.posterior import Posterior
 from nightjar_alerts.models.runtime import open_session, run
 from nightjar_alerts.models.taxonomy import ELASTICC
 from nightjar_alerts.training.score.metrics import area_under_roc, confusion, ece, f1_per_class, log_loss
+from nightjar_alerts.training.sky.readers import FOREIGN
 from nightjar_alerts.training.sky.record import Reveal, Sky
 
 BATCH: Final = 32
@@ -72,7 +74,7 @@ def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -
     bundle = load_bundle(path)
     session, posterior = open_session(bundle.model), Posterior(bundle.manifest)
     shares = posterior.prior(prior)
-    inputs = _inputs_of(bundle.manifest, sky, reveal)
+    inputs = _inputs_of(bundle.manifest, _regrouped(sky, bundle.manifest), reveal)
     order = sorted(range(len(inputs)), key=lambda place: len(inputs[place][1]))
     classes = len(bundle.manifest.classes.classes)
     probabilities, inside = np.zeros((len(inputs), classes)), np.zeros((len(inputs), classes), dtype=np.bool_)
@@ -96,6 +98,16 @@ def ask_bundle(path: Path, sky: Sky, reveal: Reveal, prior: str | None = None) -
             novelty[place] = np.nan if score is None else score
             inside[place, list(conclusion.classes or [int(conclusion.probabilities.argmax())])] = True
     return SkyAnswers(np.array([row for row, _ in inputs], dtype=np.intp), probabilities, inside, novelty, unusual)
+
+
+def _regrouped(sky: Sky, manifest: Manifest) -> Sky:
+    """Put points of other filters into the bands that they stand for in a bundle; the record has the newest groups."""
+    band_P = sky.band.copy()
+    for letter, nanometres in ((letter, nm) for stand_ins in FOREIGN.values() for letter, nm in stand_ins):
+        if letter in manifest.band_groups:
+            mine = sky.foreign & (sky.wavelength == np.float32(nanometres))
+            band_P[mine] = BANDS.index(manifest.band_groups[letter])
+    return replace(sky, band=band_P)
 
 
 def _inputs_of(manifest: Manifest, sky: Sky, reveal: Reveal) -> list[tuple[int, Tokens]]:

@@ -69,7 +69,12 @@ FEWEST_DETECTIONS: Final = 3
 def shown_whole(recipe: Recipe) -> Recipe:
     """Return a recipe that shows all points of a light curve as they are; metadata and redshifts may be missing."""
     config = recipe.augmentation
-    whole = AugmentationConfig(mta_days=(), no_metadata=config.no_metadata, no_redshift=config.no_redshift)
+    whole = AugmentationConfig(
+        mta_days=(),
+        no_metadata=config.no_metadata,
+        no_redshift=config.no_redshift,
+        common_metadata=config.common_metadata,
+    )
     return recipe.model_copy(update={"augmentation": whole})
 
 
