@@ -24,7 +24,15 @@ from torch import Tensor
 from nightjar_alerts.models.lightcurve import Int64, LightCurve, LightCurveError, RaggedBatch, Tokens, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
 from nightjar_alerts.models.networks.network import INPUTS
-from nightjar_alerts.training.data.augment import AugmentationConfig, View, apply_view, degrade, draw_view, restrict, shake
+from nightjar_alerts.training.data.augment import (
+    AugmentationConfig,
+    View,
+    apply_view,
+    degrade,
+    draw_view,
+    restrict,
+    shake,
+)
 from nightjar_alerts.training.data.dataset import Dataset
 from nightjar_alerts.training.recipes.schema import DataConfig, Recipe
 

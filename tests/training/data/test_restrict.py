@@ -66,7 +66,9 @@ def test_restrict_detections_alone_has_no_other_points() -> None:
 
 def test_restrict_dust_is_known_as_often_whether_the_survey_states_it_or_not() -> None:
     stated, missing = (
-        np.array([restrict(each, COMMON, np.random.default_rng(seed)).metadata.get("mwebv", -1.0) for seed in range(500)])
+        np.array(
+            [restrict(each, COMMON, np.random.default_rng(seed)).metadata.get("mwebv", -1.0) for seed in range(500)]
+        )
         for each in (curve(metadata={"mwebv": 0.02}), curve())
     )
     assert np.array_equal(stated >= 0, missing >= 0)

@@ -1,18 +1,17 @@
-"""Tables of light curves that lack something: which objects and points each row shows, and what a pattern gives away."""
+"""Tables of light curves that lack something: which points each row shows, and what a pattern gives away."""
 
 import numpy as np
 import pytest
 
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
-from nightjar_alerts.models.lightcurve import RaggedBatch, featurise
+from nightjar_alerts.models.lightcurve import Limits, RaggedBatch, featurise
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
-from nightjar_alerts.models.lightcurve import Limits
 from nightjar_alerts.models.taxonomy import ELASTICC
-from support.sky import bump
 from nightjar_alerts.training.sky.novelty import CurveSet
 from nightjar_alerts.training.sky.partial import SUBSETS, band_table, early_table, metadata_changes, pattern_score
 from nightjar_alerts.training.sky.record import PARTS, Sky, collect
 from nightjar_alerts.training.sky.scores import SkyAnswers
+from support.sky import bump
 
 IA, II = (ELASTICC.names.index(name) for name in ("Ia", "II"))
 TEST = PARTS.index("test")
@@ -40,7 +39,13 @@ def test_band_table_every_row_shows_its_bands_alone() -> None:
     assert set(table) == {"all", *SUBSETS}
     assert table["iz"]["SN-like"]["recall"] == {"Ia": 1.0}
     assert table["zY"] == {}, "a pair needs points in both of its bands"
-    assert {"".join("ugrizY"[n] for n in np.unique(objects.band)) for objects in shown} >= {"g", "gr", "iz", "gri", "griz"}
+    assert {"".join("ugrizY"[n] for n in np.unique(objects.band)) for objects in shown} >= {
+        "g",
+        "gr",
+        "iz",
+        "gri",
+        "griz",
+    }
 
 
 def test_early_table_ends_at_the_detection_of_its_row() -> None:
@@ -62,7 +67,7 @@ def curve_set(bands_of: dict[int, str], number: int, seed: int) -> CurveSet:
     tokens, labels = [], []
     for place in range(number):
         label = (IA, II)[place % 2]
-        row = bump(f"S{place}", source="snls", seed=int(rng.integers(1e6)), z=0.3, bands=bands_of[label])
+        row = bump(f"S{place}", source="snls", seed=int(rng.integers(1_000_000)), z=0.3, bands=bands_of[label])
         curve = collect([row], ["S"], [TEST]).curve(0)
         tokens.append(featurise(curve, Limits(), "FLUXCAL", METADATA_COLUMNS))
         labels.append(label)
@@ -71,7 +76,9 @@ def curve_set(bands_of: dict[int, str], number: int, seed: int) -> CurveSet:
     )
 
 
-@pytest.mark.parametrize(("bands", "least", "most"), [({IA: "gr", II: "iz"}, 0.9, 1.0), ({IA: "gr", II: "gr"}, 0.2, 0.8)])
+@pytest.mark.parametrize(
+    ("bands", "least", "most"), [({IA: "gr", II: "iz"}, 0.9, 1.0), ({IA: "gr", II: "gr"}, 0.2, 0.8)]
+)
 def test_pattern_score_is_high_where_bands_name_the_class(bands: dict[int, str], least: float, most: float) -> None:
     scores = pattern_score(curve_set(bands, 200, 0), curve_set(bands, 100, 1))
     assert least <= scores["balanced_accuracy"] <= most
