@@ -68,6 +68,8 @@ class LightCurve:
     survey : whose photometry it is (``ztf``), empty when unknown.
     duplicates : rows that were sent once more and are left out.
     unknown_filters : rows left out because nobody here knows their filter, by the name that the survey gives it.
+    dropped : rows of a packet left out because of their values, by reason (``no_flux``, ``no_error``, ``no_time``,
+        ``bad_sign``, ``withdrawn``, ``flagged``).
     """
 
     mjd: Float64
@@ -80,6 +82,7 @@ class LightCurve:
     survey: str = ""
     duplicates: int = 0
     unknown_filters: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of observations."""

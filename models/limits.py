@@ -18,13 +18,6 @@ LATEST_MILLISECONDS: Final = 253_402_300_799_999
 MAX_DIGITS: Final = 19
 """Digits of the largest integer of 64 bits."""
 
-MAX_JSON_DEPTH: Final = 32
-"""Real alerts in JSON have 5; orjson, the parser, allows 1,024, which recursive code in Python does not."""
-MAX_JSON_NAMES: Final = 512
-"""Most different names in one object or list of objects; LSST 11.1 has 140 in its longest record."""
-MAX_JSON_CELLS: Final = 400_000
-"""Most cells (names times rows) of the table that one list of objects becomes."""
-
 MAX_SCHEMA_BYTES: Final = 192 << 10
 """The largest real schema, LSST 4.1 with its documentation, has 57 kB."""
 MAX_SCHEMA_DEPTH: Final = 32

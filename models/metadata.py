@@ -43,10 +43,19 @@ METADATA_COLUMNS: tuple[str, ...] = (
     "z_final_err",
 )
 
-CONTEXT_COLUMNS: Final = ("zspec", "zspec_err", "parallax", "parallax_err", "star_score", "star_distance")
+CONTEXT_COLUMNS: Final = (
+    "zspec",
+    "zspec_err",
+    "parallax",
+    "parallax_err",
+    "star_score",
+    "star_distance",
+    "solar_system_distance",
+)
 """Columns of the context, which weigh the answer: the redshift of the object itself, spectroscopic without an error or
 with a small one, which networks see as ``z_final`` (`metadata_row`); parallax (mas); how star-like the source is that a
-catalogue has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec)."""
+catalogue has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec); distance (arcsec) of a
+known Solar System object at the time of the alert."""
 
 KNOWN_COLUMNS: Final = (*METADATA_COLUMNS, *CONTEXT_COLUMNS)
 
@@ -157,10 +166,12 @@ class Evidence:
 
     def factors(self, metadata: Mapping[str, float]) -> Factors | None:
         """Return the factors of an object, None where nothing that is known of it tells classes apart."""
-        if not metadata or not self._galactic_C.any() or self._galactic_C.all():
+        if not metadata:
             return None
         log_C = np.zeros(len(self._galactic_C))
-        texts = [self._spectrum(metadata, log_C), *(factor(metadata, log_C) for factor in self._soft)]
+        texts = [_crossing(metadata)]
+        if self._galactic_C.any() and not self._galactic_C.all():
+            texts += [self._spectrum(metadata, log_C), *(factor(metadata, log_C) for factor in self._soft)]
         evidence = tuple(text for text in texts if text)
         return Factors(log_C, evidence) if evidence else None
 
@@ -212,6 +223,14 @@ class Evidence:
         factor = max(WRONG_PARALLAX, math.exp(max(-50.0, -0.5 * sigmas * sigmas)))
         log_C[self._beyond_C] += math.log(factor)
         return f"parallax {parallax:.3g} +- {error:.2g} mas: classes beyond our Galaxy times {factor:.3g}"
+
+
+def _crossing(metadata: Mapping[str, float]) -> str:
+    """Report a Solar System object that passes; it changes no probability, as the history is that of the place."""
+    distance = metadata.get("solar_system_distance")
+    if distance is None:
+        return ""
+    return f"a known Solar System object passed at {distance:.1f} arcsec: the newest detection may be its"
 
 
 class Redshift(NamedTuple):

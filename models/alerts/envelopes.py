@@ -8,27 +8,25 @@ with any byte.
 
     packets = read_packet(Path("alert.avro").read_bytes())
 
-JSON (Lasair, hop) has the same fields as Avro, without a schema. A schema is made from the document itself, so that the
-table of surveys (:mod:`models.alerts.plans`) decides, as for Avro, what each field means and whether its type fits. Ids
-may be numbers or text; JSON numbers of 64 bits are read exactly.
+JSON alerts (Lasair, Pitt-Google, hop) are read by :mod:`models.alerts.documents`.
 
-A list of objects becomes a table, a column for every name in any of them. A few hundred names and a few thousand empty
-objects are a short text and a huge table, so names and cells are counted before any column is made.
+The first bytes of the value decide between the envelopes. A message key decides only where the value does not: it is
+taken for a schema if it is the schema of an Avro record. If reading fails, whatever else the value can be is tried.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
-import orjson
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from nightjar_alerts.models.alerts import avro, containers, plans
-from nightjar_alerts.models.alerts.decoder import ColumnTable, Values
+from nightjar_alerts.models.alerts.documents import read_document
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.plans import DecodePlan, NewSchemas
 from nightjar_alerts.models.alerts.reader import (
@@ -41,7 +39,8 @@ from nightjar_alerts.models.alerts.reader import (
     sniff_bare,
 )
 from nightjar_alerts.models.alerts.schema_registry import SchemaRegistry, SchemaUnavailableError
-from nightjar_alerts.models.limits import LARGEST_INT64, MAX_JSON_CELLS, MAX_JSON_DEPTH, MAX_JSON_NAMES
+
+Headers = Sequence[tuple[str, bytes]]
 
 
 class Envelope(StrEnum):
@@ -97,6 +96,7 @@ class MessageReader:
         key: bytes | None = None,
         rule: TopicRule = ANYTHING,
         new: NewSchemas | None = None,
+        headers: Headers = (),
     ) -> list[PacketOutcome]:
         """Read every alert of a message; returns at least one outcome, an error for whatever cannot be read.
 
@@ -105,6 +105,7 @@ class MessageReader:
         Parameters
         ----------
         new : how many schemas may still come that were not seen before.
+        headers : of the message, which may state the schema id.
 
         Raises
         ------
@@ -116,7 +117,7 @@ class MessageReader:
             if not value:
                 raise PacketError(RejectReason.EMPTY, "there are no bytes")
             if rule.envelope is Envelope.AUTO:
-                packets = self._sniff(value, key, new)
+                packets = self._sniff(value, key, new, headers)
             else:
                 packets = self._read(value, key, rule.envelope, new, rule.schema_name or "")
             outcomes.extend(packets)
@@ -126,17 +127,29 @@ class MessageReader:
             outcomes.append(rejection(error))
         return outcomes
 
-    def _sniff(self, value: bytes, key: bytes | None, new: NewSchemas | None) -> Iterable[PacketOutcome]:
-        """Read in the envelope that the first bytes suggest; a bare record, which may begin with any, is tried too."""
-        envelope = _sniffed(value, key)
-        if envelope is Envelope.CONTAINER:
-            return self._read(value, key, envelope, new)
+    def _sniff(
+        self, value: bytes, key: bytes | None, new: NewSchemas | None, headers: Headers
+    ) -> Iterable[PacketOutcome]:
+        """Read in the envelopes that the bytes suggest, the most certain first; raise the error of the first."""
+        if value.startswith(containers.MAGIC):
+            return self._read(value, key, Envelope.CONTAINER, new)
+        errors: list[PacketError | SchemaUnavailableError] = []
         try:
-            return self._read(value, key, envelope, new)
-        except (PacketError, SchemaUnavailableError):
-            if packet := sniff_bare(value, self.limits):
-                return [packet]
-            raise
+            if (schema_id := schema_id_in(headers)) is not None:
+                return [read_bare(value, 0, self.registry.plan(schema_id), self.limits)]
+        except (PacketError, SchemaUnavailableError) as error:
+            errors.append(error)
+        for envelope in _suggested(value, key):
+            try:
+                return self._read(value, key, envelope, new)
+            except (PacketError, SchemaUnavailableError) as error:
+                errors.append(error)
+        if packet := sniff_bare(value, self.limits):
+            return [packet]
+        if errors:
+            raise errors[0]
+        detail = "not an Avro container, framed, with a schema as its key, JSON or a bare known record"
+        raise PacketError(RejectReason.UNKNOWN_ENVELOPE, detail)
 
     def _read(
         self, value: bytes, key: bytes | None, envelope: Envelope, new: NewSchemas | None, schema: str = ""
@@ -152,29 +165,56 @@ class MessageReader:
                 return [read_bare(value, 0, plans.for_name(schema, self.extra), self.limits)]
             case Envelope.CONFLUENT if value[0] == 0 and len(value) >= CONFLUENT_HEADER_BYTES:
                 return [read_bare(value, CONFLUENT_HEADER_BYTES, self._framed(value), self.limits)]
-            case Envelope.AUTO:
-                detail = "not an Avro container, framed, with a schema as its key, JSON or a bare known record"
-                raise PacketError(RejectReason.UNKNOWN_ENVELOPE, detail)
         raise PacketError(RejectReason.UNKNOWN_ENVELOPE, f"the message is not in the envelope {envelope}")
 
     def _document(self, value: bytes) -> PacketOutcome:
         if len(value) > self.limits.max_record_bytes:
             raise PacketError(RejectReason.RECORD_TOO_LARGE, f"more than {self.limits.max_record_bytes} bytes")
-        values, plan = read_document(value)
-        return build_packet(values, plan, self.limits)
+        document, plan = read_document(value, self.limits)
+        return build_packet(document, plan, self.limits)
 
     def _framed(self, value: bytes) -> DecodePlan:
         return self.registry.plan(int.from_bytes(value[1:CONFLUENT_HEADER_BYTES], "big"))
 
 
-def _sniffed(value: bytes, key: bytes | None) -> Envelope:
-    if value.startswith(containers.MAGIC):
-        return Envelope.CONTAINER
-    if key is not None and key[:64].lstrip().startswith(b"{"):
-        return Envelope.KEY
-    if value[:64].lstrip()[:1] == b"{":
-        return Envelope.JSON
-    return Envelope.CONFLUENT if value[0] == 0 and len(value) >= CONFLUENT_HEADER_BYTES else Envelope.AUTO
+SCHEMA_ID_HEADERS: Final = ("__value_schema_id", "apicurio.value.globalId", "apicurio.value.contentId")
+
+
+def schema_id_in(headers: Headers) -> int | None:
+    """Return the schema id that a message's headers state, as Confluent's and Apicurio's serializers write it.
+
+    Raises
+    ------
+    PacketError
+        ``unknown_schema`` for an id that no registry can be asked for: a GUID, or bytes of another length.
+    """
+    for name, value in headers:
+        if name in SCHEMA_ID_HEADERS:
+            if len(value) in (4, 8):
+                return int.from_bytes(value, "big")
+            if len(value) == CONFLUENT_HEADER_BYTES and value[0] == 0:
+                return int.from_bytes(value[1:], "big")
+            detail = f"the header {name} states the schema by {value[:20].hex()}, which is no integer id"
+            raise PacketError(RejectReason.UNKNOWN_SCHEMA, detail)
+    return None
+
+
+def _suggested(value: bytes, key: bytes | None) -> list[Envelope]:
+    """List the envelopes that a value and its key can be, the most certain first."""
+    framed = value[0] == 0 and len(value) >= CONFLUENT_HEADER_BYTES
+    suggested = []
+    if framed and avro.exists(avro.confluent_name(int.from_bytes(value[1:CONFLUENT_HEADER_BYTES], "big"))):
+        suggested.append(Envelope.CONFLUENT)
+    if key is not None and _RECORD_SCHEMA.match(key) and b'"record"' in key:
+        suggested.append(Envelope.KEY)
+    if value[:64].removeprefix(BOM_UTF8).lstrip()[:1] == b"{":
+        suggested.append(Envelope.JSON)
+    if framed and Envelope.CONFLUENT not in suggested:
+        suggested.append(Envelope.CONFLUENT)
+    return suggested
+
+
+_RECORD_SCHEMA: Final = re.compile(rb"\s*\{")
 
 
 def read_packet(
@@ -202,107 +242,3 @@ def read_packet(
 def rule_of(schema: str | None) -> TopicRule:
     """Return the rule of bytes that are bare records of a schema; without one they are sniffed."""
     return ANYTHING if schema is None else TopicRule(envelope=Envelope.BARE, schema_name=schema)
-
-
-Json = Any
-_KINDS: Final = {bool: "boolean", int: "long", float: "double", str: "string"}
-MAX_NAME: Final = 80
-
-
-def read_document(data: bytes) -> tuple[Values, DecodePlan]:
-    """Values of one alert in the form that :func:`models.alerts.reader.build_packet` takes, and its plan.
-
-    Raises
-    ------
-    PacketError
-        ``malformed_json``, ``unsafe_schema`` or ``unknown_schema``.
-    """
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        raise PacketError(RejectReason.MALFORMED_JSON, "the bytes are not one JSON document") from None
-    if not isinstance(document, dict):
-        raise PacketError(RejectReason.MALFORMED_JSON, "the document is not an object")
-    schema = _Describer().record([document], 1)
-    return _values(document, schema), _plan(orjson.dumps(schema))
-
-
-@lru_cache(maxsize=64)
-def _plan(schema: bytes) -> DecodePlan:
-    """Plan for a schema that a document was given; nearly all documents of a topic are given the same."""
-    return plans.resolve(avro.parse(schema), trusted=False)
-
-
-class _Describer:
-    """Makes an Avro schema of a document; fields that no plan could use are left out."""
-
-    def __init__(self) -> None:
-        self._records = 0
-        self._cells = 0
-
-    def record(self, rows: list[dict[str, Json]], depth: int) -> dict[str, Json]:
-        """Return schema of objects: every field that has one type wherever it is present."""
-        if depth > MAX_JSON_DEPTH:
-            raise _unsafe(f"the document is nested deeper than {MAX_JSON_DEPTH}")
-        self._records += 1
-        name = f"json{self._records}"
-        kinds = {name: self._kind(values, depth) for name, values in self._columns(rows).items()}
-        fields = [{"name": name, "type": ["null", kind]} for name, kind in kinds.items() if kind is not None]
-        return {"type": "record", "name": name, "fields": fields}
-
-    def _columns(self, rows: list[dict[str, Json]]) -> dict[str, list[Json]]:
-        """Values of each name that are not null, in one pass over what is there."""
-        columns: dict[str, list[Json]] = {}
-        for row in rows:
-            for name, value in row.items():
-                if len(name) <= MAX_NAME:
-                    column = columns.setdefault(name, [])
-                    if value is not None:
-                        column.append(value)
-            if len(columns) > MAX_JSON_NAMES:
-                raise _unsafe(f"an object or a list of objects has more than {MAX_JSON_NAMES} different names")
-        self._cells += len(columns) * len(rows)
-        if self._cells > MAX_JSON_CELLS:
-            raise _unsafe(
-                f"lists of objects in the document have more than {MAX_JSON_CELLS} values, absent ones counted"
-            )
-        return columns
-
-    def _kind(self, values: list[Json], depth: int) -> Json:
-        """Type of values, None when there is none or no single one."""
-        types = {type(value) for value in values}
-        if types == {int, float}:
-            return "double"
-        if len(types) != 1:
-            return None
-        python_type = types.pop()
-        if python_type is dict:
-            return self.record(values, depth + 1)
-        if python_type is list:
-            rows = [row for value in values for row in value if row is not None]
-            if not any(rows) or not all(isinstance(row, dict) for row in rows):
-                return None
-            items = self.record(rows, depth + 1)
-            return {"type": "array", "items": items} if items["fields"] else None  # an empty list says nothing
-        if python_type is int and not all(-LARGEST_INT64 - 1 <= value <= LARGEST_INT64 for value in values):
-            return None  # no integer of Avro
-        return _KINDS[python_type]
-
-
-def _unsafe(detail: str) -> PacketError:
-    return PacketError(RejectReason.UNSAFE_SCHEMA, detail)
-
-
-def _values(document: dict[str, Json], schema: dict[str, Json]) -> Values:
-    """Return the document's values of the schema's fields, lists of objects by column."""
-    return {field["name"]: _value(document.get(field["name"]), field["type"][1]) for field in schema["fields"]}
-
-
-def _value(value: Json, kind: Json) -> Json:
-    if value is None or isinstance(kind, str):
-        return value
-    if kind["type"] == "record":
-        return _values(value, kind)
-    rows = [row for row in value if row is not None]
-    names = [field["name"] for field in kind["items"]["fields"]]
-    return ColumnTable(len(rows), {name: [row.get(name) for row in rows] for name in names})

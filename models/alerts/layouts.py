@@ -27,8 +27,7 @@ class Observations:
     path : field of the packet.
     detections : whether the rows are detections (of the survey's pipeline), as opposed to forced photometry.
     required, optional : role to aliases. ``time``, ``band``, ``flux`` and ``flux_err`` are a point's own; a conversion
-        may ask for others by any name. Those of :data:`TEXT_ROLES` are text, those of :data:`WHOLE_NUMBER_ROLES` whole
-        numbers, a band is either, and all others are numbers.
+        may ask for others by any name. Those of :data:`TEXT_ROLES` and bands are text or numbers, all others numbers.
     convert : turns the columns, by role, into photometry.
     """
 
@@ -49,7 +48,9 @@ class PacketLayout:
     observations : in order of preference for one exposure: forced photometry, the alert's own detection, history.
     alert_id, source_id, object_id, moving_id : where an id may stand (of the alert, of the detection that caused it, of
         its object); the first that is neither null, 0 nor empty counts. A packet with a moving id and no object id
-        belongs to the solar system.
+        belongs to the Solar System.
+    moving_name, moving_distance : name of the nearest known Solar System object and its distance in arcsec.
+    moving_flags : fields by which a broker marks a known Solar System object, with the values that do.
     version : fields that state the schema version, for packets that brokers rewrote under another record name.
     metadata : record that holds metadata columns.
     context : values besides the light curve, by the names of :data:`models.metadata.KNOWN_COLUMNS`, and where they may
@@ -63,6 +64,9 @@ class PacketLayout:
     source_id: tuple[Path, ...]
     object_id: tuple[Path, ...]
     moving_id: tuple[Path, ...] = ()
+    moving_name: tuple[Path, ...] = ()
+    moving_distance: tuple[Path, ...] = ()
+    moving_flags: tuple[tuple[Path, tuple[object, ...]], ...] = ()
     version: tuple[Path, ...] = ()
     metadata: str | None = None
     context: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
@@ -102,4 +106,3 @@ class Survey:
 
 
 TEXT_ROLES: Final = frozenset({"sign", "status"})
-WHOLE_NUMBER_ROLES: Final = frozenset({"visit"})

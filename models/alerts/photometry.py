@@ -38,6 +38,8 @@ class Photometry:
     band : index into ``models.photometry.FILTERS``, -1 when unknown.
     detected : whether the row is a detection.
     visit : visit number, 0 when there is none.
+    limit : whether the row is an upper limit: an exposure without a detection.
+    flaw : what is wrong with the row's flux beyond its value: "", "withdrawn", "flagged" or "bad_sign".
     """
 
     mjd: Float64
@@ -46,6 +48,8 @@ class Photometry:
     band: NDArray[np.int64]
     detected: NDArray[np.bool_]
     visit: NDArray[np.int64]
+    limit: NDArray[np.bool_]
+    flaw: NDArray[np.str_]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -60,14 +64,60 @@ Convert = Callable[[Columns, bool, Bands], Photometry]
 """Turns a list of observations into photometry: columns by role, whether they are detections, the survey's filters."""
 
 
+EARLIEST_MJD: Final = 15_020.0
+"""MJD of 1900. Earlier times are sentinels such as 0 and -999."""
+
+
 def numbers(values: Sequence[Any]) -> Float64:
-    """Return a column as numbers, NaN where a value is missing."""
-    return np.array(values, dtype=np.float64)  # None becomes NaN
+    """Return a column as numbers, NaN where a value is missing or is no number."""
+    try:
+        return np.array(values, dtype=np.float64)  # None becomes NaN
+    except (ValueError, TypeError, OverflowError):
+        return np.array([_number(value) for value in values], dtype=np.float64)
+
+
+def _number(value: Any) -> float:
+    try:
+        return np.nan if value is None else float(value)
+    except (ValueError, TypeError, OverflowError):
+        return np.nan
+
+
+def whole_numbers(values: Sequence[Any]) -> NDArray[np.int64]:
+    """Return a column as integers, 0 where a value is missing or is no whole number of 53 bits or an integer."""
+    return np.array([_whole(value) for value in values], dtype=np.int64)
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value if isinstance(value, int) and abs(value) < 2**63 else 0
 
 
 def filters_of(values: Sequence[Any], bands: Bands) -> NDArray[np.int64]:
     """Return the filters of a column, unknown where the survey has no such filter."""
-    return np.array([bands.get(value, UNKNOWN) for value in values], dtype=np.int64)
+    return np.array([_filter(value, bands) for value in values], dtype=np.int64)
+
+
+def _filter(value: Any, bands: Bands) -> int:
+    found = bands.get(value)
+    if found is None and isinstance(value, str):
+        name = value.strip()
+        found = bands.get(int(name) if len(name) < 4 and name.isdecimal() else name)
+    return UNKNOWN if found is None else found
+
+
+def no_limits(count: int) -> NDArray[np.bool_]:
+    """Return the column of rows none of which is an upper limit."""
+    return np.zeros(count, dtype=np.bool_)
+
+
+def flaws(count: int, **masks: NDArray[np.bool_]) -> NDArray[np.str_]:
+    """Return the flaw of each row: the name of the first mask that is true for it."""
+    column = np.full(count, "", dtype="<U9")
+    for name, mask in reversed(masks.items()):
+        column[mask] = name
+    return column
 
 
 def in_njy(columns: Columns, detection: bool, bands: Bands, mjd: Float64) -> Photometry:
@@ -79,6 +129,8 @@ def in_njy(columns: Columns, detection: bool, bands: Bands, mjd: Float64) -> Pho
         band=filters_of(columns["band"], bands),
         detected=np.full(len(mjd), detection),
         visit=np.zeros(len(mjd), dtype=np.int64),
+        limit=no_limits(len(mjd)),
+        flaw=flaws(len(mjd)),
     )
 
 
@@ -96,7 +148,20 @@ def usable(rows: Photometry) -> NDArray[np.bool_]:
 
 def placed(rows: Photometry) -> NDArray[np.bool_]:
     """Rows with a band and a time that can be an MJD."""
-    return (rows.band >= 0) & (np.abs(rows.mjd) < MAX_ABS_MJD)
+    return (rows.band >= 0) & is_mjd(rows.mjd)
+
+
+def is_mjd(times: Float64) -> NDArray[np.bool_]:
+    """Return which times can be an MJD of an exposure."""
+    return (times >= EARLIEST_MJD) & (times < MAX_ABS_MJD)
+
+
+def why_unusable(rows: Photometry) -> list[str]:
+    """Name what each row lacks to be usable."""
+    flux = np.isfinite(rows.flux)
+    reasons = np.where(is_mjd(rows.mjd), np.where(flux, "no_error", "no_flux"), "no_time")
+    reasons = np.where(rows.flaw != "", rows.flaw, reasons)
+    return [str(reason) for reason in reasons]
 
 
 def concatenate(parts: Sequence[Photometry]) -> Photometry:

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from nightjar_alerts.models.alerts import avro
 from nightjar_alerts.models.alerts.decoder import AvroDecoder
-from nightjar_alerts.models.alerts.layouts import TEXT_ROLES, WHOLE_NUMBER_ROLES, Observations, PacketLayout, Survey
+from nightjar_alerts.models.alerts.layouts import TEXT_ROLES, Observations, PacketLayout, Survey
 from nightjar_alerts.models.alerts.layouts import Path as FieldPath
 from nightjar_alerts.models.alerts.packet import PacketError, RejectReason
-from nightjar_alerts.models.alerts.photometry import Bands, Columns, Convert
+from nightjar_alerts.models.alerts.photometry import Convert
 from nightjar_alerts.models.alerts.surveys import SURVEYS
 from nightjar_alerts.models.limits import MAX_NEW_SCHEMAS, MAX_SCHEMA_BYTES
 from nightjar_alerts.models.metadata import METADATA_COLUMNS
@@ -25,6 +25,7 @@ from nightjar_alerts.models.metadata import METADATA_COLUMNS
 _WHOLE: Final = frozenset({"int", "long"})
 _REAL: Final = _WHOLE | {"float", "double"}
 _LABEL: Final = _WHOLE | {"string"}
+_TEXT: Final = _REAL | {"string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +39,30 @@ class ObservationColumns:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class DecodePlan:
-    """Instructions to read the packets of one schema; ``version`` is None where the packet itself must say."""
+class PacketPlan:
+    """Where the values of a packet are; ``version`` is None where the packet itself must say.
 
-    survey: str
+    Attributes
+    ----------
+    rows : the lists of observations, in the layout's order of preference.
+    metadata_at, metadata : the record that holds metadata, and the columns that it has.
+    context : paths of the values besides the light curve.
+    """
+
+    survey: Survey
+    layout: PacketLayout
     version: str | None
-    decoder: AvroDecoder
     rows: tuple[ObservationColumns, ...]
-    filters: Bands
-    njy_per_unit: Callable[[Sequence[Columns]], float] | None
-    alert_id: tuple[FieldPath, ...]
-    source_id: tuple[FieldPath, ...]
-    object_id: tuple[FieldPath, ...]
-    moving_id: tuple[FieldPath, ...]
-    version_at: tuple[FieldPath, ...]
     metadata_at: str | None
     metadata: tuple[str, ...]
     context: Mapping[str, tuple[FieldPath, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodePlan(PacketPlan):
+    """Instructions to decode and read the packets of one Avro schema."""
+
+    decoder: AvroDecoder
 
 
 class NewSchemas:
@@ -141,15 +149,34 @@ def resolve(schema: avro.Schema, trusted: bool = True) -> DecodePlan:
     PacketError
         ``unknown_schema``: no survey's layout, or a field that is required is absent or of another type.
     """
-    versions = [(survey, _version(survey, schema.name)) for survey in SURVEYS]
+    survey, layout, version = find_layout(lambda path: _reaches(schema, path), f"schema {schema.name}", schema.name)
+    return _Resolver(schema, survey, layout, version, trusted).plan()
+
+
+def find_layout(
+    holds: Callable[[FieldPath], bool], what: str, record_name: str = ""
+) -> tuple[Survey, PacketLayout, str | None]:
+    """Find the survey and the layout of a packet that has the fields for which ``holds`` is true.
+
+    Parameters
+    ----------
+    what : name of the packet's schema or document, for the error.
+    record_name : full name of the Avro record, which for some surveys states the version.
+
+    Raises
+    ------
+    PacketError
+        ``unknown_schema``.
+    """
+    versions = [(survey, _version(survey, record_name)) for survey in SURVEYS]
     by_name = [(survey, version) for survey, version in versions if version is not None]
     for survey, version in by_name or versions:
         for layout in survey.layouts:
-            if all(_reaches(schema, mark) for mark in layout.marks):
-                return _Resolver(schema, survey, layout, version, trusted).plan()
+            if all(holds(mark) for mark in layout.marks):
+                return survey, layout, version
     layouts = (layout for survey in SURVEYS for layout in survey.layouts)
     marks = dict.fromkeys(" and ".join(".".join(mark) for mark in layout.marks) for layout in layouts)
-    raise _unknown(schema, f"it holds none of: {'; '.join(marks)}")
+    raise _unknown(what, f"it holds none of: {'; '.join(marks)}")
 
 
 def _version(survey: Survey, record_name: str) -> str | None:
@@ -179,20 +206,22 @@ class _Resolver:
     def plan(self) -> DecodePlan:
         layout = self.layout
         packet = self.schema.fields(self.schema.root)
-        rows = tuple(self._rows(place) for place in layout.observations if place.path in packet)
-        alert_id = self._present(layout.alert_id, _LABEL)
-        source_id = self._present(layout.source_id, _LABEL)
-        object_id = self._present(layout.object_id, _LABEL)
-        moving_id = self._present(layout.moving_id, _REAL)
-        version_at = self._present(layout.version, frozenset({"string"}))
+        places = [self._rows(place) for place in layout.observations if place.path in packet]
+        rows = tuple(place for place in places if place.names)
+        self._check_required(rows)
+        for paths in (layout.alert_id, layout.source_id, layout.object_id):
+            self._present(paths, _LABEL)
+        self._present(layout.moving_id, _REAL)
+        self._present(layout.moving_name, _TEXT)
+        self._present(layout.moving_distance, _REAL)
+        for path, _ in layout.moving_flags:
+            self._present((path,), _REAL | {"boolean"})
+        self._present(layout.version, frozenset({"string"}))
         metadata, context = self._metadata(), self._context()
         keep = {name: frozenset(names) for name, names in self.keep.items()}
-        return DecodePlan(
-            self.survey.name, self.version, AvroDecoder(self.schema, keep, self.trusted), rows,
-            self.survey.filters, layout.njy_per_unit,
-            alert_id, source_id, object_id, moving_id, version_at, layout.metadata if metadata else None, metadata,
-            context,
-        )  # fmt: skip
+        decoder = AvroDecoder(self.schema, keep, self.trusted)
+        metadata_at = layout.metadata if metadata else None
+        return DecodePlan(self.survey, layout, self.version, rows, metadata_at, metadata, context, decoder)
 
     def _rows(self, place: Observations) -> ObservationColumns:
         names = {}
@@ -201,9 +230,19 @@ class _Resolver:
             if matches:
                 names[role] = matches[0]
                 self._want((place.path, matches[0]))
-            elif role in place.required:
-                raise _unknown(self.schema, f"{place.path} has no {' or '.join(aliases)} of a fitting type")
         return ObservationColumns(place.path, place.detections, names, place.convert)
+
+    def _check_required(self, rows: Sequence[ObservationColumns]) -> None:
+        """Refuse a schema none of whose lists of observations has every required column."""
+        required = {place.path: place.required for place in self.layout.observations}
+        missing = [
+            f"{row.path} has no {' or '.join(aliases)} of a fitting type"
+            for row in rows
+            for role, aliases in required[row.path].items()
+            if role not in row.names
+        ]
+        if not any(required[row.path].keys() <= row.names.keys() for row in rows):
+            raise _unknown(f"schema {self.schema.name}", "; ".join(missing) or "it holds no observations")
 
     def _present(self, paths: tuple[FieldPath, ...], kinds: frozenset[str]) -> tuple[FieldPath, ...]:
         present_paths = tuple(path for path in paths if self._holds(path, kinds))
@@ -223,12 +262,18 @@ class _Resolver:
         return {name: paths for name, paths in paths_by_name.items() if paths}
 
     def _holds(self, path: FieldPath, kinds: frozenset[str]) -> bool:
-        """Return whether a field exists with one of the types, nullable or not."""
+        """Return whether a field exists all of whose values, apart from null, have one of the types."""
         fields = self.schema.fields(self.schema.root)
         for name in path[:-1]:
             fields = self.schema.fields(fields.get(name))
-        kind = avro.bare(fields.get(path[-1]))
-        return "string" in kinds if self.schema.is_enum(kind) else isinstance(kind, str) and kind in kinds
+        if path[-1] not in fields:
+            return False
+        kind = fields[path[-1]]
+        branches = kind if isinstance(kind, list) else [kind]
+        return all(
+            branch == "null" or ("string" if self.schema.is_enum(branch) else _type_name(branch)) in kinds
+            for branch in branches
+        )
 
     def _want(self, path: FieldPath) -> None:
         kind: avro.AvroType = self.schema.root
@@ -238,13 +283,15 @@ class _Resolver:
             kind = self.schema.fields(kind)[name]
 
 
+def _type_name(kind: avro.AvroType) -> str:
+    return kind if isinstance(kind, str) else ""
+
+
 def _kinds(role: str) -> frozenset[str]:
     if role in TEXT_ROLES:
-        return frozenset({"string"})
-    if role == "band":
-        return _LABEL
-    return _WHOLE if role in WHOLE_NUMBER_ROLES else _REAL
+        return _TEXT | {"boolean"}
+    return _TEXT if role == "band" else _REAL
 
 
-def _unknown(schema: avro.Schema, detail: str) -> PacketError:
-    return PacketError(RejectReason.UNKNOWN_SCHEMA, f"schema {schema.name} is not one of a known survey: {detail}")
+def _unknown(what: str, detail: str) -> PacketError:
+    return PacketError(RejectReason.UNKNOWN_SCHEMA, f"{what} is not one of a known survey: {detail}")

@@ -7,6 +7,7 @@ A decoded record becomes a :class:`~models.alerts.packet.Packet`: ids, light cur
 """
 
 import logging
+import math
 import re
 import traceback
 from collections import Counter
@@ -19,15 +20,15 @@ import numpy as np
 
 from nightjar_alerts.models.alerts import containers, photometry, plans
 from nightjar_alerts.models.alerts.decoder import ColumnTable
+from nightjar_alerts.models.alerts.layouts import PacketLayout
 from nightjar_alerts.models.alerts.layouts import Path as FieldPath
 from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.photometry import Columns
-from nightjar_alerts.models.alerts.plans import DecodePlan
+from nightjar_alerts.models.alerts.plans import PacketPlan
 from nightjar_alerts.models.alerts.surveys import SURVEYS
 from nightjar_alerts.models.lightcurve import LightCurve
 from nightjar_alerts.models.limits import Allowance, TooCostly
 from nightjar_alerts.models.metadata import clean_metadata
-from nightjar_alerts.models.photometry import MAX_ABS_MJD
 
 Record = Mapping[str, Any]
 
@@ -35,6 +36,9 @@ _VERSION: Final = re.compile(r"(?:lsst\.v)?(\d{1,3}(?:[._]\d{1,3}){0,2})")
 _FILTER: Final = re.compile(r"[!-~]+")
 MAX_FILTER_NAME: Final = 20
 MAX_FILTER_NAMES: Final = 8
+MOVING_ARCSEC: Final = 5.0
+NO_NAME: Final = frozenset({"", "null", "none", "nan", "-999", "-999.0", "-99", "-9999"})
+REQUIRED_ROLES: Final = ("time", "band", "flux", "flux_err", "sign", "status", "zero_point")
 _ID: Final = re.compile(r"[!-~]{1,64}")  # printable ASCII without spaces: ids go into logs and replies
 
 
@@ -46,34 +50,81 @@ class ObservationList(NamedTuple):
     columns: Columns
 
 
-def build_packet(record: Record, plan: DecodePlan, limits: ReadLimits) -> Packet:
-    """Turn a record, as the plan's decoder returns it, into a packet.
+def build_packet(record: Record, plan: PacketPlan, limits: ReadLimits) -> Packet:
+    """Turn a record, as the plan's decoder returns it, or a JSON document into a packet.
 
     Raises
     ------
     PacketError
         ``malformed_avro`` when an id is text that no survey would send, ``too_many_observations``.
     """
-    moving_id = _first_id(record, plan.moving_id)
+    layout = plan.layout
+    moving_id = _first_id(record, layout.moving_id)
     # BOOM names moving objects at the top of the packet as it names others, so only an id within counts against them.
-    object_id = _first_id(record, [path for path in plan.object_id if not moving_id or len(path) > 1])
+    object_id = _first_id(record, [path for path in layout.object_id if not moving_id or len(path) > 1])
     packet = Packet(
-        plan.survey, _schema_version(record, plan), _first_id(record, plan.alert_id), object_id or moving_id, None,
-        source_id=_first_id(record, plan.source_id),
+        plan.survey.name, _schema_version(record, plan), _first_id(record, layout.alert_id), object_id or moving_id,
+        None, source_id=_first_id(record, layout.source_id),
     )  # fmt: skip
-    if moving_id and not object_id:
-        reason, detail = AbstainReason.SOLAR_SYSTEM_OBJECT, "the source belongs to a moving object"
-        return replace(packet, reason=reason, detail=detail)
-    parts = observations(record, plan, limits)
+    moving = "the source belongs to a moving object" if moving_id and not object_id else ""
+    match = None if moving else _solar_system_match(record, layout)
+    parts = [] if moving else observations(record, plan, limits)
     packet, rows = replace(packet, mjd=_alert_time(record, parts)), [part.rows for part in parts]
+    if match and not _has_history(rows, packet.mjd):
+        moving = match.detail
+    if moving:
+        return replace(packet, reason=AbstainReason.SOLAR_SYSTEM_OBJECT, detail=moving)
     points = photometry.merge(rows) if rows else None
     if points is None or len(points) == 0:
         return replace(packet, reason=AbstainReason.NO_USABLE_POINTS, detail=_why_empty(rows))
+    metadata = _metadata_of(record, plan)
+    if match:
+        metadata["solar_system_distance"] = match.arcsec
     curve = LightCurve(
         points.mjd, points.flux.astype(np.float32), points.flux_err.astype(np.float32), points.band, points.detected,
-        _metadata_of(record, plan), object_id, plan.survey, unknown_filters=_unknown_filters(parts),
+        metadata, object_id, plan.survey.name, unknown_filters=_unknown_filters(parts), dropped=_dropped(parts),
     )  # fmt: skip  # merge() has made sure of every rule of the record
     return replace(packet, curve=curve)
+
+
+class SolarSystemMatch(NamedTuple):
+    """A known Solar System object near the alert, as the packet states it."""
+
+    arcsec: float
+    detail: str
+
+
+HISTORY_DAYS: Final = 0.5
+"""Detections earlier than this before the alert cannot be of the moving object that passes at the time of the alert."""
+
+
+def _solar_system_match(record: Record, layout: PacketLayout) -> SolarSystemMatch | None:
+    for path, values in layout.moving_flags:
+        if (flag := _at(record, path)) is not None and flag in values:
+            return SolarSystemMatch(0.0, f"{'.'.join(path)} marks a known Solar System object")
+    name = next((text for path in layout.moving_name if (text := _text(_at(record, path)))), "")
+    if not name:
+        return None
+    distances = photometry.numbers([_at(record, path) for path in layout.moving_distance])
+    for distance in distances[np.isfinite(distances)].tolist():
+        if 0 <= distance <= MOVING_ARCSEC:
+            return SolarSystemMatch(
+                distance, f"the known Solar System object {name[:40]!r} is {distance:.1f} arcsec away"
+            )
+    return None
+
+
+def _text(value: Any) -> str:
+    text = "" if value is None or isinstance(value, bool) else str(value).strip()
+    return "" if text.lower() in NO_NAME else text
+
+
+def _has_history(parts: Sequence[photometry.Photometry], mjd: float | None) -> bool:
+    """Return whether at least two detections are older than a moving object could have caused."""
+    if mjd is None:
+        return False
+    earlier = [part.detected & photometry.usable(part) & (part.mjd < mjd - HISTORY_DAYS) for part in parts]
+    return sum(int(np.count_nonzero(rows)) for rows in earlier) >= 2
 
 
 class ArchiveAlert(NamedTuple):
@@ -85,21 +136,26 @@ class ArchiveAlert(NamedTuple):
     parts: list[ObservationList]
 
 
-def build_archive_alert(record: Record, plan: DecodePlan, limits: ReadLimits) -> ArchiveAlert:
+def build_archive_alert(record: Record, plan: PacketPlan, limits: ReadLimits) -> ArchiveAlert:
     """Turn a record into converted rows by the rules of :func:`build_packet`; raises PacketError as that does."""
     parts = observations(record, plan, limits)
-    return ArchiveAlert(plan.survey, _first_id(record, plan.object_id), _alert_time(record, parts), parts)
+    object_id = _first_id(record, plan.layout.object_id)
+    return ArchiveAlert(plan.survey.name, object_id, _alert_time(record, parts), parts)
 
 
 def _alert_time(record: Record, parts: Sequence[ObservationList]) -> float | None:
-    """Mid-exposure of the detection that caused the alert, which is the one place that is a record and not a list."""
+    """Mid-exposure of the detection that caused the alert: the one outside of the lists, else the newest."""
+    newest = None
     for part in parts:
-        if isinstance(record[part.path], dict) and abs(part.rows.mjd[0]) < MAX_ABS_MJD:
+        times = part.rows.mjd[photometry.is_mjd(part.rows.mjd) & part.rows.detected]
+        if isinstance(record[part.path], dict) and photometry.is_mjd(part.rows.mjd[:1]).any():
             return float(part.rows.mjd[0])
-    return None
+        if times.size:
+            newest = max(float(times.max()), newest or 0.0)
+    return newest
 
 
-def observations(record: Record, plan: DecodePlan, limits: ReadLimits) -> list[ObservationList]:
+def observations(record: Record, plan: PacketPlan, limits: ReadLimits) -> list[ObservationList]:
     """Convert each list of observations that holds any, in the plan's order of preference.
 
     Raises
@@ -107,7 +163,7 @@ def observations(record: Record, plan: DecodePlan, limits: ReadLimits) -> list[O
     PacketError
         ``too_many_observations``.
     """
-    lists = [(place, _table(record[place.path])) for place in plan.rows]
+    lists = [(place, _table(record.get(place.path))) for place in plan.rows]
     total = sum(len(rows) for _, rows in lists)
     if total > limits.max_observations:
         detail = f"{total} observations, more than {limits.max_observations}"
@@ -115,11 +171,13 @@ def observations(record: Record, plan: DecodePlan, limits: ReadLimits) -> list[O
     parts = []
     for place, rows in lists:
         if len(rows):
-            columns = {role: rows.columns[name] for role, name in place.names.items()}
-            parts.append(ObservationList(place.path, place.convert(columns, place.detections, plan.filters), columns))
-    if plan.njy_per_unit is None:
+            columns: dict[str, Sequence[Any]] = dict.fromkeys(REQUIRED_ROLES, [None] * len(rows))
+            columns |= {role: rows.columns[name] for role, name in place.names.items()}
+            converted = place.convert(columns, place.detections, plan.survey.filters)
+            parts.append(ObservationList(place.path, converted, columns))
+    if plan.layout.njy_per_unit is None:
         return parts
-    unit = plan.njy_per_unit([part.columns for part in parts])
+    unit = plan.layout.njy_per_unit([part.columns for part in parts])
     return [part._replace(rows=photometry.scaled(part.rows, unit)) for part in parts]
 
 
@@ -136,6 +194,18 @@ def _unknown_filters(parts: Sequence[ObservationList]) -> dict[str, int]:
     return dict(counts)
 
 
+def _dropped(parts: Sequence[ObservationList]) -> dict[str, int]:
+    """Count the rows of known filters that cannot be used, by reason; upper limits are not counted."""
+    counts: Counter[str] = Counter()
+    for part in parts:
+        unusable = ~photometry.usable(part.rows) & (part.rows.band >= 0) & ~part.rows.limit
+        if not unusable.any():
+            continue
+        reasons = photometry.why_unusable(part.rows)
+        counts.update(reason for reason, bad in zip(reasons, unusable.tolist(), strict=True) if bad)
+    return dict(counts)
+
+
 def _table(value: Record | ColumnTable | None) -> ColumnTable:
     """Observations in a field: a single one, a list of them, or nothing."""
     if isinstance(value, ColumnTable):
@@ -143,13 +213,15 @@ def _table(value: Record | ColumnTable | None) -> ColumnTable:
     return ColumnTable(0, {}) if value is None else ColumnTable(1, {name: [one] for name, one in value.items()})
 
 
-def _metadata_of(record: Record, plan: DecodePlan) -> dict[str, float]:
+def _metadata_of(record: Record, plan: PacketPlan) -> dict[str, float]:
     """Metadata of the object, and its context where the layout says where that stands."""
-    source = record[plan.metadata_at] if plan.metadata_at else None
-    metadata = clean_metadata({name: source[name] for name in plan.metadata}) if isinstance(source, dict) else {}
+    source = record.get(plan.metadata_at) if plan.metadata_at else None
+    metadata = {}
+    if isinstance(source, dict):
+        metadata = clean_metadata({name: _number(source.get(name)) for name in plan.metadata})
     if not plan.context:
         return metadata
-    values = {name: [_at(record, path) for path in paths] for name, paths in plan.context.items()}
+    values = {name: [_number(_at(record, path)) for path in paths] for name, paths in plan.context.items()}
     first = {name: next((value for value in each if value is not None), None) for name, each in values.items()}
     return clean_metadata(first) | metadata
 
@@ -159,26 +231,40 @@ def _at(record: Record, path: FieldPath) -> Any:
     for name in path:
         if not isinstance(value, dict):
             return None
-        value = value[name]
+        value = value.get(name)
     return value
 
 
+def _number(value: Any) -> float | None:
+    """Return a value as a number; None where it is none."""
+    if value is None or isinstance(value, float | int):
+        return value
+    number = float(photometry.numbers([value if isinstance(value, str) else None])[0])
+    return None if math.isnan(number) else number
+
+
 def _first_id(record: Record, paths: Sequence[FieldPath]) -> str:
-    """First id that is set, in decimal digits or as the survey writes it; surveys write 0 as well as null for none."""
+    """Return the first id that is set, in decimal digits or as the survey writes it.
+
+    Surveys and databases write 0, negative numbers, empty text and ``null`` for none. A number with a fraction part is
+    no id: 64-bit ids do not survive a float.
+    """
     for path in paths:
         value = _at(record, path)
-        if value:
-            text = str(value)
+        if isinstance(value, str | int) and not isinstance(value, bool) and (text := _text(value)):
+            if text.lstrip("-0") == "" or (text[0] == "-" and text[1:].isdecimal()):
+                continue
             if not _ID.fullmatch(text):
                 raise PacketError(RejectReason.MALFORMED_AVRO, f"{'.'.join(path)} is not an identifier")
             return text
     return ""
 
 
-def _schema_version(record: Record, plan: DecodePlan) -> str:
+def _schema_version(record: Record, plan: PacketPlan) -> str:
     if plan.version is not None:
         return plan.version
-    text = next((value for path in plan.version_at if (value := _at(record, path))), "")
+    stated = (_at(record, path) for path in plan.layout.version)
+    text = next((value for value in stated if isinstance(value, str) and value), "")
     match = _VERSION.fullmatch(text)  # it becomes a label, so nothing but a version may pass
     return match[1].replace("_", ".") if match else "unknown"
 
@@ -233,7 +319,7 @@ def rejection(error: Exception) -> PacketError:
 def read_bare(data: bytes, start: int, plan: plans.DecodePlan, limits: ReadLimits) -> Packet:
     """Read the record that fills ``data`` from ``start`` on; raises PacketError."""
     if len(data) - start > limits.max_record_bytes:
-        raise PacketError(RejectReason.RECORD_TOO_LARGE, f"more than {limits.max_record_bytes} bytes", plan.survey)
+        raise PacketError(RejectReason.RECORD_TOO_LARGE, f"more than {limits.max_record_bytes} bytes", plan.survey.name)
     try:
         record, end = plan.decoder.read(data, start)
         if end != len(data):
@@ -315,7 +401,7 @@ def _build(record: Record, plan: plans.DecodePlan, limits: ReadLimits) -> Packet
 
 
 def _of_survey(error: PacketError, plan: plans.DecodePlan) -> PacketError:
-    error.survey = plan.survey
+    error.survey = plan.survey.name
     return error
 
 

@@ -1,7 +1,7 @@
 """The Legacy Survey of Space and Time of Rubin Observatory: its packets of versions 4 to 11, as brokers pass them on.
 
 Fields were renamed over the years. Fink adds catalogue matches (``xm``). BOOM, whose public streams are Babamul's,
-makes other packets of them: times become Julian dates (UTC) at mid-exposure, ids names.
+makes other packets of them: times become Julian dates (UTC) at mid-exposure, ids names. Lasair sends lists of its own.
 """
 
 import re
@@ -10,23 +10,39 @@ from typing import Final
 import numpy as np
 
 from nightjar_alerts.models.alerts.layouts import Aliases, Observations, PacketLayout, Survey
-from nightjar_alerts.models.alerts.photometry import Bands, Columns, Photometry, filters_of, in_njy, numbers
+from nightjar_alerts.models.alerts.photometry import (
+    Bands,
+    Columns,
+    Photometry,
+    filters_of,
+    flaws,
+    in_njy,
+    is_mjd,
+    no_limits,
+    numbers,
+    whole_numbers,
+)
 from nightjar_alerts.models.photometry import BANDS, mjd_tai_of_jd
 
 
 def rubin(columns: Columns, detection: bool, bands: Bands) -> Photometry:
-    """Convert LSST and ELAsTiCC: MJD TAI mid-visit, nJy; withdrawn rows lose their flux and their detection."""
+    """Convert LSST and ELAsTiCC: MJD TAI mid-visit, nJy; withdrawn rows lose their flux and their detection.
+
+    A time of withdrawal that is no MJD, such as 0, means that the row is not withdrawn.
+    """
     mjd = numbers(columns["time"])
     standing = np.ones(len(mjd), dtype=np.bool_)
     if "withdrawn" in columns:
-        standing = np.isnan(numbers(columns["withdrawn"]))
+        standing = ~is_mjd(numbers(columns["withdrawn"]))
     return Photometry(
         mjd=mjd,
         flux=np.where(standing, numbers(columns["flux"]), np.nan),
         flux_err=numbers(columns["flux_err"]),
         band=filters_of(columns["band"], bands),
         detected=standing & detection,
-        visit=np.array([visit or 0 for visit in columns.get("visit", [0] * len(mjd))], dtype=np.int64),
+        visit=whole_numbers(columns.get("visit", [0] * len(mjd))),
+        limit=no_limits(len(mjd)),
+        flaw=flaws(len(mjd), withdrawn=~standing),
     )
 
 
@@ -49,6 +65,7 @@ RUBIN: Final = PacketLayout(
     source_id=(("diaSource", "diaSourceId"),),
     object_id=(("diaObject", "diaObjectId"), ("diaSource", "diaObjectId")),
     moving_id=(("diaSource", "ssObjectId"), ("ssSource", "ssObjectId"), ("ssObject", "ssObjectId")),
+    moving_flags=((("pred", "is_sso"), (True,)), (("properties", "rock"), (True,))),
     version=(("lsst_schema_version",),),
     metadata="diaObject",
     context={
@@ -80,13 +97,25 @@ BOOM: Final = PacketLayout(
     source_id=(("candidate", "diaSourceId"), ("candid",)),
     object_id=(("candidate", "diaObjectId"), ("objectId",)),
     moving_id=(("candidate", "ssObjectId"),),
+    moving_flags=((("properties", "rock"), (True,)),),
+)
+
+LASAIR: Final = PacketLayout(
+    marks=(("diaSourcesList",),),
+    observations=(
+        Observations("diaForcedSourcesList", False, ROW, EXTRA, rubin),
+        Observations("diaSourcesList", True, ROW, EXTRA, rubin),
+    ),
+    alert_id=(("alertId",), ("diaSourceId",)),
+    source_id=(("diaSourceId",),),
+    object_id=(("diaObject", "diaObjectId"), ("diaObjectId",), ("objectId",)),
 )
 
 SURVEY: Final = Survey(
     name="lsst",
     title="LSST (Rubin Observatory)",
     bands={**{name: name for name in BANDS}, "y": "Y"},
-    layouts=(RUBIN, BOOM),
+    layouts=(RUBIN, BOOM, LASAIR),
     record_name=re.compile(r"lsst\.v(\d{1,3}(?:_\d{1,3}){1,2})\.alert"),
     framed=True,
 )

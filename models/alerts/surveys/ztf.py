@@ -14,38 +14,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nightjar_alerts.models.alerts.layouts import Aliases, Observations, PacketLayout, Path, Survey
-from nightjar_alerts.models.alerts.photometry import Bands, Columns, Float64, Photometry, filters_of, in_njy, numbers
+from nightjar_alerts.models.alerts.photometry import (
+    Bands,
+    Columns,
+    Float64,
+    Photometry,
+    filters_of,
+    flaws,
+    in_njy,
+    no_limits,
+    numbers,
+)
 from nightjar_alerts.models.photometry import mjd_tai_of_jd, njy_of_magnitude, njy_with_error
 
 EXPOSURE_SECONDS: Final = 30.0
 MISSING_FLUX: Final = -99999.0
-NO_WARNING: Final = "0"
-SIGN: Final = {"t": 1.0, "1": 1.0, "f": -1.0, "0": -1.0}
+NO_WARNING: Final = frozenset({"0", "0.0"})
+SIGN: Final = {"t": 1.0, "1": 1.0, "+": 1.0, "f": -1.0, "0": -1.0, "-": -1.0}
+"""Sign of the difference by the first character of ``isdiffpos``: t, f, 1, 0, true, false, 1.0, -1 and the like."""
+MAGNITUDES: Final = (0.0, 35.0)
+LARGEST_MAGNITUDE_ERROR: Final = 5.0
+"""Magnitudes and errors outside of these are sentinels: -999, -99, 0, 99, 99.99."""
 
 
 @np.errstate(over="ignore", invalid="ignore")  # absurd values become infinite or NaN, and are dropped as unusable
 def magnitudes(columns: Columns, detection: bool, bands: Bands) -> Photometry:
     """Convert ZTF candidates; rows without a magnitude are upper limits, which the canonical record does not hold."""
-    sign = np.array([SIGN.get(flag, np.nan) for flag in columns["sign"]])
-    flux, error = njy_with_error(numbers(columns["flux"]), numbers(columns["flux_err"]))
-    flux *= sign
-    return _rows(columns, flux, error, detection & np.isfinite(flux), bands)
+    sign = np.array([SIGN.get(str(flag).strip().lower()[:1], np.nan) for flag in columns["sign"]])
+    magnitude, error = numbers(columns["flux"]), numbers(columns["flux_err"])
+    magnitude[(magnitude <= MAGNITUDES[0]) | (magnitude > MAGNITUDES[1])] = np.nan
+    error[error > LARGEST_MAGNITUDE_ERROR] = np.nan
+    limit = np.isnan(magnitude)
+    flux, error = njy_with_error(magnitude, error)
+    rows = _rows(columns, flux * sign, error, detection & ~limit & np.isfinite(sign), bands)
+    return replace(rows, limit=limit, flaw=flaws(len(flux), bad_sign=np.isnan(sign) & ~limit))
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def forced(columns: Columns, detection: bool, bands: Bands) -> Photometry:
     """Convert ZTF forced photometry; rows with a warning, no zero point, or the survey's two fillers are dropped."""
     counts = numbers(columns["flux"])
-    clean = np.array([status == NO_WARNING for status in columns["status"]], dtype=np.bool_)
-    clean &= (counts != MISSING_FLUX) & (counts != 0.0)
-    scale = njy_of_magnitude(numbers(columns["zero_point"]))
-    flux = np.where(clean, counts * scale, np.nan)
-    return _rows(columns, flux, numbers(columns["flux_err"]) * scale, np.full(len(flux), detection), bands)
+    clean = np.array([str(status).strip() in NO_WARNING for status in columns["status"]], dtype=np.bool_)
+    filler = (counts == MISSING_FLUX) | (counts == 0.0)
+    zero_point = numbers(columns["zero_point"])
+    zero_point[(zero_point <= MAGNITUDES[0]) | (zero_point > MAGNITUDES[1])] = np.nan
+    scale = njy_of_magnitude(zero_point)
+    flux = np.where(clean & ~filler, counts * scale, np.nan)
+    rows = _rows(columns, flux, numbers(columns["flux_err"]) * scale, np.full(len(flux), detection), bands)
+    return replace(rows, flaw=flaws(len(flux), flagged=~clean))
 
 
 def _rows(columns: Columns, flux: Float64, error: Float64, detected: NDArray[np.bool_], bands: Bands) -> Photometry:
     band, visit = filters_of(columns["band"], bands), np.zeros(len(flux), dtype=np.int64)
-    return Photometry(_middle(columns), flux, error, band, detected, visit)
+    return Photometry(_middle(columns), flux, error, band, detected, visit, no_limits(len(flux)), flaws(len(flux)))
 
 
 def _middle(columns: Columns) -> Float64:
@@ -74,6 +95,8 @@ _FORCED_ROW: Final[Aliases] = {
 }
 _EXTRA: Final[Aliases] = {"exposure": ("exptime",)}
 _IDS: Final[tuple[Path, ...]] = (("candid",), ("candidate", "candid"))
+_MOVING_NAME: Final[tuple[Path, ...]] = (("candidate", "ssnamenr"), ("extra_fields", "ssnamenr"))
+_MOVING_DISTANCE: Final[tuple[Path, ...]] = (("candidate", "ssdistnr"), ("extra_fields", "ssdistnr"))
 _CONTEXT: Final[dict[str, tuple[Path, ...]]] = {
     "star_score": (("candidate", "sgscore1"),),
     "star_distance": (("candidate", "distpsnr1"),),
@@ -91,6 +114,9 @@ ZTF: Final = PacketLayout(
     alert_id=_IDS,
     source_id=_IDS,
     object_id=(("objectId",),),
+    moving_name=_MOVING_NAME,
+    moving_distance=_MOVING_DISTANCE,
+    moving_flags=((("roid",), (3,)),),  # Fink's: a known object of the Minor Planet Center
     version=(("schemavsn",),),
     context=_CONTEXT,
 )
@@ -130,6 +156,9 @@ BOOM: Final = PacketLayout(
     alert_id=_IDS,
     source_id=_IDS,
     object_id=(("objectId",),),
+    moving_name=_MOVING_NAME,
+    moving_distance=_MOVING_DISTANCE,
+    moving_flags=((("properties", "rock"), (True,)),),
     context=_CONTEXT,
     njy_per_unit=boom_unit,
 )

@@ -9,7 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
-from nightjar_alerts.models.alerts.envelopes import read_document, read_packet
+from nightjar_alerts.models.alerts.documents import read_document
+from nightjar_alerts.models.alerts.envelopes import read_packet
 from nightjar_alerts.models.alerts.packet import AbstainReason, Packet, ReadLimits
 from nightjar_alerts.models.alerts.reader import build_packet
 from nightjar_alerts.models.photometry import FILTERS
@@ -163,7 +164,7 @@ def test_babamul_s_ztf_alerts(unit: float) -> None:
 
 @pytest.mark.parametrize("packet", [lsst() | {"cutoutScience": None}, ztf(1e6)])
 def test_the_same_as_json(packet: dict[str, Any]) -> None:
-    record_, plan = read_document(orjson.dumps(packet))
+    record_, plan = read_document(orjson.dumps(packet), ReadLimits())
     from_json = build_packet(record_, plan, ReadLimits())
     from_avro = only(container(LSST if "cutoutScience" in packet else ZTF, packet))
     assert from_json.survey == from_avro.survey
@@ -176,7 +177,7 @@ def test_the_same_as_json(packet: dict[str, Any]) -> None:
 
 def test_an_empty_history_is_no_other_layout() -> None:
     packet = {**lsst(), "prv_candidates": [], "fp_hists": [], "cutoutScience": None}
-    record_, plan = read_document(orjson.dumps(packet))
+    record_, plan = read_document(orjson.dumps(packet), ReadLimits())
     read = build_packet(record_, plan, ReadLimits())
     assert read.curve is not None
     assert len(read.curve) == 1
@@ -185,7 +186,7 @@ def test_an_empty_history_is_no_other_layout() -> None:
 def test_rows_of_unknown_filters_are_counted_by_name() -> None:
     packet = ztf(1.0)
     packet["fp_hists"] = [point(JD - 6, 100.0, 3e3, "w"), point(JD - 7, 100.0, 3e3, "w"), point(JD - 8, 1.0, 1.0, "é")]
-    record_, plan = read_document(orjson.dumps(packet))
+    record_, plan = read_document(orjson.dumps(packet), ReadLimits())
     read = build_packet(record_, plan, ReadLimits())
     assert read.curve is not None
     assert read.curve.unknown_filters == {"w": 2, "other": 1}

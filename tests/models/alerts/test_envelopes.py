@@ -91,16 +91,16 @@ def test_a_bare_record_that_begins_like_json() -> None:
         (b"hello", None, Envelope.AUTO, RejectReason.UNKNOWN_ENVELOPE),
         (b"{", None, Envelope.AUTO, RejectReason.MALFORMED_JSON),
         (b"[1]", None, Envelope.JSON, RejectReason.MALFORMED_JSON),
-        (b'{"a": NaN}', None, Envelope.JSON, RejectReason.MALFORMED_JSON),
+        (b'{"a": NaN}', None, Envelope.JSON, RejectReason.UNKNOWN_SCHEMA),
         (b"[" * 100_000, None, Envelope.JSON, RejectReason.MALFORMED_JSON),
         (b'{"a": 1}', None, Envelope.JSON, RejectReason.UNKNOWN_SCHEMA),
         (b'{"diaSource": 1}', None, Envelope.JSON, RejectReason.UNKNOWN_SCHEMA),
         (b'{"diaSource": null}', None, Envelope.JSON, RejectReason.UNKNOWN_SCHEMA),
-        (b'{"diaSource": ' + b'{"x":' * 40 + b"1" + b"}" * 41, None, Envelope.JSON, RejectReason.UNSAFE_SCHEMA),
+        (b'{"diaSource": ' + b'{"x":' * 40 + b"1" + b"}" * 41, None, Envelope.JSON, RejectReason.UNKNOWN_SCHEMA),
         (b" " * (3 << 20) + b"{}", None, Envelope.JSON, RejectReason.RECORD_TOO_LARGE),
         (FINK, None, Envelope.KEY, RejectReason.UNKNOWN_ENVELOPE),
         (FINK, b"3.1_4.2", Envelope.KEY, RejectReason.UNSAFE_SCHEMA),
-        (FINK, b"{" * 5000, Envelope.AUTO, RejectReason.UNSAFE_SCHEMA),
+        (FINK, b"{" * 5000, Envelope.AUTO, RejectReason.UNKNOWN_ENVELOPE),
         (b"\0\0", None, Envelope.CONFLUENT, RejectReason.UNKNOWN_ENVELOPE),
         (b"\0" + (77).to_bytes(4, "big") + b"\2" * 40, None, Envelope.CONFLUENT, RejectReason.UNKNOWN_SCHEMA),
     ],
@@ -170,10 +170,15 @@ def test_json_rows_may_lack_fields_or_be_null() -> None:
     assert len(one(json.dumps(alert).encode()).curve or ()) == len(one(DOCUMENT).curve or ())
 
 
-def test_a_json_field_of_two_types_counts_as_absent() -> None:
+def test_json_value_of_another_type_costs_only_its_row() -> None:
     alert: dict[str, Any] = json.loads(DOCUMENT)
+    whole = one(json.dumps(alert).encode()).curve
     alert["prvDiaForcedSources"][0]["psfFlux"] = "bright"
-    assert refused(json.dumps(alert).encode()) is RejectReason.UNKNOWN_SCHEMA
+    curve = one(json.dumps(alert).encode()).curve
+    assert whole is not None
+    assert curve is not None
+    assert len(curve) == len(whole) - 1
+    assert curve.dropped == {"no_flux": 1}
 
 
 def test_the_alerts_own_time_is_the_exposure_of_its_detection() -> None:

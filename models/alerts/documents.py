@@ -1,0 +1,120 @@
+"""JSON alerts: the fields of the Avro packets of a survey, without a schema.
+
+Fields are found by name, and values are read by what they are: a column that is null or absent in one document means
+that there are no such values, not that the document is of an unknown kind. ``NaN`` and ``Infinity``, which Python's
+``json.dumps`` writes, are missing values.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from nightjar_alerts.models.alerts import plans
+from nightjar_alerts.models.alerts.decoder import ColumnTable
+from nightjar_alerts.models.alerts.layouts import Observations, PacketLayout, Survey
+from nightjar_alerts.models.alerts.layouts import Path as FieldPath
+from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
+from nightjar_alerts.models.alerts.plans import ObservationColumns, PacketPlan
+from nightjar_alerts.models.metadata import METADATA_COLUMNS
+
+Json = Any
+Document = dict[str, Json]
+_SCALARS: Final = (int, float, str)
+
+
+def read_document(data: bytes, limits: ReadLimits) -> tuple[Document, PacketPlan]:
+    """Return the values of one alert as :func:`models.alerts.reader.build_packet` takes them, and their plan.
+
+    Raises
+    ------
+    PacketError
+        ``malformed_json``, ``unknown_schema`` or ``too_many_observations``.
+    """
+    document = _parse(data)
+    if isinstance(document.get("alert"), dict):  # Lasair's filter streams hold the alert next to the chosen columns
+        document = {**document, **document["alert"]}
+    survey, layout, version = plans.find_layout(lambda path: _holds(document, path), "the JSON document")
+    rows, total = [], 0
+    for place in layout.observations:
+        observations = _rows(document, place)
+        total += len(observations)
+        if total > limits.max_observations:
+            detail = f"more than {limits.max_observations} observations"
+            raise PacketError(RejectReason.TOO_MANY_OBSERVATIONS, detail, survey.name)
+        names = _names(observations, place)
+        if names:
+            document[place.path] = _table(document[place.path], observations, names)
+            rows.append(ObservationColumns(place.path, place.detections, names, place.convert))
+    if total and not rows:
+        aliases = sorted({alias for place in layout.observations for alias in place.required["flux"]})
+        detail = f"it has observations of {survey.title} without any {' or '.join(aliases)}"
+        raise PacketError(
+            RejectReason.UNKNOWN_SCHEMA, f"the JSON document is of no known survey: {detail}", survey.name
+        )
+    return document, _plan(survey, layout, version, tuple(rows))
+
+
+def _plan(
+    survey: Survey, layout: PacketLayout, version: str | None, rows: tuple[ObservationColumns, ...]
+) -> PacketPlan:
+    metadata = METADATA_COLUMNS if layout.metadata else ()
+    return PacketPlan(survey, layout, version, rows, layout.metadata, metadata, layout.context)
+
+
+def _parse(data: bytes) -> Document:
+    document: Json
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        try:
+            document = json.loads(data.decode("utf-8-sig"), parse_constant=lambda _: None)
+        except (ValueError, RecursionError):
+            detail = f"the bytes are not one JSON document: {error.msg} at character {error.pos}"
+            raise PacketError(RejectReason.MALFORMED_JSON, detail) from None
+    if not isinstance(document, dict):
+        raise PacketError(RejectReason.MALFORMED_JSON, "the document is not an object")
+    return document
+
+
+def _holds(document: Document, path: FieldPath) -> bool:
+    value: Json = document
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return False
+        value = value[name]
+    return value is not None
+
+
+def _rows(document: Document, place: Observations) -> list[Document]:
+    """Return the observations of one field: a single one, a list of them without nulls, or none."""
+    value = document.get(place.path)
+    if value is None:
+        return []
+    rows = [row for row in value if row is not None] if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise PacketError(RejectReason.UNKNOWN_SCHEMA, f"{place.path} is neither an object nor a list of objects")
+    return rows
+
+
+def _names(rows: Sequence[Document], place: Observations) -> dict[str, str]:
+    """Map each role to the first of its aliases that has a value, or else to the first that is there at all."""
+    names = {}
+    for role, aliases in {**place.required, **place.optional}.items():
+        present = [alias for alias in aliases if any(alias in row for row in rows)]
+        with_value = [alias for alias in present if any(row.get(alias) is not None for row in rows)]
+        if present:
+            names[role] = (with_value or present)[0]
+    return names
+
+
+def _table(value: Json, rows: Sequence[Document], names: Mapping[str, str]) -> Document | ColumnTable:
+    columns = {name: [_scalar(row.get(name)) for row in rows] for name in dict.fromkeys(names.values())}
+    if isinstance(value, list):
+        return ColumnTable(len(rows), columns)
+    return {**value, **{name: column[0] for name, column in columns.items()}}
+
+
+def _scalar(value: Json) -> Json:
+    return value if isinstance(value, _SCALARS) else None
