@@ -66,7 +66,7 @@ class LightCurve:
     metadata : named values; a missing value is an absent name.
     object_id : free text, empty when unknown.
     survey : whose photometry it is (``ztf``), empty when unknown.
-    duplicates : rows that were sent once more and are left out.
+    duplicates : rows left out because a more precise one, or the same, has their time and band.
     unknown_filters : rows left out because nobody here knows their filter, by the name that the survey gives it.
     dropped : rows of a packet left out because of their values, by reason (``no_flux``, ``no_error``, ``no_time``,
         ``bad_sign``, ``withdrawn``, ``flagged``).
@@ -101,7 +101,7 @@ class LightCurve:
         flux_unit: FluxUnit = "nJy",
         survey: str = "",
     ) -> "LightCurve":
-        """Build a record from columns and check every rule. Rows that repeat another exactly are left out and counted.
+        """Build a record from columns and check every rule. Of rows of one time and band the most precise is kept.
 
         Parameters
         ----------
@@ -244,25 +244,16 @@ def require(holds: NDArray[np.bool_], name: str, reason: str, message: str) -> N
 
 
 def _without_repeats(mjd: Float64, flux: Float32, flux_err: Float32, band: Int64, detected: Bool) -> Bool | None:
-    """Mask of the rows that repeat no earlier one, None where none does.
+    """Return the mask of the rows to keep, one for each time and band; None where no two rows share both.
 
-    Raises
-    ------
-    LightCurveError
-        Where two rows share time and band but not the flux, its error or the detection.
+    Of rows that share time and band the most precise is kept, whatever the order in which they were sent.
     """
-    order = np.lexsort((band, mjd))  # stable: rows of one time and band stay in the order they were sent in
+    order = np.lexsort((flux, ~detected, flux_err, band, mjd))
     again = (np.diff(mjd[order]) == 0) & (np.diff(band[order]) == 0)
     if not again.any():
         return None
-    before, after = order[:-1][again], order[1:][again]
-    same = np.logical_and.reduce([column[before] == column[after] for column in (flux, flux_err, detected)])
-    if not same.all():
-        index = int(after[np.argmin(same)])
-        message = "two observations share the same time and band; which flux is meant?"
-        raise LightCurveError(f"/mjd/{index}", "duplicate", message)
     rows = np.ones(len(mjd), dtype=np.bool_)
-    rows[after] = False
+    rows[order[1:][again]] = False
     return rows
 
 

@@ -91,9 +91,10 @@ class Outcome:
     ``prediction`` is present exactly when the network answered (``classified``, ``forecast``); ``reason``
     (machine-readable) and ``detail`` (for people) otherwise; ``pointer`` names the value at fault inside a rejected
     light curve. The rest describes what the network saw: ``missing_metadata`` counts the columns that were missing,
-    ``detections`` the points that the survey calls detected, ``duplicates`` the rows sent twice, and ``other_filters``,
-    by filter, the points left out because their filter stands for none of the network's bands; ``metadata`` is that of
-    the light curve.
+    ``detections`` the points that the survey calls detected, ``duplicates`` the rows of a time and band that has a more
+    precise one, ``dropped_points``, by reason, the rows of a packet without a usable value, and ``other_filters``, by
+    filter, the points left out because their filter stands for none of the network's bands; ``metadata`` is that of the
+    light curve.
     """
 
     status: Status
@@ -107,6 +108,7 @@ class Outcome:
     detections: int = 0
     other_filters: Mapping[str, int] = field(default_factory=dict)
     duplicates: int = 0
+    dropped_points: Mapping[str, int] = field(default_factory=dict)
     metadata: Mapping[str, float] = field(default_factory=dict)
     featurise_seconds: float = 0.0
 
@@ -305,6 +307,7 @@ class DataPlane(Generic[ItemT]):
             detections=int(np.count_nonzero(tokens.detected)),
             other_filters=tokens.other_filters,
             duplicates=item.curve.duplicates,
+            dropped_points=item.curve.dropped,
             metadata=item.curve.metadata,
             featurise_seconds=item.seconds,
         )

@@ -95,12 +95,17 @@ class ClassifierProvenance(Provenance):
 class _NetworkInput(Reply):
     points_per_band: dict[str, int] = Field(description="observations that the network saw")
     duplicates: int | None = Field(
-        None, ge=1, description="rows that repeated another exactly and were left out; absent where there were none"
+        None, ge=1, description="rows left out because a more precise row has the same time and band; absent if none"
     )
     other_filters: dict[str, int] | None = Field(
         None,
         description="observations left out because the model has no band for their filter, by filter; absent where "
         "there were none",
+    )
+    dropped_points: dict[str, int] | None = Field(
+        None,
+        description="observations of a packet left out because of their values, by reason: `no_time`, `no_flux`, "
+        "`no_error`, `bad_sign`, `flagged`, `withdrawn`; upper limits are not counted; absent if none",
     )
     truncated: bool = Field(description="whether observations were left out to respect the network's limits")
     metadata_missing: int = Field(description="metadata columns of the network without a value; 0 if it has none")

@@ -242,6 +242,8 @@ def _input_members(outcome: Outcome, bands: Sequence[str]) -> dict[str, Any]:
         members["duplicates"] = outcome.duplicates
     if outcome.other_filters:
         members["other_filters"] = dict(outcome.other_filters)
+    if outcome.dropped_points:
+        members["dropped_points"] = dict(outcome.dropped_points)
     return members
 
 

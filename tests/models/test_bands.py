@@ -1,7 +1,6 @@
 """Filters of surveys and bands of networks."""
 
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -76,13 +75,18 @@ def test_exact_repeats_are_collapsed_and_counted() -> None:
         np.testing.assert_array_equal(getattr(found, column), getattr(plain, column))
 
 
-@pytest.mark.parametrize("column", ["flux", "flux_err", "detected"])
-def test_rows_that_differ_in_anything_are_no_repeats(column: str) -> None:
-    columns: dict[str, Any] = {"flux": [5.0, 5.0], "flux_err": [1.0, 1.0], "detected": [True, True]}
-    columns[column] = [columns[column][0], 0.5 if column != "detected" else False]
-    with pytest.raises(LightCurveError, match="which flux is meant") as caught:
-        LightCurve.from_columns([3.0, 3.0], band=["g", "g"], **columns)
-    assert (caught.value.pointer, caught.value.reason) == ("/mjd/1", "duplicate")
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+def test_from_columns_two_rows_of_one_time_and_band_keeps_the_most_precise(order: list[int]) -> None:
+    flux, flux_err, detected = [5.0, 6.0, 9.0], [2.0, 1.0, 3.0], [False, True, False]
+    found = LightCurve.from_columns(
+        [3.0, 3.0, 3.0],
+        [flux[row] for row in order],
+        [flux_err[row] for row in order],
+        ["g", "g", "g"],
+        [detected[row] for row in order],
+    )
+    assert (found.flux.tolist(), found.flux_err.tolist(), found.detected.tolist()) == ([6.0], [1.0], [True])
+    assert found.duplicates == 2
 
 
 def test_total_flux_loses_the_median_of_each_band() -> None:

@@ -56,7 +56,7 @@ BODIES = {
     "no points": (text(points=0), 422),
     "a million points": (text(points=30_000), 422),
     "really a million points": (b'{"mjd":[' + b"60000.5," * 1_000_000, 413),
-    "duplicate times": (text(mjd=[60_000.0] * 8, band=["r"] * 8), 422),
+    "duplicate times": (text(mjd=[60_000.0] * 8, band=["r"] * 8), 200),
     "unknown band": (text(band=["q"] * 8), 422),
     "zero error": (text(flux_err=[0.0] * 8), 422),
     "negative error": (text(flux_err=[-1.0] * 8), 422),

@@ -75,7 +75,6 @@ BAD_CURVES: list[tuple[dict[str, Any], str, str]] = [
     ({"flux_err": [1.0, 0.0, 1.0]}, "/flux_err/1", "not_positive"),
     ({"flux_err": [1.0, 1.0, -2.0]}, "/flux_err/2", "not_positive"),
     ({"mjd": []}, "/mjd", "empty"),
-    ({"mjd": [60_000.0, 60_001.0, 60_000.0], "band": ["g", "r", "g"]}, "/mjd/2", "duplicate"),
     ({"mjd": [60_000.0, 2_460_001.0, 60_002.0]}, "/mjd/1", "time_out_of_range"),
     ({"band": ["g", "q", "r"]}, "/band/1", "unknown_band"),
     ({"band": ["g", 2, "r"]}, "/band/1", "not_a_string"),
