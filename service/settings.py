@@ -185,6 +185,11 @@ class Settings(CommonSettings):
     """Settings of the HTTP service."""
 
     port: int = Field(8080, ge=0, le=65535, description="TCP port; 0 lets the system choose one")
+    forwarded_allow_ips: str = Field(
+        "127.0.0.1",
+        description="comma-separated addresses or networks of reverse proxies whose `X-Forwarded-For` and "
+        "`X-Forwarded-Proto` headers are trusted; `*` trusts every peer",
+    )
     enable_docs: bool = Field(True, description="serve the API description at /docs and /openapi.json")
     api_keys: tuple[KeyDigest, ...] = Field(
         (),

@@ -90,7 +90,7 @@ class Edge:
             finally:
                 self.metrics.in_progress -= 1
             ended, route = monotonic(), getattr(scope.get("route"), "path", UNMATCHED)
-            self._record(scope["method"], route, status, ended - started)
+            self._record(scope, route, status, ended - started)
             if recorded is not None:
                 answered = Answered(scope["method"], scope["path"], route, status, request_id, started, ended)
                 self.tracer.request(recorded, answered)
@@ -103,11 +103,12 @@ class Edge:
             log.error("unexpected exception", exc_info=error)
         return problem
 
-    def _record(self, method: str, route: str, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, route: str, status: int, seconds: float) -> None:
         self.metrics.request(route, status, seconds)
         # A line for every alert of a stream would be a flood, so an answered request is logged for debugging only.
         tell = log.debug if status < 400 else log.info if status < 500 else log.warning
-        tell("request", method=method, route=route, status=status, seconds=round(seconds, 6))
+        client = (scope.get("client") or ("",))[0]
+        tell("request", client=client, method=scope["method"], route=route, status=status, seconds=round(seconds, 6))
 
 
 def is_guarded(path: str) -> bool:

@@ -80,7 +80,8 @@ class EdgeConfig(uvicorn.Config):
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=True,
+            forwarded_allow_ips=settings.forwarded_allow_ips,
             timeout_keep_alive=settings.keep_alive,
             timeout_graceful_shutdown=settings.drain_timeout,
         )

@@ -81,8 +81,8 @@ def _page(document: dict[str, Any]) -> str:
     parts = [
         f"<h1>{escape(info['title'])} <small>{escape(info['version'])}</small></h1>",
         f"<p>{_text(info['description'])}</p>",
-        '<p>For programs: <a href="/openapi.json">openapi.json</a>. This service: <a href="/v1/models">model</a>, '
-        '<a href="/metrics">metrics</a>, <a href="/readyz">readiness</a>.</p>',
+        '<p>For programs: <a href="openapi.json">openapi.json</a>. This service: <a href="v1/models">model</a>, '
+        '<a href="metrics">metrics</a>, <a href="readyz">readiness</a>.</p>',
         *(_operation(*operation) for operation in openapi.operations(document)),
         "<h2>Problems</h2>",
         _table((f"{kind.status} {kind.title}", kind.meaning) for kind in errors.KINDS.values()),
