@@ -88,6 +88,21 @@ def read_blocks(data: bytes, header: Header, limits: ReadLimits) -> Iterator[Con
         yield ContainerBlock(count, block)
 
 
+def block_starts(data: bytes, header: Header) -> list[tuple[int, int, int]]:
+    """Return the record count, the first byte and the end of each block, up to the first one that is damaged."""
+    cursor, blocks = _Cursor(data, header.end), []
+    try:
+        while (start := cursor.at) < len(data):
+            count = cursor.long()
+            cursor.take(cursor.long())
+            if cursor.take(SYNC_BYTES) != header.sync or count < 0:
+                break
+            blocks.append((count, start, cursor.at))
+    except PacketError:
+        pass
+    return blocks
+
+
 def _unpack(packed: bytes, codec: str, limit: int) -> bytes:
     if codec == "deflate":
         return _inflate(packed, limit)

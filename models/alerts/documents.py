@@ -46,7 +46,7 @@ def read_document(data: bytes, limits: ReadLimits) -> tuple[Document, PacketPlan
         names = _names(observations, place)
         if names:
             document[place.path] = _table(document[place.path], observations, names)
-            rows.append(ObservationColumns(place.path, place.detections, names, place.convert))
+            rows.append(ObservationColumns(place.path, place.detections, names, tuple(place.required), place.convert))
     if total and not rows:
         aliases = sorted({alias for place in layout.observations for alias in place.required["flux"]})
         detail = f"it has observations of {survey.title} without any {' or '.join(aliases)}"
@@ -54,6 +54,17 @@ def read_document(data: bytes, limits: ReadLimits) -> tuple[Document, PacketPlan
             RejectReason.UNKNOWN_SCHEMA, f"the JSON document is of no known survey: {detail}", survey.name
         )
     return document, _plan(survey, layout, version, tuple(rows))
+
+
+def is_alert(document: Json) -> bool:
+    """Return whether a JSON document has the fields by which an alert of a known survey is recognised."""
+    if not isinstance(document, dict):
+        return False
+    try:
+        plans.find_layout(lambda path: _holds(document, path) or _holds(document.get("alert"), path), "")
+    except PacketError:
+        return False
+    return True
 
 
 def _plan(
@@ -78,7 +89,7 @@ def _parse(data: bytes) -> Document:
     return document
 
 
-def _holds(document: Document, path: FieldPath) -> bool:
+def _holds(document: Json, path: FieldPath) -> bool:
     value: Json = document
     for name in path:
         if not isinstance(value, dict) or name not in value:

@@ -30,11 +30,18 @@ _TEXT: Final = _REAL | {"string"}
 
 @dataclass(frozen=True, slots=True)
 class ObservationColumns:
-    """Observations of the packet's field ``path``; ``names`` maps roles to the field names of this schema."""
+    """Observations of the packet's field ``path``.
+
+    Attributes
+    ----------
+    names : field name in this schema of each role that it has.
+    required : roles that the conversion expects; those without a name are columns of missing values.
+    """
 
     path: str
     detections: bool
     names: Mapping[str, str]
+    required: tuple[str, ...]
     convert: Convert
 
 
@@ -230,7 +237,7 @@ class _Resolver:
             if matches:
                 names[role] = matches[0]
                 self._want((place.path, matches[0]))
-        return ObservationColumns(place.path, place.detections, names, place.convert)
+        return ObservationColumns(place.path, place.detections, names, tuple(place.required), place.convert)
 
     def _check_required(self, rows: Sequence[ObservationColumns]) -> None:
         """Refuse a schema none of whose lists of observations has every required column."""

@@ -38,7 +38,6 @@ MAX_FILTER_NAME: Final = 20
 MAX_FILTER_NAMES: Final = 8
 MOVING_ARCSEC: Final = 5.0
 NO_NAME: Final = frozenset({"", "null", "none", "nan", "-999", "-999.0", "-99", "-9999"})
-REQUIRED_ROLES: Final = ("time", "band", "flux", "flux_err", "sign", "status", "zero_point")
 _ID: Final = re.compile(r"[!-~]{1,64}")  # printable ASCII without spaces: ids go into logs and replies
 
 
@@ -171,7 +170,7 @@ def observations(record: Record, plan: PacketPlan, limits: ReadLimits) -> list[O
     parts = []
     for place, rows in lists:
         if len(rows):
-            columns: dict[str, Sequence[Any]] = dict.fromkeys(REQUIRED_ROLES, [None] * len(rows))
+            columns: dict[str, Sequence[Any]] = dict.fromkeys(place.required, [None] * len(rows))
             columns |= {role: rows.columns[name] for role, name in place.names.items()}
             converted = place.convert(columns, place.detections, plan.survey.filters)
             parts.append(ObservationList(place.path, converted, columns))

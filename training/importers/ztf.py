@@ -8,11 +8,7 @@ alert, some 30 days of history; ``all`` joins the alerts of an object, and holds
 alert has come by.
 """
 
-import gzip
-import io
 import math
-import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,11 +18,12 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from nightjar_alerts.models.alerts import photometry
+from nightjar_alerts.models.alerts.files import read_path
 from nightjar_alerts.models.alerts.packet import PacketError, ReadLimits, RejectReason
 from nightjar_alerts.models.alerts.photometry import Photometry
 from nightjar_alerts.models.alerts.reader import ArchiveAlert, ObservationList
 from nightjar_alerts.models.alerts.reader import read_archive_alerts as alerts_of
-from nightjar_alerts.models.alerts.surveys.ztf import MISSING_FLUX, NO_WARNING, SIGN, SURVEY
+from nightjar_alerts.models.alerts.surveys.ztf import MISSING_FLUX, SURVEY
 from nightjar_alerts.models.photometry import FILTERS
 from nightjar_alerts.training.importers.columns import ImportFormatError, RawObject
 from nightjar_alerts.training.importers.tables import About
@@ -94,48 +91,16 @@ def alerts_in(source: Path) -> Iterator[ArchiveAlert]:
     """Every alert of a file, a tar or the files and tars below a folder, in the order of their names."""
     if not source.exists():
         raise ImportFormatError(f"{source} does not exist")
-    paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
     count = 0
-    for path in paths:
-        for origin, data in _documents(path):
-            for alert in _decode(origin, data):
+    for item in read_path(source):
+        if item.kind == "unreadable":
+            raise ImportFormatError(f"{source}: {item.name} is truncated or damaged: {item.detail}")
+        if item.kind == "packet":
+            for alert in _decode(f"{source}: {item.name}", item.data):
                 count += 1
                 yield alert
     if not count:
         raise ImportFormatError(f"{source} holds no alerts")
-
-
-def _documents(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Avro containers with the names they are reported under."""
-    if path.suffix == ".avro":
-        yield str(path), path.read_bytes()
-    elif path.name.endswith((".tar", ".tar.gz", ".tgz")):
-        try:
-            yield from _members(path)
-        except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-            raise ImportFormatError(f"{path} is truncated or not a tar archive: {error}") from error
-
-
-def _members(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Avro members of a tar, which is read forwards.
-
-    A tar that is cut between two members reads like a shorter one: `gzip` notices, and a plain one must end with the
-    two empty blocks of every archive.
-    """
-    opener: Any = open if path.suffix == ".tar" else gzip.open
-    with opener(path, "rb") as file, tarfile.open(fileobj=file, mode="r|") as archive:
-        if path.suffix == ".tar" and _tail(path) != bytes(TAR_END):
-            raise tarfile.ReadError("it has no end")
-        for member in archive:
-            if member.isfile() and member.name.endswith(".avro"):
-                content = archive.extractfile(member)
-                yield f"{path}:{member.name}", content.read() if content else b""
-
-
-def _tail(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-min(TAR_END, path.stat().st_size), io.SEEK_END)
-        return file.read()
 
 
 def _decode(origin: str, data: bytes) -> Iterator[ArchiveAlert]:
@@ -169,12 +134,10 @@ def _reason(part: ObservationList, index: int) -> str:
     values: Mapping[str, Any] = {role: column[index] for role, column in part.columns.items()}
     if "status" in values:
         whole = None not in (values["flux"], values["flux_err"], values["zero_point"])
-        if not whole or values["flux"] in (0.0, MISSING_FLUX) or values["status"] == NO_WARNING:
+        if not whole or values["flux"] in (0.0, MISSING_FLUX) or part.rows.flaw[index] != "flagged":
             return "forced photometry without a flux"
         return "forced photometry with a warning"
-    if "sign" in values and None not in (values["flux"], values["flux_err"]) and values["sign"] not in SIGN:
-        return "no sign of the difference"
-    return "upper limit"
+    return "no sign of the difference" if part.rows.flaw[index] == "bad_sign" else "upper limit"
 
 
 def _object(name: str, rows: list[AlertRow], about: About) -> RawObject:

@@ -117,7 +117,7 @@ def test_a_tar_cut_between_two_members_is_named(tmp_path: Path) -> None:
     with tarfile.open(whole) as archive:
         third = archive.getmembers()[2].offset
     whole.write_bytes(whole.read_bytes()[:third])
-    with pytest.raises(ImportFormatError, match=r"night.tar is truncated.*no end"):
+    with pytest.raises(ImportFormatError, match=r"night.tar is truncated.*has no end"):
         list(read_alerts(whole))
 
 
