@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from nightjar_alerts.models.metadata import metadata_row
+from nightjar_alerts.models.metadata import network_metadata
 from nightjar_alerts.models.photometry import (
     BANDS,
     DETECTION_SNR,
@@ -346,7 +346,7 @@ def featurise(
         flux_err=njy_to(curve.flux_err[rows], flux_unit).astype(np.float32),
         band=band,
         detected=detected,
-        metadata=metadata_row(curve.metadata, columns) if curve.metadata else _no_metadata(len(columns)).copy(),
+        metadata=network_metadata(curve.metadata, columns) if curve.metadata else _no_metadata(len(columns)).copy(),
         truncated=len(mjd) < usable,
         points_per_band=tuple(np.bincount(band, minlength=len(network_bands.labels)).tolist()),
         origin_mjd=float(mjd[0]),

@@ -53,7 +53,7 @@ CONTEXT_COLUMNS: Final = (
     "solar_system_distance",
 )
 """Columns of the context, which weigh the answer: the redshift of the object itself, spectroscopic without an error or
-with a small one, which networks see as ``z_final`` (`metadata_row`); parallax (mas); how star-like the source is that a
+with a small one, which networks see as ``z_final`` (`network_metadata`); parallax (mas); how star-like the source is that a
 catalogue has at this place (0 galaxy, 1 star: ``sgscore`` of ZTF) and its distance (arcsec); distance (arcsec) of a
 known Solar System object at the time of the alert."""
 
@@ -75,13 +75,18 @@ def clean_metadata(values: Mapping[str, float | int | None]) -> dict[str, float]
 
 
 def metadata_row(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
-    """Metadata as a row, shape ``(len(columns),)``, NaN where a column is missing.
+    """Metadata as a row, shape ``(len(columns),)``, NaN where a column is missing."""
+    return np.array([values.get(column, math.nan) for column in columns], dtype=np.float32)
+
+
+def network_metadata(values: Mapping[str, float], columns: Sequence[str]) -> NDArray[np.float32]:
+    """Metadata as a network sees it, shape ``(len(columns),)``, NaN where a column is missing.
 
     Networks know one redshift, ``z_final``. It is the object's own ``zspec`` where there is one, and where ``z_final``
     is missing the host's: ``hostgal_zspec``, else ``hostgal_zphot`` with its error.
     """
+    row = metadata_row(values, columns)
     redshift = _redshift_of(values)
-    row = np.array([values.get(column, math.nan) for column in columns], dtype=np.float32)
     if redshift is not None and "z_final" in columns:
         row[columns.index("z_final")] = redshift.value
         if "z_final_err" in columns:

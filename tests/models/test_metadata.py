@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from nightjar_alerts.models.metadata import METADATA_COLUMNS, SENTINELS, clean_metadata, metadata_row
+from nightjar_alerts.models.metadata import METADATA_COLUMNS, SENTINELS, clean_metadata, metadata_row, network_metadata
 
 
 def test_there_are_64_distinct_columns_in_the_published_order() -> None:
@@ -43,6 +43,6 @@ def test_row() -> None:
         ({"z_final": 0.3, "hostgal_zspec": 0.2}, (0.3, math.nan)),
     ],
 )
-def test_metadata_row_any_redshift_is_z_final(sent: dict[str, float], seen: tuple[float, float]) -> None:
-    row = metadata_row(sent, METADATA_COLUMNS)
+def test_network_metadata_any_redshift_is_z_final(sent: dict[str, float], seen: tuple[float, float]) -> None:
+    row = network_metadata(sent, METADATA_COLUMNS)
     assert row[-2:] == pytest.approx(seen, nan_ok=True)
