@@ -29,6 +29,7 @@ from deploy.bench import (
     throughput,
     wire,
 )
+from deploy.bench.before import ARMS, Arm, compare
 from nightjar_alerts.models.bundle import DEFAULT_BUNDLE
 from nightjar_alerts.models.networks.astro_moe import AstroMoEConfig
 from nightjar_alerts.service.client import SAMPLES, packets_in
@@ -69,11 +70,12 @@ class Bench(BaseSettings):
     hostile_scale: float = Field(1.0, gt=0, le=1, description="share of the attacks' force, for a trial")
     hostile_root: Path | None = Field(None, description="checkout of another commit, attacked instead")
 
-    before: Path | None = Field(None, description="checkout of another commit, compared by the part of that name")
-    before_arms: tuple[Literal["http", "stream"], ...] = Field(
-        ("http", "stream"), description="what is compared, as a JSON list"
-    )
-    before_alerts: int = Field(8000, ge=100, description="alerts in a round of the stream workers that are compared")
+    before: Path | None = Field(None, description="checkout of another commit, installed in its own .venv")
+    before_arms: tuple[Arm, ...] = Field(ARMS, description="what is compared with it, as a JSON list")
+    before_starts: int = Field(5, ge=1, description="starts of both checkouts")
+    before_alerts: int = Field(4000, ge=100, description="alerts in a measurement of the compared stream workers")
+    before_native: Literal["auto", "on", "off"] = Field("off", description="native kernels of both checkouts")
+    before_control: bool = Field(False, description="compare the other checkout with itself: the spread of equal code")
     hostile_attacks: tuple[str, ...] = Field((), description="names of the attacks to measure, as a JSON list")
 
     _facts: report.Facts = PrivateAttr(default_factory=dict)
@@ -151,12 +153,18 @@ class Bench(BaseSettings):
         return numbers
 
     def _before(self, other: Path) -> report.Numbers:
-        numbers = report.Numbers()
-        if "http" in self.before_arms:
-            numbers |= wire.compare(self.bundle, other, self.curves, self.rounds, say)
-        if "stream" in self.before_arms:
-            numbers |= stream.compare(self.bundle, other, self.before_alerts, self.rounds, say)
-        return numbers
+        return compare(
+            self.bundle,
+            other,
+            self.before_arms,
+            self.before_starts,
+            self.rounds,
+            self.curves,
+            self.before_alerts,
+            self.before_native,
+            self.before_control,
+            say,
+        )
 
     def _hostile(self) -> report.Numbers:
         rows = hostile.measure(

@@ -23,9 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from importlib.util import find_spec
 from itertools import cycle, islice
 from pathlib import Path
@@ -39,7 +38,6 @@ from deploy.bench import engine_bench
 from deploy.bench.bare import Bare, Best
 from deploy.bench.report import Numbers, aims_of
 from deploy.bench.service_process import HOST, ServiceProcess, free_port
-from deploy.bench.wire import ArmPace, code_of, in_turn, ratio_line, ratios_of
 from deploy.bench.workload import LONGEST_HISTORY, SCHEMA, columns_of, packet, visit
 from nightjar_alerts.models.alerts import plans
 from nightjar_alerts.models.alerts.envelopes import read_packet
@@ -106,25 +104,17 @@ def redis_server() -> Iterator[Any]:
 
 
 @contextmanager
-def worker(
-    bundle: Path, client: Any, runs: int, suffix: str = "", code: Mapping[str, str] | None = None
-) -> Iterator[ServiceProcess]:
-    """Run a worker process, ready.
-
-    Parameters
-    ----------
-    suffix : of the names of its streams.
-    code : what makes it run the code of another checkout.
-    """
+def worker(bundle: Path, client: Any, runs: int) -> Iterator[ServiceProcess]:
+    """Run a worker process, ready."""
     port, place = free_port(), f"redis://{HOST}:{client.get_connection_kwargs()['port']}"
     with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
         settings = {
             "HOST": HOST, "WORKER_PORT": port, "BUNDLE": bundle, "WORKERS": runs, "CACHE_BYTES": 0,
-            "SOURCE": f"{place}/alerts{suffix}", "SINK": f"{place}/results{suffix}",
+            "SOURCE": f"{place}/alerts", "SINK": f"{place}/results",
             "DEAD_LETTERS": f"file:{folder}/letters/",
         }  # fmt: skip
         chosen = {f"NIGHTJAR_{name}": str(value) for name, value in settings.items()}
-        environment = {**os.environ, **chosen, **(code or {})}
+        environment = {**os.environ, **chosen}
         log = Path(folder, "log")
         with log.open("wb") as sink:
             process = subprocess.Popen(
@@ -292,39 +282,6 @@ def _bare(bundle: Path, packets: Sequence[bytes]) -> tuple[float, float]:
     curves = [columns_of(one.curve) for one in read if isinstance(one, Packet) and one.curve is not None]
     best = Best.of(bundle, curves, usable_cores()).run(usable_cores()).per_second
     return best, Bare.of(bundle, curves).run(usable_cores()).per_second
-
-
-def compare(bundle: Path, other: Path, alerts: int, rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``before.stream.*``: alerts a second of the worker here over those of another checkout, and processor time.
-
-    Both workers run, each between streams of its own, and are fed in turn; the one that is not has nothing to do. As in
-    :func:`deploy.bench.wire.compare`, ratios are taken within a round.
-    """
-    packets = visit(alerts, seed=6)
-    with redis_server() as client, ExitStack() as stack:
-        arms = []
-        for name, code in (("-new", {}), ("-old", code_of(other))):
-            client.xgroup_create(f"alerts{name}", "nightjar", "0", mkstream=True)
-            process = stack.enter_context(worker(bundle, client, usable_cores(), name, code))
-            arms.append(partial(_pace, client, process, packets, name))
-        for warm in arms:
-            warm()
-        new, old = arms
-        pairs = []
-        for number in range(rounds):
-            pairs.append(in_turn(number, new, old))
-            say(f"round {number + 1}/{rounds}: {ratio_line('stream', pairs[-1])}")
-    return ratios_of({"stream": pairs})
-
-
-def _pace(client: Any, process: ServiceProcess, packets: Sequence[bytes], name: str) -> ArmPace:
-    """Feed a worker and wait for its answers; by the server's clock, from the first alert to the last answer."""
-    before, (seconds, micro) = process.cpu_seconds(), client.time()
-    answered = client.xlen(f"results{name}")
-    feed(client, packets, stream=f"alerts{name}")
-    wait(client, answered + len(packets), f"results{name}")
-    last = client.xrevrange(f"results{name}", count=1)[0][0]
-    return ArmPace(milliseconds(last) / 1e3 - seconds - micro / 1e6, process.cpu_seconds() - before)
 
 
 class Drained(NamedTuple):

@@ -3,17 +3,11 @@
 Rounds are interleaved (bare, msgpack, JSON with few and with many in flight, bare, ...); ratios are taken within a
 round. Every arm handles the same curves once. The load comes from another process, which shares the cores with the
 service, while bare onnxruntime has them to itself.
-
-    python -m deploy.bench --parts '["before"]' --before OTHER/CHECKOUT --bundle BUNDLE --rounds 9
-
-compares the service of this checkout with that of another one on the same bundle: both run, and are asked in turn. The
-same part compares their stream workers (:func:`deploy.bench.stream.compare`).
 """
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -176,95 +170,11 @@ def burst(bundle: Path, size: int, rounds: int, say: Callable[[str], None]) -> N
     }
 
 
-class RequestArm(NamedTuple):
-    """A way to ask: a plan of requests, and how many of them are in flight."""
-
-    plan: Path
-    in_flight: int
-
-
-class ArmPace(NamedTuple):
-    """Seconds that an arm took, and processor seconds of the process that answered meanwhile."""
-
-    seconds: float
-    cpu: float
-
-
-def compare(bundle: Path, other: Path, curves: int, rounds: int, say: Callable[[str], None]) -> Numbers:
-    """Keys ``before.*``: throughput here over that of another checkout, and processor time here over that there.
-
-    Each ratio is taken within a round, whose two halves follow one another at once and change places from round to
-    round. ``low`` and ``high`` are the 95 % interval of the median ratio (bootstrap over rounds). Throughput suffers
-    from other work on the machine, processor time hardly.
-    """
-    drawn = alert_mix(curves, seed=3)
-    chosen = {f"NIGHTJAR_{name}": value for name, value in (PATIENT | {"AUTOTUNE": "false"}).items()}
-    there = chosen | code_of(other)
-    with tempfile.TemporaryDirectory() as folder, running(bundle, chosen) as new, running(bundle, there) as old:
-        arms = {
-            "json_1": RequestArm(Path(folder, "singles"), JSON_IN_FLIGHT[0]),
-            "msgpack_64": RequestArm(Path(folder, "batches"), 8),
-        }
-        write_plan(arms["json_1"].plan, [request("/v1/classify", orjson.dumps(curve)) for curve in drawn])
-        packed = [packed_request(drawn[first : first + BATCH]) for first in range(0, len(drawn), BATCH)]
-        write_plan(arms["msgpack_64"].plan, packed)
-        for service in (new, old):
-            for arm in arms.values():
-                _pace(service, arm)
-        paces: dict[str, list[tuple[ArmPace, ArmPace]]] = {name: [] for name in arms}
-        for number in range(rounds):
-            for name, arm in arms.items():
-                paces[name].append(in_turn(number, partial(_pace, new, arm), partial(_pace, old, arm)))
-            say(f"round {number + 1}/{rounds}: " + ", ".join(ratio_line(name, paces[name][-1]) for name in arms))
-    return ratios_of(paces)
-
-
-def _pace(service: ServiceProcess, arm: RequestArm) -> ArmPace:
-    before = service.cpu_seconds()
-    seconds = answered(run_in_process(service.port, arm.plan, arm.in_flight))["seconds"]
-    return ArmPace(seconds, service.cpu_seconds() - before)
-
-
-def code_of(checkout: Path) -> dict[str, str]:
-    """Return what makes a Python process run the code of another checkout."""
-    return {"PYTHONPATH": str(checkout.resolve()), "PYTHONSAFEPATH": "1"}
-
-
-def in_turn(number: int, new: Callable[[], ArmPace], old: Callable[[], ArmPace]) -> tuple[ArmPace, ArmPace]:
-    """Return what both took, new and old; who goes first changes from round to round."""
-    if number % 2:
-        first = new()
-        return first, old()
-    first = old()
-    return new(), first
-
-
-def ratios_of(paces: Mapping[str, Sequence[tuple[ArmPace, ArmPace]]]) -> Numbers:
-    """Keys ``before.ARM.throughput_ratio`` and ``before.ARM.cpu_ratio``, with the interval of the median of each."""
-    numbers = Numbers()
-    for name, pairs in paces.items():
-        ratios = {
-            "throughput": [old.seconds / new.seconds for new, old in pairs],
-            "cpu": [new.cpu / old.cpu for new, old in pairs],
-        }
-        for kind, values in ratios.items():
-            low, high = interval(values)
-            key = f"before.{name}.{kind}_ratio"
-            numbers |= {key: spread(values), f"{key}.low": low, f"{key}.high": high}
-    return numbers
-
-
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % interval of the median, by resampling."""
     drawn = np.random.default_rng(0).choice(np.asarray(values), (10_000, len(values)))
     low, high = np.quantile(np.median(drawn, axis=1), [0.025, 0.975])
     return float(low), float(high)
-
-
-def ratio_line(name: str, pair: tuple[ArmPace, ArmPace]) -> str:
-    """Return one round of one arm, for people."""
-    new, old = pair
-    return f"{name} throughput {old.seconds / new.seconds:.3f}, processor time {new.cpu / old.cpu:.3f}"
 
 
 def _line(r: WireRound) -> str:

@@ -18,7 +18,8 @@ RENAMED = {"GROUPS_IN_FLIGHT": "PREFETCH_BATCHES", "KEYS_FOR": "PROTECTED_PATHS"
 """Settings of the recorded commit and the names that replace them."""
 OPTIONAL = {"AUTOTUNE": "false", "MEASUREMENTS_FOLDER": "{folder}/measurements"}
 """Settings that keep a process quick to start, where it has them."""
-USUAL = {"WORKERS": "1", "DRAIN_DELAY": "0", "LOG_LEVEL": "warning", "HOST": HOST}
+USUAL = {"WORKERS": "1", "MAX_BATCH_TOKENS": "1", "DRAIN_DELAY": "0", "LOG_LEVEL": "warning", "HOST": HOST}
+"""Each light curve runs alone: how curves are batched depends on time and changes the last digits of their scores."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,17 @@ class Tree:
     @cached_property
     def settings(self) -> frozenset[str]:
         """Names of all settings, without their prefix."""
-        table = subprocess.run([self.nightjar, "settings"], capture_output=True, text=True, check=True)
+        table = subprocess.run(
+            [self.nightjar, "settings"], env=_inherited(), capture_output=True, text=True, check=True
+        )
         return frozenset(re.findall(r"^\| `NIGHTJAR_(\w+)`", table.stdout, re.M))
 
     def environment(self, folder: Path, chosen: dict[str, str]) -> dict[str, str]:
         """Environment of a process with these settings, and nothing of this machine's own settings."""
         optional = {name: text.format(folder=folder) for name, text in OPTIONAL.items() if name in self.settings}
         settings = optional | USUAL | {"NATIVE": self.native} | chosen
-        inherited = {name: text for name, text in os.environ.items() if not name.startswith("NIGHTJAR_")}
-        inherited.pop("PYTHONPATH", None)
         named = {f"NIGHTJAR_{self._current_name(name)}": text for name, text in settings.items()}
-        return inherited | named | {"OMP_NUM_THREADS": "1"}
+        return _inherited() | named | {"OMP_NUM_THREADS": "1"}
 
     def _current_name(self, name: str) -> str:
         return RENAMED[name] if name in RENAMED and name not in self.settings else name
@@ -69,6 +70,12 @@ class Tree:
             timeout=SECONDS,
             check=False,
         )
+
+
+def _inherited() -> dict[str, str]:
+    """Environment of this process without what changes Nightjar's settings or code."""
+    foreign = ("NIGHTJAR_", "PYTHONPATH")
+    return {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
 
 
 def free_port() -> int:

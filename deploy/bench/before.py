@@ -1,0 +1,223 @@
+"""Throughput of this checkout divided by that of another one, in one run: HTTP requests and stream workers.
+
+    python -m deploy.bench --parts '["before"]' --before OTHER --before-starts 5 --rounds 3
+
+OTHER has an environment of its own in ``.venv``, where it is installed. Both checkouts serve the same bundle with the
+same settings; settings of :data:`OPTIONAL` are left out where a checkout does not have them.
+
+Two processes of one commit differ by a few per cent for as long as they live, so each checkout is started several
+times. A start runs both checkouts; a round measures each of them once, in an order that changes from round to round.
+The ratio of a start is the median over its rounds. The result is the median over the starts, with their range
+(``spread``) and the 95 % interval of the median (``low``, ``high``). Throughput depends on other load of the machine,
+processor time hardly does.
+"""
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import orjson
+
+from deploy.bench.http_load import HOST, request, run_in_process, write_plan
+from deploy.bench.report import Numbers, spread
+from deploy.bench.service_process import ServiceProcess, free_port
+from deploy.bench.stream import feed, milliseconds, redis_server, wait
+from deploy.bench.wire import answered, interval, packed_request
+from deploy.bench.workload import alert_mix, visit
+
+Arm = Literal["lone", "json_64", "msgpack_64", "stream"]
+ARMS: Final[tuple[Arm, ...]] = ("lone", "json_64", "msgpack_64", "stream")
+BATCH, BATCHES_IN_FLIGHT, LONE_REQUESTS = 64, 8, 300
+
+SETTINGS: Final = {
+    "HOST": HOST, "DRAIN_DELAY": "0", "MAX_QUEUED_SECONDS": "600", "DEFAULT_DEADLINE_MS": "300000", "CACHE_BYTES": "0",
+}  # fmt: skip
+"""No request is refused, and every result is computed."""
+OPTIONAL: Final = {"AUTOTUNE": "false"}
+"""Settings that a checkout may not have any more."""
+
+
+class Usage(NamedTuple):
+    """Seconds that a measurement took, and processor seconds of the measured process."""
+
+    seconds: float
+    cpu: float
+
+
+Measurement = Callable[[], Usage]
+
+
+class Ratios(NamedTuple):
+    """Throughput and processor time of this checkout, each divided by that of the other one."""
+
+    throughput: float
+    cpu: float
+
+
+def compare(
+    bundle: Path,
+    other: Path,
+    arms: Sequence[Arm],
+    starts: int,
+    rounds: int,
+    curves: int,
+    alerts: int,
+    native: str,
+    control: bool,
+    say: Callable[[str], None],
+) -> Numbers:
+    """Return ``before.ARM.throughput_ratio`` and ``before.ARM.cpu_ratio``.
+
+    Parameters
+    ----------
+    other : checkout to compare with.
+    starts, rounds : of both checkouts, and measurements of each in a start.
+    curves, alerts : light curves of a measurement by batches, and alerts of one of the stream.
+    native : value of the setting of that name, for both.
+    control : whether the other checkout is compared with itself, which shows how far equal code differs.
+    """
+    before = other.resolve() / ".venv" / "bin" / "nightjar"
+    commands = (before if control else Path(sys.executable).with_name("nightjar"), before)
+    environments = [environment(command, SETTINGS | {"NATIVE": native, "BUNDLE": str(bundle)}) for command in commands]
+    ratios: dict[Arm, list[Ratios]] = {arm: [] for arm in arms}
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
+        plans = write_plans(Path(folder), curves)
+        packets = visit(alerts, seed=6)
+        for start in range(starts):
+            with ExitStack() as stack:
+                # The checkout that starts first changes too.
+                measured = [
+                    (which, _start(stack, commands[which], environments[which], arms, plans, packets))
+                    for which in ((0, 1) if start % 2 else (1, 0))
+                ]
+                new, old = (measurements for _, measurements in sorted(measured, key=lambda pair: pair[0]))
+                for arm in arms:
+                    ratios[arm].append(_ratios(new[arm], old[arm], rounds))
+            shown = ", ".join(
+                f"{arm} {ratios[arm][-1].throughput:.3f} (processor time {ratios[arm][-1].cpu:.3f})" for arm in arms
+            )
+            say(f"start {start + 1}/{starts}: {shown}")
+    return summary(ratios)
+
+
+def environment(nightjar: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a checkout's processes. Raises ValueError for a setting that it does not have."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("NIGHTJAR_", "PYTHONPATH"))}
+    table = subprocess.run([nightjar, "settings"], env=inherited, capture_output=True, text=True, check=True).stdout
+    known = set(re.findall(r"^\| `NIGHTJAR_(\w+)`", table, re.M))
+    if missing := sorted(settings.keys() - known):
+        raise ValueError(f"{nightjar} has no setting {', '.join(missing)}")
+    optional = {name: value for name, value in OPTIONAL.items() if name in known}
+    return inherited | {f"NIGHTJAR_{name}": value for name, value in {**settings, **optional}.items()}
+
+
+def write_plans(folder: Path, curves: int) -> dict[Arm, Path]:
+    """Write the requests of every arm that sends any."""
+    drawn = alert_mix(curves, seed=3)
+    batches = [drawn[first : first + BATCH] for first in range(0, len(drawn), BATCH)]
+    requests = {
+        "lone": [request("/v1/classify", orjson.dumps(curve)) for curve in drawn[:LONE_REQUESTS]],
+        "json_64": [request("/v1/classify", orjson.dumps({"light_curves": batch})) for batch in batches],
+        "msgpack_64": [packed_request(batch) for batch in batches],
+    }
+    plans: dict[Arm, Path] = {}
+    for arm in ARMS:
+        if arm in requests:
+            plans[arm] = folder / arm
+            write_plan(plans[arm], requests[arm])
+    return plans
+
+
+def _start(
+    stack: ExitStack,
+    nightjar: Path,
+    chosen: Mapping[str, str],
+    arms: Sequence[Arm],
+    plans: Mapping[Arm, Path],
+    packets: Sequence[bytes],
+) -> dict[Arm, Measurement]:
+    """Start what the arms need, and measure each once to warm up."""
+    measurements: dict[Arm, Measurement] = {}
+    if set(arms) & plans.keys():
+        service = stack.enter_context(_running(nightjar, "serve", chosen, "PORT"))
+        for arm in arms:
+            if arm in plans:
+                in_flight = 1 if arm == "lone" else BATCHES_IN_FLIGHT
+                measurements[arm] = partial(_send, service, plans[arm], in_flight)
+    if "stream" in arms:
+        client = stack.enter_context(redis_server())
+        address = f"redis://{HOST}:{client.get_connection_kwargs()['port']}"
+        ends = {"NIGHTJAR_SOURCE": f"{address}/alerts", "NIGHTJAR_SINK": f"{address}/results"}
+        worker = stack.enter_context(_running(nightjar, "worker", {**chosen, **ends}, "WORKER_PORT"))
+        measurements["stream"] = partial(_drain, worker, client, packets)
+    for measure in measurements.values():
+        measure()
+    return measurements
+
+
+@contextmanager
+def _running(nightjar: Path, command: str, chosen: Mapping[str, str], port_setting: str) -> Iterator[ServiceProcess]:
+    """Run a ready process in a folder of its own, where it also keeps its caches."""
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="nightjar-") as folder:
+        places = {"XDG_CACHE_HOME": folder, f"NIGHTJAR_{port_setting}": str(port)}
+        log = Path(folder, "log")
+        with log.open("wb") as sink:
+            process = subprocess.Popen(
+                [nightjar, command], env={**chosen, **places}, cwd=folder, stdout=sink, stderr=subprocess.STDOUT
+            )
+        service = ServiceProcess(process, port, log)
+        try:
+            service.wait_ready(120)
+            yield service
+        finally:
+            service.stop()
+
+
+def _send(service: ServiceProcess, plan: Path, in_flight: int) -> Usage:
+    before = service.cpu_seconds()
+    seconds = answered(run_in_process(service.port, plan, in_flight))["seconds"]
+    return Usage(seconds, service.cpu_seconds() - before)
+
+
+def _drain(worker: ServiceProcess, client: Any, packets: Sequence[bytes]) -> Usage:
+    """Time from the first alert to the last result, by the clock of the Redis server."""
+    before, (seconds, microseconds) = worker.cpu_seconds(), client.time()
+    done = client.xlen("results")
+    feed(client, packets)
+    wait(client, done + len(packets))
+    last = client.xrevrange("results", count=1)[0][0]
+    return Usage(milliseconds(last) / 1e3 - seconds - microseconds / 1e6, worker.cpu_seconds() - before)
+
+
+def _ratios(new: Measurement, old: Measurement, rounds: int) -> Ratios:
+    """Medians over rounds."""
+    throughput, cpu = [], []
+    for number in range(rounds):
+        if number % 2:
+            here, there = new(), old()
+        else:
+            there, here = old(), new()
+        throughput.append(there.seconds / here.seconds)
+        cpu.append(here.cpu / there.cpu)
+    return Ratios(statistics.median(throughput), statistics.median(cpu))
+
+
+def summary(ratios: Mapping[Arm, Sequence[Ratios]]) -> Numbers:
+    """Return median, range and interval over the starts."""
+    numbers = Numbers()
+    for arm, starts in ratios.items():
+        for kind in Ratios._fields:
+            values = [getattr(ratio, kind) for ratio in starts]
+            low, high = interval(values)
+            key = f"before.{arm}.{kind}_ratio"
+            numbers |= {key: spread(values), f"{key}.low": low, f"{key}.high": high}
+    return numbers
