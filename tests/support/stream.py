@@ -6,6 +6,7 @@ python -m support.stream      a worker with the settings of the environment and 
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -182,7 +183,8 @@ class Process:
 
     Parameters
     ----------
-    real : whether it answers with the default model, and not with a stand-in for the network.
+    real : whether it answers with the default model, and not with a stand-in for the network; the variable
+        ``NIGHTJAR_TEST_WORKER`` may name the command of another build to compare with.
 
     Attributes
     ----------
@@ -204,10 +206,11 @@ class Process:
         environment = {**os.environ, **variables, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}"}
         self.log = log
         with log.open("ab") as file:
-            command = [
-                sys.executable,
-                *(("-m", "nightjar_alerts.service", "worker") if real else ("-m", "support.stream")),
-            ]
+            command = [sys.executable, "-m", "support.stream"]
+            if real:
+                command = shlex.split(os.environ.get("NIGHTJAR_TEST_WORKER", "")) or [
+                    sys.executable, "-m", "nightjar_alerts.service", "worker",
+                ]  # fmt: skip
             self._process = subprocess.Popen(command, env=environment, stderr=file)
 
     def kill(self) -> None:
